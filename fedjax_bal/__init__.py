@@ -1,0 +1,47 @@
+"""A JAX-vectorized federated-learning simulator for class imbalance and label skew.
+
+Submodules are imported when they are first used, so that `import fedjax_bal` stays cheap.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fedjax_bal._version import __version__
+
+if TYPE_CHECKING:
+    from fedjax_bal import balance, data, models, parts, recipes, selection
+    from fedjax_bal.optimizers import optimizer
+    from fedjax_bal.rows import over_rows
+    from fedjax_bal.simulation import Result, simulate
+
+_SUBMODULES = ("balance", "data", "models", "parts", "recipes", "selection")
+_NAMES = {"Result": "simulation", "optimizer": "optimizers", "over_rows": "rows", "simulate": "simulation"}
+
+__all__ = [
+    "Result",
+    "__version__",
+    "balance",
+    "data",
+    "models",
+    "optimizer",
+    "over_rows",
+    "parts",
+    "recipes",
+    "selection",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"fedjax_bal.{name}")
+    if name in _NAMES:
+        # Bound once, so that later look-ups cost nothing.
+        value = getattr(importlib.import_module(f"fedjax_bal.{_NAMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'fedjax_bal' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

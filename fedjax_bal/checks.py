@@ -1,0 +1,106 @@
+"""Checks on what a caller hands in, each with a message that says what was received and what is allowed."""
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
+    """A finite number in a closed range.
+
+    Args:
+        name: what it is, for the message.
+        value: what was received.
+        low: the smallest allowed value.
+        high: the largest allowed value.
+
+    Returns:
+        The value as a float.
+
+    Raises:
+        ValueError: it is something else.
+
+    Example:
+        >>> finite_number("mu", float("nan"))
+        Traceback (most recent call last):
+        ValueError: mu: received nan, must be a finite number of at least 0
+    """
+    if not is_number(value) or not math.isfinite(value) or not low <= value <= high:
+        bound = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+        raise ValueError(f"{name}: received {value!r}, must be a finite number {bound}")
+    return float(value)
+
+
+def whole_number(name: str, value: Any, low: int = 1) -> int:
+    """An integer that is not too small.
+
+    Args:
+        name: what it is, for the message.
+        value: what was received.
+        low: the smallest allowed value.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: it is something else; True and 2.0 are.
+
+    Example:
+        >>> whole_number("rounds", 0)
+        Traceback (most recent call last):
+        ValueError: rounds: received 0, must be a whole number of at least 1
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ValueError(f"{name}: received {value!r}, must be a whole number of at least {low}")
+    return value
+
+
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """A name from a list.
+
+    Args:
+        name: what it is, for the message.
+        value: what was received.
+        allowed: the names.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: it is none of them; the message has the nearest.
+
+    Example:
+        >>> one_of("strategy", "vmpa", ["map", "vmap"])
+        Traceback (most recent call last):
+        ValueError: strategy: received 'vmpa'; allowed: map, vmap; did you mean 'vmap'?
+    """
+    names = list(allowed)
+    if value not in names:
+        near = difflib.get_close_matches(str(value), names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name}: received {value!r}; allowed: {', '.join(names)}{hint}")
+    return value
+
+
+def switch(name: str, value: Any) -> bool:
+    """True or False, nothing like them.
+
+    Args:
+        name: what it is, for the message.
+        value: what was received.
+
+    Returns:
+        The value.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: received {value!r}, must be true or false")
+    return value
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

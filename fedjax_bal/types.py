@@ -1,0 +1,295 @@
+"""The data that moves between host, engine and parts: plain, immutable tuples of arrays.
+
+Letters in shapes: D examples, N clients, R rows, G chains, L links, B batch, C classes, F features.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+Array = jax.Array
+PyTree = Any
+Key = jax.Array
+
+
+class Variables(NamedTuple):
+    """What a model consists of.
+
+    Attributes:
+        params: trainable parameters; the only thing that optimizers, penalties and control variates see.
+        stats: running statistics of batch normalisation; an empty dict for a model without it.
+    """
+
+    params: PyTree
+    stats: PyTree
+
+
+class Outputs(NamedTuple):
+    """What a forward pass yields.
+
+    Attributes:
+        logits: `Float[B, C]`.
+        features: `Float[B, F]`, the input of the classifier.
+        taps: attention taps, a tuple of feature maps `Float[B, H, W, K]`; empty where a model has none.
+        norm_inputs: mean and biased variance of each batch normalisation's input, a tuple of
+            `(Float[K], Float[K])`; empty where a model has none.
+    """
+
+    logits: Array
+    features: Array
+    taps: tuple[Array, ...] = ()
+    norm_inputs: tuple[tuple[Array, Array], ...] = ()
+
+
+class Model(NamedTuple):
+    """A network as pure functions.
+
+    Attributes:
+        init: `init(key) -> Variables`.
+        apply: `apply(variables, images, *, train, key=None, real=None) -> (Outputs, Variables)` for normalised
+            images `Float[B, H, W, K]`; `real: Bool[B]` marks the rows that may enter batch statistics.
+        head: `head(params, features) -> logits`, the classifier alone.
+        name: its name in the list of models.
+        num_classes: C.
+        input_shape: `(H, W, K)`.
+    """
+
+    init: Callable[[Key], Variables]
+    apply: Callable[..., tuple[Outputs, Variables]]
+    head: Callable[[PyTree, Array], Array]
+    name: str
+    num_classes: int
+    input_shape: tuple[int, int, int]
+
+
+class Dataset(NamedTuple):
+    """A labelled image data set in memory.
+
+    Attributes:
+        train_images: `UInt8[D, H, W, K]`.
+        train_labels: `Int32[D]`.
+        test_images: `UInt8[T, H, W, K]`.
+        test_labels: `Int32[T]`.
+        class_names: C names, in the order of the labels.
+    """
+
+    train_images: Any
+    train_labels: Any
+    test_images: Any
+    test_labels: Any
+    class_names: tuple[str, ...]
+
+
+class Federation(NamedTuple):
+    """A partitioned data set: every image stored once, a client is a span of row numbers (CSR).
+
+    Client i owns `rows[offsets[i]:offsets[i + 1]]`, sorted by class.
+
+    Attributes:
+        images: `UInt8[D, H, W, K]` (or floats, taken as they are).
+        labels: `Int32[D]`.
+        rows: `Int32[R]`, row numbers into images and labels.
+        offsets: `Int32[N + 1]`.
+        class_counts: `Int32[N, C]`.
+        copy: `Int32[R]`: 0 for an original, j > 0 for its j-th augmented copy.
+        auxiliary: named row sets kept out of clients and test, each `Int32[A]`.
+        mean: `Float32[K]`, subtracted from pixels scaled to [0, 1].
+        std: `Float32[K]`, what the difference is divided by.
+    """
+
+    images: Any
+    labels: Any
+    rows: Any
+    offsets: Any
+    class_counts: Any
+    copy: Any
+    auxiliary: Mapping[str, Any]
+    mean: Any
+    std: Any
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        return self.offsets.shape[-1] - 1
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self.class_counts.shape[-1]
+
+
+class Batch(NamedTuple):
+    """A mini-batch.
+
+    Attributes:
+        images: `Float[B, H, W, K]`, normalised.
+        labels: `Int32[B]`.
+        rows: `Int32[B]`, row numbers into the federation's images.
+        real: `Bool[B]`; False marks padding, which must count for nothing.
+    """
+
+    images: Array
+    labels: Array
+    rows: Array
+    real: Array
+
+
+class Context(NamedTuple):
+    """What a part may know during one visit to one client.
+
+    Attributes:
+        round: the round number from 0, `Int32[]`.
+        client: the client's id, `Int32[]`.
+        class_counts: `Int32[C]`.
+        size: the number of the client's rows, `Int32[]`.
+        start: the `Variables` received.
+        broadcast: what each server part sent, by slot.
+        memory: what each memory part keeps for this client, by slot.
+        prepared: what each prepare part computed before training, by slot.
+        model: the `Model`.
+        federation: the `Federation`, on the device.
+        learning_rate: the local learning rate of this round, `Float[]`.
+        momentum: the local optimizer's momentum, 0 where it has none.
+        batch_size: B, a Python int.
+    """
+
+    round: Array
+    client: Array
+    class_counts: Array
+    size: Array
+    start: Variables
+    broadcast: Mapping[str, PyTree]
+    memory: Mapping[str, PyTree]
+    prepared: Mapping[str, PyTree]
+    model: Model
+    federation: Federation
+    learning_rate: Array
+    momentum: Any
+    batch_size: int
+
+
+class Outcome(NamedTuple):
+    """What one visit to one client produced.
+
+    Attributes:
+        start: the `Variables` received.
+        end: the `Variables` after local training.
+        steps: the number of local steps taken, `Int32[]`.
+        learning_rate_sum: the sum of the learning rate over these steps, `Float[]`.
+        ctx: the visit's `Context`.
+    """
+
+    start: Variables
+    end: Variables
+    steps: Array
+    learning_rate_sum: Array
+    ctx: Context
+
+
+class Cohort(NamedTuple):
+    """The chains of a round as the server sees them, known before training.
+
+    A chain counts with those of its clients that deliver.
+
+    Attributes:
+        sizes: samples behind each chain, `Float[G]`.
+        class_counts: `Float[G, C]`.
+        steps: local steps taken along each chain, `Int32[G]`.
+        delivered: `Bool[G]`, whether anybody in the chain delivers.
+        num_clients: N, a Python int.
+        total_size: samples of the whole federation, `Float[]`.
+    """
+
+    sizes: Array
+    class_counts: Array
+    steps: Array
+    delivered: Array
+    num_clients: int
+    total_size: Array
+
+
+class Aggregate(NamedTuple):
+    """What reaches the server at the end of a round.
+
+    Attributes:
+        delta: the reduced parameter change, like params.
+        reports: the sum over the cohort of what each report part sent, by slot.
+        weights: the normalised cohort weights, `Float[G]`.
+        cohort: the `Cohort`.
+    """
+
+    delta: PyTree
+    reports: Mapping[str, PyTree]
+    weights: Array
+    cohort: Cohort
+
+
+class Plan(NamedTuple):
+    """Who trains in a round, with whom, and who comes back.
+
+    Attributes:
+        clients: client ids, `Int32[G, L]`; N marks an empty place.
+        delivered: `Bool[G, L]`, whether the client's update arrives; False for an empty place.
+    """
+
+    clients: Any
+    delivered: Any
+
+
+class Shapes(NamedTuple):
+    """The sizes that a server part may need to set up its state.
+
+    Attributes:
+        num_clients: N.
+        num_classes: C.
+        num_features: F.
+    """
+
+    num_clients: int
+    num_classes: int
+    num_features: int
+
+
+class State(NamedTuple):
+    """All that is carried from round to round on the device.
+
+    Attributes:
+        variables: the global model.
+        optimizer: the server optimizer's state.
+        memory: per-client memory by slot, leaves `[N, ...]`.
+        server: the server parts' state by slot.
+    """
+
+    variables: Variables
+    optimizer: PyTree
+    memory: Mapping[str, PyTree]
+    server: Mapping[str, PyTree]
+
+
+class Info(NamedTuple):
+    """What a round reports; never carried.
+
+    Attributes:
+        train_loss: mean training loss over the steps of the clients that delivered, `Float[]`; nan where nobody did.
+        update_diversity: mean squared distance of the delivered models from their mean, `Float[]` (ReBaFL eq. 24).
+        steps: local steps of each visit, `Int32[G, L]`.
+        finite: whether each delivered visit ended in finite parameters, `Bool[G, L]`.
+    """
+
+    train_loss: Array
+    update_diversity: Array
+    steps: Array
+    finite: Array
+
+
+class Evaluation(NamedTuple):
+    """The global model on the test set.
+
+    Attributes:
+        confusion: test images by true and predicted class, `Int32[C, C]`.
+        loss: mean cross-entropy in nats, `Float[]`.
+    """
+
+    confusion: Array
+    loss: Array
