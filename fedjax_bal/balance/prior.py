@@ -1,0 +1,96 @@
+"""Cross-entropy corrected for the class distribution that a client happens to hold."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
+
+# Low enough that exp() of it is exactly 0, high enough that sums and products of it stay finite.
+EXCLUDED = -1e9
+
+
+@jax.jit
+def smoothed_prior(class_counts: Num[Array, "*batch C"], epsilon: Float[Array, ""] | float) -> Float[Array, "*batch C"]:
+    r"""A client's class distribution, mixed with the uniform one.
+
+    $\hat p_c = (1 - \epsilon) n_c / n + \epsilon / C$. At 0 it is the empirical prior of balanced softmax, at 1 the
+    uniform prior of plain cross-entropy.
+
+    Args:
+        class_counts: `[..., C]`.
+        epsilon: share of the uniform distribution, in [0, 1].
+
+    Returns:
+        Probabilities `[..., C]`; uniform for an empty client.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [round(float(p), 4) for p in smoothed_prior(jnp.array([500, 500, 0, 0]), 0.02)]
+        [0.495, 0.495, 0.005, 0.005]
+
+    References:
+        ReBaFL (Xu et al., 2022), eq. 10.
+    """
+    counts = jnp.asarray(class_counts, jnp.float32)
+    classes = counts.shape[-1]
+    total = counts.sum(-1, keepdims=True)
+    empirical = jnp.where(total > 0, counts / jnp.where(total > 0, total, 1.0), 1.0 / classes)
+    return (1.0 - epsilon) * empirical + epsilon / classes
+
+
+@jax.jit
+def prior_calibrated_logits(
+    logits: Float[Array, "*batch C"], prior: Float[Array, "*#batch C"]
+) -> Float[Array, "*batch C"]:
+    r"""Logits whose softmax weighs every class with its prior.
+
+    $z_c + \log p_c$. A class of prior 0 is excluded exactly: its probability is 0 and no gradient reaches its logit.
+
+    Args:
+        logits: `[..., C]`.
+        prior: `[C]`, or one for each row; need not sum to one.
+
+    Returns:
+        `[..., C]`, finite.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> calibrated = prior_calibrated_logits(jnp.zeros((1, 3)), jnp.array([0.75, 0.25, 0.0]))
+        >>> [round(float(p), 4) for p in jax.nn.softmax(calibrated)[0]]
+        [0.75, 0.25, 0.0]
+
+    References:
+        ReBaFL, eq. 8 and 9; balanced softmax (Ren et al., 2020), eq. 4.
+    """
+    present = prior > 0
+    return jnp.where(present, logits + jnp.log(jnp.where(present, prior, 1.0)), EXCLUDED)
+
+
+@jax.jit
+def prior_calibrated_cross_entropy(
+    logits: Float[Array, "B C"], labels: Int[Array, " B"], prior: Float[Array, " C"]
+) -> Float[Array, " B"]:
+    r"""Balanced softmax cross-entropy, one value a sample.
+
+    $-\log \frac{p_y e^{z_y}}{\sum_c p_c e^{z_c}}$.
+
+    Args:
+        logits: `[B, C]`.
+        labels: `[B]`.
+        prior: `[C]`; 0 excludes the class.
+
+    Returns:
+        Nats, `[B]`; exactly 0, with no gradient, for a label whose own prior is 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> loss = prior_calibrated_cross_entropy(jnp.zeros((2, 3)), jnp.array([0, 2]), jnp.array([0.5, 0.5, 0.0]))
+        >>> [round(float(v), 4) for v in loss]
+        [0.6931, 0.0]
+
+    References:
+        ReBaFL, eq. 8 (empirical prior) and 9 (smoothed prior). Computed with a log-softmax; the authors' code adds
+        1e-8 to a ratio of exponentials instead.
+    """
+    log_probabilities = jax.nn.log_softmax(prior_calibrated_logits(logits, prior))
+    chosen = jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)[:, 0]
+    return jnp.where(prior[labels] > 0, -chosen, 0.0)

@@ -1,0 +1,113 @@
+"""Class prototypes: mean features by class, and moving features from one class to another."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Num
+
+
+@partial(jax.jit, static_argnames="num_classes")
+def class_sums(
+    features: Float[Array, "B F"],
+    labels: Int[Array, " B"],
+    mask: Num[Array, " B"] | Bool[Array, " B"],
+    num_classes: int,
+) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
+    """Sum of features and number of samples, by class.
+
+    What a mean over many batches is put together from.
+
+    Args:
+        features: `[B, F]`.
+        labels: `[B]`.
+        mask: `[B]`; 0 or False leaves a row out.
+        num_classes: C.
+
+    Returns:
+        Sums `[C, F]` and counts `[C]`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> sums, counts = class_sums(jnp.array([[1.0], [3.0]]), jnp.array([1, 1]), jnp.array([True, True]), 2)
+        >>> sums.tolist(), counts.tolist()
+        ([[0.0], [4.0]], [0.0, 2.0])
+    """
+    members = jax.nn.one_hot(labels, num_classes) * mask.astype(jnp.float32)[:, None]
+    masked = jnp.where(mask.astype(bool)[:, None], features, 0.0)
+    return members.T @ masked, members.sum(0)
+
+
+@partial(jax.jit, static_argnames="num_classes")
+def class_prototypes(
+    features: Float[Array, "B F"],
+    labels: Int[Array, " B"],
+    mask: Num[Array, " B"] | Bool[Array, " B"],
+    num_classes: int,
+) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
+    """Mean feature of each class.
+
+    Args:
+        features: `[B, F]`.
+        labels: `[B]`.
+        mask: `[B]`; 0 or False leaves a row out.
+        num_classes: C.
+
+    Returns:
+        Means `[C, F]`, zeros for a class without samples, and counts `[C]`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> means, _ = class_prototypes(jnp.array([[1.0], [3.0]]), jnp.array([1, 1]), jnp.array([True, True]), 2)
+        >>> means.tolist()
+        [[0.0], [2.0]]
+
+    References:
+        ReBaFL (Xu et al., 2022), eq. 21.
+    """
+    sums, counts = class_sums(features, labels, mask, num_classes)
+    return sums / jnp.maximum(counts, 1.0)[:, None], counts
+
+
+@jax.jit
+def transfer_features(
+    features: Float[Array, "B F"],
+    labels: Int[Array, " B"],
+    prototypes: Float[Array, "C F"],
+    present: Bool[Array, " C"],
+    scale: Float[Array, ""] | float = 1.0,
+) -> tuple[Float[Array, "B F"], Int[Array, " B"]]:
+    r"""Moves each feature from its own class to another one, keeping its offset from the prototype.
+
+    Row j aims at class $t = j \bmod C$ and becomes $p_t + \lambda (h_j - p_{y_j})$, so that a batch covers all
+    classes evenly.
+
+    Args:
+        features: `[B, F]`.
+        labels: `[B]`.
+        prototypes: `[C, F]`.
+        present: `[C]`, which prototypes are known.
+        scale: lambda, the factor on the offset.
+
+    Returns:
+        Features `[B, F]` and their new labels `[B]`; a row is left as it is where its own or its target's prototype
+        is missing.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> prototypes = jnp.array([[0.0], [10.0]])
+        >>> moved, labels = transfer_features(
+        ...     jnp.array([[9.0], [11.0]]), jnp.array([1, 1]), prototypes, jnp.array([True, True])
+        ... )
+        >>> moved.tolist(), labels.tolist()
+        ([[-1.0], [11.0]], [0, 1])
+
+    References:
+        ReBaFL, eq. 15 and the cyclic enumeration below it. Keeping a row whose prototypes are missing, rather than
+        leaving it out, follows the authors' code.
+    """
+    targets = jnp.arange(features.shape[0]) % prototypes.shape[0]
+    moves = present[targets] & present[labels]
+    # Written so that a scale of 1 with target == label gives the feature back to the last bit.
+    moved = scale * features + (prototypes[targets] - scale * prototypes[labels])
+    return jnp.where(moves[:, None], moved, features), jnp.where(moves, targets, labels)
