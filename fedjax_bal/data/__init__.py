@@ -1,0 +1,9 @@
+"""Data: loading, partitioning over clients, and the federation that the engine trains on. Host side, NumPy only."""
+
+from . import partition
+from .catalogue import DATASETS, DatasetInfo
+from .errors import DataError
+from .federation import carve, federate
+from .sources import load
+
+__all__ = ["DATASETS", "DataError", "DatasetInfo", "carve", "federate", "load", "partition"]

@@ -1,0 +1,72 @@
+"""The data sets that `load` knows: shapes, class names and normalisation constants."""
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class DatasetInfo(NamedTuple):
+    """What is known about a data set before it is read.
+
+    Attributes:
+        description: one line for the list of data sets.
+        mean: per-channel mean of the pixels scaled to [0, 1].
+        std: per-channel standard deviation on the same scale.
+        image_shape: `(H, W, K)`.
+        class_names: C names, in the order of the labels.
+    """
+
+    description: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.class_names)
+
+
+_FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+_DIGITS = tuple("0123456789")
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR100_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+_GREY = {"mean": (0.1307,), "std": (0.3081,), "image_shape": (28, 28, 1)}
+_COLOUR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "image_shape": (32, 32, 3)}
+
+DATASETS = MappingProxyType(
+    {
+        "fashion_mnist_small": DatasetInfo(
+            "Fashion-MNIST, a balanced sixth that comes with the package: 10,000 + 2,000 grey images 28x28, 10 classes",
+            class_names=_FASHION,
+            **_GREY,
+        ),
+        "fashion_mnist": DatasetInfo(
+            "Fashion-MNIST: 60,000 + 10,000 grey images 28x28 of clothing, 10 classes", class_names=_FASHION, **_GREY
+        ),
+        "mnist": DatasetInfo(
+            "MNIST: 60,000 + 10,000 grey images 28x28 of handwritten digits, 10 classes", class_names=_DIGITS, **_GREY
+        ),
+        "cifar10": DatasetInfo(
+            "CIFAR-10: 50,000 + 10,000 colour images 32x32, 10 classes", class_names=_CIFAR10, **_COLOUR
+        ),
+        "cifar100": DatasetInfo(
+            "CIFAR-100: 50,000 + 10,000 colour images 32x32, 100 classes",
+            class_names=tuple(_CIFAR100_NAMES.split()),
+            **_COLOUR,
+        ),
+    }
+)
+"""Name of each data set -> what is known about it.
+
+All grey sets are normalised with the constants of MNIST and both CIFARs with those of CIFAR-10, as the papers do
+whose tables are reproduced here.
+"""

@@ -1,0 +1,196 @@
+"""The federation: a partitioned data set with every image stored once."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from ..types import Federation
+from ._common import MAX_ROWS, checked_count, checked_labels, cut, rows_by_label
+
+_NO_SETS: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
+def federate(
+    images: np.ndarray,
+    labels: np.ndarray,
+    rows_per_client: Sequence[np.ndarray],
+    num_classes: int,
+    auxiliary: Mapping[str, np.ndarray] = _NO_SETS,
+    *,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+) -> Federation:
+    """Builds the index-based federation: one array of row numbers, cut into clients by offsets.
+
+    Rows of one client are sorted by class, in the order in which they were listed within each class. A client may be
+    empty, and two clients may share a row; one client can't list a row twice.
+
+    Args:
+        images: `UInt8[D, H, W, K]`, or floats.
+        labels: `Int[D]` in 0..C-1.
+        rows_per_client: N arrays of row numbers in 0..D-1.
+        num_classes: C.
+        auxiliary: named arrays of row numbers that no client may own.
+        mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1]; 0 by default.
+        std: `[K]` (or one number) that the difference is divided by; 1 by default.
+
+    Returns:
+        The federation, in NumPy arrays, with `copy` all 0.
+
+    Raises:
+        ValueError: shapes or types that don't fit, labels or row numbers out of range, a row that one client lists
+            twice, an auxiliary row that a client owns, or a `std` that is not above 0.
+
+    Example:
+        >>> labels = np.array([1, 0, 1, 0])
+        >>> federation = federate(np.zeros((4, 2, 2, 1), np.uint8), labels, [np.array([0, 1]), np.array([2])], 2)
+        >>> federation.rows, federation.offsets
+        (array([1, 0, 2], dtype=int32), array([0, 2, 3], dtype=int32))
+        >>> federation.class_counts.tolist()
+        [[1, 1], [0, 1]]
+    """
+    images, labels, num_classes = _checked_examples(images, labels, num_classes)
+    rows, sizes = _flattened(rows_per_client, len(labels))
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    _check_no_repeats(rows, owner, len(labels))
+    keys = owner * num_classes + labels[rows]
+    counts = np.bincount(keys, minlength=len(sizes) * num_classes).reshape(len(sizes), num_classes)
+    return Federation(
+        images=images,
+        labels=labels,
+        rows=rows[np.argsort(keys, kind="stable")].astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
+        class_counts=counts.astype(np.int32),
+        copy=np.zeros(len(rows), np.int32),
+        auxiliary=_checked_auxiliary(auxiliary, rows, len(labels)),
+        mean=_per_channel("mean", mean, 0.0, images.shape[-1]),
+        std=_per_channel("std", std, 1.0, images.shape[-1]),
+    )
+
+
+def carve(rng: np.random.Generator, labels: np.ndarray, per_class: int) -> tuple[np.ndarray, np.ndarray]:
+    """Takes the same number of rows of each class present out of the data, before it is partitioned.
+
+    The auxiliary sets of a server come from here. Partition `labels[rest]`; its row numbers then point into `rest`.
+
+    Args:
+        rng: source of randomness.
+        labels: `Int[D]`.
+        per_class: rows to take from each class.
+
+    Returns:
+        The rows taken, `Int[per_class * classes present]`, class after class, and all the others, ascending.
+
+    Raises:
+        ValueError: a class has fewer rows than that, or arguments of the wrong kind.
+
+    Example:
+        >>> labels = np.array([0, 1, 0, 1, 0])
+        >>> auxiliary, rest = carve(np.random.default_rng(0), labels, 1)
+        >>> labels[auxiliary], len(rest)
+        (array([0, 1]), 3)
+        >>> clients = [rest[np.array([0, 2])], rest[np.array([1])]]
+        >>> federate(np.zeros((5, 2, 2, 1)), labels, clients, 2, {"server": auxiliary}).num_clients
+        2
+    """
+    labels, per_class = checked_labels(labels), checked_count("per_class", per_class)
+    rows, starts, sizes = rows_by_label(labels)
+    if sizes.min() < per_class:
+        rarest = int(np.argmin(sizes))
+        raise ValueError(
+            f"per_class={per_class}, but class {labels[rows[starts[rarest]]]} has only {sizes[rarest]} rows; take at "
+            "most as many."
+        )
+    taken = np.concatenate([rng.choice(mine, per_class, replace=False) for mine in cut(rows, sizes)])
+    left = np.ones(len(labels), bool)
+    left[taken] = False
+    return taken, np.flatnonzero(left)
+
+
+def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarray, int]:
+    """Images, labels and C that fit together."""
+    images, labels = np.asarray(images), checked_labels(labels)
+    num_classes = checked_count("num_classes", num_classes)
+    if images.ndim != 4 or len(images) != len(labels) or not (images.dtype == np.uint8 or images.dtype.kind == "f"):
+        raise ValueError(
+            f"images has shape {images.shape} and type {images.dtype} for {len(labels)} labels; expected "
+            f"[{len(labels)}, H, W, K] of uint8 or floats (a grey image has K = 1: images[..., None])."
+        )
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(f"labels lie in {labels.min()}..{labels.max()}; expected 0..{num_classes - 1} (num_classes).")
+    return images, labels.astype(np.int32), num_classes
+
+
+def _flattened(rows_per_client: Sequence[np.ndarray], num_examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """All clients' rows one after another, `Int64[R]`, and how many each has, `Int64[N]`."""
+    arrays = [np.asarray(rows) for rows in rows_per_client]
+    if not arrays:
+        raise ValueError("rows_per_client is empty; a federation has at least one client.")
+    for client, array in enumerate(arrays):
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise ValueError(
+                f"rows_per_client[{client}] has shape {array.shape} and type {array.dtype}; expected a one-dimensional "
+                "array of row numbers (turn a mask into numbers with np.flatnonzero)."
+            )
+    sizes = np.fromiter(map(len, arrays), np.int64, len(arrays))
+    if sizes.sum() > MAX_ROWS:
+        raise ValueError(f"rows_per_client lists {sizes.sum()} rows in all; at most {MAX_ROWS} are supported.")
+    filled = [array for array in arrays if array.size]
+    rows = np.concatenate(filled).astype(np.int64, copy=False) if filled else np.zeros(0, np.int64)
+    outside = (rows < 0) | (rows >= num_examples)
+    if outside.any():
+        at = int(np.argmax(outside))
+        client = int(np.searchsorted(np.cumsum(sizes), at, side="right"))
+        raise ValueError(f"rows_per_client[{client}] lists row {rows[at]}; expected 0..{num_examples - 1}.")
+    return rows, sizes
+
+
+def _check_no_repeats(rows: np.ndarray, owner: np.ndarray, num_examples: int) -> None:
+    """Refuses a row that one client lists twice."""
+    if not rows.size or np.bincount(rows).max() == 1:
+        return
+    pairs = np.sort(owner * num_examples + rows)
+    repeated = pairs[1:] == pairs[:-1]
+    if repeated.any():
+        client, row = divmod(int(pairs[np.argmax(repeated)]), num_examples)
+        raise ValueError(
+            f"rows_per_client[{client}] lists row {row} more than once; a client can hold a row only once "
+            "(np.unique removes repeats)."
+        )
+
+
+def _checked_auxiliary(auxiliary: Mapping, rows: np.ndarray, num_examples: int) -> dict[str, np.ndarray]:
+    """The auxiliary sets as `Int32` arrays, after checking that no client owns their rows."""
+    owned = np.zeros(num_examples, bool)
+    owned[rows] = True
+    checked = {}
+    for name, listed in auxiliary.items():
+        array = np.asarray(listed)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise ValueError(
+                f"auxiliary[{name!r}] has shape {array.shape} and type {array.dtype}; expected row numbers."
+            )
+        array = array.astype(np.int64)
+        if array.size and (array.min() < 0 or array.max() >= num_examples):
+            raise ValueError(
+                f"auxiliary[{name!r}] lists rows in {array.min()}..{array.max()}; expected 0..{num_examples - 1}."
+            )
+        if owned[array].any():
+            raise ValueError(
+                f"auxiliary[{name!r}] lists row {array[np.argmax(owned[array])]}, which a client owns; carve auxiliary "
+                "rows out before partitioning (carve)."
+            )
+        if np.unique(array).size != array.size:
+            raise ValueError(f"auxiliary[{name!r}] lists a row more than once; np.unique removes repeats.")
+        checked[str(name)] = array.astype(np.int32)
+    return checked
+
+
+def _per_channel(name: str, value, default: float, channels: int) -> np.ndarray:
+    """One finite number for each channel, `Float32[K]`; a standard deviation must be above 0."""
+    array = np.asarray(default if value is None else value, np.float32)
+    if array.shape not in ((), (channels,)) or not np.isfinite(array).all() or (name == "std" and (array <= 0).any()):
+        rule = "finite numbers above 0" if name == "std" else "finite numbers"
+        raise ValueError(f"{name}={value!r}; expected {rule}, one or {channels} (one for each channel).")
+    return np.broadcast_to(array, (channels,)).copy()

@@ -1,0 +1,195 @@
+"""Partitions where each client holds only a few of the classes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .._common import MAX_ROWS, checked_count, checked_labels, cut, even_sizes, rows_by_label
+
+_REDRAWS = 20
+_CLIENTS_AT_ONCE = 2**16
+
+
+def pathological(
+    rng: np.random.Generator,
+    labels: np.ndarray,
+    num_clients: int,
+    classes_per_client: int | Sequence[int],
+    samples_per_client: int | None = None,
+    form: str = "rebafl",
+) -> list[np.ndarray]:
+    """Gives each client only a few of the classes, in one of two ways.
+
+    `"rebafl"`: the clients come in order, each draws its labels uniformly without replacement and takes the next
+    samples of each label. When too few are left for a take, the label's cursor goes back to its first row: no client
+    lists a row twice, but several clients may share one. Every client gets exactly `samples_per_client` rows, split
+    evenly over its labels, the first of them one more where that doesn't divide.
+
+    `"niid_bench"`: client i always owns label i mod C and draws the others; each label's rows are shuffled and split
+    evenly over its owners, so clients are disjoint and differ in size. A label that nobody owns is left out. A label
+    with fewer rows than owners goes to the owners with the fewest rows, so a client may then hold fewer classes than
+    asked for; no client is ever left with nothing.
+
+    Args:
+        rng: source of randomness.
+        labels: `Int[D]`; C is the number of different ones.
+        num_clients: N.
+        classes_per_client: labels that each client holds, or a sequence of such numbers that the clients cycle through
+            (`(2, 2, 3, 3, 5)`: client 5 is like client 0).
+        samples_per_client: rows of each client, form `"rebafl"` only; D // N by default.
+        form: `"rebafl"` or `"niid_bench"`.
+
+    Returns:
+        N arrays of row numbers.
+
+    Raises:
+        ValueError: more classes a client than there are, more rows of a label than it has, fewer rows than classes,
+            clients for which no row is found, or arguments of the wrong kind.
+
+    Example:
+        >>> labels = np.repeat(np.arange(10), 100)
+        >>> parts = pathological(np.random.default_rng(0), labels, 20, 2)
+        >>> [len(np.unique(labels[rows])) for rows in parts] == [2] * 20
+        True
+
+    References:
+        Form "rebafl": ReBaFL, section on the experimental setup. Form "niid_bench": Li, Diao, Chen, He: Federated
+        Learning on Non-IID Data Silos, 2022, "#C=k"; there owners late in the order may be left with nothing.
+    """
+    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    groups = rows_by_label(labels)
+    classes = _classes_of_clients(classes_per_client, num_clients, len(groups[2]))
+    if form == "rebafl":
+        default = samples_per_client is None
+        samples = len(labels) // num_clients if default else checked_count("samples_per_client", samples_per_client)
+        if samples < classes.max():
+            given = f"{len(labels)} rows for {num_clients} clients" if default else f"samples_per_client={samples}"
+            raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; take fewer clients.")
+        if num_clients * samples > MAX_ROWS:
+            raise ValueError(f"{num_clients} clients x {samples} rows; at most {MAX_ROWS} rows in all.")
+        return _take_consecutive(rng, groups, classes, samples)
+    if form == "niid_bench":
+        if samples_per_client is not None:
+            raise ValueError(
+                f"samples_per_client={samples_per_client!r}; form 'niid_bench' splits whole labels: omit it."
+            )
+        return _split_over_owners(rng, groups, classes, len(labels))
+    raise ValueError(f"form={form!r}; expected 'rebafl' or 'niid_bench'.")
+
+
+def _classes_of_clients(classes_per_client, num_clients: int, num_present: int) -> np.ndarray:
+    """How many labels each client holds, `Int[N]`."""
+    given = [classes_per_client] if np.ndim(classes_per_client) == 0 else list(classes_per_client)
+    if not given:
+        raise ValueError("classes_per_client is empty; expected a number or a list of numbers.")
+    cycle = np.asarray([checked_count("classes_per_client", value) for value in given])
+    if cycle.max() > num_present:
+        raise ValueError(f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present.")
+    return np.resize(cycle, num_clients)
+
+
+def _take_consecutive(rng, groups, classes: np.ndarray, samples: int) -> list[np.ndarray]:
+    """Form "rebafl"."""
+    rows, starts, sizes = groups
+    slots = int(classes.max())
+    shares = {number: even_sizes(samples, number) for number in set(classes.tolist())}
+    for share in shares.values():
+        _check_labels_suffice(sizes, share)
+    chosen = _draw_labels(rng, sizes, classes, shares, slots)
+    cursors, takes = [0] * len(sizes), []
+    limits, begins = sizes.tolist(), starts.tolist()
+    lists = {number: share.tolist() for number, share in shares.items()}
+    for number, picked in zip(classes.tolist(), chosen.tolist(), strict=True):
+        for label, share in zip(picked, lists[number], strict=False):
+            if cursors[label] + share > limits[label]:
+                cursors[label] = 0
+            takes.append(begins[label] + cursors[label])
+            cursors[label] += share
+    lengths = np.concatenate([shares[number] for number in classes.tolist()])
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    taken = rows[np.repeat(np.asarray(takes), lengths) + within]
+    return cut(taken, np.full(len(classes), samples))
+
+
+def _check_labels_suffice(sizes: np.ndarray, share: np.ndarray) -> None:
+    """Refuses takes for which there are not enough labels with enough rows.
+
+    A take needs as many labels as it has entries, each with at least the smallest entry, and those that get one row
+    more must have it.
+    """
+    for need, count in ((share.min(), len(share)), (share.max(), int((share == share.max()).sum()))):
+        enough = int((sizes >= need).sum())
+        if enough < count:
+            raise ValueError(
+                f"a client with {len(share)} classes and {share.sum()} rows needs {count} labels with at least {need} "
+                f"rows each, but only {enough} have as many; take fewer samples per client or more classes per client."
+            )
+
+
+def _draw_labels(rng, sizes: np.ndarray, classes: np.ndarray, shares: dict, slots: int) -> np.ndarray:
+    """Draws distinct labels for each client, `Int[N, slots]`; the first `classes[i]` of a row count.
+
+    Only labels with enough rows take part. Where some have enough for the smaller share but not for the larger one,
+    they are moved behind those that can fill the larger shares, which changes nothing in the usual case.
+    """
+    chosen = np.empty((len(classes), slots), np.int64)
+    for begin in range(0, len(classes), _CLIENTS_AT_ONCE):
+        part = slice(begin, begin + _CLIENTS_AT_ONCE)
+        words = rng.random((len(classes[part]), len(sizes)))
+        for number, share in shares.items():
+            small, large = share.min(), share.max()
+            mine = np.flatnonzero(classes[part] == number)
+            order = np.argsort(np.where(sizes >= small, words[mine], 2.0), axis=1)
+            short = np.cumsum(sizes[order] >= large, axis=1) - 1
+            fits = (sizes[order] >= large) & (short < (share == large).sum())
+            order = np.take_along_axis(order, np.argsort(~fits, axis=1, kind="stable"), axis=1)
+            chosen[begin + mine] = order[:, :slots]
+    return chosen
+
+
+def _split_over_owners(rng, groups, classes: np.ndarray, num_rows: int) -> list[np.ndarray]:
+    """Form "niid_bench": draws owners until everybody gets something, at most `_REDRAWS` times."""
+    rows, _, sizes = groups
+    if len(classes) > num_rows:
+        raise ValueError(f"{len(classes)} clients for {num_rows} rows: some would be left with nothing; take fewer.")
+    shuffled = [rng.permutation(of_label) for of_label in cut(rows, sizes)]
+    for _ in range(_REDRAWS):
+        owners, main = _draw_owners(rng, classes, len(sizes))
+        counts = _divide(owners, main, sizes)
+        if (counts.sum(axis=1) > 0).all():
+            clients = np.arange(len(classes))
+            used = [of_label[: count.sum()] for of_label, count in zip(shuffled, counts.T, strict=True)]
+            owner_of_row = np.concatenate([np.repeat(clients, count) for count in counts.T])
+            return cut(np.concatenate(used)[np.argsort(owner_of_row, kind="stable")], counts.sum(axis=1))
+    raise ValueError(
+        f"in {_REDRAWS} draws some of {len(classes)} clients were left with nothing ({(counts.sum(axis=1) == 0).sum()} "
+        f"in the last): their labels have fewer rows than owners (the rarest has {sizes.min()}); take fewer clients or "
+        "more classes per client."
+    )
+
+
+def _draw_owners(rng, classes: np.ndarray, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Who owns which label, `Bool[N, C]`, and the label that each client owns by its position, `Int[N]`."""
+    main = np.arange(len(classes)) % num_labels
+    words = rng.random((len(classes), num_labels))
+    words[np.arange(len(classes)), main] = -1.0
+    rank = np.argsort(np.argsort(words, axis=1), axis=1)
+    return rank < classes[:, None], main
+
+
+def _divide(owners: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """How many rows of each label each owner gets, `Int[N, C]`.
+
+    Labels with a row for every owner come first; the others go to those who hold the fewest rows by then, first to
+    those who own the label by position, so that nobody is left with nothing where that can be avoided.
+    """
+    counts = np.zeros(owners.shape, np.int64)
+    demand = owners.sum(axis=0)
+    for label in np.argsort(sizes < demand, kind="stable"):
+        members = np.flatnonzero(owners[:, label])
+        if sizes[label] < demand[label]:
+            held = counts[members].sum(axis=1)
+            members = members[np.lexsort((members, main[members] != label, held))]
+        if len(members):
+            counts[members, label] = even_sizes(int(sizes[label]), len(members))
+    return counts

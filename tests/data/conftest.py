@@ -1,0 +1,39 @@
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+
+def idx_bytes(array, magic=None, shape=None):
+    shape = array.shape if shape is None else shape
+    magic = bytes([0, 0, 8, len(shape)]) if magic is None else magic
+    return magic + b"".join(struct.pack(">I", size) for size in shape) + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture(scope="session")
+def to_idx():
+    """Bytes of an idx file of an array; `magic` and `shape` override what the header says."""
+    return idx_bytes
+
+
+@pytest.fixture
+def grey_folder(tmp_path):
+    """A function that writes the four idx files of a small grey data set."""
+
+    def write(folder="", dotted=False, compressed=False, seed=0):
+        rng = np.random.default_rng(seed)
+        target = tmp_path / folder
+        target.mkdir(parents=True, exist_ok=True)
+        arrays = []
+        for half, count in (("train", 12), ("t10k", 5)):
+            images, labels = rng.integers(0, 256, (count, 28, 28)), np.arange(count) % 10
+            for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+                name = f"{half}-{kind}-ubyte".replace("-idx", ".idx" if dotted else "-idx")
+                content = idx_bytes(array)
+                path = target / (name + (".gz" if compressed else ""))
+                path.write_bytes(gzip.compress(content) if compressed else content)
+                arrays.append(array)
+        return tmp_path, arrays
+
+    return write

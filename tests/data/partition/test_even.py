@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_bal.data import partition
+
+LABELS = st.lists(st.sampled_from([-3, 0, 2, 7]), min_size=1, max_size=60).map(np.array)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(labels=LABELS, clients=st.integers(1, 70), each=st.integers(1, 3), seed=st.integers(0, 99))
+def test_cover_everything_once_in_equal_sizes(labels, clients, each, seed):
+    for draw, pieces in (
+        (lambda g: partition.iid(g, labels, clients), clients),
+        (lambda g: partition.shards(g, labels, clients, each), clients * each),
+    ):
+        if pieces > len(labels):
+            with pytest.raises(ValueError, match=f"{clients} clients"):
+                draw(rng(seed))
+            continue
+        parts = draw(rng(seed))
+        assert len(parts) == clients
+        assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+        per_piece = clients if pieces == clients else pieces
+        smallest, largest = len(labels) // per_piece, -(-len(labels) // per_piece)
+        for part in parts:
+            assert smallest * (pieces // clients) <= len(part) <= largest * (pieces // clients)
+        assert [part.tolist() for part in draw(rng(seed))] == [part.tolist() for part in parts]
+
+
+def test_iid_sizes_and_randomness():
+    labels = np.zeros(10, int)
+    assert [len(part) for part in partition.iid(rng(), labels, 4)] == [3, 3, 2, 2]
+    assert partition.iid(rng(1), labels, 1)[0].tolist() != partition.iid(rng(2), labels, 1)[0].tolist()
+
+
+def test_shards_are_runs_of_the_sorted_labels():
+    labels = rng().permutation(np.repeat(np.arange(10), 100))
+    order = np.argsort(labels, kind="stable").reshape(100, 10)
+    shard_of = {tuple(sorted(shard)): number for number, shard in enumerate(order.tolist())}
+    drawn = []
+    for part in partition.shards(rng(), labels, 50, 2):
+        halves = part.reshape(2, 10)
+        drawn += [shard_of[tuple(sorted(half))] for half in halves.tolist()]
+        assert len(np.unique(labels[part])) <= 2
+    assert sorted(drawn) == list(range(100))
+    assert drawn != sorted(drawn)
+
+
+@pytest.mark.parametrize("clients", [0, -1, 1.5, "3", None, True])
+def test_number_of_clients(clients):
+    for scheme, extra in (("iid", ()), ("shards", ()), ("pathological", (1,)), ("dirichlet", (1.0,))):
+        with pytest.raises(ValueError, match=r"num_clients=.*whole number of at least 1"):
+            partition.SCHEMES[scheme](rng(), np.zeros(9, int), clients, *extra)
+
+
+@pytest.mark.parametrize("labels", [[], [[1]], [0.5], ["a"], [True, False], 3])
+def test_labels(labels):
+    for scheme, extra in (("iid", ()), ("shards", ()), ("pathological", (1,)), ("dirichlet", (1.0,))):
+        with pytest.raises(ValueError, match="labels has shape"):
+            partition.SCHEMES[scheme](rng(), np.array(labels), 1, *extra)
+
+
+def test_shards_per_client():
+    with pytest.raises(ValueError, match="shards_per_client=0"):
+        partition.shards(rng(), np.zeros(9, int), 2, 0)
+    with pytest.raises(ValueError, match="5 clients x 2 shards for 9 rows"):
+        partition.shards(rng(), np.zeros(9, int), 5, 2)
+
+
+def test_schemes():
+    assert set(partition.SCHEMES) == {"iid", "pathological", "dirichlet", "shards"}
+    assert all(partition.SCHEMES[name] is getattr(partition, name) for name in partition.SCHEMES)

@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_bal.data import carve, federate, partition
+from fedjax_bal.types import Federation
+
+LABELS = np.array([2, 0, 1, 2, 0, 1])
+IMAGES = np.arange(6 * 2 * 2 * 3, dtype=np.uint8).reshape(6, 2, 2, 3)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def rows(*lists):
+    return [np.array(one, np.int64) for one in lists]
+
+
+def test_by_hand():
+    federation = federate(
+        IMAGES, LABELS, rows([3, 5, 0, 4], [], [5]), 4, {"server": np.array([1])}, mean=0.5, std=[1, 2, 4]
+    )
+    assert isinstance(federation, Federation)
+    assert federation.rows.tolist() == [4, 5, 3, 0, 5]  # class 0, 1, 2, 2 in the order listed; then client 2
+    assert federation.offsets.tolist() == [0, 4, 4, 5]
+    assert federation.class_counts.tolist() == [[1, 1, 2, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
+    assert federation.copy.tolist() == [0] * 5
+    assert federation.auxiliary["server"].tolist() == [1]
+    assert federation.mean.tolist() == [0.5, 0.5, 0.5]
+    assert federation.std.tolist() == [1, 2, 4]
+    assert (federation.num_clients, federation.num_classes) == (3, 4)
+    assert federation.images is IMAGES
+    for array in (federation.labels, federation.rows, federation.offsets, federation.class_counts, federation.copy):
+        assert array.dtype == np.int32
+    assert federation.auxiliary["server"].dtype == np.int32
+    assert federation.mean.dtype == federation.std.dtype == np.float32
+
+
+def test_defaults():
+    federation = federate(IMAGES, LABELS, rows([0]), 3)
+    assert federation.mean.tolist() == [0.0] * 3
+    assert federation.std.tolist() == [1.0] * 3
+    assert dict(federation.auxiliary) == {}
+    assert federate(IMAGES.astype(np.float16), LABELS, [[0, 1], ()], 3).offsets.tolist() == [0, 2, 2]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=1, max_size=40).map(np.array),
+    clients=st.lists(st.lists(st.integers(0, 39), unique=True, max_size=12), min_size=1, max_size=8),
+)
+def test_against_plain_loops(labels, clients):
+    lists = [[row for row in client if row < len(labels)] for client in clients]
+    federation = federate(np.zeros((len(labels), 1, 1, 1), np.uint8), labels, rows(*lists), 5)
+    expected = [sorted(client, key=lambda row: labels[row]) for client in lists]
+    assert np.split(federation.rows, federation.offsets[1:-1])[0].tolist() == expected[0]
+    assert federation.rows.tolist() == [row for client in expected for row in client]
+    assert np.diff(federation.offsets).tolist() == [len(client) for client in lists]
+    counts = [[sum(int(labels[row] == label) for row in client) for label in range(5)] for client in lists]
+    assert federation.class_counts.tolist() == counts
+    assert federation.copy.shape == federation.rows.shape
+
+
+def test_many_clients_and_rows():
+    labels = rng().integers(0, 10, 60_000)
+    parts = partition.pathological(rng(), labels, 100_000, 2, 20)
+    federation = federate(np.zeros((60_000, 1, 1, 1), np.uint8), labels, parts, 10)
+    assert federation.rows.shape == (2_000_000,)
+    assert (np.count_nonzero(federation.class_counts, axis=1) == 2).all()
+    own = federation.rows.reshape(100_000, 20)
+    assert (np.diff(labels[own], axis=1) >= 0).all()
+    np.testing.assert_array_equal(np.sort(own[[0, 99_999]]), np.sort([parts[0], parts[-1]]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows_per_client": rows([0], [1, 6])}, r"rows_per_client\[1\] lists row 6; expected 0\.\.5"),
+        ({"rows_per_client": rows([0], [], [1, -1])}, r"rows_per_client\[2\] lists row -1"),
+        ({"rows_per_client": rows([0, 3], [4, 1, 4])}, r"rows_per_client\[1\] lists row 4 more than once"),
+        ({"rows_per_client": []}, "at least one client"),
+        ({"rows_per_client": [LABELS > 0]}, r"rows_per_client\[0\] has shape \(6,\) and type bool.*flatnonzero"),
+        ({"rows_per_client": [np.array([0.0])]}, "type float64"),
+        ({"rows_per_client": [np.array([[0]])]}, r"shape \(1, 1\)"),
+        ({"num_classes": 2}, r"labels lie in 0\.\.2; expected 0\.\.1"),
+        ({"labels": LABELS - 1}, r"labels lie in -1\.\.1"),
+        ({"num_classes": 0}, "num_classes=0"),
+        ({"labels": LABELS[:5]}, r"for 5 labels; expected \[5, H, W, K\]"),
+        ({"labels": LABELS * 1.0}, "labels has shape"),
+        ({"images": IMAGES[..., 0]}, "a grey image has K = 1"),
+        ({"images": IMAGES.astype(np.int32)}, "type int32"),
+        ({"auxiliary": {"a": np.array([2, 0])}}, r"auxiliary\['a'\] lists row 0, which a client owns"),
+        ({"auxiliary": {"a": np.array([6])}}, r"auxiliary\['a'\] lists rows in 6\.\.6; expected 0\.\.5"),
+        ({"auxiliary": {"a": np.array([2, 2])}}, r"auxiliary\['a'\] lists a row more than once"),
+        ({"auxiliary": {"a": np.array([True])}}, r"auxiliary\['a'\] has shape \(1,\) and type bool"),
+        ({"mean": [1, 2]}, "mean=.*one or 3"),
+        ({"mean": np.nan}, "mean=nan"),
+        ({"std": 0}, "std=0; expected finite numbers above 0"),
+    ],
+)
+def test_refusals(changes, message):
+    arguments = {"images": IMAGES, "labels": LABELS, "rows_per_client": rows([0]), "num_classes": 3} | changes
+    with pytest.raises(ValueError, match=message):
+        federate(**arguments)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    labels=st.lists(st.sampled_from([-1, 3, 4]), min_size=1, max_size=40).map(np.array),
+    per_class=st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
+def test_carve(labels, per_class, seed):
+    present, sizes = np.unique(labels, return_counts=True)
+    if sizes.min() < per_class:
+        with pytest.raises(ValueError, match=f"class {present[sizes.argmin()]} has only {sizes.min()} rows"):
+            carve(rng(seed), labels, per_class)
+        return
+    auxiliary, rest = carve(rng(seed), labels, per_class)
+    assert labels[auxiliary].tolist() == np.repeat(present, per_class).tolist()
+    assert sorted(auxiliary.tolist() + rest.tolist()) == list(range(len(labels)))
+    assert rest.tolist() == sorted(rest.tolist())
+    assert carve(rng(seed), labels, per_class)[0].tolist() == auxiliary.tolist()
+
+
+def test_carve_is_random_and_checks_its_number():
+    labels = np.zeros(1000, int)
+    assert len(np.intersect1d(carve(rng(0), labels, 10)[0], carve(rng(1), labels, 10)[0])) < 10
+    with pytest.raises(ValueError, match="per_class=0"):
+        carve(rng(), labels, 0)
+
+
+def test_carve_then_partition_then_federate():
+    labels = np.repeat(np.arange(4), 25)
+    auxiliary, rest = carve(rng(), labels, 5)
+    parts = [rest[part] for part in partition.dirichlet(rng(), labels[rest], 4, 0.1, min_size=5)]
+    federation = federate(np.zeros((100, 1, 1, 1), np.uint8), labels, parts, 4, {"server": auxiliary})
+    assert federation.class_counts.sum(axis=0).tolist() == [20] * 4
+    assert not np.isin(federation.auxiliary["server"], federation.rows).any()
