@@ -1,0 +1,63 @@
+"""Max pooling of 2x2 pixels with a gradient that is fast on every backend.
+
+XLA's own gradient of a window maximum is a scatter of selected elements, which is slow on CPUs; comparing with the
+maximum is not. Where two pixels are equal the first one, row by row, takes the gradient, as in PyTorch.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+@jax.custom_vjp
+def max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
+    """The maximum of each 2x2 block of pixels; a last odd row or column is left out.
+
+    Args:
+        images: `[B, H, W, K]`.
+
+    Returns:
+        `[B, H // 2, W // 2, K]`.
+
+    Example:
+        >>> max_pool(jnp.arange(25.0).reshape(1, 5, 5, 1))[0, :, :, 0]
+        Array([[ 6.,  8.],
+               [16., 18.]], dtype=float32)
+        >>> jax.grad(lambda images: max_pool(images).sum())(jnp.zeros((1, 2, 2, 1)))[0, :, :, 0]
+        Array([[1., 0.],
+               [0., 0.]], dtype=float32)
+    """
+    return functools.reduce(jnp.maximum, _corners(images))
+
+
+def _forward(images: Array) -> tuple[Array, tuple[Array, Array]]:
+    highest = functools.reduce(jnp.maximum, _corners(images))
+    return highest, (images, highest)
+
+
+def _backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
+    """Send the gradient to the pixels that were chosen, by interleaving what each of the four corners gets."""
+    images, highest = saved
+    _, height, width, channels = images.shape
+    chosen = _first_maximum(images, highest)
+    corners = [jnp.where(chosen == i, cotangent, 0) for i in range(4)]
+    rows = [jnp.stack(corners[:2], 3), jnp.stack(corners[2:], 3)]
+    even = jnp.stack(rows, 2).reshape(-1, height - height % 2, width - width % 2, channels)
+    return (jnp.pad(even, ((0, 0), (0, height % 2), (0, width % 2), (0, 0))),)
+
+
+max_pool.defvjp(_forward, _backward)
+
+
+def _corners(images: Array) -> list[Array]:
+    """The four pixels of every block: upper left, upper right, lower left, lower right."""
+    height, width = (side - side % 2 for side in images.shape[1:3])
+    return [images[:, row:height:2, column:width:2] for row in (0, 1) for column in (0, 1)]
+
+
+def _first_maximum(images: Array, highest: Array) -> Int[Array, "B H2 W2 K"]:
+    """Number of the corner that is the maximum; the last one where none is equal to it, which happens for NaN only."""
+    first, second, third, _ = _corners(images)
+    return jnp.where(first == highest, 0, jnp.where(second == highest, 1, jnp.where(third == highest, 2, 3)))

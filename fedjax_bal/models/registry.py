@@ -1,0 +1,159 @@
+"""Models by name."""
+
+import difflib
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.models import convolution as convolutions
+from fedjax_bal.models import networks
+from fedjax_bal.models.networks import Linear, Network
+from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
+
+
+class _Entry(NamedTuple):
+    """What the registry knows of a network: `body(convolve, **options)`, its smallest image side, its classifier."""
+
+    description: str
+    body: Callable[..., nn.Module]
+    smallest: int
+    options: tuple[str, ...] = ()
+    head_bias: bool = True
+
+
+def _mlp(convolve: networks.Convolution, hidden: tuple[int, ...] = (64,)) -> nn.Module:
+    del convolve
+    if not hidden or any(not isinstance(units, int) or units < 1 for units in hidden):
+        raise ValueError(f"models.build('mlp'): hidden={hidden!r} must be one or more whole numbers of at least 1.")
+    return networks.Mlp(tuple(hidden))
+
+
+_ENTRIES = {
+    "mlp": _Entry("flatten, dense 64, dense C; hidden=(64,) sets the hidden layers", _mlp, 1, ("hidden",)),
+    "rebafl_fmnist": _Entry("ReBaFL's Fashion-MNIST net: conv 16, conv 32, dense 128", networks.RebaflFmnist, 12),
+    "rebafl_cifar": _Entry(
+        "ReBaFL's CIFAR-10 net: conv 16, conv 32, conv 64, dense 128, last layer without bias",
+        networks.RebaflCifar,
+        16,
+        head_bias=False,
+    ),
+    "fedavg_cnn": _Entry("McMahan's MNIST net: conv 32, conv 64, dense 512", networks.FedavgCnn, 4),
+    "tiny_bn": _Entry("conv 4, batch normalisation, dense C: for tests and demos", networks.TinyBn, 2),
+}
+
+MODELS = {name: entry.description for name, entry in _ENTRIES.items()}
+"""What can be built: name -> one line."""
+
+
+def build(
+    name: str,
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    *,
+    convolution: str = "fast",
+    **options: Any,
+) -> Model:
+    """Build a model by name.
+
+    Args:
+        name: one of `MODELS`.
+        num_classes: C.
+        input_shape: `(H, W, K)`, height and width in pixels, then channels.
+        convolution: "fast", or "plain" for JAX's own, which is slower but has second derivatives.
+        **options: what the model's description names.
+
+    Returns:
+        The model as pure functions. Its classifier's parameters are `params["head"]`; `norm_inputs` come in the order
+        in which `jax.tree` goes through `stats`.
+
+    Raises:
+        ValueError: for an unknown name, convolution or option, or an input that is too small for the network.
+
+    Example:
+        >>> model = build("rebafl_fmnist", 10, (28, 28, 1))
+        >>> variables = model.init(jax.random.key(0))
+        >>> outputs, variables = model.apply(variables, jnp.zeros((2, 28, 28, 1)), train=False)
+        >>> outputs.logits.shape, outputs.features.shape
+        ((2, 10), (2, 128))
+    """
+    entry = _entry(name)
+    _check(name, entry, num_classes, input_shape, options)
+    body = entry.body(convolutions.of_name(convolution), **options)
+    network = Network(body, Linear(num_classes, entry.head_bias))
+    return Model(*_pure_functions(network, input_shape), name, num_classes, input_shape)
+
+
+def num_params(model: Model) -> int:
+    """Number of trainable parameters, without computing any.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The number; running statistics do not count.
+
+    Example:
+        >>> num_params(build("rebafl_fmnist", 10, (28, 28, 1)))
+        117066
+    """
+    params = jax.eval_shape(model.init, jax.random.key(0)).params
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+
+def _pure_functions(network: Network, input_shape: tuple[int, int, int]) -> tuple[Callable, Callable, Callable]:
+    """A network's `init`, `apply` and `head`."""
+
+    def init(key: Key) -> Variables:
+        collections = network.init(key, jnp.zeros((1, *input_shape)), None, train=False)
+        return Variables(collections["params"], collections.get("stats", {}))
+
+    def apply(
+        variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None
+    ) -> tuple[Outputs, Variables]:
+        del key
+        collections = {"params": variables.params, "stats": variables.stats}
+        mutable = ["norm_inputs", "stats"] if train else ["norm_inputs"]
+        (logits, features), changed = network.apply(collections, images, real, train=train, mutable=mutable)
+        outputs = Outputs(logits, features, norm_inputs=_pairs(changed.get("norm_inputs", {})))
+        return outputs, variables._replace(stats=changed.get("stats", variables.stats))
+
+    def head(params: PyTree, features: Array) -> Array:
+        return jnp.asarray(network.apply({"params": params}, features, method=Network.classify))
+
+    return init, apply, head
+
+
+def _pairs(recorded: PyTree) -> tuple[tuple[Array, Array], ...]:
+    """Mean and variance of each layer, in the order of the tree; flax records each in a tuple of one."""
+    return sum(jax.tree.leaves(recorded, is_leaf=lambda node: isinstance(node, tuple)), ())
+
+
+def _entry(name: str) -> _Entry:
+    """The entry of a name."""
+    if name not in _ENTRIES:
+        nearest = difflib.get_close_matches(str(name), _ENTRIES, 1, 0.0)[0]
+        raise ValueError(f"model {name!r} is unknown; did you mean {nearest!r}? Models: {', '.join(_ENTRIES)}.")
+    return _ENTRIES[name]
+
+
+def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    """Raise for arguments that no network, or not this one, can take."""
+    unknown = sorted(set(options) - set(entry.options))
+    if unknown:
+        allowed = ", ".join(entry.options) or "none"
+        raise ValueError(f"model {name!r} has no option {unknown[0]!r}; its options: {allowed}.")
+    if num_classes < 1:
+        raise ValueError(f"model {name!r}: num_classes={num_classes} must be at least 1.")
+    if len(input_shape) != 3 or min(input_shape) < 1:
+        raise ValueError(
+            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1."
+        )
+    if min(input_shape[:2]) < entry.smallest:
+        raise ValueError(
+            f"model {name!r}: images of {input_shape[0]}x{input_shape[1]} pixels are too small, it needs at least "
+            f"{entry.smallest}x{entry.smallest}: use larger images or another model."
+        )
