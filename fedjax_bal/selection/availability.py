@@ -1,0 +1,129 @@
+"""Who is there: masks before selection (availability) and after training (delivery)."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedjax_bal.checks import is_number, whole_number
+from fedjax_bal.selection.draws import generator
+
+
+@dataclasses.dataclass(frozen=True)
+class Presence:
+    """Independent presence of clients, by probability.
+
+    Attributes:
+        probabilities: of client i being there, `probabilities[i % len(probabilities)]`; each in (0, 1].
+        period: rounds for which a draw is held.
+    """
+
+    probabilities: tuple[float, ...] = (1.0,)
+    period: int = 1
+
+    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, somebody: bool) -> np.ndarray:
+        """Draws who is there.
+
+        Args:
+            seed: the run's seed.
+            purpose: "availability" or "delivery"; each is drawn on its own.
+            round: the round, from 0.
+            eligible: `Bool[N]`, clients that can be there at all.
+            somebody: draw again until somebody is there.
+
+        Returns:
+            `Bool[N]`, False where not eligible.
+        """
+        rng = generator(seed, purpose, round // self.period)
+        chance = np.resize(self.probabilities, len(eligible))
+        mask = (rng.random(len(eligible)) < chance) & eligible
+        if mask.any() or not somebody or not eligible.any():
+            return mask
+        return _given_somebody(rng, chance, eligible)
+
+
+def always() -> Presence:
+    """Everybody, every round.
+
+    Example:
+        >>> import numpy as np
+        >>> always().mask(0, "availability", 0, np.ones(3, bool), somebody=True).tolist()
+        [True, True, True]
+    """
+    return Presence()
+
+
+def bernoulli(p: float) -> Presence:
+    """Each client is there with the same probability, drawn every round.
+
+    Args:
+        p: probability, in (0, 1].
+
+    Raises:
+        ValueError: p out of range.
+
+    References:
+        ReBaFL (Xu et al., 2022), section 5.1.
+    """
+    return Presence((_probability("p", p),))
+
+
+def periodic(p: float, period: int) -> Presence:
+    """As `bernoulli`, each draw held for several rounds.
+
+    Args:
+        p: probability, in (0, 1].
+        period: s, the number of rounds, at least 1.
+
+    Raises:
+        ValueError: a value out of range.
+
+    References:
+        ReBaFL, Figure 10.
+    """
+    return Presence((_probability("p", p),), whole_number("period", period))
+
+
+def clustered(p: Sequence[float] = (0.5, 0.5, 0.3, 0.3, 0.2), period: int = 1) -> Presence:
+    """As `bernoulli`, client i with the probability `p[i % len(p)]`.
+
+    Args:
+        p: probabilities, each in (0, 1].
+        period: rounds for which a draw is held.
+
+    Raises:
+        ValueError: a value out of range.
+
+    References:
+        ReBaFL, the clustered setting of Table II and Figures 4 and 5.
+    """
+    if isinstance(p, str) or not isinstance(p, Sequence) or not p:
+        raise ValueError(f"p: received {p!r}, must be a list of probabilities in (0, 1]")
+    return Presence(tuple(_probability(f"p[{i}]", value) for i, value in enumerate(p)), whole_number("period", period))
+
+
+AVAILABILITY: dict[str, Callable[..., Presence]] = {
+    "always": always,
+    "bernoulli": bernoulli,
+    "clustered": clustered,
+    "periodic": periodic,
+}
+DELIVERY: dict[str, Callable[..., Presence]] = {"always": always, "bernoulli": bernoulli}
+
+
+def _given_somebody(rng: np.random.Generator, chance: np.ndarray, eligible: np.ndarray) -> np.ndarray:
+    # The law of drawing again until somebody is there, without the wait: first who comes first, then the rest.
+    chance = np.where(eligible, chance, 0.0)
+    nobody_before = np.concatenate([[0.0], np.cumsum(np.log1p(-chance))[:-1]])
+    law = np.cumsum(chance * np.exp(nobody_before))
+    first = int(np.searchsorted(law, (1.0 - rng.random()) * law[-1], side="left"))
+    mask = rng.random(len(chance)) < chance
+    mask[:first] = False
+    mask[first] = True
+    return mask
+
+
+def _probability(name: str, value: float) -> float:
+    if not is_number(value) or not 0 < value <= 1:
+        raise ValueError(f"{name}: received {value!r}, must be a probability above 0 and at most 1")
+    return float(value)

@@ -1,0 +1,82 @@
+"""Presence: rates, holding, and the law of drawing again."""
+
+import numpy as np
+import pytest
+
+from fedjax_bal.selection import always, bernoulli, clustered, periodic
+
+ALL = np.ones(20, bool)
+
+
+def masks(presence, rounds, eligible=ALL, somebody=True, seed=0):
+    return np.array([presence.mask(seed, "availability", r, eligible, somebody=somebody) for r in range(rounds)])
+
+
+def test_always_is_everybody_eligible():
+    eligible = ALL.copy()
+    eligible[3] = False
+    assert (masks(always(), 3, eligible) == eligible).all()
+
+
+def test_bernoulli_rate_is_within_four_standard_errors():
+    share = masks(bernoulli(0.3), 2000).mean()
+    assert abs(share - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 40_000)
+
+
+def test_bernoulli_always_has_somebody_and_delivery_need_not():
+    assert masks(bernoulli(0.01), 300).any(1).all()
+    assert not masks(bernoulli(0.01), 300, somebody=False).any(1).all()
+
+
+def test_drawing_again_has_the_law_of_rejection():
+    presence, eligible = clustered([0.1, 0.02]), np.array([True, True, False])
+    drawn = masks(presence, 30_000, eligible)
+    p = np.array([0.1, 0.02])
+    somebody = 1 - (0.9 * 0.98)
+    assert not drawn[:, 2].any()
+    for pattern, chance in {(1, 0): 0.1 * 0.98, (0, 1): 0.9 * 0.02, (1, 1): p.prod()}.items():
+        wanted = chance / somebody
+        seen = (drawn[:, :2] == np.array(pattern, bool)).all(1).mean()
+        assert abs(seen - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / 30_000)
+
+
+def test_a_hopeless_probability_ends_at_once():
+    assert (masks(bernoulli(1e-300), 5).sum(1) == 1).all()
+
+
+def test_periodic_holds_a_draw_for_the_period():
+    drawn = masks(periodic(0.5, 5), 20)
+    for block in range(4):
+        assert (drawn[5 * block : 5 * block + 5] == drawn[5 * block]).all()
+    assert not (drawn[0] == drawn[5]).all()
+
+
+def test_clustered_repeats_the_list_over_clients():
+    share = masks(clustered(), 4000, somebody=False).mean(0)
+    np.testing.assert_allclose(share, np.tile([0.5, 0.5, 0.3, 0.3, 0.2], 4), atol=0.04)
+
+
+def test_draws_depend_on_seed_round_and_purpose_only():
+    presence = bernoulli(0.5)
+    one = presence.mask(1, "availability", 2, ALL, somebody=True)
+    assert (one == presence.mask(1, "availability", 2, ALL, somebody=True)).all()
+    for other in ((2, "availability", 2), (1, "delivery", 2), (1, "availability", 3)):
+        assert not (one == presence.mask(*other, ALL, somebody=True)).all()
+
+
+@pytest.mark.parametrize("p", [0, -0.1, 1.5, float("nan"), "half", True, None])
+def test_a_wrong_probability_is_named(p):
+    with pytest.raises(ValueError, match="p: received .* probability above 0"):
+        bernoulli(p)
+
+
+@pytest.mark.parametrize("period", [0, -1, 2.5, True])
+def test_a_wrong_period_is_named(period):
+    with pytest.raises(ValueError, match="period: received"):
+        periodic(0.5, period)
+
+
+@pytest.mark.parametrize("p", [[], "0.5", 0.5, [0.5, 2]])
+def test_a_wrong_list_is_named(p):
+    with pytest.raises(ValueError, match=r"p(\[1\])?: received"):
+        clustered(p)
