@@ -1,0 +1,57 @@
+"""What all parts have in common."""
+
+import dataclasses
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+
+from fedjax_bal.optimizers import Optimizer
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def part(cls: type[T]) -> type[T]:
+    """Makes a class a part: a frozen dataclass whose fields are pytree leaves.
+
+    Numbers that only change a value stay leaves, so that they can be swept without another compilation. What changes
+    a shape or decides what is computed is declared with `static`.
+
+    Example:
+        >>> import jax
+        >>> @part
+        ... class Scale(Part):
+        ...     factor: float = 2.0
+        >>> jax.tree.leaves(Scale(3.0))
+        [3.0]
+    """
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+def static(default: Any) -> Any:
+    """A field that is part of the structure, not a value: another one means another program."""
+    return dataclasses.field(default=default, metadata={"static": True})
+
+
+class Part:
+    """A unit of behaviour that a client or the server plays during a round.
+
+    A part subclasses one or more roles (`fedjax_bal.parts.roles`) and is final: wrap it, don't subclass it.
+    """
+
+    @property
+    def slot(self) -> str:
+        """The name under which the engine keeps what belongs to this part."""
+        return type(self).__name__
+
+    def check(self, local: Optimizer) -> None:
+        """Refuses a setting in which this part would not mean what it says.
+
+        Runs once, on the host, before anything is compiled.
+
+        Args:
+            local: the clients' optimizer.
+
+        Raises:
+            ValueError: where the setting doesn't fit; the message says what to change.
+        """

@@ -1,0 +1,70 @@
+"""Reading a federation's rows on the device."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.types import Batch, Context, Federation, PyTree
+
+
+def normalised(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
+    """Turns stored pixels into network input.
+
+    Bytes are scaled to [0, 1] first; floats are taken as they are.
+
+    Args:
+        images: `UInt8[..., K]` or `Float[..., K]`.
+        mean: `Float[K]`.
+        std: `Float[K]`.
+
+    Returns:
+        `Float32[..., K]`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(normalised(jnp.array([[255]], jnp.uint8), jnp.array([0.5]), jnp.array([0.5]))[0, 0])
+        1.0
+    """
+    scale = 255.0 if images.dtype == jnp.uint8 else 1.0
+    return (images.astype(jnp.float32) / scale - mean) / std
+
+
+def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Batch:
+    """The mini-batch at some positions of the federation's list of rows.
+
+    Args:
+        federation: the federation, on the device.
+        positions: `Int32[B]`, positions in `federation.rows`; out of range ones are clipped, so mark them as not real.
+        real: `Bool[B]`.
+
+    Returns:
+        The batch, its images normalised.
+    """
+    rows = federation.rows.at[positions].get(mode="clip")
+    images = normalised(federation.images[rows], federation.mean, federation.std)
+    return Batch(images, federation.labels[rows], rows, real)
+
+
+def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
+    """Folds a function over all of a client's rows, a batch at a time.
+
+    Every row is seen once, in the stored order; the last batch is padded and says so in `batch.real`.
+
+    Args:
+        function: `function(carry, batch) -> carry`.
+        init: the carry to begin with; also what a client without rows gets back.
+        ctx: the visit's context; says which client, and how many rows a batch holds.
+
+    Returns:
+        The last carry.
+    """
+    first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
+    lanes = jnp.arange(ctx.batch_size)
+
+    def one(index: jax.Array, carry: PyTree) -> PyTree:
+        place = index * ctx.batch_size + lanes
+        return function(carry, gather(ctx.federation, first + place, place < ctx.size))
+
+    return lax.fori_loop(0, -(-ctx.size // ctx.batch_size), one, init)

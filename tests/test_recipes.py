@@ -1,0 +1,46 @@
+"""Recipes: what they are made of, and what they refuse."""
+
+import pytest
+
+from fedjax_bal import recipes
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.recipes import Recipe
+
+
+def test_rebafl_is_a_prior_and_a_transfer_with_one_epsilon():
+    prior, transfer = recipes.rebafl(epsilon=0.2, mu=0.7).parts
+    assert (prior.epsilon, transfer.epsilon, transfer.mu, transfer.scale) == (0.2, 0.2, 0.7, 1.0)
+
+
+def test_combine_keeps_order_and_the_one_that_differs():
+    adam = optimizer("adam", 0.01)
+    both = recipes.combine(recipes.scaffold(), Recipe("server", server_optimizer=adam), recipes.fedprox(0.1))
+    assert [part.slot for part in both.parts] == ["ControlVariates", "Proximal"]
+    assert both.server_optimizer == adam
+    assert both.name == "scaffold+server+fedprox"
+
+
+def test_combine_refuses_what_means_nothing():
+    with pytest.raises(ValueError, match=r"balanced_softmax and rebafl both bring PriorCalibration"):
+        recipes.combine(recipes.balanced_softmax(), recipes.rebafl())
+    with pytest.raises(ValueError, match="set drawing differently"):
+        recipes.combine(Recipe("a", drawing="epochs"), Recipe("b", drawing="replacement"))
+    with pytest.raises(ValueError, match="no recipe"):
+        recipes.combine()
+
+
+BAD = [
+    (recipes.fedprox, {"mu": -1}, "fedprox: mu: received -1"),
+    (recipes.fedprox, {"mu": float("nan")}, "fedprox: mu: received nan"),
+    (recipes.rebafl, {"epsilon": 1.5}, "rebafl: epsilon: received 1.5, must be a finite number from 0 to 1"),
+    (recipes.rebafl, {"prototypes": "mine"}, "allowed: local_override, global_only"),
+    (recipes.rebafl, {"min_classes": 0}, "min_classes: received 0"),
+    (recipes.rebafl, {"carry": 1}, "carry: received 1"),
+    (recipes.scaffold, {"scaffold_momentum": "yes"}, "scaffold_momentum: received 'yes'"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "values", "message"), BAD, ids=[m for *_, m in BAD])
+def test_a_wrong_hyperparameter_is_named(recipe, values, message):
+    with pytest.raises(ValueError, match=message):
+        recipe(**values)
