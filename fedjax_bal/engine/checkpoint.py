@@ -1,0 +1,135 @@
+"""Checkpoints: one npz a generation, with a manifest of SHA-256 sums, written so that a kill leaves the one before."""
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_bal.types import PyTree
+
+GENERATIONS = 2
+_MANIFEST = "manifest.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is damaged, or that belongs to something else."""
+
+
+def save(folder: Path, round: int, tree: PyTree) -> Path:
+    """Writes a checkpoint and drops all but the newest generations.
+
+    The file appears under its name only once it is complete and on disk.
+
+    Args:
+        folder: where the checkpoints of this run live; made if needed.
+        round: rounds done; names the file.
+        tree: any pytree of arrays and numbers.
+
+    Returns:
+        The file.
+
+    Example:
+        >>> import tempfile, pathlib, numpy as np
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     file = save(pathlib.Path(name), 5, {"w": np.arange(3)})
+        ...     load(file, {"w": np.zeros(3, int)})["w"].tolist()
+        [0, 1, 2]
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"round-{round:08d}.npz"
+    write_atomically(file, _encode(tree))
+    for old in generations(folder)[GENERATIONS:]:
+        old.unlink()
+    return file
+
+
+def load(file: Path, template: PyTree) -> PyTree:
+    """Reads a checkpoint and checks every byte of it.
+
+    Nothing is unpickled.
+
+    Args:
+        file: the file.
+        template: a pytree of the same structure, of arrays or their shapes.
+
+    Returns:
+        The saved tree, its leaves NumPy arrays.
+
+    Raises:
+        CheckpointError: the file is damaged, or was saved from a tree of other names, shapes or types.
+    """
+    arrays = _decode(file)
+    paths, structure = jax.tree_util.tree_flatten_with_path(template)
+    wanted = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+    if set(wanted) != set(arrays):
+        odd = sorted(set(wanted) ^ set(arrays))[0]
+        raise CheckpointError(f"{file}: holds another state than this program's (they differ in {odd})")
+    for name, leaf in wanted.items():
+        if arrays[name].shape != np.shape(leaf):
+            raise CheckpointError(f"{file}: {name} has shape {arrays[name].shape}, this program needs {np.shape(leaf)}")
+    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
+
+
+def generations(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first."""
+    return sorted(folder.glob("round-*.npz"), reverse=True)
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Replaces a file by new content, on disk before it takes the old one's place.
+
+    Args:
+        file: the file.
+        content: its new content.
+    """
+    temporary = file.with_name(f".{file.name}.part")
+    with open(temporary, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, file)
+    handle = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _encode(tree: PyTree) -> bytes:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    members = {f"{jax.tree_util.keystr(path)}.npy": _npy(leaf) for path, leaf in leaves}
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(_MANIFEST, json.dumps({"format": 1, "sha256": sums}))
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def _npy(leaf: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(leaf), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _decode(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            sums = json.loads(archive.read(_MANIFEST))["sha256"]
+            members = {name: archive.read(name) for name in sums}
+        wrong = [name for name, content in members.items() if hashlib.sha256(content).hexdigest() != sums[name]]
+        if wrong:
+            raise CheckpointError(f"{file}: damaged (the checksum of {wrong[0]} is wrong)")
+        read = lambda content: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        return {name.removesuffix(".npy"): read(content) for name, content in members.items()}
+    except CheckpointError:
+        raise
+    except Exception as error:  # a flipped byte can make the archive's reader fail in any way
+        raise CheckpointError(f"{file}: damaged ({error})") from error

@@ -1,0 +1,61 @@
+"""In which order a client's samples are seen.
+
+Both ways give positions among the client's own rows, made from random words that belong to a position: more padding
+behind them changes nothing.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.types import Array, Key
+
+
+def shuffled(key: Key, size: Array, length: int) -> Array:
+    """Every position once, in random order.
+
+    Args:
+        key: the epoch's key.
+        size: the number of the client's rows, `Int32[]`.
+        length: the static length of the result, at least as large as any size.
+
+    Returns:
+        `Int32[length]`: the first `size` are a permutation of `0 .. size - 1`; the rest is padding.
+
+    Example:
+        >>> import jax
+        >>> sorted(shuffled(jax.random.key(0), 3, 8)[:3].tolist())
+        [0, 1, 2]
+    """
+    # Half of the words' range is kept for padding, which therefore sorts behind all real positions.
+    words = jax.random.bits(key, (length,), jnp.uint32) >> 1
+    return jnp.argsort(jnp.where(jnp.arange(length) < size, words, jnp.uint32(0xFFFFFFFF)), stable=True)
+
+
+def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> Array:
+    """Independent draws with replacement, from a law that depends on the class only.
+
+    The client's rows are sorted by class, so a draw is a class by the inverse of the cumulated law, then a position
+    within the class.
+
+    Args:
+        key: the epoch's key.
+        class_counts: `Int32[C]`.
+        log_weights: log-weight of one sample of each class, `Float[C]`, up to a constant.
+        length: the static number of draws.
+
+    Returns:
+        Positions, `Int32[length]`; classes without samples are never drawn.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> draws = weighted(jax.random.key(0), jnp.array([3, 1]), jnp.array([-jnp.inf, 0.0]), 4)
+        >>> draws.tolist()
+        [3, 3, 3, 3]
+    """
+    words = jax.random.uniform(key, (length, 2))
+    logits = jnp.where(class_counts > 0, log_weights + jnp.log(jnp.maximum(class_counts, 1)), -jnp.inf)
+    cumulated = jnp.cumsum(jax.nn.softmax(logits))
+    drawn = jnp.searchsorted(cumulated / cumulated[-1], words[:, 0], side="right")
+    inside = (words[:, 1] * class_counts[drawn]).astype(jnp.int32)
+    starts = jnp.cumsum(class_counts) - class_counts
+    return starts[drawn] + jnp.minimum(inside, class_counts[drawn] - 1)

@@ -1,0 +1,5 @@
+"""What can go wrong while a federation trains."""
+
+
+class DivergenceError(RuntimeError):
+    """A client's parameters stopped being finite; the message names round and client."""

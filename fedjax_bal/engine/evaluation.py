@@ -1,0 +1,82 @@
+"""The global model on the test set."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from fedjax_bal.rows import normalised
+from fedjax_bal.types import Array, Evaluation, Model, Variables
+
+CHUNK = 500  # test images a forward pass; larger ones gain nothing on a CPU and cost memory
+
+
+class TestSet(NamedTuple):
+    """The test images in chunks, padded; leaves `[chunks, CHUNK, ...]`."""
+
+    __test__ = False  # not a test case, whatever its name looks like to pytest
+
+    images: Any
+    labels: Any
+    real: Any
+
+
+def chunked(images: np.ndarray, labels: np.ndarray, size: int = CHUNK) -> TestSet:
+    """Cuts a test set into chunks of equal size.
+
+    Args:
+        images: `[T, H, W, K]`.
+        labels: `[T]`.
+        size: images a chunk.
+
+    Returns:
+        The chunks; what fills up the last one is marked as not real.
+
+    Raises:
+        ValueError: no image, or labels of another number.
+
+    Example:
+        >>> import numpy as np
+        >>> chunked(np.zeros((3, 1, 1, 1)), np.zeros(3, int), 2).real.tolist()
+        [[True, True], [True, False]]
+    """
+    if len(images) == 0 or len(images) != len(labels):
+        raise ValueError(
+            f"test set: received {len(images)} images and {len(labels)} labels; both must be the same, and at least 1"
+        )
+    size = min(size, len(images))
+    chunks = -(-len(images) // size)
+    index = np.arange(chunks * size)
+    inside = np.minimum(index, len(images) - 1)
+    fold = lambda values: np.asarray(values)[inside].reshape(chunks, size, *np.shape(values)[1:])
+    return TestSet(fold(images), fold(labels).astype(np.int32), (index < len(images)).reshape(chunks, size))
+
+
+def evaluate(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> Evaluation:
+    """Confusion matrix and loss of a model.
+
+    Args:
+        model: the model, applied in evaluation mode.
+        variables: its variables.
+        test: the test set.
+        mean: `Float[K]`, for normalisation.
+        std: `Float[K]`.
+
+    Returns:
+        The evaluation.
+    """
+    classes = model.num_classes
+
+    def one(carry: tuple[Array, Array], chunk: TestSet) -> tuple[tuple[Array, Array], None]:
+        confusion, loss = carry
+        outputs, _ = model.apply(variables, normalised(chunk.images, mean, std), train=False)
+        losses = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, chunk.labels)
+        predicted = outputs.logits.argmax(-1)
+        confusion = confusion.at[chunk.labels, predicted].add(chunk.real.astype(jnp.int32))
+        return (confusion, loss + jnp.where(chunk.real, losses, 0.0).sum()), None
+
+    init = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
+    (confusion, loss), _ = lax.scan(one, init, test)
+    return Evaluation(confusion, loss / test.real.sum())

@@ -1,0 +1,142 @@
+"""Several rounds as one compiled program."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.engine.chain import Links, Round, chain
+from fedjax_bal.engine.evaluation import TestSet, evaluate
+from fedjax_bal.engine.keys import purpose_key
+from fedjax_bal.engine.memory import size_in_bytes
+from fedjax_bal.engine.round import broadcast, run_round
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.parts import Memory, Report, Server
+from fedjax_bal.types import Evaluation, Federation, Info, Key, Plan, PyTree, Shapes, State
+
+
+class Schedule(NamedTuple):
+    """The rounds of one dispatch; leaves `[T, ...]`.
+
+    Attributes:
+        number: the round, from 0.
+        live: False for places behind the last round, which change nothing.
+        evaluate: whether the round ends with an evaluation.
+        plan: who trains and who delivers.
+    """
+
+    number: Any
+    live: Any
+    evaluate: Any
+    plan: Plan
+
+
+def init_state(setting: Setting, key: Key, federation: Federation) -> State:
+    """The state before the first round.
+
+    Args:
+        setting: the setting.
+        key: the run's key; the initial weights depend on nothing else, so that all methods share them.
+        federation: the federation.
+
+    Returns:
+        The state.
+    """
+    variables = setting.model.init(purpose_key(key, "init"))
+    clients = federation.num_clients
+    spread = lambda leaf: jnp.broadcast_to(leaf, (clients, *leaf.shape))
+    memory = {part.slot: jax.tree.map(spread, part.init_memory(variables.params)) for part in setting.playing(Memory)}
+    shapes = Shapes(clients, federation.num_classes, feature_size(setting))
+    server = {part.slot: part.init_server(variables, shapes) for part in setting.playing(Server)}
+    return State(variables, setting.server.transform(0).init(variables.params), memory, server)
+
+
+def feature_size(setting: Setting) -> int:
+    """F, the width of the classifier's input."""
+    model = setting.model
+
+    def features() -> jax.Array:
+        images = jnp.zeros((1, *model.input_shape))
+        return model.apply(model.init(jax.random.key(0)), images, train=False)[0].features
+
+    return jax.eval_shape(features).shape[-1]
+
+
+def dispatch(
+    setting: Setting, key: Key, state: State, schedule: Schedule, federation: Federation, test: TestSet
+) -> tuple[State, Info, Evaluation]:
+    """Runs the scheduled rounds one after another, evaluating where asked.
+
+    The round number is scanned over, never carried: branches on it stay branches when runs are stacked.
+
+    Args:
+        setting: the setting.
+        key: the run's key.
+        state: the state before.
+        schedule: T rounds.
+        federation: the federation, on the device.
+        test: the test set.
+
+    Returns:
+        The state after, and what the rounds report and evaluate to, leaves `[T, ...]`; zeros in rounds that are not
+        live or not evaluated.
+    """
+
+    def assess(state: State) -> Evaluation:
+        return evaluate(setting.model, state.variables, test, federation.mean, federation.std)
+
+    def live(state: State, row: Schedule) -> tuple[State, tuple[Info, Evaluation]]:
+        state, info = run_round(setting, key, row.number, state, row.plan, federation)
+        return state, (info, lax.cond(row.evaluate, assess, lambda state: _zeros(assess, state), state))
+
+    def one(state: State, row: Schedule) -> tuple[State, tuple[Info, Evaluation]]:
+        idle = lambda state, row: (state, _zeros(lambda *args: live(*args)[1], state, row))
+        return lax.cond(row.live, live, idle, state, row)
+
+    state, (info, evaluation) = lax.scan(one, state, schedule)
+    return state, info, evaluation
+
+
+class Traffic(NamedTuple):
+    """Bytes between the server and one client in one round.
+
+    Attributes:
+        down: the model and what server parts send.
+        up: the update and the reports.
+    """
+
+    down: int
+    up: int
+
+
+def traffic(setting: Setting, federation: Federation, state: State) -> Traffic:
+    """Counts bytes from shapes, without computing anything.
+
+    Args:
+        setting: the setting.
+        federation: the federation.
+        state: a state, or its shapes.
+
+    Returns:
+        The bytes of a client's download and upload.
+    """
+    model = size_in_bytes(state.variables)
+    zero = jnp.zeros((), jnp.int32)
+    sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s)[1], state)
+    if not setting.playing(Report):
+        return Traffic(model + size_in_bytes(sent), model)
+    plan = Plan(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
+    reports = jax.eval_shape(lambda s, f: _reports(setting, s, plan, f), state, federation)
+    return Traffic(model + size_in_bytes(sent), model + size_in_bytes(reports))
+
+
+def _reports(setting: Setting, state: State, plan: Plan, federation: Federation) -> PyTree:
+    key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)
+    shared = Round(key, zero, state.variables, broadcast(setting, key, zero, state)[1], federation)
+    memory = jax.tree.map(lambda leaf: leaf[:1], state.memory)
+    return chain(setting, shared, Links(plan.clients[0], plan.delivered[0], memory)).reports
+
+
+def _zeros(function: Any, *args: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *args))

@@ -1,0 +1,52 @@
+"""What a round is made of, once everything has been chosen."""
+
+import dataclasses
+from typing import Any, TypeVar
+
+import jax
+
+from fedjax_bal.optimizers import Optimizer
+from fedjax_bal.parts import Part
+from fedjax_bal.types import Model
+
+R = TypeVar("R")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """The numbers and parts of a run; its leaves can change without another compilation.
+
+    Attributes:
+        parts: the parts, in order.
+        local: the clients' optimizer.
+        server: the server's optimizer, which takes the negative aggregated update as a gradient.
+        model: the model.
+        local_epochs: E.
+        batch_size: B.
+        drop_last: leave out the last short batch of an epoch.
+        drawing: "epochs" or "replacement".
+        passes: how often a chain goes through its clients.
+        max_size: the number of rows of the largest client.
+        strategy: "map" or "vmap".
+    """
+
+    parts: tuple[Part, ...]
+    local: Optimizer
+    server: Optimizer
+    model: Model = dataclasses.field(metadata={"static": True})
+    local_epochs: int = dataclasses.field(metadata={"static": True})
+    batch_size: int = dataclasses.field(metadata={"static": True})
+    drop_last: bool = dataclasses.field(metadata={"static": True})
+    drawing: str = dataclasses.field(metadata={"static": True})
+    passes: int = dataclasses.field(metadata={"static": True})
+    max_size: int = dataclasses.field(metadata={"static": True})
+    strategy: str = dataclasses.field(metadata={"static": True})
+
+    def playing(self, role: type[R]) -> list[R]:
+        """The parts that play a role, in order."""
+        return [part for part in self.parts if isinstance(part, role)]
+
+    def steps_per_epoch(self, size: Any) -> Any:
+        """Local steps that a client of this size takes in an epoch; works on host and device."""
+        return size // self.batch_size if self.drop_last else -(-size // self.batch_size)

@@ -1,0 +1,238 @@
+"""The host's loop: plan some rounds, run them as one program, read what they report."""
+
+import dataclasses
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_bal.engine.errors import DivergenceError
+from fedjax_bal.engine.evaluation import TestSet
+from fedjax_bal.engine.memory import available_bytes, check_fits
+from fedjax_bal.engine.program import Schedule, Traffic, dispatch, init_state, traffic
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.metrics import classification_metrics
+from fedjax_bal.selection import Presence, Selector, make_plan
+from fedjax_bal.types import Evaluation, Federation, Info, Plan, State
+
+
+class Tally(NamedTuple):
+    """Counts since the last evaluation, as NumPy scalars so that they can be saved."""
+
+    clients: Any = np.int64(0)
+    dropped: Any = np.int64(0)
+    bytes_up: Any = np.int64(0)
+    bytes_down: Any = np.int64(0)
+
+
+class Progress(NamedTuple):
+    """Where a run stands: all that has to be kept in order to go on.
+
+    Attributes:
+        round: rounds done.
+        state: the device's state.
+        selector: the selector's state.
+        tally: counts since the last evaluation.
+    """
+
+    round: int
+    state: State
+    selector: Any
+    tally: Tally
+
+
+class Advance(NamedTuple):
+    """What one dispatch brought.
+
+    Attributes:
+        progress: where the run stands now.
+        records: a dict of metrics for each evaluated round.
+        confusion: the confusion matrix of the last evaluated round, None where none was evaluated.
+        client_updates: visits of clients that delivered.
+        samples: samples they trained on, each as often as it was used.
+    """
+
+    progress: Progress
+    records: list[dict[str, Any]]
+    confusion: np.ndarray | None
+    client_updates: int
+    samples: int
+
+
+@dataclasses.dataclass
+class Simulation:
+    """One method on one federation, compiled once and run for any number of seeds.
+
+    Attributes:
+        setting: parts, optimizers, local training.
+        federation: the federation, on the host.
+        test: the test set, on the host.
+        selector: who trains.
+        availability: who is there before selection.
+        delivery: who comes back after training.
+        rounds: how many rounds a run has.
+        rounds_per_dispatch: rounds in one program; must be 1 for a closed-loop selector.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        compile_s: seconds spent on compiling, 0 before.
+    """
+
+    setting: Setting
+    federation: Federation
+    test: TestSet
+    selector: Selector
+    availability: Presence
+    delivery: Presence
+    rounds: int
+    rounds_per_dispatch: int = 1
+    evaluate_every: int = 1
+    compile_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._sizes = np.diff(self.federation.offsets)
+        self._on_device = jax.device_put((self.federation, self.test))
+        self._compiled: Any = None
+        self._traffic: Traffic | None = None
+
+    def init(self, seed: int) -> Progress:
+        """The start of a run.
+
+        Args:
+            seed: not negative; decides everything that is drawn but the partition.
+
+        Returns:
+            Round 0.
+
+        Raises:
+            ValueError: what the method keeps for each client doesn't fit into memory.
+        """
+        check_fits(self.state_shapes().state, self.federation.num_clients, available_bytes())
+        state = jax.jit(init_state)(self.setting, jax.random.key(seed), self._on_device[0])
+        return Progress(0, state, self.selector.init(seed, self.federation.num_clients), Tally())
+
+    def compile(self) -> float:
+        """Compiles the program, once.
+
+        Returns:
+            Seconds that it took, 0 where it was compiled before.
+        """
+        if self._compiled is not None:
+            return 0.0
+        began = time.perf_counter()
+        key = jax.random.key(0)
+        state = jax.eval_shape(init_state, self.setting, key, self._on_device[0])
+        schedule, _, _ = self.schedule(0, 0, self.selector.init(0, self.federation.num_clients))
+        jitted = jax.jit(dispatch, donate_argnames="state")
+        self._compiled = jitted.lower(self.setting, key, state, schedule, *self._on_device).compile()
+        self._traffic = traffic(self.setting, self.federation, state)
+        self.compile_s = time.perf_counter() - began
+        return self.compile_s
+
+    def advance(self, seed: int, progress: Progress) -> Advance:
+        """Runs the next rounds of a run, as many as one dispatch holds.
+
+        Args:
+            seed: the run's seed.
+            progress: where it stands; its state is used up.
+
+        Returns:
+            What came of it.
+
+        Raises:
+            DivergenceError: where a client's parameters stopped being finite.
+        """
+        self.compile()
+        schedule, selector, plans = self.schedule(seed, progress.round, progress.selector)
+        state, info, evaluation = self._compiled(
+            self.setting, jax.random.key(seed), progress.state, schedule, *self._on_device
+        )
+        info, evaluation = jax.device_get((info, evaluation))
+        self._check_finite(progress.round, plans, info)
+        if self.selector.closed_loop:
+            selector = self.selector.update(selector, plans[0], info)
+        records, tally, confusion = self._read(progress, plans, schedule, info, evaluation)
+        done = Progress(progress.round + len(plans), state, selector, tally)
+        visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
+        return Advance(done, records, confusion, visits, self._samples(plans))
+
+    def state_shapes(self) -> Progress:
+        """The shapes of a run's progress, for checking what is read back."""
+        state = jax.eval_shape(init_state, self.setting, jax.random.key(0), self._on_device[0])
+        return Progress(0, state, self.selector.init(0, self.federation.num_clients), Tally())
+
+    def schedule(self, seed: int, first: int, selector: Any) -> tuple[Schedule, Any, list[Plan]]:
+        """The next dispatch's rounds, the selector's new state, and the plans of the rounds that are live."""
+        count = self.rounds_per_dispatch
+        plans = []
+        for number in range(first, min(first + count, self.rounds)):
+            plan, selector = self.plan(seed, number, selector)
+            plans.append(plan)
+        numbers = np.arange(first, first + count, dtype=np.int32)
+        padded = plans + [plans[-1]] * (count - len(plans))
+        live = numbers < self.rounds
+        due = live & (((numbers + 1) % self.evaluate_every == 0) | (numbers == self.rounds - 1))
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
+        return Schedule(numbers, live, due, stacked), selector, plans
+
+    def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
+        """Who trains and who delivers in a round (from 0), and the selector's new state."""
+        holders = self._sizes > 0
+        available = self.availability.mask(seed, "availability", number, holders, somebody=True)
+        clients, selector = self.selector.select(selector, seed, number, available)
+        arriving = self.delivery.mask(seed, "delivery", number, np.ones_like(holders), somebody=False)
+        return make_plan(clients, arriving), selector
+
+    def _check_finite(self, first: int, plans: list[Plan], info: Info) -> None:
+        for offset, plan in enumerate(plans):
+            broken = plan.clients[~info.finite[offset]]
+            if broken.size:
+                names = ", ".join(str(client) for client in broken[:5]) + (", ..." if broken.size > 5 else "")
+                raise DivergenceError(
+                    f"round {first + offset + 1}: the parameters of client {names} are not finite "
+                    f"({broken.size} of {int(plan.delivered.sum())} that delivered); the usual cause is a learning "
+                    f"rate that is too high (here {float(self.setting.local.rate(first + offset)):g}): lower it"
+                )
+
+    def _read(
+        self, progress: Progress, plans: list[Plan], schedule: Schedule, info: Info, evaluation: Evaluation
+    ) -> tuple[list[dict[str, Any]], Tally, np.ndarray | None]:
+        records, tally, confusion = [], progress.tally, None
+        for offset, plan in enumerate(plans):
+            tally = self._count(tally, plan)
+            if schedule.evaluate[offset]:
+                confusion = np.asarray(evaluation.confusion[offset])
+                records.append(
+                    {
+                        "round": progress.round + offset + 1,
+                        **classification_metrics(confusion),
+                        "test_loss": _number(evaluation.loss[offset]),
+                        "train_loss": _number(info.train_loss[offset]),
+                        "update_diversity": _number(info.update_diversity[offset]),
+                        **{name: int(value) for name, value in tally._asdict().items()},
+                    }
+                )
+                tally = Tally()
+        return records, tally, confusion
+
+    def _count(self, tally: Tally, plan: Plan) -> Tally:
+        selected = int((plan.clients < self.federation.num_clients).sum())
+        delivered = int(plan.delivered.sum())
+        exchanges = self.setting.passes
+        bytes_ = self._traffic or Traffic(0, 0)
+        return Tally(
+            tally.clients + delivered,
+            tally.dropped + selected - delivered,
+            tally.bytes_up + delivered * exchanges * bytes_.up,
+            tally.bytes_down + selected * exchanges * bytes_.down,
+        )
+
+    def _samples(self, plans: list[Plan]) -> int:
+        clients = np.concatenate([plan.clients[plan.delivered] for plan in plans])
+        sizes = self._sizes[clients]
+        if self.setting.drop_last:
+            sizes = sizes // self.setting.batch_size * self.setting.batch_size
+        return int(sizes.sum()) * self.setting.local_epochs * self.setting.passes
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None

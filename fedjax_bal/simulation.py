@@ -1,0 +1,234 @@
+"""From a recipe and a federation to a trained model: the library's front door."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_bal.checks import one_of, whole_number
+from fedjax_bal.engine import axis
+from fedjax_bal.engine.evaluation import chunked
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.simulation import Simulation
+from fedjax_bal.optimizers import Optimizer, optimizer
+from fedjax_bal.parts import Draw
+from fedjax_bal.recipes import Recipe
+from fedjax_bal.selection import Presence, Selector, always, uniform
+from fedjax_bal.types import Federation, Model, Variables
+
+DRAWINGS = ("epochs", "replacement")
+
+
+class Result(NamedTuple):
+    """What a run leaves behind.
+
+    Attributes:
+        variables: the global model after the last round.
+        history: a dict of metrics for each evaluated round.
+        confusion: `Int[C, C]` of the last evaluation, true class by predicted class.
+    """
+
+    variables: Variables
+    history: list[dict[str, Any]]
+    confusion: np.ndarray
+
+
+def build(
+    recipe: Recipe,
+    model: Model,
+    federation: Federation,
+    test: tuple[Any, Any],
+    *,
+    rounds: int,
+    clients_per_round: int | None = None,
+    local_epochs: int = 1,
+    batch_size: int = 50,
+    drop_last: bool = False,
+    local_optimizer: Optimizer | None = None,
+    server_optimizer: Optimizer | None = None,
+    drawing: str | None = None,
+    selector: Selector | None = None,
+    availability: Presence | None = None,
+    delivery: Presence | None = None,
+    evaluate_every: int = 1,
+    rounds_per_dispatch: int = 1,
+    strategy: str = "auto",
+) -> Simulation:
+    """Puts a simulation together and checks that its pieces fit; nothing is compiled yet.
+
+    Args:
+        recipe: the method.
+        model: the model, from `fedjax_bal.models.build`.
+        federation: the federation, from `fedjax_bal.data.federate`.
+        test: images `[T, H, W, K]` and labels `[T]`.
+        rounds: communication rounds, at least 1.
+        clients_per_round: the cohort's size; all clients by default. Not with a selector.
+        local_epochs: E, at least 1.
+        batch_size: B, at least 1.
+        drop_last: leave out the last short batch of an epoch.
+        local_optimizer: by default SGD with learning rate 0.01.
+        server_optimizer: by default what the recipe says, or else plain averaging.
+        drawing: "epochs" (each row once an epoch, the default) or "replacement".
+        selector: by default `uniform(clients_per_round)`.
+        availability: who is there before selection; by default everybody.
+        delivery: who comes back after training; by default everybody.
+        evaluate_every: rounds between evaluations.
+        rounds_per_dispatch: rounds in one compiled program.
+        strategy: "map", "vmap" or "auto"; how clients are executed, not what they compute.
+
+    Returns:
+        The simulation.
+
+    Raises:
+        ValueError: values that are out of range or don't fit together; the message says which, and what to do.
+    """
+    counts = {"rounds": rounds, "local_epochs": local_epochs, "batch_size": batch_size}
+    counts |= {"evaluate_every": evaluate_every, "rounds_per_dispatch": rounds_per_dispatch}
+    for name, value in counts.items():
+        whole_number(name, value)
+    _check_fit(model, federation, test)
+    local = local_optimizer or optimizer("sgd", 0.01)
+    for part in recipe.parts:
+        part.check(local)
+    selector = _selector(selector, clients_per_round, federation)
+    if selector.closed_loop and rounds_per_dispatch > 1:
+        raise ValueError(
+            f"rounds_per_dispatch: received {rounds_per_dispatch}, but this selector looks at each round's outcome "
+            "before it chooses again: set it to 1"
+        )
+    setting = Setting(
+        parts=recipe.parts,
+        local=local,
+        server=_only("server_optimizer", recipe.server_optimizer, server_optimizer) or optimizer("sgd", 1.0),
+        model=model,
+        local_epochs=local_epochs,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        drawing=_drawing(recipe, drawing),
+        passes=selector.passes,
+        max_size=int(np.diff(federation.offsets).max()),
+        strategy=axis.resolve(strategy),
+    )
+    return Simulation(
+        setting=setting,
+        federation=federation,
+        test=chunked(*test),
+        selector=selector,
+        availability=availability or always(),
+        delivery=delivery or always(),
+        rounds=rounds,
+        rounds_per_dispatch=rounds_per_dispatch,
+        evaluate_every=evaluate_every,
+    )
+
+
+def simulate(
+    recipe: Recipe,
+    model: Model,
+    federation: Federation,
+    test: tuple[Any, Any],
+    *,
+    rounds: int,
+    seed: int,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+    **options: Any,
+) -> Result:
+    """Trains a federation and evaluates the global model.
+
+    Args:
+        recipe: the method, from `fedjax_bal.recipes`.
+        model: the model, from `fedjax_bal.models.build`.
+        federation: the federation, from `fedjax_bal.data.federate`.
+        test: images `[T, H, W, K]` and labels `[T]`.
+        rounds: communication rounds.
+        seed: not negative; decides initial weights, availability, selection, delivery and batches. Methods that are
+            compared with the same seed share all of them.
+        on_round: called with the metrics of each evaluated round.
+        **options: as in `build`.
+
+    Returns:
+        The result.
+
+    Raises:
+        ValueError: options that don't fit.
+        DivergenceError: where a client's parameters stop being finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedjax_bal import data, models, recipes
+        >>> rng = np.random.default_rng(0)
+        >>> labels = np.repeat([0, 1], 20)
+        >>> images = (labels[:, None, None, None] * 200 + rng.integers(0, 50, (40, 2, 2, 1))).astype(np.uint8)
+        >>> rows = data.partition.iid(rng, labels, 4)
+        >>> federation = data.federate(images, labels, rows, num_classes=2)
+        >>> model = models.build("mlp", 2, (2, 2, 1))
+        >>> result = simulate(recipes.fedavg(), model, federation, (images, labels), rounds=20, seed=0,
+        ...                   batch_size=5, local_optimizer=optimizer("sgd", 0.5))
+        >>> result.history[-1]["test_accuracy"]
+        1.0
+    """
+    whole_number("seed", seed, low=0)
+    simulation = build(recipe, model, federation, test, rounds=rounds, **options)
+    progress, history, confusion = simulation.init(seed), [], np.zeros((0, 0), np.int32)
+    while progress.round < rounds:
+        advance = simulation.advance(seed, progress)
+        progress = advance.progress
+        history += advance.records
+        confusion = advance.confusion if advance.confusion is not None else confusion
+        if on_round:
+            for record in advance.records:
+                on_round(record)
+    return Result(progress.state.variables, history, confusion)
+
+
+def _check_fit(model: Model, federation: Federation, test: tuple[Any, Any]) -> None:
+    shape = tuple(np.shape(federation.images)[1:])
+    for name, received in (("federation", shape), ("test set", tuple(np.shape(test[0])[1:]))):
+        if received != tuple(model.input_shape):
+            raise ValueError(
+                f"{name}: received images of shape {received}, but the model {model.name} was built for "
+                f"{tuple(model.input_shape)}: build it with input_shape={received}"
+            )
+    if federation.num_classes != model.num_classes:
+        raise ValueError(
+            f"federation: received {federation.num_classes} classes, but the model {model.name} was built for "
+            f"{model.num_classes}: build it with num_classes={federation.num_classes}"
+        )
+    labels = np.asarray(test[1])
+    if labels.size and not (labels.min() >= 0 and labels.max() < model.num_classes):
+        raise ValueError(
+            f"test set: received labels from {labels.min()} to {labels.max()}, "
+            f"must be from 0 to {model.num_classes - 1}"
+        )
+
+
+def _selector(selector: Selector | None, clients_per_round: int | None, federation: Federation) -> Selector:
+    total = federation.num_clients
+    holders = int((np.diff(federation.offsets) > 0).sum())
+    if holders == 0:
+        raise ValueError("federation: received no client with any row; partition at least one row")
+    if selector is not None and clients_per_round is not None:
+        raise ValueError("clients_per_round: received it beside a selector, which has its own; give one of them")
+    selector = selector or uniform(total if clients_per_round is None else clients_per_round)
+    if selector.groups * selector.links > total:
+        raise ValueError(
+            f"clients_per_round: received {selector.groups * selector.links}, but there are only {total} clients: "
+            f"ask for at most {total}"
+        )
+    return selector
+
+
+def _only(name: str, ours: Any, theirs: Any) -> Any:
+    if ours is not None and theirs is not None and ours != theirs:
+        raise ValueError(f"{name}: received {theirs!r}, but the recipe sets {ours!r}; leave one of them out")
+    return ours if ours is not None else theirs
+
+
+def _drawing(recipe: Recipe, drawing: str | None) -> str:
+    if drawing is not None:
+        one_of("drawing", drawing, DRAWINGS)
+    weighs = any(isinstance(part, Draw) for part in recipe.parts)
+    chosen = _only("drawing", recipe.drawing, drawing) or ("replacement" if weighs else "epochs")
+    if weighs and chosen == "epochs":
+        raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
+    return chosen

@@ -1,0 +1,211 @@
+"""One table: every recipe, and every way of running it that must not change what it computes."""
+
+import dataclasses
+from functools import cache, partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+
+from fedjax_bal import recipes
+from fedjax_bal.engine.program import dispatch, init_state
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.parts import Draw, Logits, Loss, Prepare, Report, Step, Weigh, part
+from fedjax_bal.recipes import Recipe
+from fedjax_bal.selection import bernoulli, make_plan, uniform
+from fedjax_bal.simulation import build
+
+ROUNDS = 5
+
+
+@part
+class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss):
+    """Plays the roles that no recipe plays yet, so that the table covers every role."""
+
+    amount: float = 0.3
+
+    def log_weights(self, class_counts, ctx):
+        """Prefers rare classes, less so later."""
+        return -self.amount * jnp.log(jnp.maximum(class_counts, 1.0)) / (1.0 + ctx.round)
+
+    def weigh(self, weights, cohort):
+        """Rewards chains with many steps."""
+        return weights * (1 + self.amount * cohort.steps)
+
+    def step(self, delta, cohort, aggregate, state, params):
+        """Damps by the participating share."""
+        return jax.tree.map(lambda leaf: leaf * cohort.sizes.sum() / cohort.total_size, delta)
+
+    def prepare(self, key, variables, ctx):
+        """A random offset for this visit."""
+        return 0.1 * jax.random.normal(key, ctx.class_counts.shape)
+
+    def report(self, outcome):
+        """The number of steps."""
+        return outcome.steps.astype(jnp.float32)
+
+    def logits(self, logits, batch, ctx):
+        """Shifts by the offset."""
+        return logits + ctx.prepared[self.slot]
+
+    def loss(self, outputs, batch, params, ctx):
+        """Shrinks features."""
+        return self.amount * ((outputs.features**2).mean(-1) * batch.real).sum()
+
+
+RECIPES = {
+    "fedavg": recipes.fedavg(),
+    "fedprox": recipes.fedprox(0.1),
+    "scaffold": recipes.scaffold(),
+    "balanced_softmax": recipes.balanced_softmax(),
+    "rebafl": recipes.rebafl(mu=0.5),
+    "everything": recipes.combine(
+        recipes.scaffold(), recipes.rebafl(mu=0.5), recipes.fedprox(0.1), Recipe("eager", (Eager(),))
+    ),
+}
+
+
+def simulation(name, strategy="map", **changes):
+    options = {
+        "rounds": ROUNDS,
+        "clients_per_round": 4,
+        "batch_size": 8,
+        "local_optimizer": optimizer("sgd", 0.1),
+        "availability": bernoulli(0.7),
+        "delivery": bernoulli(0.8),
+        "rounds_per_dispatch": ROUNDS,
+        "strategy": strategy,
+    }
+    federation = changes.pop("federation", toys.federation())
+    return build(RECIPES[name], toys.network(), federation, toys.test_set(), **(options | changes))
+
+
+@cache
+def compiled(name):
+    """One compiled simulation for all checks on a recipe."""
+    return simulation(name)
+
+
+@cache
+def outcome(name, seed=0):
+    """The state and the metrics that everything else must agree with."""
+    sim = compiled(name)
+    advance = sim.advance(seed, sim.init(seed))
+    return advance.progress.state, advance.records
+
+
+def finish(sim, seed=0):
+    """Runs a simulation to its end."""
+    progress, records = sim.init(seed), []
+    while progress.round < sim.rounds:
+        advance = sim.advance(seed, progress)
+        progress, records = advance.progress, records + advance.records
+    return progress.state, records
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_map_equals_vmap(name):
+    state, _ = finish(simulation(name, "vmap"))
+    assert toys.largest_difference(state, outcome(name)[0]) < 2e-6
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_jit_equals_no_jit(name):
+    sim = simulation(name, rounds=1, rounds_per_dispatch=1, clients_per_round=2)
+    want, _ = finish(sim)
+    federation, test = jax.tree.map(jnp.asarray, (sim.federation, sim.test))
+    schedule, _, _ = sim.schedule(0, 0, ())
+    with jax.disable_jit():
+        start = init_state(sim.setting, jax.random.key(0), federation)
+        got, _, _ = dispatch(sim.setting, jax.random.key(0), start, schedule, federation, test)
+    assert toys.largest_difference(got, want) < 2e-6
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_seeds_in_one_program_equal_two_runs(name):
+    sim = compiled(name)
+    federation, test = jax.tree.map(jnp.asarray, (sim.federation, sim.test))
+    keys = jnp.stack([jax.random.key(seed) for seed in (0, 1)])
+    schedules = [sim.schedule(seed, 0, ())[0] for seed in (0, 1)]
+    plans = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(schedule.plan for schedule in schedules))
+    axes = schedules[0]._replace(number=None, live=None, evaluate=None, plan=0)
+    states = jax.vmap(partial(init_state, sim.setting), (0, None))(keys, federation)
+    run = jax.vmap(partial(dispatch, sim.setting), (0, 0, axes, None, None))
+    together, _, _ = jax.jit(run)(keys, states, schedules[0]._replace(plan=plans), federation, test)
+    for seed in (0, 1):
+        one = jax.tree.map(lambda leaf, seed=seed: leaf[seed], together)
+        assert toys.largest_difference(one, outcome(name, seed)[0]) < 2e-6
+
+
+@pytest.mark.parametrize("name", ["fedavg", "everything"])
+def test_rounds_a_dispatch_change_no_bit_of_the_draws(name):
+    want, records = outcome(name)
+    state, one_by_one = finish(simulation(name, rounds_per_dispatch=2))
+    assert [r["round"] for r in one_by_one] == [r["round"] for r in records] == list(range(1, ROUNDS + 1))
+    assert toys.largest_difference(state, want) < 2e-6
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_order_of_the_cohort_changes_no_bit(name):
+    sim = compiled(name)
+    _, _, plans = sim.schedule(0, 0, ())
+    shuffles = np.random.default_rng(0)
+    again = [
+        make_plan(shuffles.permutation(plan.clients), np.isin(np.arange(10), plan.clients[plan.delivered]))
+        for plan in plans
+    ]
+    chex.assert_trees_all_equal(plans, again)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "everything"])
+def test_padding_for_a_larger_client_changes_no_draw(name):
+    sim = simulation(name)
+    sim.setting = dataclasses.replace(sim.setting, max_size=20 * sim.setting.max_size)
+    assert toys.largest_difference(finish(sim)[0], outcome(name)[0]) < 2e-6
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_results_are_finite_float32_and_survive_flattening(name):
+    state, records = outcome(name)
+    for leaf in jax.tree.leaves(state):
+        assert leaf.dtype in (jnp.float32, jnp.int32, jnp.bool_)
+        assert bool(jnp.isfinite(leaf).all())
+    assert all(np.isfinite(record["train_loss"]) for record in records)
+    leaves, structure = jax.tree.flatten(RECIPES[name])
+    assert jax.tree.unflatten(structure, leaves) == RECIPES[name]
+    assert RECIPES[name].parts == () or type(RECIPES[name].parts[0]).__name__ in repr(RECIPES[name])
+
+
+def test_one_program_serves_all_rounds_seeds_and_values():
+    traces = []
+
+    @part
+    class Counting(Loss):
+        """Counts how often it is traced."""
+
+        def loss(self, outputs, batch, params, ctx):
+            traces.append(1)
+            return 0.0 * outputs.logits.sum()
+
+    recipe = recipes.combine(recipes.fedprox(0.1), Recipe("counting", (Counting(),)))
+    sim = build(recipe, toys.network(), toys.federation(), toys.test_set(), rounds=9, batch_size=8,
+                selector=uniform(3), rounds_per_dispatch=2)  # fmt: skip
+    sim.compile()
+    after_compiling = len(traces)
+    for seed in (0, 1, 2):
+        finish(sim, seed)
+    assert len(traces) == after_compiling > 0
+
+    run = jax.jit(dispatch)
+    schedule, _, _ = sim.schedule(0, 0, ())
+    federation, test = jax.tree.map(jnp.asarray, (sim.federation, sim.test))
+    counts = []
+    for mu in (0.1, 0.2, 5.0):
+        setting = dataclasses.replace(sim.setting, parts=(recipes.fedprox(mu).parts[0], Counting()))
+        state = init_state(setting, jax.random.key(0), federation)
+        run(setting, jax.random.key(0), state, schedule, federation, test)
+        counts.append(len(traces))
+    assert counts == [after_compiling] * 3

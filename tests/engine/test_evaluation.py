@@ -1,0 +1,40 @@
+"""Evaluation against NumPy, whatever the chunk size."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+
+from fedjax_bal.engine.evaluation import chunked, evaluate
+
+ONE, ZERO = jnp.ones(1), jnp.zeros(1)
+
+
+@pytest.mark.parametrize("size", [7, 105, 500])
+def test_confusion_and_loss_equal_numpy(size):
+    model, (images, labels) = toys.network(), toys.test_set()
+    variables = model.init(jax.random.key(1))
+    result = evaluate(model, variables, chunked(images, labels, size), ZERO, ONE)
+    weights = jax.tree.map(lambda leaf: np.asarray(leaf, float), variables.params)
+    logits = np.tanh(images.reshape(len(images), -1) @ weights["w1"]) @ weights["w2"]
+    wanted = np.zeros((4, 4), int)
+    np.add.at(wanted, (labels, logits.argmax(1)), 1)
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
+    assert (np.asarray(result.confusion) == wanted).all()
+    assert float(result.loss) == pytest.approx(losses.mean(), rel=1e-5)
+
+
+def test_bytes_are_scaled_and_normalised():
+    seen = []
+    model = toys.network()
+    spy = model._replace(apply=lambda v, images, **k: (seen.append(images), model.apply(v, images, **k))[1])
+    images = np.full((1, 1, toys.WIDTH, 1), 255, np.uint8)
+    with jax.disable_jit():
+        evaluate(spy, model.init(jax.random.key(0)), chunked(images, np.zeros(1, int)), 0.25 * ONE, 0.5 * ONE)
+    np.testing.assert_allclose(seen[0], 1.5)
+
+
+def test_an_empty_test_set_is_refused():
+    with pytest.raises(ValueError, match="0 images"):
+        chunked(np.zeros((0, 1, 1, 1)), np.zeros(0))

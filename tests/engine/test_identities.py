@@ -1,0 +1,246 @@
+"""Identities between methods, and what may never leave a trace."""
+
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+import toys
+
+from fedjax_bal import recipes
+from fedjax_bal.engine.errors import DivergenceError
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.selection import Presence, Selector, bernoulli, uniform
+from fedjax_bal.simulation import build, simulate
+
+NOBODY = Presence((0.0,))
+
+
+def simulation(recipe, **changes):
+    options = {
+        "rounds": 3,
+        "batch_size": 8,
+        "local_epochs": 2,
+        "local_optimizer": optimizer("sgd", 0.1, momentum=0.5),
+        "rounds_per_dispatch": 3,
+    }
+    if "selector" not in changes:
+        options["clients_per_round"] = 4
+    return build(recipe, toys.network(), toys.federation(), toys.test_set(), **(options | changes))
+
+
+def state_after(sim, seed=0):
+    progress = sim.init(seed)
+    while progress.round < sim.rounds:
+        progress = sim.advance(seed, progress).progress
+    return progress.state
+
+
+@cache
+def fedavg():
+    return jax.device_get(state_after(simulation(recipes.fedavg())).variables)
+
+
+def fixed(*rounds, links=1, passes=1):
+    """A selector that lists the given chains, round after round."""
+
+    def select(state, seed, round, available):
+        return np.array(rounds[round % len(rounds)], np.int32).reshape(-1, links), state
+
+    groups = len(np.array(rounds[0]).reshape(-1, links))
+    return Selector(lambda s, n: (), select, lambda s, p, i: s, groups, links, passes, False)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [recipes.fedprox(0.0), recipes.rebafl(epsilon=1.0, mu=0.0)],
+    ids=["fedprox of weight 0", "rebafl with a uniform prior and weight 0"],
+)
+def test_methods_that_do_nothing_are_fedavg(recipe):
+    assert toys.largest_difference(state_after(simulation(recipe)).variables, fedavg()) < 1e-6
+
+
+def test_balanced_softmax_without_a_second_class_does_not_learn():
+    federation = toys.federation()
+    labels = np.repeat(np.arange(4), 5)
+    single = federation._replace(
+        images=federation.images[:20], labels=labels.astype(np.int32), rows=np.arange(20, dtype=np.int32),
+        offsets=np.array([0, 5, 10, 15, 20], np.int32), class_counts=5 * np.eye(4, dtype=np.int32),
+        copy=np.zeros(20, np.int32),
+    )  # fmt: skip
+    for recipe, learns in ((recipes.balanced_softmax(), False), (recipes.rebafl(), True)):
+        sim = build(recipe, toys.network(), single, toys.test_set(), rounds=2, rounds_per_dispatch=2)
+        before = jax.device_get(sim.init(0).state.variables.params)
+        after = state_after(sim).variables.params
+        assert (toys.largest_difference(before, after) > 0) == learns
+
+
+def test_scaffold_begins_as_unweighted_fedavg_and_its_control_is_the_mean_gradient():
+    rate = 0.1
+    sim = simulation(
+        recipes.scaffold(), rounds=1, rounds_per_dispatch=1, local_optimizer=optimizer("sgd", rate),
+        selector=fixed([2]),
+    )  # fmt: skip
+    plain = simulation(
+        recipes.fedavg(), rounds=1, rounds_per_dispatch=1, local_optimizer=optimizer("sgd", rate), selector=fixed([2])
+    )
+    before = jax.device_get(sim.init(0).state.variables.params)
+    corrected, usual = state_after(sim), state_after(plain)
+    assert toys.largest_difference(corrected.variables, usual.variables) < 1e-6
+    steps = 2 * -(-toys.SIZES[2] // 8)
+    for name, memory in corrected.memory["ControlVariates"].items():
+        mean_gradient = (before[name] - usual.variables.params[name]) / (steps * rate)
+        np.testing.assert_allclose(memory[2], mean_gradient, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(corrected.server["ControlVariates"][name], mean_gradient / 10, rtol=1e-5, atol=1e-7)
+        assert not np.delete(np.asarray(memory), 2, axis=0).any()
+
+
+def test_one_chain_of_all_clients_is_sequential_training():
+    chain = [4, 0, 7, 2]
+    together = state_after(
+        simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed(chain, links=4))
+    )
+    sim = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed([0]))
+    variables = None
+    for client in chain:
+        step = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed([client]))
+        step._compiled, step._traffic = sim._compiled, sim._traffic
+        sim = step
+        progress = step.init(0)
+        if variables is not None:
+            progress = progress._replace(state=progress.state._replace(variables=variables))
+        variables = step.advance(0, progress).progress.state.variables
+    assert toys.largest_difference(together.variables, variables) < 1e-6
+
+
+def test_a_link_that_does_not_deliver_is_not_there():
+    delivery = np.ones(10)
+    delivery[7] = 1e-12
+    with_gap = simulation(
+        recipes.scaffold(), rounds=1, rounds_per_dispatch=1, local_optimizer=optimizer("sgd", 0.1),
+        selector=fixed([[4, 7, 2], [1, 0, 10]], links=3), delivery=Presence(tuple(delivery)),
+    )  # fmt: skip
+    without = simulation(
+        recipes.scaffold(), rounds=1, rounds_per_dispatch=1, local_optimizer=optimizer("sgd", 0.1),
+        selector=fixed([[4, 2], [1, 0]], links=2),
+    )  # fmt: skip
+    assert toys.largest_difference(state_after(with_gap), state_after(without)) < 1e-6
+
+
+def test_two_passes_are_one_pass_over_a_doubled_chain_but_for_the_draws():
+    double = simulation(
+        recipes.fedavg(), rounds=1, rounds_per_dispatch=1, batch_size=20, local_epochs=1,
+        selector=fixed([4, 0], links=2, passes=2),
+    )  # fmt: skip
+    single = simulation(
+        recipes.fedavg(), rounds=1, rounds_per_dispatch=1, batch_size=20, local_epochs=1,
+        selector=fixed([4, 0], links=2),
+    )  # fmt: skip
+    once = single.advance(0, single.init(0))
+    again = single.advance(0, once.progress._replace(round=0))
+    # one full batch a visit: the order within it changes nothing but rounding
+    assert toys.largest_difference(state_after(double).variables, again.progress.state.variables) < 1e-6
+    twice = double.advance(0, double.init(0))
+    assert twice.client_updates == 2 * once.client_updates
+    assert twice.records[0]["bytes_up"] == 2 * once.records[0]["bytes_up"]
+
+
+@pytest.mark.parametrize("server", [None, optimizer("adam", 0.1)], ids=["average", "adam"])
+def test_a_round_in_which_nothing_arrives_keeps_the_model(server):
+    sim = simulation(recipes.fedavg(), server_optimizer=server, delivery=NOBODY)
+    before = jax.device_get(sim.init(0).state)
+    advance = sim.advance(0, sim.init(0))
+    assert toys.largest_difference(before, advance.progress.state) == 0
+    assert [r["clients"] for r in advance.records] == [0, 0, 0]
+    assert [r["dropped"] for r in advance.records] == [4, 4, 4]
+    assert advance.records[0]["train_loss"] is None
+    assert advance.records[0]["update_diversity"] is None
+
+
+def test_server_optimizers_of_optax_take_the_negative_update_as_gradient():
+    sim = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, server_optimizer=optimizer("sgd", 0.25))
+    whole = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1)
+    start = jax.device_get(sim.init(0).state.variables.params)
+    quarter, full = state_after(sim).variables.params, state_after(whole).variables.params
+    for name in start:
+        np.testing.assert_allclose(quarter[name], start[name] + 0.25 * (full[name] - start[name]), rtol=1e-5, atol=1e-6)
+
+
+def test_methods_share_weights_cohorts_and_batches():
+    sims = [simulation(r, availability=bernoulli(0.5)) for r in (recipes.fedavg(), recipes.rebafl())]
+    starts = [sim.init(4).state.variables for sim in sims]
+    assert toys.largest_difference(*starts) == 0
+    for number in range(3):
+        first, second = (sim.plan(4, number, ())[0] for sim in sims)
+        assert (first.clients == second.clients).all()
+        assert (first.delivered == second.delivered).all()
+
+
+def test_update_diversity_is_the_mean_squared_distance_from_the_mean():
+    sims = [simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed([c])) for c in (3, 5, 8)]
+    models = []
+    for sim in sims:
+        if models:
+            sim._compiled, sim._traffic = sims[0]._compiled, sims[0]._traffic
+        flat = jax.tree.leaves(state_after(sim).variables.params)
+        models.append(np.concatenate([np.asarray(leaf, float).ravel() for leaf in flat]))
+    together = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed([3, 5, 8]))
+    got = together.advance(0, together.init(0)).records[0]["update_diversity"]
+    spread = np.stack(models) - np.mean(models, axis=0)
+    assert got == pytest.approx((spread**2).sum(1).mean(), rel=1e-4)
+
+
+def test_bytes_are_counted_by_what_each_method_sends():
+    model = 4 * (toys.WIDTH * toys.FEATURES + toys.FEATURES * toys.CLASSES)
+    prototypes = 4 * toys.CLASSES * toys.FEATURES
+    expected = {
+        "fedavg": (model, model),
+        "scaffold": (2 * model, 2 * model),
+        # down: means and a presence byte a class; up: sums and a count a class
+        "rebafl": (model + prototypes + toys.CLASSES, model + prototypes + 4 * toys.CLASSES),
+    }
+    for name, (down, up) in expected.items():
+        sim = simulation(recipes.RECIPES[name](), local_optimizer=optimizer("sgd", 0.1), delivery=bernoulli(0.5))
+        records = sim.advance(0, sim.init(0)).records
+        for record in records:
+            assert record["bytes_down"] == down * (record["clients"] + record["dropped"]) == down * 4
+            assert record["bytes_up"] == up * record["clients"]
+
+
+def test_a_diverging_client_is_named():
+    rate = optimizer("sgd", 1e30)
+    with pytest.raises(DivergenceError, match=r"round 1: the parameters of client .* learning rate .* \(here 1e\+30\)"):
+        simulate(
+            recipes.fedprox(1.0), toys.network(), toys.federation(), toys.test_set(), rounds=2, seed=0,
+            local_optimizer=rate, batch_size=8,
+        )  # fmt: skip
+
+
+BAD = [
+    ({"rounds": 0}, "rounds: received 0"),
+    ({"batch_size": 2.5}, "batch_size: received 2.5"),
+    ({"clients_per_round": 11}, "received 11, but there are only 10 clients"),
+    ({"strategy": "pmap"}, "strategy: received 'pmap'; allowed: auto, map, vmap"),
+    ({"drawing": "epoch"}, "did you mean 'epochs'"),
+    ({"selector": uniform(3), "clients_per_round": 3}, "beside a selector"),
+    ({"selector": fixed([1])._replace(closed_loop=True)}, "set it to 1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=[m for _, m in BAD])
+def test_what_does_not_fit_is_refused_with_a_reason(changes, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        simulation(recipes.fedavg(), **changes)
+
+
+def test_scaffold_refuses_local_optimizers_that_break_it():
+    with pytest.raises(ValueError, match=r"momentum of 0.5.*momentum to 0, or scaffold_momentum to true"):
+        simulation(recipes.scaffold())
+    with pytest.raises(ValueError, match="needs? plain SGD"):
+        simulation(recipes.scaffold(), local_optimizer=optimizer("adam", 0.1))
+
+
+def test_images_of_another_shape_are_refused():
+    images, labels = toys.test_set()
+    with pytest.raises(ValueError, match=r"test set: received images of shape \(5,\)"):
+        build(recipes.fedavg(), toys.network(), toys.federation(), (images.reshape(-1, 5), labels), rounds=1)

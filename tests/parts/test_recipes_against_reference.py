@@ -1,0 +1,87 @@
+"""Every recipe against its NumPy transcription, over several rounds with dropout and ragged clients."""
+
+import jax
+import numpy as np
+import pytest
+import reference
+import toys
+
+from fedjax_bal import recipes
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.selection import bernoulli
+from fedjax_bal.simulation import build
+
+ROUNDS, SEED = 4, 3
+TRANSFER = {"mu": 0.7, "epsilon": 0.05, "scale": 0.8}
+MOMENTUM = {"momentum": 0.5, "weight_decay": 0.01, "decay": 0.9}
+
+CASES = {
+    "fedavg": (recipes.fedavg(), {}),
+    "fedavg, momentum, weight decay, decaying rate": (recipes.fedavg(), MOMENTUM),
+    "fedprox": (recipes.fedprox(0.3), {"prox": 0.3, **MOMENTUM}),
+    "scaffold": (recipes.scaffold(), {"scaffold": True, "decay": 0.9}),
+    "scaffold with momentum": (
+        recipes.scaffold(scaffold_momentum=True),
+        {"scaffold": True, "scaffold_momentum": True, "momentum": 0.5},
+    ),
+    "balanced_softmax": (recipes.balanced_softmax(), {"prior_epsilon": 0.0}),
+    "rebafl": (
+        recipes.rebafl(epsilon=0.05, mu=0.7, scale=0.8),
+        {"prior_epsilon": 0.05, "transfer": TRANSFER, **MOMENTUM},
+    ),
+    "scaffold+rebafl+fedprox": (
+        recipes.combine(recipes.scaffold(), recipes.rebafl(0.05, 0.7, 0.8), recipes.fedprox(0.3)),
+        {"scaffold": True, "prior_epsilon": 0.05, "transfer": TRANSFER, "prox": 0.3},
+    ),
+}
+
+
+def simulation(recipe, options):
+    return build(
+        recipe,
+        toys.network(),
+        toys.federation(),
+        toys.test_set(),
+        rounds=ROUNDS,
+        clients_per_round=5,
+        local_epochs=options.epochs,
+        batch_size=options.batch_size,
+        local_optimizer=optimizer(
+            "sgd",
+            options.rate,
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+            decay=options.decay,
+        ),
+        availability=bernoulli(0.7),
+        delivery=bernoulli(0.8),
+        rounds_per_dispatch=2,
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recipe_equals_transcription(name):
+    recipe, changes = CASES[name]
+    options = reference.Options(**changes)
+    sim = simulation(recipe, options)
+    progress = sim.init(SEED)
+    weights = {k: np.asarray(v, float) for k, v in progress.state.variables.params.items()}
+    zeros = {k: np.zeros_like(v) for k, v in weights.items()}
+    server = reference.Server(weights, zeros, dict.fromkeys(range(10), zeros))
+    length = -(-max(toys.SIZES) // options.batch_size) * options.batch_size
+    for number in range(ROUNDS):
+        plan, _ = sim.plan(SEED, number, ())
+        cohort = [int(c) for c in plan.clients[plan.delivered]]
+        server = reference.run_round(toys.federation(), SEED, number, cohort, server, options, length)
+    while progress.round < ROUNDS:
+        progress = sim.advance(SEED, progress).progress
+    for k, expected in server.weights.items():
+        np.testing.assert_allclose(progress.state.variables.params[k], expected, rtol=2e-5, atol=2e-6)
+    for slot, control in progress.state.server.items():
+        if slot == "ControlVariates":
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), control, server.control)
+        if slot == "FeatureTransfer":
+            present = [c in server.prototypes for c in range(toys.CLASSES)]
+            assert control.present.tolist() == present
+            for c, mean in server.prototypes.items():
+                np.testing.assert_allclose(control.means[c], mean, rtol=2e-5, atol=2e-6)
