@@ -1,0 +1,111 @@
+"""The configuration itself: the sections, the methods to compare and the seeds."""
+
+import re
+from typing import Annotated, Any, ClassVar
+
+from fedjax_bal.config.rules import Anything, ListOf, Whole, Word, under
+from fedjax_bal.config.schema import Sections
+from fedjax_bal.config.sections import Section, merge, plain
+
+_FOLDER_NAME = Word(
+    "a name of letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100 characters",
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch,
+)
+METHOD_NAME = Word(
+    "printable text of 1 to 60 characters", lambda text: text.isprintable() and 0 < len(text.strip()) == len(text) <= 60
+)
+
+
+class RecipeSpec(Section):
+    """A recipe by name.
+
+    Attributes:
+        name: one of `fedjax_bal.recipes.RECIPES`.
+        hyperparameters: all of them, so that the recipe is `RECIPES[name](**hyperparameters)`.
+    """
+
+    name: str
+    hyperparameters: dict[str, Any]
+
+
+class Method(Section):
+    """One entry of the list of methods.
+
+    Attributes:
+        name: how it is shown.
+        recipes: combined in order.
+        overrides: what the entry changes in the sections.
+    """
+
+    choice: ClassVar[str | None] = "recipe"
+
+    name: str
+    recipes: tuple[RecipeSpec, ...]
+    overrides: dict[str, Any]
+
+    @classmethod
+    def common(cls) -> frozenset[str]:
+        """The keys of an entry that have nothing to do with its recipe."""
+        return frozenset({"name", *Sections.model_fields})
+
+    @classmethod
+    def child(cls, key: str) -> type[Section] | None:
+        """The section that an entry overrides under a key."""
+        return Sections.child(key)
+
+
+class MethodConfig(Sections):
+    """What one method runs with: the sections with its overrides in place, and its recipes."""
+
+    name: str
+    recipes: tuple[RecipeSpec, ...]
+
+
+class Sheet(Sections):
+    """A configuration as it is read, its methods not looked at yet."""
+
+    name: Annotated[str, under(_FOLDER_NAME)]
+    methods: Annotated[tuple[Any, ...], under(ListOf(Anything("a mapping with the key recipe")))]
+    seeds: Annotated[tuple[int, ...], under(ListOf(Whole(0, 2**32 - 1), distinct=True))]
+
+    @classmethod
+    def child(cls, key: str) -> type[Section] | None:
+        """The section below a key; the list of methods stands for its entries."""
+        return Method if key == "methods" else super().child(key)
+
+
+class Config(Sections):
+    """A complete, checked configuration.
+
+    Attributes:
+        name: names the run folder.
+        methods: what is compared.
+        seeds: distinct; every method runs once with each.
+    """
+
+    name: str
+    methods: tuple[Method, ...]
+    seeds: tuple[int, ...]
+
+    def for_method(self, index: int) -> MethodConfig:
+        """The configuration of one method.
+
+        Args:
+            index: its position in `methods`.
+
+        Returns:
+            The sections with the method's overrides in place, and its recipes.
+
+        Raises:
+            IndexError: there is no such method.
+
+        Example:
+            >>> from fedjax_bal.config import load_config
+            >>> load_config(None).for_method(3).training.optimizer.parameters["momentum"]
+            0.0
+        """
+        method = self.methods[index]
+        base = {key: plain(getattr(self, key)) for key in Sections.model_fields}
+        sections = Sections.model_validate(merge(Sections, base, method.overrides))
+        chosen = {key: getattr(sections, key) for key in Sections.model_fields}
+        return MethodConfig(name=method.name, recipes=method.recipes, **chosen)

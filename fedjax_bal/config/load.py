@@ -1,0 +1,113 @@
+"""From a file and the command line to a checked configuration."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path as File
+from typing import Any
+
+from fedjax_bal.config.configuration import Config, Method, Sheet
+from fedjax_bal.config.methods import read_methods
+from fedjax_bal.config.problems import ConfigError, Path, Problem, dotted, raise_all, received
+from fedjax_bal.config.schema import Sections
+from fedjax_bal.config.sections import Section, check, choose
+from fedjax_bal.config.yaml_text import parse, read
+
+_COMMAND_LINE = "command line"
+_LONGEST_PATH = 20
+
+
+def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = ()) -> Config:
+    """Reads, changes and checks a configuration.
+
+    Args:
+        path: a YAML file; None for the built-in quickstart.
+        overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML. Choosing another
+            optimizer, scheme, law or recipe leaves the parameters of the one before behind.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: anything is wrong; its text has all the problems, one a line.
+
+    Example:
+        >>> load_config(None, ["training.rounds=3", "seeds=[7]"]).training.rounds
+        3
+        >>> load_config(None, ["training.rouns=3"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedjax_bal.config.problems.ConfigError: command line: training.rouns: unknown key; allowed: ...
+    """
+    source = "built-in quickstart" if path is None else os.fspath(path)
+    data = read(_quickstart() if path is None else path, source)
+    if not isinstance(data, Mapping):
+        wanted = f"must be a mapping of {', '.join(Sheet.model_fields)}"
+        raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received(data)}'}, {wanted}")
+    data, overridden = _overridden(data, overrides)
+    config, problems = _build(data)
+    raise_all(source, problems, overridden)
+    return config
+
+
+def _quickstart() -> File:
+    package = File(__file__).parents[1]
+    installed = package / "configs" / "quickstart.yaml"
+    return installed if installed.exists() else package.parent / "configs" / "quickstart.yaml"
+
+
+def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
+    sheet, problems = check(Sheet, data)
+    entries = data.get("methods")
+    base = {key: value for key, value in data.items() if key in Sections.model_fields}
+    methods, found = read_methods(entries if isinstance(entries, list) else [], base)
+    problems += found
+    if problems:
+        return None, problems
+    shared = {key: getattr(sheet, key) for key in Sheet.model_fields if key != "methods"}
+    return Config(methods=tuple(methods), **shared), []
+
+
+def _overridden(data: Any, overrides: Sequence[str]) -> tuple[Any, list[Path]]:
+    parsed = [_parse_override(text) for text in overrides]
+    # A choice drops parameters, so that it has to come before the parameters that are given along with it.
+    for path, value in sorted(parsed, key=lambda change: change[0][-1] not in ("name", "scheme", "recipe")):
+        data = _assign(data, Sheet, path, value, ())
+    return data, [path for path, _ in parsed]
+
+
+def _parse_override(text: str) -> tuple[Path, Any]:
+    key, equals, value = text.partition("=")
+    path = tuple(key.split("."))
+    if not equals or not all(path) or len(path) > _LONGEST_PATH:
+        example = "must be dotted.path=VALUE, for instance training.rounds=30"
+        raise ConfigError(f"{_COMMAND_LINE}: received {received(text)}, {example}")
+    return path, parse(value, f"{_COMMAND_LINE}: {dotted(path)}")
+
+
+def _assign(node: Any, section: type[Section] | None, path: Path, value: Any, above: Path) -> Any:
+    if not path:
+        return value
+    key, rest, here = str(path[0]), path[1:], (*above, path[0])
+    if isinstance(node, list):
+        return _assign_item(node, section, path, value, above)
+    if node is not None and not isinstance(node, Mapping):
+        raise ConfigError(
+            f"{_COMMAND_LINE}: {dotted((*above, *path))}: {dotted(above)} is {received(node)}, which has no keys"
+        )
+    node = node or {}
+    if section is not None and key == section.choice and not rest:
+        return choose(section, node, value)
+    below = section.child(key) if section else None
+    return {**node, key: _assign(node.get(key), below, rest, value, here)}
+
+
+def _assign_item(node: list[Any], section: type[Section] | None, path: Path, value: Any, above: Path) -> list[Any]:
+    key = str(path[0])
+    if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < len(node)):
+        allowed = f"0 to {len(node) - 1}" if node else "none, the list is empty"
+        raise ConfigError(
+            f"{_COMMAND_LINE}: {dotted((*above, *path))}: received {received(key)} as a position in {dotted(above)}; "
+            f"allowed: {allowed}"
+        )
+    index = int(key)
+    item = _assign(node[index], section if section is Method else None, path[1:], value, (*above, key))
+    return [*node[:index], item, *node[index + 1 :]]

@@ -1,0 +1,126 @@
+"""What is said about a configuration that can't be used: where, what was received, what is allowed."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Path = tuple[str | int, ...]
+
+_LONGEST_VALUE = 60
+
+
+class ConfigError(ValueError):
+    """A configuration that can't be used; its text has one problem a line, each with its source and key.
+
+    Example:
+        >>> raise ConfigError("my.yaml: training.rounds: received 0, must be an integer of at least 1")
+        Traceback (most recent call last):
+        fedjax_bal.config.problems.ConfigError: my.yaml: training.rounds: received 0, must be an integer of at least 1
+    """
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong.
+
+    Attributes:
+        path: the keys that lead to it, outermost first.
+        text: what was received and what is allowed.
+        unknown: whether the last key of the path is one that the schema doesn't have.
+    """
+
+    path: Path
+    text: str
+    unknown: bool = False
+
+
+def received(value: Any) -> str:
+    """A value as a message shows it: in YAML's words, on one line, not long.
+
+    Args:
+        value: anything that a YAML file can hold.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> received("fashin_mnist"), received(None), received(True), received({"a": 1})
+        ("'fashin_mnist'", 'null', 'true', 'a mapping')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "a mapping" if value else "an empty mapping"
+    text = ascii(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def choices(value: Any, allowed: Iterable[str]) -> str:
+    """The allowed names, with the nearest one where the received name looks like a slip.
+
+    Args:
+        value: what was received.
+        allowed: the valid names.
+
+    Returns:
+        `allowed: a, b; did you mean 'a'?`
+
+    Example:
+        >>> choices("mnst", ["mnist", "cifar10"])
+        "allowed: cifar10, mnist; did you mean 'mnist'?"
+    """
+    names = sorted(allowed)
+    near = difflib.get_close_matches(str(value), names, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"allowed: {', '.join(names) or 'nothing'}{hint}"
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """A path as text: `training.optimizer.momentum`.
+
+    Args:
+        path: keys and list positions.
+
+    Returns:
+        The keys joined by dots, odd ones in quotes.
+
+    Example:
+        >>> dotted(("methods", 1, "mu")), dotted(("a b",))
+        ('methods.1.mu', "'a b'")
+    """
+    return ".".join(_shown(str(key)) for key in path)
+
+
+def raise_all(source: str, problems: Iterable[Problem], overridden: Sequence[Path] = ()) -> None:
+    """Raises one error that tells every problem, or does nothing where there is none.
+
+    Args:
+        source: the name of the file.
+        problems: what was found.
+        overridden: paths that the command line set; a problem at one of them is told as the command line's.
+
+    Raises:
+        ConfigError: there is a problem.
+
+    Example:
+        >>> raise_all("my.yaml", [])
+        >>> raise_all("my.yaml", [Problem(("seeds",), "missing")])
+        Traceback (most recent call last):
+        fedjax_bal.config.problems.ConfigError: my.yaml: seeds: missing
+    """
+    lines = [": ".join(filter(None, (_source(p, source, overridden), dotted(p.path), p.text))) for p in problems]
+    if lines:
+        raise ConfigError("\n".join(dict.fromkeys(lines)))
+
+
+def _source(problem: Problem, source: str, overridden: Sequence[Path]) -> str:
+    path = tuple(map(str, problem.path))
+    for override in overridden:
+        keys = tuple(map(str, override))
+        if path[: len(keys)] == keys or (problem.unknown and keys[: len(path)] == path):
+            return "command line"
+    return source
+
+
+def _shown(key: str) -> str:
+    plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return received(key) if not plain or len(key) > _LONGEST_VALUE else key

@@ -1,0 +1,198 @@
+"""The names that a configuration may use, and the parameters that go with each; imported when they are asked for."""
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any
+
+from fedjax_bal.config.rules import Flag, ListOf, OneOf, OrNull, Real, Rule, Whole, Word, under
+
+# One parameter as pydantic's create_model takes it: its annotation and its default (... where it has none).
+Field = tuple[Any, Any]
+
+# Known by name wherever they occur, since optax leaves the range of its options open.
+_RANGES: Mapping[str, Rule] = {"momentum": Real(0, 1, below=True)}
+
+
+def datasets() -> Collection[str]:
+    """The names of the data sets.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> "fashion_mnist_small" in datasets()
+        True
+    """
+    from fedjax_bal.data import DATASETS
+
+    return tuple(DATASETS)
+
+
+def models() -> Collection[str]:
+    """The names of the models.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> "rebafl_fmnist" in models()
+        True
+    """
+    from fedjax_bal.models import MODELS
+
+    return tuple(MODELS)
+
+
+def schemes() -> Mapping[str, Callable[..., Any]]:
+    """The partition schemes.
+
+    Returns:
+        Functions of rng, labels, the number of clients, and the parameters of the scheme.
+
+    Example:
+        >>> "pathological" in schemes()
+        True
+    """
+    from fedjax_bal.data.partition import SCHEMES
+
+    return SCHEMES
+
+
+def recipes() -> Mapping[str, Callable[..., Any]]:
+    """The recipes.
+
+    Returns:
+        Functions of the hyperparameters.
+
+    Example:
+        >>> "fedavg" in recipes()
+        True
+    """
+    from fedjax_bal.recipes import RECIPES
+
+    return RECIPES
+
+
+def combine(built: Sequence[Any]) -> Any:
+    """Several recipes as one.
+
+    Args:
+        built: recipes, in order.
+
+    Returns:
+        Their combination.
+
+    Raises:
+        ValueError: they don't go together.
+
+    Example:
+        >>> combine([recipes()["fedavg"]()]) is not None
+        True
+    """
+    from fedjax_bal.recipes import combine as combine_recipes
+
+    return combine_recipes(*built)
+
+
+@functools.cache
+def optimizers() -> Collection[str]:
+    """The names of the optimizers.
+
+    Returns:
+        Names of optax factories.
+
+    Example:
+        >>> {"sgd", "adam"} <= set(optimizers())
+        True
+    """
+    from fedjax_bal.optimizers import names
+
+    return tuple(names())
+
+
+def optimizer_function(name: str) -> Callable[..., Any]:
+    """The optax factory of a name.
+
+    Args:
+        name: one of `optimizers()`.
+
+    Returns:
+        The factory.
+
+    Example:
+        >>> optimizer_function("sgd").__name__
+        'sgd'
+    """
+    import optax
+
+    return getattr(optax, name)
+
+
+def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, Field]:
+    """The parameters of a function that a configuration can set, with what each of them takes.
+
+    What a parameter takes comes from its annotation, or from its default where the annotation says nothing that a
+    YAML file could hold. A parameter that neither explains (a function, a dtype) is left out.
+
+    Args:
+        function: a recipe, a partition scheme or an optax factory.
+        skip: names of parameters that are not for the configuration.
+
+    Returns:
+        Annotation and default by name; the default of a momentum is 0 where the function has None.
+
+    Example:
+        >>> def dirichlet(rng, alpha: float, min_size: int = 10): ...
+        >>> fields = parameters(dirichlet, skip=["rng"])
+        >>> sorted(fields), fields["min_size"][1]
+        (['alpha', 'min_size'], 10)
+    """
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in skip or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        if name == "momentum" and default is None:
+            default = 0.0
+        rule = _RANGES.get(name) or _rule(_annotation(function, parameter), parameter.default)
+        if rule is not None:
+            found[name] = (Annotated[Any, under(rule)], default)
+    return found
+
+
+def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    try:
+        return typing.get_type_hints(function).get(parameter.name, parameter.empty)
+    except NameError:  # a name imported for type checkers only
+        return parameter.empty
+
+
+def _rule(annotation: Any, default: Any) -> Rule | None:
+    if isinstance(default, type) and default is not inspect.Parameter.empty:
+        return None  # a dtype, say
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    members = typing.get_args(annotation) if union else (annotation,)
+    simple = [_simple_rule(member) for member in (*members, type(default))]
+    rules = [rule for rule in simple if rule is not None]
+    if not rules:
+        return None
+    rule = next((rule for rule in rules if isinstance(rule, Real)), rules[0])
+    return OrNull(rule) if default is None or types.NoneType in members else rule
+
+
+def _simple_rule(annotation: Any) -> Rule | None:
+    simple = {bool: Flag(), int: Whole(), float: Real(), str: Word()}
+    if annotation in simple:
+        return simple[annotation]
+    arguments = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal and all(isinstance(name, str) for name in arguments):
+        return OneOf(arguments)
+    if origin in (list, tuple, Sequence) and arguments and _simple_rule(arguments[0]) is not None:
+        return ListOf(_simple_rule(arguments[0]))  # type: ignore[arg-type]
+    return None

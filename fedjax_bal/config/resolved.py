@@ -1,0 +1,90 @@
+"""A configuration as text, as a digest, and two of them compared."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from fedjax_bal.config.configuration import Config, Method
+from fedjax_bal.config.problems import dotted, received
+from fedjax_bal.config.sections import plain
+from fedjax_bal.config.yaml_text import dump
+
+
+def resolved_yaml(config: Config) -> str:
+    """The complete configuration as YAML, every default written out.
+
+    Args:
+        config: a configuration.
+
+    Returns:
+        Text that `load_config` reads back to an equal configuration; equal configurations give equal bytes.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> resolved_yaml(load_config(None)).splitlines()[0]
+        'name: quickstart'
+    """
+    return dump(_sheet(config))
+
+
+def digest(config: Config) -> str:
+    """The SHA-256 of the resolved YAML.
+
+    Args:
+        config: a configuration.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> digest(load_config(None)) == digest(load_config(None, ["training.rounds=40"]))
+        True
+    """
+    return hashlib.sha256(resolved_yaml(config).encode()).hexdigest()
+
+
+def differences(here: Config, asked: Config) -> list[str]:
+    """Where two configurations differ.
+
+    Args:
+        here: the configuration that a run folder holds.
+        asked: the one that was asked for.
+
+    Returns:
+        A line for each key that differs.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> differences(load_config(None, ["training.rounds=40"]), load_config(None, ["training.rounds=60"]))
+        ['training.rounds: 40 here, 60 asked for']
+    """
+    ours, theirs = _leaves(_sheet(here)), _leaves(_sheet(asked))
+    return [
+        f"{path}: {ours.get(path, 'absent')} here, {theirs.get(path, 'absent')} asked for"
+        for path in dict.fromkeys([*ours, *theirs])
+        if ours.get(path) != theirs.get(path)
+    ]
+
+
+def _sheet(config: Config) -> dict[str, Any]:
+    sheet = plain(config)
+    last = ("methods", "seeds")
+    order = ["name", *(key for key in sheet if key not in ("name", *last)), *last]
+    return {key: sheet[key] for key in order} | {"methods": [_entry(method) for method in config.methods]}
+
+
+def _entry(method: Method) -> dict[str, Any]:
+    items = [{"name": spec.name, **plain(spec.hyperparameters)} for spec in method.recipes]
+    if len(items) > 1:
+        return {"name": method.name, "recipe": items, **plain(method.overrides)}
+    recipe = items[0].pop("name")
+    return {"name": method.name, "recipe": recipe, **items[0], **plain(method.overrides)}
+
+
+def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, str]:
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        return {dotted(path): received(value)}
+    return {key: leaf for name, below in value.items() for key, leaf in _leaves(below, (*path, name)).items()}

@@ -1,0 +1,295 @@
+"""What a single value may be: small checkers that say in words what they want."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Protocol
+
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+
+LARGEST = 2**31 - 1
+
+
+class Rule(Protocol):
+    """A checker: it gives the value back, perhaps converted, or raises `refusal(wanted)`."""
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words, to complete "must be ..."."""
+        ...
+
+    def __call__(self, value: Any, /) -> Any:
+        """The value, when it is allowed."""
+        ...
+
+
+def refusal(wanted: str) -> PydanticCustomError:
+    """The error of a value that isn't what was wanted.
+
+    Args:
+        wanted: completes "must be ...".
+
+    Returns:
+        The error, to be raised.
+
+    Example:
+        >>> refusal("true or false").context
+        {'wanted': 'true or false'}
+    """
+    return PydanticCustomError("wanted", "must be {wanted}", {"wanted": wanted})
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """An integer in a closed range; 2.0 counts as 2, true doesn't count as 1.
+
+    Attributes:
+        low: the smallest allowed.
+        high: the largest allowed.
+
+    Example:
+        >>> Whole(1)(2.0), Whole(1).wanted
+        (2, 'an integer of at least 1')
+    """
+
+    low: int = -LARGEST
+    high: int = LARGEST
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words."""
+        if self.low == -LARGEST:
+            return "an integer"
+        return (
+            f"an integer of at least {self.low}"
+            if self.high == LARGEST
+            else f"an integer from {self.low} to {self.high}"
+        )
+
+    def __call__(self, value: Any) -> int:
+        """The value as an integer."""
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int:
+            raise refusal(self.wanted)
+        if not self.low <= value <= self.high:
+            raise refusal(f"an integer from {self.low} to {self.high}" if value > self.high else self.wanted)
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Real:
+    """A finite number in a range.
+
+    Attributes:
+        low: the lower end.
+        high: the upper end.
+        above: the lower end itself is not allowed.
+        below: the upper end itself is not allowed.
+
+    Example:
+        >>> Real(0, 1, above=True)(1), Real(0, 1, above=True).wanted
+        (1.0, 'a finite number above 0 and of at most 1')
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+    below: bool = False
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words."""
+        low = f"above {self.low:g}" if self.above else f"of at least {self.low:g}"
+        high = f"below {self.high:g}" if self.below else f"of at most {self.high:g}"
+        ends = [low] * (self.low > -math.inf) + [high] * (self.high < math.inf)
+        return " ".join(["a finite number", " and ".join(ends)]).rstrip()
+
+    def __call__(self, value: Any) -> float:
+        """The value as a float."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise refusal(self.wanted)
+        enough = value > self.low if self.above else value >= self.low
+        little = value < self.high if self.below else value <= self.high
+        if not (enough and little):
+            raise refusal(self.wanted)
+        return float(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """True or false.
+
+    Example:
+        >>> Flag()(True)
+        True
+    """
+
+    wanted: str = "true or false"
+
+    def __call__(self, value: Any) -> bool:
+        """The value itself."""
+        if not isinstance(value, bool):
+            raise refusal(self.wanted)
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """A text that a test accepts.
+
+    Attributes:
+        wanted: the rule in words.
+        accepts: the test.
+
+    Example:
+        >>> Word("a digit", str.isdigit)("7")
+        '7'
+    """
+
+    wanted: str = "text"
+    accepts: Callable[[str], Any] = bool
+
+    def __call__(self, value: Any) -> str:
+        """The value itself."""
+        if not isinstance(value, str) or not self.accepts(value):
+            raise refusal(self.wanted)
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Anything:
+    """Whatever comes; somebody else looks at it.
+
+    Attributes:
+        wanted: what is expected, in words.
+
+    Example:
+        >>> Anything("a mapping")(3)
+        3
+    """
+
+    wanted: str
+
+    def __call__(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """One of some names.
+
+    Attributes:
+        names: the valid names, or what gives them when a value comes.
+
+    Example:
+        >>> OneOf(("fast", "plain")).wanted
+        'one of fast, plain'
+    """
+
+    names: tuple[str, ...] | Callable[[], Iterable[str]]
+
+    @property
+    def allowed(self) -> list[str]:
+        """The valid names, sorted."""
+        return sorted(self.names if isinstance(self.names, tuple) else self.names())
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words."""
+        return f"one of {', '.join(self.allowed)}"
+
+    def __call__(self, value: Any) -> str:
+        """The value itself."""
+        if not isinstance(value, str) or value not in self.allowed:
+            raise PydanticCustomError("name", "unknown name", {"allowed": self.allowed})
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class OrNull:
+    """A rule, or null.
+
+    Attributes:
+        rule: what holds for a value that isn't null.
+
+    Example:
+        >>> OrNull(Flag())(None), OrNull(Flag()).wanted
+        (None, 'true or false, or null')
+    """
+
+    rule: Rule
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words."""
+        return f"{self.rule.wanted}, or null"
+
+    def __call__(self, value: Any) -> Any:
+        """The value, checked unless null."""
+        if value is None:
+            return None
+        try:
+            return self.rule(value)
+        except PydanticCustomError as error:
+            raise refusal(self.wanted) if error.type == "wanted" else error from None
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOf:
+    """A list, each item under one rule.
+
+    Attributes:
+        rule: what holds for an item.
+        distinct: no item may come twice.
+
+    Example:
+        >>> ListOf(Whole(0))([0, 1.0])
+        (0, 1)
+    """
+
+    rule: Rule
+    distinct: bool = False
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words."""
+        return f"a list, not empty,{' without repetition,' if self.distinct else ''} each item {self.rule.wanted}"
+
+    def __call__(self, value: Any) -> tuple[Any, ...]:
+        """The items, as a tuple."""
+        if not isinstance(value, list | tuple) or not value:
+            raise refusal(self.wanted)
+        try:
+            items = tuple(self.rule(item) for item in value)
+        except PydanticCustomError:
+            raise refusal(self.wanted) from None
+        if self.distinct and len(set(items)) < len(items):
+            raise refusal(self.wanted)
+        return items
+
+
+def under(rule: Rule) -> BeforeValidator:
+    """The rule as pydantic wants it in an annotation.
+
+    Args:
+        rule: one of the checkers of this module.
+
+    Returns:
+        What `Annotated` takes.
+
+    Example:
+        >>> under(Flag()).func
+        Flag(wanted='true or false')
+    """
+    return BeforeValidator(rule)
+
+
+Count = Annotated[int, under(Whole(1))]
+Seed = Annotated[int, under(Whole(0, 2**32 - 1))]
+Positive = Annotated[float, under(Real(0, above=True))]
+NotNegative = Annotated[float, under(Real(0))]
+Probability = Annotated[float, under(Real(0, 1, above=True))]
+Switch = Annotated[bool, under(Flag())]

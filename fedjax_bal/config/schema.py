@@ -1,0 +1,255 @@
+"""The sections of a configuration, and the configuration itself."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from fedjax_bal.config import registries
+from fedjax_bal.config.rules import (
+    Count,
+    ListOf,
+    NotNegative,
+    OneOf,
+    OrNull,
+    Positive,
+    Probability,
+    Real,
+    Seed,
+    Switch,
+    under,
+)
+from fedjax_bal.config.sections import Section, Variant
+
+
+class Dataset(Section):
+    """Which images.
+
+    Attributes:
+        name: one of `fedjax_bal.data.DATASETS`.
+    """
+
+    name: Annotated[str, under(OneOf(lambda: registries.datasets()))]
+
+
+class Partition(Variant):
+    """How the training images are shared out.
+
+    Attributes:
+        scheme: one of `fedjax_bal.data.partition.SCHEMES`; its parameters stand beside it.
+        clients: N, how many clients there are.
+        seed: the seed of the partition alone.
+    """
+
+    choice: ClassVar[str | None] = "scheme"
+
+    scheme: Annotated[str, under(OneOf(lambda: registries.schemes()))]
+    clients: Count
+    seed: Seed
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """The partition schemes."""
+        return tuple(registries.schemes())
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The parameters of a scheme."""
+        return registries.parameters(registries.schemes()[name], skip=("rng", "labels", "num_clients"))
+
+
+class Model(Section):
+    """Which network.
+
+    Attributes:
+        name: one of `fedjax_bal.models.MODELS`.
+        convolution: `fast`, or `plain` for what needs second derivatives.
+    """
+
+    name: Annotated[str, under(OneOf(lambda: registries.models()))]
+    convolution: Annotated[str, under(OneOf(("fast", "plain")))] = "fast"
+
+
+class Optimizer(Variant):
+    """An optax optimizer.
+
+    Attributes:
+        name: any optax optimizer that takes a learning rate; its options stand beside it.
+        learning_rate: of round 0.
+        weight_decay: coupled, that is, added to the gradient; an optimizer with a weight decay of its own gets this.
+        decay: the factor on the learning rate each round.
+    """
+
+    choice: ClassVar[str | None] = "name"
+
+    name: Annotated[str, under(OneOf(lambda: registries.optimizers()))] = "sgd"
+    learning_rate: Positive
+    weight_decay: NotNegative = 0.0
+    decay: Annotated[float, under(Real(0, 1, above=True))] = 1.0
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """The names of the optimizers."""
+        return tuple(registries.optimizers())
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The options of an optimizer."""
+        return registries.parameters(registries.optimizer_function(name), skip=cls.model_fields)
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """What `fedjax_bal.optimizers.optimizer` takes; options at their defaults are left to optax."""
+        shared = {key: getattr(self, key) for key in sorted(self.common())}
+        defaults = {key: field.default for key, field in type(self).model_fields.items()}
+        return {**shared, **{key: value for key, value in self.parameters.items() if value != defaults[key]}}
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        if self.picked:
+            from fedjax_bal.optimizers import optimizer
+
+            try:
+                optimizer(**self.keywords).transform(0)
+            except (ValueError, TypeError) as error:
+                raise PydanticCustomError("refused", "{text}", {"text": f"refused by {self.name}: {error}"}) from None
+        return self
+
+
+class ServerOptimizer(Optimizer):
+    """The optimizer that applies the cohort's mean delta; by default it adds it."""
+
+    learning_rate: Positive = 1.0
+
+
+class Training(Section):
+    """Rounds and local steps.
+
+    Attributes:
+        rounds: how many rounds.
+        local_epochs: passes of a client over its data in each round.
+        batch_size: images a local step.
+        drop_last: leave out the last batch of an epoch when it is short.
+        optimizer: of the clients, fresh at each visit.
+        server_optimizer: of the server.
+    """
+
+    rounds: Count
+    local_epochs: Count
+    batch_size: Count
+    drop_last: Switch = False
+    optimizer: Optimizer
+    server_optimizer: ServerOptimizer = Field(default_factory=dict)  # type: ignore[arg-type]
+
+
+class Selection(Section):
+    """Who is asked to train.
+
+    Attributes:
+        name: the selector.
+        clients_per_round: how many clients a round; all that are available where these are fewer.
+    """
+
+    name: Annotated[str, under(OneOf(("uniform",)))] = "uniform"
+    clients_per_round: Count
+
+
+class _Absence(Variant):
+    choice: ClassVar[str | None] = "name"
+    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """The names of the laws."""
+        return tuple(cls.laws)
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The parameters of a law."""
+        return cls.laws[name]
+
+
+class Availability(_Absence):
+    """Who can be asked in a round.
+
+    Attributes:
+        name: `always`; `bernoulli`: each client with probability p; `periodic`: the same, held for `period` rounds;
+            `clustered`: client i with the i-th probability of the list p, which repeats.
+    """
+
+    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "always": {},
+        "bernoulli": {"p": (Probability, ...)},
+        "periodic": {"p": (Probability, ...), "period": (Count, ...)},
+        "clustered": {
+            "p": (Annotated[tuple[float, ...], under(ListOf(Real(0, 1, above=True)))], ...),
+            "period": (Count, 1),
+        },
+    }
+
+    name: Annotated[str, under(OneOf(lambda: Availability.laws))] = "always"
+
+
+class Delivery(_Absence):
+    """Who comes back after training.
+
+    Attributes:
+        name: `always`, or `bernoulli`: each selected client with probability p.
+    """
+
+    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {"always": {}, "bernoulli": {"p": (Probability, ...)}}
+
+    name: Annotated[str, under(OneOf(lambda: Delivery.laws))] = "always"
+
+
+class Evaluation(Section):
+    """When the global model is tested.
+
+    Attributes:
+        every: rounds between two tests.
+        target_accuracy: the accuracy in (0, 1] whose first round is reported; None for none.
+    """
+
+    every: Count = 1
+    target_accuracy: Annotated[float | None, under(OrNull(Real(0, 1, above=True)))] = None
+
+
+class Execution(Section):
+    """How the work is laid out on the machine.
+
+    Attributes:
+        strategy: of the client axis; `auto` picks by backend.
+        rounds_per_dispatch: rounds that one call of the compiled program does.
+        checkpoint_every: rounds between two checkpoints.
+    """
+
+    strategy: Annotated[str, under(OneOf(("auto", "map", "vmap")))] = "auto"
+    rounds_per_dispatch: Count = 5
+    checkpoint_every: Count = 10
+
+
+class Sections(Section):
+    """The sections that describe one federation and its training; each may be overridden for one method."""
+
+    dataset: Dataset
+    partition: Partition
+    model: Model
+    training: Training
+    selection: Selection
+    availability: Availability = Field(default_factory=dict)  # type: ignore[arg-type]
+    delivery: Delivery = Field(default_factory=dict)  # type: ignore[arg-type]
+    evaluation: Evaluation = Field(default_factory=dict)  # type: ignore[arg-type]
+    execution: Execution = Field(default_factory=dict)  # type: ignore[arg-type]
+
+    @model_validator(mode="after")
+    def _enough_clients(self) -> Self:
+        asked, there = self.selection.clients_per_round, self.partition.clients
+        if asked <= there:
+            return self
+        text = (
+            f"received {asked}, more clients a round than the {there} of partition.clients; at most {there} is allowed"
+        )
+        kind = PydanticCustomError("refused", "{text}", {"text": text})
+        place = ("selection", "clients_per_round")
+        raise ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=place, input=asked)])

@@ -1,0 +1,244 @@
+"""What all sections of a configuration share: checked as a whole, immutable, merged key by key."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
+from pydantic.functional_validators import ModelWrapValidatorHandler
+
+from fedjax_bal.config.problems import Path, Problem, choices, received
+
+
+class Section(BaseModel):
+    """A mapping of known keys; frozen, and no others allowed.
+
+    Attributes:
+        choice: the key whose value decides which other keys there are; None where none does.
+        picked: the value of that key that this class is for; None while it is open.
+
+    Example:
+        >>> class Dataset(Section):
+        ...     name: str
+        >>> Dataset(name="mnist").name
+        'mnist'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+
+    choice: ClassVar[str | None] = None
+    picked: ClassVar[str | None] = None
+
+    @classmethod
+    def chosen(cls, value: Mapping[str, Any]) -> "type[Section] | None":
+        """The class that checks a value: this one, or the one of the name that the value chooses; None: unknown."""
+        del value
+        return cls
+
+    @classmethod
+    def common(cls) -> frozenset[str]:
+        """The keys that every choice has."""
+        return frozenset(cls.model_fields)
+
+    @classmethod
+    def child(cls, key: str) -> "type[Section] | None":
+        """The section below a key, where there is one."""
+        field = cls.model_fields.get(key)
+        below = field.annotation if field else None
+        return below if isinstance(below, type) and issubclass(below, Section) else None
+
+
+class Variant(Section):
+    """A section with a key, `choice`, that decides which parameters come beside it.
+
+    A subclass declares the keys that all its choices share and says which parameters a name brings.
+
+    Example:
+        >>> from fedjax_bal.config.schema import Availability
+        >>> Availability.model_validate({"name": "bernoulli", "p": 0.5}).parameters
+        {'p': 0.5}
+    """
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """The valid choices."""
+        raise NotImplementedError
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The fields that a choice brings, as pydantic's create_model takes them."""
+        raise NotImplementedError
+
+    @classmethod
+    def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
+        """The class with the parameters of the chosen name."""
+        if cls.picked:
+            return cls
+        name = value.get(str(cls.choice), cls.model_fields[str(cls.choice)].default)
+        if name not in cls.names():
+            return None
+        return _variant(cls, str(name), tuple(cls.parameters_of(str(name)).items()))
+
+    @classmethod
+    def common(cls) -> frozenset[str]:
+        """The keys that every choice has."""
+        declared = next(c for c in cls.__mro__ if issubclass(c, Variant) and c.picked is None)
+        return frozenset(declared.model_fields)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the choice, without the keys that all choices have."""
+        return {key: getattr(self, key) for key in type(self).model_fields if key not in self.common()}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_chosen(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if cls.picked or not isinstance(value, Mapping):
+            return handler(value)
+        chosen = cls.chosen(value)
+        if chosen is None:
+            return handler({key: value[key] for key in value if key in cls.common()})
+        return chosen.model_validate(value)  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=256)
+def _variant(base: type[Variant], name: str, parameters: tuple[tuple[str, Any], ...]) -> type[Variant]:
+    made = create_model(f"{base.__name__}_{name}", __base__=base, **dict(parameters))
+    made.picked = name
+    return made
+
+
+def check(section: type[Section], value: Any, path: Path = ()) -> tuple[Any, list[Problem]]:
+    """Checks a value against a section.
+
+    Args:
+        section: the section's class.
+        value: what the file holds there.
+        path: where it stands.
+
+    Returns:
+        The section and no problems, or None and all the problems.
+
+    Example:
+        >>> class Dataset(Section):
+        ...     name: str
+        >>> check(Dataset, {"nme": "mnist", "name": "mnist"}, ("dataset",))[1][0].text
+        "unknown key; allowed: name; did you mean 'name'?"
+    """
+    try:
+        return section.model_validate(value), []
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        return None, [_problem(section, value, path, dict(detail)) for detail in details]
+
+
+def merge(section: type[Section], base: Any, patch: Any) -> Any:
+    """Lays one mapping over another, key by key.
+
+    Choosing another name (an optimizer, a partition scheme) leaves the parameters of the one before behind.
+
+    Args:
+        section: the class of the section that both describe.
+        base: the mapping below.
+        patch: the mapping above.
+
+    Returns:
+        A new mapping.
+
+    Example:
+        >>> from fedjax_bal.config.schema import Availability
+        >>> merge(Availability, {"name": "bernoulli", "p": 0.5}, {"name": "always"})
+        {'name': 'always'}
+    """
+    if not isinstance(base, Mapping):
+        return base  # wrong where it stands, and told there
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(base)
+    if section.choice in patch:
+        merged = choose(section, base, patch[section.choice])
+    for key, value in patch.items():
+        below = section.child(key)
+        merged[key] = merge(below, merged[key], value) if below and key in merged else value
+    return merged
+
+
+def choose(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[str, Any]:
+    """A section's mapping after another name was chosen.
+
+    Args:
+        section: its class.
+        value: the mapping before.
+        name: the new choice.
+
+    Returns:
+        The mapping with that choice, without the parameters of the one before.
+
+    Example:
+        >>> from fedjax_bal.config.schema import Availability
+        >>> choose(Availability, {"name": "bernoulli", "p": 0.5}, "always")
+        {'name': 'always'}
+    """
+    key = str(section.choice)
+    field = section.model_fields.get(key)
+    before = value.get(key, field.default if field else None)
+    kept = value if before == name else {k: v for k, v in value.items() if k in section.common()}
+    return {**kept, key: name}
+
+
+def plain(value: Any) -> Any:
+    """A section as mappings, lists and values, complete and in the schema's order.
+
+    Args:
+        value: a section, or anything within one.
+
+    Returns:
+        What YAML can write.
+
+    Example:
+        >>> class Dataset(Section):
+        ...     name: str
+        >>> plain(Dataset(name="mnist"))
+        {'name': 'mnist'}
+    """
+    if isinstance(value, Section):
+        return {key: plain(getattr(value, key)) for key in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _problem(section: type[Section], value: Any, path: Path, detail: dict[str, Any]) -> Problem:
+    place = (*path, *detail["loc"])
+    kind, got, context = detail["type"], received(detail["input"]), detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        owner = _section_at(section, value, detail["loc"][:-1])
+        whose = f" for {owner.picked}" if owner.picked else ""
+        return Problem(place, f"unknown key{whose}; {choices(detail['loc'][-1], owner.model_fields)}", unknown=True)
+    if kind == "missing":
+        return Problem(place, f"missing, must be {_wanted_at(section, value, detail['loc'])}")
+    if kind == "name":
+        return Problem(place, f"received {got}; {choices(detail['input'], context['allowed'])}")
+    if kind == "wanted":
+        return Problem(place, f"received {got}, must be {context['wanted']}")
+    if kind in ("model_type", "model_attributes_type"):
+        owner = _section_at(section, value, detail["loc"])
+        return Problem(place, f"received {got}, must be a mapping of {', '.join(owner.model_fields)}")
+    return Problem(place, detail["msg"])
+
+
+def _section_at(section: type[Section], value: Any, path: Sequence[Any]) -> type[Section]:
+    here = (section.chosen(value) or section) if isinstance(value, Mapping) else section
+    below = here.child(str(path[0])) if path else None
+    if below is None:
+        return here
+    return _section_at(below, value.get(path[0]) if isinstance(value, Mapping) else None, path[1:])
+
+
+def _wanted_at(section: type[Section], value: Any, path: Sequence[Any]) -> str:
+    owner = _section_at(section, value, path[:-1])
+    below = owner.child(str(path[-1]))
+    if below is not None:
+        return f"a mapping of {', '.join(below.model_fields)}"
+    rules = [item.func for item in owner.model_fields[str(path[-1])].metadata]
+    return rules[0].wanted if rules else "given"

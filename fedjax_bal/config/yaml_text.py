@@ -1,0 +1,171 @@
+"""YAML in and out: the safe, plain part of the language, with limits.
+
+What is read is the core of YAML 1.2: `1e-3` is a number, `no` is a text, `010` is ten. Anchors, tags, repeated keys
+and deep nesting are refused, so that a file can't grow, hide a value or exhaust the stack.
+"""
+
+import os
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedjax_bal.config.problems import ConfigError, received
+
+_LARGEST_FILE = 1_000_000
+_DEEPEST = 20
+_LONGEST_NUMBER = 40
+
+_NUMBERS = (
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", list("-+0123456789")),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.?(inf|Inf|INF)|\.?(nan|NaN|NAN)",
+        list("-+.0123456789iInN"),
+    ),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads the plain part of YAML."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise _at(event, "anchors (&) and aliases (*) are not allowed; write the value out")
+        if event.tag is not None:
+            raise _at(event, f"the tag {received(event.tag)} is not allowed; leave it out")
+        if self.depth >= _DEEPEST:
+            raise _at(event, f"nested deeper than {_DEEPEST} levels")
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=True)
+            if not isinstance(name, str):
+                raise _at(key, f"received {received(name)} as a key; keys are text")
+            if name in lines:
+                raise _at(key, f"the key {received(name)} stands twice; it is already on line {lines[name]}")
+            lines[name] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_number(self, node: Any) -> float | int:
+        text = self.construct_scalar(node)
+        if len(text) > _LONGEST_NUMBER:
+            raise _at(node, f"a number of {len(text)} characters; at most {_LONGEST_NUMBER} are allowed")
+        as_float = node.tag.endswith("float")
+        return float(text.replace(".inf", "inf").replace(".nan", "nan").lower()) if as_float else int(text)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text in quotes wherever this reader, or one of YAML 1.1, would take it for something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, _pattern, _first in _NUMBERS:
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), _first)
+    _Dumper.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
+
+
+def parse(text: str, source: str) -> Any:
+    """Reads YAML from a text.
+
+    Args:
+        text: one YAML document.
+        source: the name of the file, for messages.
+
+    Returns:
+        Mappings, lists, texts, numbers, booleans and None.
+
+    Raises:
+        ConfigError: not YAML, or YAML beyond the plain part; says the line and the column.
+
+    Example:
+        >>> parse("{learning_rate: 5e-4, name: no}", "my.yaml")
+        {'learning_rate': 0.0005, 'name': 'no'}
+        >>> parse("a: [1", "my.yaml")
+        Traceback (most recent call last):
+        fedjax_bal.config.problems.ConfigError: my.yaml: line 1, column 6: expected ',' or ']', but got '<stream end>'
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(f"{source}: line {line}: holds the character {error.character!a}, not allowed") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigError(f"{source}: {place}{error.problem or error.context or 'not YAML'}") from None
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{source}: not YAML: {error}") from None
+
+
+def read(path: str | os.PathLike[str], source: str) -> Any:
+    """Reads YAML from a file.
+
+    Args:
+        path: the file; UTF-8, at most 1 MB.
+        source: its name for messages.
+
+    Returns:
+        What `parse` gives.
+
+    Raises:
+        ConfigError: the file can't be read, is too large, is not text or not YAML.
+
+    Example:
+        >>> read("missing.yaml", "missing.yaml")
+        Traceback (most recent call last):
+        fedjax_bal.config.problems.ConfigError: missing.yaml: there is no such file
+    """
+    if Path(path).is_dir():
+        raise ConfigError(f"{source}: is a directory; give a YAML file")
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{source}: there is no such file") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{source}: can't be read: {error}") from None
+    if len(content) > _LARGEST_FILE:
+        raise ConfigError(f"{source}: larger than 1 MB; a configuration is a short text")
+    try:
+        return parse(content.decode("utf-8-sig"), source)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{source}: not UTF-8 text (byte {error.start}); a configuration is YAML") from None
+
+
+def dump(value: Any) -> str:
+    """Writes YAML; the same value gives the same bytes.
+
+    Args:
+        value: mappings, lists, texts, numbers, booleans and None.
+
+    Returns:
+        The text; keys keep their order.
+
+    Example:
+        >>> print(dump({"name": "1e5", "seeds": [0, 1]}), end="")
+        name: '1e5'
+        seeds: [0, 1]
+    """
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=False)
+
+
+def _at(where: Any, text: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=text, problem_mark=where.start_mark)
