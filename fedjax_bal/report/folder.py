@@ -1,0 +1,190 @@
+"""Reading a run folder: its three files, checked, or one message that says what is wrong and what to do."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Far beyond any count of bytes, and small enough to be added and drawn.
+LARGEST = 1e18
+DEEPEST = 20
+RERUN = "run `fedjax-bal run` on this folder again to write it anew"
+
+
+class ReportError(ValueError):
+    """A run folder lacks a file, or one is damaged; the message names the file, the line and what to do."""
+
+
+class RunFolder(NamedTuple):
+    """What a run left behind.
+
+    Attributes:
+        config: the resolved configuration.
+        config_text: the same as the file has it.
+        lines: of `metrics.jsonl`, one per run and round, in the order of the file.
+        summary: `summary.json`.
+    """
+
+    config: dict[str, Any]
+    config_text: str
+    lines: list[dict[str, Any]]
+    summary: dict[str, Any]
+
+
+def read(folder: Path) -> RunFolder:
+    """Reads and checks a run folder.
+
+    Args:
+        folder: with `config.yaml`, `metrics.jsonl` and `summary.json`.
+
+    Returns:
+        Their content. A last line of the metrics that was cut off is left out, and of two lines for the same run and
+        round the later one counts; NaN and infinite numbers are read as None.
+
+    Raises:
+        ReportError: a file is missing, can't be read, or does not hold what it should.
+
+    >>> read(Path("no/such/folder"))  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    ...
+    ReportError: no/such/folder: no such folder; give the folder that a run wrote
+    """
+    if not folder.is_dir():
+        raise ReportError(f"{folder}: no such folder; give the folder that a run wrote")
+    config, config_text = _read_config(folder / "config.yaml")
+    summary = _read_summary(folder / "summary.json")
+    lines = _read_metrics(folder / "metrics.jsonl", len(summary["class_names"]))
+    return RunFolder(config, config_text, lines, summary)
+
+
+def _read_config(path: Path) -> tuple[dict[str, Any], str]:
+    # Imported late, as all that only the report and the command line need.
+    import yaml
+
+    text = _decode(path, _read_bytes(path))
+    try:
+        _refuse_knots(path, text)
+        config = yaml.safe_load(text)
+    except ReportError:
+        raise
+    except (yaml.YAMLError, ValueError) as error:
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        raise _damaged(path, mark.line + 1 if mark else 1, "YAML", "something else") from error
+    if not isinstance(config, dict):
+        raise _damaged(path, 1, "a mapping of sections such as dataset and training", _shown(config))
+    return config, text
+
+
+def _refuse_knots(path: Path, text: str) -> None:
+    # An alias may refer to what it stands in, and the parser takes minutes over deep nesting; no run writes either.
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        line = event.start_mark.line + 1
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise _damaged(path, line, "YAML without aliases", f"*{event.anchor}")
+        if depth > DEEPEST:
+            raise _damaged(path, line, f"YAML nested at most {DEEPEST} deep", "deeper nesting")
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    raw = _read_bytes(path)
+    summary = _parse(path, 1, _decode(path, raw))
+    _check(path, 1, "", summary, {"finished": bool, "runs": list, "class_names": list})
+    _check_numbers(path, 1, "target_accuracy", summary.get("target_accuracy"))
+    classes = len(summary["class_names"])
+    for place, run in enumerate(summary["runs"]):
+        _check(path, 1, f"runs[{place}].", run, {"method": str, "seed": int})
+        for key in ("rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "rounds_to_target", "traffic_bytes"):
+            _check_numbers(path, 1, f"runs[{place}].{key}", run.setdefault(key, None))
+        # A run without an evaluation has a matrix of size 0.
+        run["confusion_matrix"] = run.get("confusion_matrix") or None
+        _check_numbers(path, 1, f"runs[{place}].confusion_matrix", run["confusion_matrix"], (classes, classes))
+    for place, part in enumerate(summary.setdefault("partitions", [])):
+        _check(path, 1, f"partitions[{place}].", part, {"methods": list, "clients": int, "shown": list})
+        shape = (len(part["shown"]), classes)
+        _check_numbers(path, 1, f"partitions[{place}].class_counts", part.get("class_counts"), shape)
+    return summary
+
+
+def _read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
+    *whole, rest = _read_bytes(path).split(b"\n")
+    lines = {}
+    for number, raw in enumerate([*whole, rest] if _is_json(rest) else whole, start=1):
+        if not raw.strip():
+            continue
+        line = _parse(path, number, _decode(path, raw, number))
+        _check(path, number, "", line, {"method": str, "seed": int, "round": int})
+        for key in ("round", "test_accuracy", "bytes_up", "bytes_down"):
+            _check_numbers(path, number, key, line.get(key))
+        _check_numbers(path, number, "per_class_accuracy", line.get("per_class_accuracy"), (classes,), gaps=True)
+        lines[line["method"], line["seed"], line["round"]] = line
+    return list(lines.values())
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ReportError(f"{path}: can't be read ({error.strerror}); a run folder holds this file; {RERUN}") from error
+
+
+def _decode(path: Path, raw: bytes, line: int | None = None) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = line or raw[: error.start].count(b"\n") + 1
+        raise _damaged(path, at, "UTF-8 text", f"the byte 0x{raw[error.start]:02x}") from error
+
+
+def _parse(path: Path, line: int, text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=lambda _: None)
+    except json.JSONDecodeError as error:
+        raise _damaged(path, line + error.lineno - 1, "JSON", f"{error.msg} at column {error.colno}") from error
+    except (RecursionError, ValueError) as error:
+        raise _damaged(path, line, "JSON", "nesting or numbers beyond all bounds") from error
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        json.loads(raw)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _check(path: Path, line: int, where: str, value: Any, kinds: Mapping[str, type]) -> None:
+    if not isinstance(value, dict):
+        raise _damaged(path, line, f"{where.rstrip('.') or 'the line'}: an object", _shown(value))
+    for key, kind in kinds.items():
+        if type(value.get(key)) is not kind:
+            raise _damaged(path, line, f"{where}{key}: a value of type {kind.__name__}", _shown(value.get(key)))
+
+
+def _check_numbers(
+    path: Path, line: int, key: str, value: Any, shape: tuple[int, ...] = (), gaps: bool = False
+) -> None:
+    if value is not None and not _is_numbers(value, shape, gaps):
+        what = " of ".join([*(f"a list of {size}" for size in shape), "a number"])
+        raise _damaged(path, line, f"{key}: {what} (within ±{LARGEST:g}), or null", _shown(value))
+
+
+def _is_numbers(value: Any, shape: tuple[int, ...], gaps: bool) -> bool:
+    if shape:
+        fits = isinstance(value, list) and len(value) == shape[0]
+        return fits and all(_is_numbers(entry, shape[1:], gaps) for entry in value)
+    if value is None:
+        return gaps
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def _damaged(path: Path, line: int, expected: str, received: str) -> ReportError:
+    return ReportError(f"{path}, line {line}: expected {expected}; received {received}; the file is damaged: {RERUN}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,257 @@
+"""The report: one HTML file that says what a run found, opens without a network and prints well."""
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedjax_bal.report.folder import ReportError, RunFolder, read
+from fedjax_bal.report.statistics import MethodSummary, compare
+from fedjax_bal.report.words import INTERVAL_IN_WORDS, LONGEST_NAME, printable, table, verdict
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+SPREAD_IN_WORDS = (
+    "“±” is the sample standard deviation over seeds. “Mean of last 5” averages the last five evaluations of a run. "
+    "“Best” is the highest accuracy of a run, picked on the test set itself and so flattering. "
+)
+REPRODUCE = (
+    "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of device "
+    "every seed gives the same numbers."
+)
+
+
+def build(folder: str | os.PathLike[str]) -> Path:
+    """Writes `report.html` and `plots/*.svg` into a run folder.
+
+    The page is a function of the folder's content alone: the same folder gives the same bytes. Each file is replaced in
+    one step, so that a reader never sees half of one.
+
+    Args:
+        folder: a run folder with `config.yaml`, `metrics.jsonl` and `summary.json`; the run may be unfinished, which
+            the page then says.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ReportError: a file is missing or damaged, or the folder can't be written to.
+
+    >>> build("no/such/folder")  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    ...
+    ReportError: no/such/folder: no such folder; give the folder that a run wrote
+    """
+    # Imported late: matplotlib takes longer to load than most commands take to run.
+    from fedjax_bal.report.gallery import draw
+
+    folder = Path(folder)
+    run = read(folder)
+    pictures = draw(run)
+    page = _page(run, [(picture.html, picture.title, picture.caption) for picture in pictures])
+    try:
+        (folder / "plots").mkdir(exist_ok=True)
+        for picture in pictures:
+            _replace(folder / "plots" / f"{picture.name}.svg", picture.document)
+        _replace(folder / "report.html", page)
+    except OSError as error:
+        raise ReportError(
+            f"{folder}: the report can't be written there ({error.strerror}); "
+            "make the folder writable, with a folder `plots` or no such name in it"
+        ) from error
+    return folder / "report.html"
+
+
+def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which runs the configuration asks for that are not there, or have not come to their last round.
+
+    Args:
+        config: the resolved configuration.
+        runs: `runs` of a `summary.json`.
+
+    Returns:
+        A phrase for each.
+
+    >>> config = {"methods": [{"recipe": "fedavg"}], "seeds": [0, 1], "training": {"rounds": 9}}
+    >>> missing_runs(config, [{"method": "fedavg", "seed": 0, "rounds": 4}])
+    ['fedavg, seed 0 (4 of 9 rounds)', 'fedavg, seed 1']
+    """
+    rounds = {(run["method"], run["seed"]): run["rounds"] for run in runs}
+    base = _section(config, "training").get("rounds")
+    phrases = []
+    for entry in _list(config, "methods"):
+        name = _display_name(entry)
+        expected = _section(entry, "training").get("rounds", base)
+        for seed in _list(config, "seeds"):
+            done = rounds.get((name, seed), 0)
+            if (name, seed) not in rounds:
+                phrases.append(f"{name}, seed {seed}")
+            elif done is not None and isinstance(expected, int) and done < expected:
+                phrases.append(f"{name}, seed {seed} ({done} of {expected} rounds)")
+    return phrases
+
+
+def _page(run: RunFolder, pictures: list[tuple[str, str, str]]) -> str:
+    name = str(run.summary.get("name") or run.config.get("name") or "run")
+    summaries = [s._replace(method=printable(s.method, LONGEST_NAME)) for s in compare(run.summary["runs"])]
+    missing = missing_runs(run.config, run.summary["runs"])
+    unfinished = bool(missing) or not run.summary["finished"]
+    parts = [
+        f"<p class=kicker>{escape(_kicker(run))}</p>",
+        f"<h1>{escape(name)}</h1>",
+        _unfinished(missing) if unfinished else "",
+        f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
+        "<h2>Comparison</h2>",
+        _table(summaries, run.summary.get("target_accuracy")),
+        "<h2>Figures</h2>" if pictures else "",
+        "<div class=figures>" if pictures else "",
+        *(_figure(*picture) for picture in pictures),
+        "</div>" if pictures else "",
+        "<h2>Setting</h2>",
+        _definitions(_setting(run.config)),
+        "<h2>Machine and speed</h2>",
+        _definitions(_machine(run.summary)),
+        "<h2>How to reproduce</h2>",
+        f"<p>{escape(REPRODUCE)}</p><pre>fedjax-bal run config.yaml</pre>",
+        f"<details><summary>config.yaml</summary><pre>{escape(run.config_text)}</pre></details>",
+    ]
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<title>{escape(name)}: federated learning report</title><style>{_stylesheet()}</style>"
+    )
+    body = "\n".join(part for part in parts if part)
+    return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{body}\n</main></body>\n</html>\n'
+
+
+def _answer(summaries: Sequence[MethodSummary], unfinished: bool) -> str:
+    text = ("So far: " if unfinished else "") + verdict(summaries)
+    return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+
+
+def _kicker(run: RunFolder) -> str:
+    dataset = _section(run.config, "dataset").get("name", "data set not recorded")
+    seeds = len({entry["seed"] for entry in run.summary["runs"]})
+    methods = len({entry["method"] for entry in run.summary["runs"]})
+    return f"Federated learning report · {dataset} · {_plural(methods, 'method')} · {_plural(seeds, 'seed')}"
+
+
+def _unfinished(missing: list[str]) -> str:
+    named = "; ".join(missing[:8]) + (f"; and {len(missing) - 8} more" if len(missing) > 8 else "")
+    text = "This run is not finished, and what follows is provisional: the runs compared may stand at different rounds."
+    still = f" Still missing: {named}." if missing else ""
+    return f'<p class=unfinished role="status">{escape(text + still)}</p>'
+
+
+def _table(summaries: Sequence[MethodSummary], target: float | None) -> str:
+    if not summaries:
+        return "<p>No run has been evaluated yet.</p>"
+    text = table(summaries, target)
+    best = max((s.final.mean for s in summaries if s.final.mean is not None), default=None)
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in text.headings)
+    rows = []
+    for summary, (first, *cells) in zip(summaries, text.rows, strict=True):
+        mark = " class=best" if summary.final.mean is not None and summary.final.mean == best else ""
+        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        # A long name breaks after `_` or `+` rather than within a word.
+        label = escape(first).replace("_", "_<wbr>").replace("+", "+<wbr>")
+        rows.append(f'<tr{mark}><th scope="row">{label}</th>{data}</tr>')
+    note = SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if any(_has_interval(s) for s in summaries) else "")
+    return (
+        '<div class=scroll role="region" aria-label="Comparison of methods" tabindex="0">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"<p class=note>{escape(note.strip())}</p>"
+    )
+
+
+def _has_interval(summary: MethodSummary) -> bool:
+    return summary.difference is not None and summary.difference.low is not None
+
+
+def _figure(html: str, title: str, caption: str) -> str:
+    return f"<figure>{html}<figcaption><b>{escape(title)}.</b> {escape(caption)}</figcaption></figure>"
+
+
+def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for key, value in config.items():
+        if key not in ("name", "methods"):
+            yield str(key), _flat(value)
+    for entry in _list(config, "methods"):
+        if isinstance(entry, dict):
+            rest = {key: value for key, value in entry.items() if key != "name"}
+            yield f"method {printable(_display_name(entry), LONGEST_NAME)}", _flat(rest)
+
+
+def _machine(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    versions = summary.get("versions")
+    yield "device", str(summary.get("device") or "not recorded")
+    yield "versions", _flat(versions) if versions else "not recorded"
+    yield "client updates per second", _number(summary.get("client_updates_per_s"), "", "compilation apart")
+    yield "samples per second", _number(summary.get("samples_per_s"), "", "compilation apart")
+    yield "compilation", _number(summary.get("compile_s"), " s", "once, not in the rates above")
+    yield "whole run", _number(summary.get("wall_s"), " s", "wall clock")
+
+
+def _number(value: Any, unit: str, remark: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "not recorded"
+    return f"{value:,.0f}{unit} ({remark})" if abs(value) >= 100 else f"{value:.3g}{unit} ({remark})"
+
+
+def _definitions(pairs: Iterable[tuple[str, str]]) -> str:
+    return "<dl>" + "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in pairs) + "</dl>"
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(_pair(key, entry) for key, entry in value.items())
+    if isinstance(value, list):
+        return "[" + ", ".join(_flat(entry) for entry in value) + "]"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _pair(key: Any, value: Any) -> str:
+    if key in ("name", "scheme", "recipe") and isinstance(value, str):
+        return value
+    return f"{key} ({_flat(value)})" if isinstance(value, dict) else f"{key} {_flat(value)}"
+
+
+def _section(config: Any, key: str) -> Mapping[str, Any]:
+    section = config.get(key) if isinstance(config, dict) else None
+    return section if isinstance(section, dict) else {}
+
+
+def _list(config: Mapping[str, Any], key: str) -> list[Any]:
+    entries = config.get(key)
+    return [entry for entry in entries if isinstance(entry, dict | str | int)] if isinstance(entries, list) else []
+
+
+def _display_name(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        return str(entry)
+    if "recipe" not in entry or entry.get("name"):
+        return str(entry.get("name"))
+    recipe = entry["recipe"]
+    return "+".join(_display_name(part) for part in recipe) if isinstance(recipe, list) else str(recipe)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _stylesheet() -> str:
+    return files("fedjax_bal.report").joinpath("page.css").read_text(encoding="utf-8")
+
+
+def _replace(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,258 @@
+"""The report's figures, each a pure function from numbers to a matplotlib figure.
+
+Methods are told apart by colour (Okabe and Ito's, which colour-blind readers can distinguish), by marker and by dash,
+the same in every figure. Nothing touches pyplot's global state.
+
+References:
+    M. Okabe and K. Ito, Color Universal Design: how to make figures and presentations that are friendly to colorblind
+    people, 2008.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from fedjax_bal.report.statistics import Curve
+from fedjax_bal.report.svg import INK, WIDTH, blank, style
+from fedjax_bal.report.words import printable
+
+COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
+# From a blue that even one sample sets off from the white of none.
+SAMPLES = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
+MOST_NAMED = 20
+MOST_NUMBERED = 10
+MOST_WITH_SPREAD = 6
+
+
+def accuracy_by_round(curves: Sequence[tuple[str, Curve]], target: float | None = None) -> Figure:
+    """Test accuracy against the round: a line per method, a band of one standard deviation over seeds.
+
+    Args:
+        curves: name and curve of each method; accuracies are shares.
+        target: the accuracy to reach, drawn as a line; None for none.
+
+    Returns:
+        The figure.
+
+    >>> flat = Curve(np.array([1, 2]), np.array([0.5, 0.6]), None, None)
+    >>> accuracy_by_round([("fedavg", flat)]).axes[0].get_ylabel()
+    'test accuracy, %'
+    """
+    return _curves(curves, [curve.rounds for _, curve in curves], "round", target)
+
+
+def accuracy_by_traffic(curves: Sequence[tuple[str, Curve]], traffic: Sequence[np.ndarray]) -> Figure:
+    """Test accuracy against all that was sent up and down until then.
+
+    Args:
+        curves: name and curve of each method; accuracies are shares.
+        traffic: for each curve the bytes at its rounds, `Float[E]`.
+
+    Returns:
+        The figure, in MB of 10^6 bytes.
+
+    >>> flat = Curve(np.array([1, 2]), np.array([0.5, 0.6]), None, None)
+    >>> accuracy_by_traffic([("fedavg", flat)], [np.array([1e6, 2e6])]).axes[0].get_xlabel()
+    'traffic up and down, MB'
+    """
+    return _curves(curves, [sent / 1e6 for sent in traffic], "traffic up and down, MB", None)
+
+
+@style()
+def accuracy_by_class(
+    values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]], classes: Sequence[str]
+) -> Figure:
+    """Accuracy of each class: a row of dots per class, or, for many classes, each method's classes in rising order.
+
+    Args:
+        values: name of each method, and mean, low and high of its class accuracies `Float[C]`.
+        classes: C names.
+
+    Returns:
+        The figure.
+
+    >>> accuracy_by_class([("fedavg", (np.array([0.2, 0.9]), None, None))], ["cat", "dog"]).axes[0].get_xlabel()
+    'test accuracy of the class, %'
+    """
+    named = len(classes) <= MOST_NAMED
+    few = len(values) <= MOST_WITH_SPREAD
+    height = 0.7 + len(classes) * (0.17 + (0.055 if few else 0.03) * len(values)) if named else 2.9
+    figure = blank(height + 0.19 * _legend_rows([name for name, _ in values]))
+    axes = figure.add_subplot()
+    for place, (_, (mean, low, high)) in enumerate(values):
+        if named:
+            _class_dots(axes, place, len(values), mean, (low, high) if few else (None, None))
+        else:
+            ranked = 100 * np.sort(mean[~np.isnan(mean)])
+            axes.plot(np.arange(1, len(ranked) + 1), ranked, **_look(place, len(ranked)))
+    if named:
+        axes.set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
+        axes.set_ylim(len(classes) - 0.5, -0.5)
+        axes.set_yticks(np.arange(1, len(classes)) - 0.5, minor=True)
+        axes.grid(False, axis="y")
+        axes.grid(True, axis="y", which="minor")
+        axes.tick_params(axis="y", which="both", length=0)
+        axes.set(xlabel="test accuracy of the class, %", xlim=(-2, 102))
+    else:
+        axes.set(xlabel="rank of the class, from worst to best", ylabel="test accuracy of the class, %", ylim=(-2, 102))
+    _legend(figure, [name for name, _ in values], "none" if named else None)
+    return figure
+
+
+@style()
+def confusion(matrix: np.ndarray, method: str, classes: Sequence[str]) -> Figure:
+    """A confusion matrix: true classes in rows, predicted classes in columns, colour the share of the true class.
+
+    Args:
+        matrix: `Float[C, C]`, shares of each row; nan in the row of a class without test examples.
+        method: its name.
+        classes: C names; up to 20 are written, and up to 10 classes have their numbers in the cells.
+
+    Returns:
+        The figure, in percent.
+
+    >>> confusion(np.eye(2), "fedavg", ["cat", "dog"]).axes[0].get_ylabel()
+    'true class'
+    """
+    figure = blank(4.2)
+    axes = figure.add_subplot()
+    image = axes.imshow(100 * matrix, cmap="Blues", norm=Normalize(0, 100), interpolation="none", aspect="auto")
+    axes.set(xlabel="predicted class", ylabel="true class", title=printable(method, 44))
+    _frame(axes)
+    if len(classes) <= MOST_NAMED:
+        names = [printable(name, 12) for name in classes]
+        axes.set_yticks(range(len(classes)), names)
+        axes.set_xticks(range(len(classes)), names, rotation=55, ha="right", rotation_mode="anchor")
+    else:
+        _count_on(axes, "both")
+    if len(classes) <= MOST_NUMBERED:
+        for (true, given), share in np.ndenumerate(matrix):
+            if share >= 0.005:
+                colour = "white" if share > 0.55 else INK
+                axes.text(given, true, f"{100 * share:.0f}", ha="center", va="center", color=colour, size=9)
+    figure.colorbar(image, ax=axes, label="share of the true class, %", pad=0.02)
+    return figure
+
+
+@style()
+def partition(class_counts: np.ndarray, clients: Sequence[int], classes: Sequence[str]) -> Figure:
+    """Which client has how many samples of which class.
+
+    Args:
+        class_counts: `Int[M, C]`, of the M clients shown.
+        clients: their M numbers.
+        classes: C names; up to 20 are written.
+
+    Returns:
+        The figure: clients in columns, classes in rows, white where there is no sample.
+
+    >>> partition(np.array([[3, 0]]), [0], ["cat", "dog"]).axes[0].get_xlabel()
+    'client'
+    """
+    figure = blank(float(np.clip(0.21 * len(classes) + 1.0, 2.4, 4.4)))
+    axes = figure.add_subplot()
+    counts = np.ma.masked_equal(class_counts.T, 0)
+    norm = Normalize(0, max(int(class_counts.max(initial=0)), 1))
+    image = axes.imshow(counts, cmap=SAMPLES, norm=norm, interpolation="none", aspect="auto")
+    axes.set(xlabel="client", ylabel="class")
+    _frame(axes)
+    if len(classes) <= MOST_NAMED:
+        axes.set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
+    else:
+        _count_on(axes, "y")
+    at = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), 6)).round().astype(int))
+    axes.set_xticks(at, [str(clients[place]) for place in at])
+    bar = figure.colorbar(image, ax=axes, label="samples", pad=0.02)
+    bar.locator = MaxNLocator(5, integer=True)
+    bar.update_ticks()
+    return figure
+
+
+@style()
+def _curves(
+    curves: Sequence[tuple[str, Curve]], positions: Sequence[np.ndarray], label: str, target: float | None
+) -> Figure:
+    names = [name for name, _ in curves]
+    figure = blank(2.9 + 0.19 * _legend_rows(names))
+    axes = figure.add_subplot()
+    for place, ((_, curve), at) in enumerate(zip(curves, positions, strict=True)):
+        look = _look(place, len(at))
+        axes.plot(at, 100 * curve.mean, zorder=3, **look)
+        if curve.low is not None and curve.high is not None:
+            low, high = (100 * np.clip(edge, 0, 1) for edge in (curve.low, curve.high))
+            axes.fill_between(at, low, high, color=look["color"], alpha=0.14, linewidth=0)
+    if target is not None:
+        axes.axhline(100 * target, color="#666666", linewidth=1)
+        axes.annotate(
+            f"target {100 * target:g}%", (1, 100 * target), (-2, 3), xycoords=("axes fraction", "data"),
+            textcoords="offset points", ha="right", color="#555555", size=9,
+        )  # fmt: skip
+    axes.set(xlabel=label, ylabel="test accuracy, %")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=label == "round"))
+    _legend(figure, names)
+    return figure
+
+
+def _look(place: int, points: int = 1) -> dict[str, Any]:
+    every = max(1, points // 8)
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": DASHES[place % len(DASHES)],
+        "markevery": (place * every // 4 % every, every),
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.5,
+    }
+
+
+def _class_dots(
+    axes: Axes, place: int, methods: int, mean: np.ndarray, band: tuple[np.ndarray | None, np.ndarray | None]
+) -> None:
+    low, high = band
+    at = np.arange(len(mean)) + (place + 0.5 - methods / 2) * 0.76 / methods
+    look = {**_look(place), "linestyle": "none"}
+    axes.plot(100 * mean, at, zorder=3, **look)
+    if low is not None and high is not None:
+        axes.hlines(at, 100 * np.clip(low, 0, 1), 100 * np.clip(high, 0, 1), color=look["color"], linewidth=1.1)
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    # Legends fill one column after the other; a letter takes about 5.6 points, what comes before a name about 44.
+    widths = [44 + 5.6 * len(printable(name, 40)) for name in names]
+    for columns in range(min(4, len(names)), 1, -1):
+        if sum(max(column) for column in np.array_split(widths, columns)) <= 72 * WIDTH:
+            return columns
+    return 1
+
+
+def _legend_rows(names: Sequence[str]) -> int:
+    return -(-len(names) // _legend_columns(names))
+
+
+def _legend(figure: Figure, names: Sequence[str], linestyle: str | None = None) -> None:
+    looks = [_look(place) for place in range(len(names))]
+    handles = [Line2D([], [], **(look if linestyle is None else {**look, "linestyle": linestyle})) for look in looks]
+    labels = [printable(name, 40) for name in names]
+    figure.legend(handles, labels, loc="outside lower center", ncols=_legend_columns(names), handlelength=3.2)
+
+
+def _frame(axes: Axes) -> None:
+    axes.grid(False)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+
+
+def _count_on(axes: Axes, which: str) -> None:
+    for axis in (axes.xaxis, axes.yaxis) if which == "both" else (axes.yaxis,):
+        axis.set_major_locator(MaxNLocator(6, integer=True))

@@ -1,0 +1,296 @@
+"""What a set of runs says: means and spreads over seeds, paired differences, curves and class accuracies.
+
+The terminal's table and the report show the same numbers because both take them from here. Nothing is invented: what
+one seed can't tell (a standard deviation, an interval) is None.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+CONFIDENCE = 0.95
+
+
+class Spread(NamedTuple):
+    """A quantity over seeds.
+
+    Attributes:
+        mean: the mean over the seeds that have a value; None where none has.
+        std: the sample standard deviation (divisor n - 1); None for fewer than two seeds.
+        seeds: n, how many seeds have a value.
+    """
+
+    mean: float | None
+    std: float | None
+    seeds: int
+
+
+class Difference(NamedTuple):
+    """A method's final accuracy minus the first method's, paired by seed.
+
+    Attributes:
+        mean: the mean of the differences; None where the two have no seed in common.
+        low: lower end of the two-sided 95% Student t interval for that mean; None for fewer than two pairs.
+        high: its upper end.
+        pairs: how many seeds both methods have.
+    """
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    pairs: int
+
+
+class MethodSummary(NamedTuple):
+    """One row of the comparison. Accuracies are shares in [0, 1].
+
+    Attributes:
+        method: its name.
+        seeds: how many runs it has.
+        final: accuracy after the last round.
+        best: the highest accuracy of a run, itself picked on the test set.
+        last5: the mean accuracy of a run's last five evaluations.
+        rounds_to_target: mean number of rounds to the target accuracy over the seeds that reached it, or None.
+        reached: how many seeds reached it.
+        traffic_bytes: up and down together, mean over seeds, or None.
+        difference: from the first method; None for the first method itself.
+    """
+
+    method: str
+    seeds: int
+    final: Spread
+    best: Spread
+    last5: Spread
+    rounds_to_target: float | None
+    reached: int
+    traffic_bytes: float | None
+    difference: Difference | None
+
+
+class Curve(NamedTuple):
+    """A value over rounds: the mean over seeds and the band of one standard deviation about it.
+
+    Attributes:
+        rounds: `Int[E]`, ascending.
+        mean: `Float[E]`.
+        low: `Float[E]`, mean - standard deviation; None for a single seed.
+        high: `Float[E]`, mean + standard deviation; None for a single seed.
+    """
+
+    rounds: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+
+
+def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
+    """Summarises the runs of each method over seeds and sets it against the first method.
+
+    The runs of one seed share partition, initial weights and absences, so the difference is taken seed by seed: what
+    the seeds have in common cancels, and the interval is narrower than that of two separate means.
+
+    Args:
+        runs: `runs` of a `summary.json`: mappings with method, seed, final_accuracy, best_accuracy, last5_accuracy,
+            rounds_to_target and traffic_bytes; any of the last five may be None.
+
+    Returns:
+        One summary per method, in the order in which the methods first appear.
+
+    Raises:
+        ValueError: a method has two runs with the same seed.
+
+    >>> run = {"best_accuracy": 0.8, "last5_accuracy": 0.7, "rounds_to_target": None, "traffic_bytes": 10}
+    >>> a, b = compare([{"method": m, "seed": 0, "final_accuracy": x, **run} for m, x in (("a", 0.5), ("b", 0.75))])
+    >>> b.difference
+    Difference(mean=0.25, low=None, high=None, pairs=1)
+    """
+    _refuse_repeats(runs)
+    methods = list(dict.fromkeys(run["method"] for run in runs))
+    grouped = {method: [run for run in runs if run["method"] == method] for method in methods}
+    return [_summarise(method, grouped[method], grouped[methods[0]]) for method in methods]
+
+
+def spread(values: Sequence[float | None]) -> Spread:
+    """Mean and sample standard deviation of the values that are defined.
+
+    Args:
+        values: one number or None per seed.
+
+    Returns:
+        The spread; mean None without a value, std None with fewer than two.
+
+    >>> spread([1.0, 3.0, None])
+    Spread(mean=2.0, std=1.4142135623730951, seeds=2)
+    """
+    known = np.array([value for value in values if value is not None], dtype=float)
+    mean = float(known.mean()) if known.size else None
+    std = float(known.std(ddof=1)) if known.size > 1 else None
+    return Spread(mean, std, known.size)
+
+
+def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
+    r"""Mean of `ours - theirs` over common seeds, with its two-sided 95% Student t interval.
+
+    With n differences of mean d and sample standard deviation s the interval is
+    $d \pm t_{0.975, n-1}\, s / \sqrt{n}$.
+
+    Args:
+        ours: value per seed.
+        theirs: value per seed of what it is set against.
+
+    Returns:
+        The difference; the interval is None for fewer than two pairs.
+
+    >>> paired_difference({0: 0.5, 1: 0.75}, {1: 0.5, 2: 0.1})
+    Difference(mean=0.25, low=None, high=None, pairs=1)
+    """
+    common = sorted(ours.keys() & theirs.keys())
+    mean, std, pairs = spread([ours[seed] - theirs[seed] for seed in common])
+    if mean is None or std is None:
+        return Difference(mean, None, None, pairs)
+    # Imported late: scipy.stats takes longer to import than all else that a command without statistics needs.
+    from scipy.stats import t
+
+    half_width = float(t.ppf((1 + CONFIDENCE) / 2, pairs - 1)) * std / pairs**0.5
+    return Difference(mean, mean - half_width, mean + half_width, pairs)
+
+
+def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
+    """A metric of one method against the round, over its seeds.
+
+    Only rounds at which every seed of the method has the value count: a mean over other seeds from one round to the
+    next would jump for no reason but that, and a mean over the runs that survived would flatter a method that diverges.
+
+    Args:
+        lines: lines of a `metrics.jsonl`.
+        method: its name.
+        value: the key of the metric, such as "test_accuracy".
+
+    Returns:
+        The curve; empty where there is no such round.
+
+    >>> lines = [{"method": "a", "seed": s, "round": r, "test_loss": s + r} for s in (0, 2) for r in (1, 2)]
+    >>> curve(lines, "a", "test_loss").mean
+    array([2., 3.])
+    """
+    runs: dict[int, dict[int, float]] = {}
+    for line in lines:
+        if line["method"] == method:
+            values = runs.setdefault(line["seed"], {})
+            if line.get(value) is not None:
+                values[line["round"]] = line[value]
+    common = sorted(set.intersection(*map(set, runs.values()))) if runs else []
+    table = np.array([[values[at] for at in common] for values in runs.values()], dtype=float)
+    return Curve(np.array(common, dtype=int), *_band(table.reshape(len(runs), len(common))))
+
+
+def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Adds `traffic_bytes` to every line: what the run has sent up and down until then.
+
+    Args:
+        lines: lines of a `metrics.jsonl`; `bytes_up` and `bytes_down` are of the rounds since the line before.
+
+    Returns:
+        Copies of the lines, by run and round; from a line without a count on, the sum is None.
+
+    >>> lines = [{"method": "a", "seed": 0, "round": r, "bytes_up": 2, "bytes_down": 3} for r in (1, 2)]
+    >>> [line["traffic_bytes"] for line in cumulate_traffic(lines)]
+    [5, 10]
+    """
+    totals: dict[tuple[str, int], float | None] = {}
+    result = []
+    for line in sorted(lines, key=lambda line: line["round"]):
+        run = (line["method"], line["seed"])
+        parts = (totals.get(run, 0), line.get("bytes_up"), line.get("bytes_down"))
+        known = [part for part in parts if part is not None]
+        totals[run] = sum(known) if len(known) == len(parts) else None
+        result.append({**line, "traffic_bytes": totals[run]})
+    return result
+
+
+def class_accuracies(
+    lines: Sequence[Mapping[str, Any]], method: str
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None] | None:
+    """Accuracy of each class at the last evaluation of each run: mean over seeds, and one standard deviation about it.
+
+    Args:
+        lines: lines of a `metrics.jsonl`.
+        method: its name.
+
+    Returns:
+        mean, low, high, each `Float[C]`, nan for a class without a value in some run; low and high are None for a
+        single seed. None where the method has no class accuracies.
+
+    >>> lines = [{"method": "a", "seed": 0, "round": r, "per_class_accuracy": [r / 4, None]} for r in (1, 2)]
+    >>> class_accuracies(lines, "a")
+    (array([0.5, nan]), None, None)
+    """
+    last = {line["seed"]: line for line in sorted(lines, key=lambda line: line["round"]) if line["method"] == method}
+    rows = [line.get("per_class_accuracy") for line in last.values()]
+    table = np.array([row for row in rows if row is not None], dtype=float)
+    return _band(table) if table.size else None
+
+
+def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
+    """Confusion matrix of a method with the test answers of all its seeds together.
+
+    Args:
+        runs: `runs` of a `summary.json`.
+        method: its name.
+
+    Returns:
+        `Float[C, C]`: the share of each true class (row) that was predicted as each class (column); nan in the row of
+        a class that the test set lacks. None where no run has a matrix.
+
+    >>> pooled_confusion([{"method": "a", "confusion_matrix": [[3, 1], [0, 0]]}], "a")
+    array([[0.75, 0.25],
+           [ nan,  nan]])
+    """
+    matrices = [run.get("confusion_matrix") for run in runs if run["method"] == method]
+    known = [np.array(matrix, dtype=float) for matrix in matrices if matrix is not None]
+    if not known:
+        return None
+    total = np.sum(known, axis=0)
+    counts = total.sum(axis=1, keepdims=True)
+    return np.divide(total, counts, out=np.full_like(total, np.nan), where=counts > 0)
+
+
+def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[str, Any]]) -> MethodSummary:
+    reached = spread([run["rounds_to_target"] for run in runs])
+    same = runs[0]["method"] == first[0]["method"]
+    return MethodSummary(
+        method=method,
+        seeds=len(runs),
+        final=spread([run["final_accuracy"] for run in runs]),
+        best=spread([run["best_accuracy"] for run in runs]),
+        last5=spread([run["last5_accuracy"] for run in runs]),
+        rounds_to_target=reached.mean,
+        reached=reached.seeds,
+        traffic_bytes=spread([run["traffic_bytes"] for run in runs]).mean,
+        difference=None if same else paired_difference(_final_by_seed(runs), _final_by_seed(first)),
+    )
+
+
+def _final_by_seed(runs: list[Mapping[str, Any]]) -> dict[int, float]:
+    return {run["seed"]: run["final_accuracy"] for run in runs if run["final_accuracy"] is not None}
+
+
+def _band(table: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    if len(table) == 0:
+        return np.zeros(0), None, None
+    mean = table.mean(axis=0)
+    if len(table) == 1:
+        return mean, None, None
+    std = table.std(axis=0, ddof=1)
+    return mean, mean - std, mean + std
+
+
+def _refuse_repeats(runs: Sequence[Mapping[str, Any]]) -> None:
+    for (method, seed), times in Counter((run["method"], run["seed"]) for run in runs).items():
+        if times > 1:
+            raise ValueError(
+                f"runs: received {times} runs of method {method!r} with seed {seed}; "
+                "each pair of method and seed may stand there once; leave all but one out"
+            )

@@ -1,0 +1,110 @@
+import json
+
+import pytest
+
+from fedjax_bal.report.folder import ReportError, read
+
+
+@pytest.fixture
+def folder(make_run, tmp_path):
+    return make_run(tmp_path / "run", rounds=3, classes=3, clients=2)
+
+
+def edit(path, change):
+    summary = json.loads(path.read_text())
+    change(summary)
+    path.write_text(json.dumps(summary))
+
+
+def test_reads_what_was_written(folder):
+    run = read(folder)
+    assert len(run.lines) == 2 * 3 * 3
+    assert run.config["model"] == {"name": "rebafl_fmnist"}
+    assert run.config_text == (folder / "config.yaml").read_text()
+
+
+def test_a_line_cut_off_is_ignored_and_a_whole_one_without_newline_counts(folder):
+    path = folder / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + '{"method": "fedavg", "é'.encode()[:-1])
+    assert len(read(folder).lines) == 18
+    path.write_bytes(whole.rstrip(b"\n"))
+    assert len(read(folder).lines) == 18
+
+
+def test_of_a_repeated_round_the_later_line_counts(folder):
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"method": "fedavg", "seed": 0, "round": 1, "test_accuracy": 0.125}) + "\n")
+    lines = [line for line in read(folder).lines if (line["method"], line["seed"], line["round"]) == ("fedavg", 0, 1)]
+    assert [line["test_accuracy"] for line in lines] == [0.125]
+
+
+def test_not_a_number_is_read_as_undefined(folder):
+    path = folder / "metrics.jsonl"
+    path.write_text('{"method": "a", "seed": 0, "round": 1, "test_accuracy": NaN, "train_loss": Infinity}\n')
+    assert read(folder).lines == [{"method": "a", "seed": 0, "round": 1, "test_accuracy": None, "train_loss": None}]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "summary.json"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(ReportError, match=rf"{name}: can't be read \(No such file.*fedjax-bal run"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("config.yaml", b"a: 1\nb: [", r"config.yaml, line \d: expected YAML"),
+        ("config.yaml", b"- 1\n", "line 1: expected a mapping"),
+        ("config.yaml", b"a: &x [*x]\n", r"line 1: expected YAML without aliases; received \*x"),
+        ("config.yaml", b"[" * 100_000, "line 1: expected YAML nested at most 20 deep"),
+        ("config.yaml", b"a: 1\nb: \xff\n", "line 2: expected UTF-8 text; received the byte 0xff"),
+        ("summary.json", b'{\n"a": 1,\n}', "summary.json, line 3: expected JSON"),
+        ("summary.json", b"[]", "expected the line: an object; received"),
+        ("summary.json", b"{}", "finished: a value of type bool; received None"),
+        ("summary.json", b"[" * 100_000, "line 1: expected JSON"),
+        ("metrics.jsonl", b'\n{"method": "a"}\n', "metrics.jsonl, line 2: expected seed: a value of type int"),
+        ("metrics.jsonl", b"{}}\n{}\n", "line 1: expected JSON; received Extra data at column 3"),
+        ("metrics.jsonl", b'{"method": "a", "seed": true, "round": 1}\n', "seed: a value of type int; received True"),
+        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "bytes_up": 1e999}\n', "bytes_up: a number"),
+        (
+            "metrics.jsonl",
+            b'{"method": "a", "seed": 0, "round": 1, "per_class_accuracy": [1, 2]}\n',
+            r"per_class_accuracy: a list of 3 of a number .* received \[1, 2\]",
+        ),
+        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "test_accuracy": "1"}\n', "received '1'"),
+    ],
+)
+def test_damage_is_named_with_file_line_and_what_was_expected(folder, name, content, expected):
+    (folder / name).write_bytes(content)
+    with pytest.raises(ReportError, match=expected):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda s: s["runs"][1].pop("method"), r"runs\[1\].method: a value of type str"),
+        (lambda s: s["runs"][0].update(final_accuracy="x"), r"runs\[0\].final_accuracy: a number"),
+        (lambda s: s["runs"][0].update(confusion_matrix=[[1, 2, 3]]), "confusion_matrix: a list of 3 of a list of 3"),
+        (lambda s: s["partitions"][0]["class_counts"][0].__setitem__(1, None), r"partitions\[0\].class_counts"),
+        (lambda s: s["partitions"][0]["shown"].pop(), r"class_counts: a list of 1 of"),
+        (lambda s: s.update(target_accuracy=[]), r"target_accuracy: a number"),
+        (lambda s: s["runs"].append(3), r"runs\[6\]: an object; received 3"),
+    ],
+)
+def test_a_summary_that_does_not_fit_is_refused(folder, change, expected):
+    edit(folder / "summary.json", change)
+    with pytest.raises(ReportError, match=expected):
+        read(folder)
+
+
+def test_a_run_without_an_evaluation_has_no_matrix(folder):
+    edit(folder / "summary.json", lambda s: s["runs"][0].update(confusion_matrix=[], final_accuracy=None))
+    assert read(folder).summary["runs"][0]["confusion_matrix"] is None
+
+
+def test_a_report_error_is_a_value_error(tmp_path):
+    with pytest.raises(ValueError, match="no such folder; give the folder that a run wrote"):
+        read(tmp_path / "nowhere")
