@@ -1,0 +1,226 @@
+"""The command line: `fedjax-bal run`, `report` and `list`."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Federated-learning simulation for class imbalance and label skew.",
+)
+_BAD_INPUT = 2
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """The console script's entry point."""
+    app()
+
+
+@app.command()
+def run(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [KEY=VALUE ...]",
+            help="A YAML file (none: the built-in quickstart), then changes such as training.rounds=30 or seeds=[0].",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/NAME.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data set's own files are.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over in a folder of the same configuration.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
+) -> None:
+    """Run a comparison; the same command again goes on where it stopped."""
+    from fedjax_bal.config import load_config
+
+    with _messages():
+        paths, overrides = _split(arguments or [])
+        config = load_config(paths[0] if paths else None, overrides)
+        folder = out or Path("runs") / config.name
+        _compare(config, folder, data_dir, fresh=fresh, plain=plain)
+
+
+@app.command()
+def report(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")]) -> None:
+    """Write report.html of run folders anew."""
+    from fedjax_bal.report import build
+
+    with _messages():
+        for folder in folders:
+            typer.echo(f"report: {build(folder)}")
+
+
+@app.command("list")
+def list_names(
+    what: Annotated[str, typer.Argument(metavar="recipes|models|partitions|datasets", help="What to list.")],
+) -> None:
+    """List what a configuration can name."""
+    listings: dict[str, Callable[[], dict[str, str]]] = {
+        "recipes": _recipes,
+        "models": _models,
+        "partitions": _partitions,
+        "datasets": _datasets,
+    }
+    with _messages():
+        if what not in listings:
+            raise ValueError(f"list: received {what!r}; allowed: {', '.join(listings)}")
+        table = Table.grid(padding=(0, 3))
+        for name, text in listings[what]().items():
+            table.add_row(f"[bold]{escape(name)}[/bold]", escape(text))
+        Console().print(table)
+
+
+def _compare(config: Any, path: Path, data_dir: Path | None, *, fresh: bool, plain: bool) -> None:
+    from fedjax_bal import progress
+    from fedjax_bal.experiment.folder import RunFolder
+
+    folder = RunFolder(path)
+    with folder.claimed(config), _interruptible() as asked:
+        console = Console()
+        display = progress.PlainProgress(console) if plain else progress.choose(console)
+        try:
+            summary = _work(config, folder, display, data_dir, fresh, asked)
+        finally:
+            display.stop()
+        _conclude(folder.path, summary, console)
+
+
+def _work(
+    config: Any, folder: Any, display: Any, data_dir: Path | None, fresh: bool, asked: Callable[[], bool]
+) -> dict[str, Any]:
+    _keep_compiled_programs(display)
+    from fedjax_bal.experiment.runner import Runner, Stopped
+
+    place = None if data_dir is None else str(data_dir)
+    try:
+        return Runner(config, folder, display, data_dir=place, fresh=fresh, should_stop=asked).run()
+    except Stopped:
+        display.stop()
+        typer.echo(f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
+    from fedjax_bal.report import build, compare
+    from fedjax_bal.report.words import table, verdict
+
+    summaries = compare(summary["runs"])
+    text = table(summaries, summary["target_accuracy"], short=True)
+    grid = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1))
+    for index, name in enumerate(text.headings):
+        grid.add_column(escape(name), justify="right" if index else "left", overflow="fold", no_wrap=index > 0)
+    for cells in text.rows:
+        grid.add_row(*map(escape, cells))
+    console.print(grid)
+    console.print(escape(verdict(summaries)))
+    typer.echo(f"report: {build(path)}")
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    paths = [argument for argument in arguments if "=" not in argument]
+    if len(paths) > 1:
+        raise ValueError(
+            f"command line: received {len(paths)} files ({', '.join(paths)}); give one configuration, "
+            "and changes to it as key=value"
+        )
+    return paths, [argument for argument in arguments if "=" in argument]
+
+
+@contextlib.contextmanager
+def _messages() -> Iterator[None]:
+    """Turns what a user can cause into a message and an exit code, without a traceback."""
+    from fedjax_bal.engine.errors import DivergenceError
+
+    try:
+        yield
+    except ValueError as error:
+        _fail(str(error), _BAD_INPUT)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{(error.strerror or str(error)).lower()}; what was saved before is kept", _BAD_INPUT)
+    except DivergenceError as error:
+        _fail(f"{error}. The last checkpoint is kept", 1)
+    except KeyboardInterrupt:
+        _fail("stopped at once; the same command again goes on from the last checkpoint", _INTERRUPTED)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"fedjax-bal: {message}", err=True)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C asks for a stop at the next safe place, the second one stops at once."""
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nfinishing these rounds, then saving; Ctrl-C again stops at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _keep_compiled_programs(display: Any) -> None:
+    """Lets XLA keep compiled programs in the user's cache folder, so that the next run starts at once."""
+    import jax
+
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(home) / "fedjax_bal" / "xla"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        display.note(f"compiled programs are not kept: {folder} can't be written ({error.strerror})")
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    return (function.__doc__ or "").strip().splitlines()[0]
+
+
+def _recipes() -> dict[str, str]:
+    from fedjax_bal.recipes import RECIPES
+
+    return {name: _first_line(function) for name, function in RECIPES.items()}
+
+
+def _models() -> dict[str, str]:
+    from fedjax_bal.models import MODELS
+
+    return dict(MODELS)
+
+
+def _partitions() -> dict[str, str]:
+    from fedjax_bal.data import partition
+
+    return {name: _first_line(function) for name, function in partition.SCHEMES.items()}
+
+
+def _datasets() -> dict[str, str]:
+    from fedjax_bal.data import DATASETS
+
+    return {name: info.description for name, info in DATASETS.items()}

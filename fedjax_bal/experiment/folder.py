@@ -1,0 +1,168 @@
+"""The run folder: what is in it, whom it belongs to, and how it is written."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_bal.config import Config, ConfigError, differences, load_config, resolved_yaml
+from fedjax_bal.engine.checkpoint import write_atomically
+
+_OWN_FILES = ("config.yaml", "metrics.jsonl", "summary.json", "report.html")
+_OWN_FOLDERS = ("checkpoints", "plots")
+_LOCK = ".lock"
+
+
+class FolderError(ValueError):
+    """A run folder that can't be used; the message says why, and what to do."""
+
+
+class RunFolder:
+    """One run's files.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def claimed(self, config: Config) -> Iterator[None]:
+        """Checks that the folder is this configuration's or free, and keeps other processes out of it.
+
+        Args:
+            config: the configuration.
+
+        Raises:
+            FolderError: it can't be written, is in use, or holds something else.
+        """
+        with _writable(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = open(self.path / _LOCK, "w")  # noqa: SIM115 - held for as long as the run lasts
+        with lock:
+            self._lock(lock)
+            try:
+                self._check_owner(config)
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    (self.path / _LOCK).unlink()
+
+    def begin(self, config: Config, *, fresh: bool) -> None:
+        """Writes down whose folder this is; call it once all that can be wrong has been checked.
+
+        Args:
+            config: the configuration.
+            fresh: remove what an earlier run of the same configuration left.
+
+        Raises:
+            FolderError: it can't be written.
+        """
+        with _writable(self.path):
+            if fresh:
+                self._clear()
+            write_atomically(self.path / "config.yaml", resolved_yaml(config).encode())
+            (self.path / "checkpoints").mkdir(exist_ok=True)
+
+    def checkpoints(self, method: int, seed: int) -> Path:
+        """Where the checkpoints of one run are."""
+        return self.path / "checkpoints" / f"method-{method}-seed-{seed}"
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, without one that a kill cut off."""
+        try:
+            text = (self.path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return []
+        return list(_whole_lines(text))
+
+    def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Replaces metrics.jsonl."""
+        write_atomically(self.path / "metrics.jsonl", "".join(map(_line, lines)).encode())
+
+    def append_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Adds lines to metrics.jsonl, on disk before it returns."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as stream:
+            stream.writelines(map(_line, lines))
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def read_summary(self) -> dict[str, Any]:
+        """The summary of an earlier session; empty where there is none or it is damaged."""
+        try:
+            summary = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return summary if isinstance(summary, dict) else {}
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Replaces summary.json."""
+        write_atomically(self.path / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
+
+    def _lock(self, stream: Any) -> None:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderError(
+                f"{self.path}: another process is running in this folder; wait for it, or choose another with --out"
+            ) from None
+
+    def _check_owner(self, config: Config) -> None:
+        there = sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
+        if not there or (len(there) == 1 and there[0].endswith(".part")):
+            return
+        if "config.yaml" not in there:
+            raise FolderError(
+                f"{self.path}: is not empty and not a run folder (it holds {there[0]}); choose another with --out"
+            )
+        try:
+            here = load_config(self.path / "config.yaml")
+        except ConfigError as error:
+            raise FolderError(
+                f"{self.path}: its config.yaml can't be read, so nothing in it is touched; choose another with --out "
+                f"({error})"
+            ) from error
+        differing = differences(here, config)
+        if differing:
+            listed = "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
+            raise FolderError(
+                f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
+                f"--out, or ask for the same configuration. They differ in\n  {listed}"
+            )
+
+    def _clear(self) -> None:
+        for name in _OWN_FILES:
+            (self.path / name).unlink(missing_ok=True)
+        for name in _OWN_FOLDERS:
+            for entry in sorted((self.path / name).rglob("*"), reverse=True):
+                entry.rmdir() if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+@contextlib.contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise FolderError(
+            f"{path}: the output folder can't be written ({reason}); choose another with --out"
+        ) from error
+
+
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(values) + "\n"
+
+
+def _whole_lines(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.split("\n")[:-1]:
+        try:
+            values = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(values, dict) or not {"method", "seed", "round"} <= set(values):
+            return
+        yield values

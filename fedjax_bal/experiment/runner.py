@@ -1,0 +1,274 @@
+"""Runs a comparison: every method with every seed, saved as it goes, resumed where it stopped."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_bal._version import __version__
+from fedjax_bal.config import Config
+from fedjax_bal.engine import checkpoint
+from fedjax_bal.engine.simulation import Progress, Simulation
+from fedjax_bal.experiment.folder import RunFolder
+from fedjax_bal.experiment.setup import Comparison, set_up
+from fedjax_bal.metrics import summarise
+from fedjax_bal.progress import Progress as Display
+
+_HEAT_MAP_CLIENTS = 200  # more rows than that can't be told apart on a page
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
+    """The run was asked to stop, and has saved all that it needs to go on."""
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds."""
+
+    progress: Progress
+    confusion: Any
+
+
+class Cost(NamedTuple):
+    """What the work of a folder has cost so far, over all sessions."""
+
+    compile_s: float = 0.0
+    train_s: float = 0.0
+    client_updates: int = 0
+    samples: int = 0
+
+
+class Runner:
+    """Carries a comparison through, session by session.
+
+    Args:
+        config: the configuration.
+        folder: its run folder, already claimed.
+        display: what the user sees.
+        data_dir: the folder with the data set's files, where it isn't embedded.
+        fresh: start over, whatever is there.
+        should_stop: asked between dispatches; True ends the session with `Stopped`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        display: Display,
+        *,
+        data_dir: str | None = None,
+        fresh: bool = False,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.folder, self.display, self.should_stop = folder, display, should_stop
+        self.comparison: Comparison = set_up(config, data_dir)
+        folder.begin(config, fresh=fresh)
+        self.config = config
+        self.runs = [(index, seed) for seed in config.seeds for index in range(len(config.methods))]
+        self.began = time.perf_counter()
+        self.before = folder.read_summary()
+        self.cost = Cost(**{key: self.before.get("cost", {}).get(key, 0) for key in Cost._fields})
+        self.lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self.confusions: dict[tuple[str, int], Any] = {}
+
+    def run(self) -> dict[str, Any]:
+        """Does what is left to do.
+
+        Returns:
+            The summary, which is also on disk.
+
+        Raises:
+            Stopped: `should_stop` said so.
+            DivergenceError: a client's parameters stopped being finite; the last checkpoint stays.
+        """
+        starts = self._resume()
+        self.display.start(
+            [method.name for method in self.config.methods],
+            self.config.seeds,
+            {method.name: method.training.rounds for method in self.comparison.methods},
+            self.folder.path,
+        )
+        try:
+            for run in self.runs:
+                self._run(run, starts[run])
+        finally:
+            self._write_summary()
+        self.folder.write_metrics(self._all_lines())
+        return self._write_summary()
+
+    def _resume(self) -> dict[tuple[int, int], Saved | None]:
+        found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for line in self.folder.read_metrics():
+            found.setdefault((line["method"], line["seed"]), []).append(line)
+        starts = {}
+        for run in self.runs:
+            name = self._name(run)
+            saved = self._load(run)
+            done = saved.progress.round if saved else 0
+            self.lines[name] = [line for line in found.get(name, []) if line["round"] <= done]
+            if [line["round"] for line in self.lines[name]] != self._evaluated(run[0], done):
+                self.display.note(f"warning: metrics.jsonl lacks rounds of {name[0]}, seed {name[1]}; starting it anew")
+                self.lines[name], saved = [], None
+            starts[run] = saved
+        self.folder.write_metrics(self._all_lines())
+        return starts
+
+    def _evaluated(self, method: int, done: int) -> list[int]:
+        simulation = self.comparison.simulations[method]
+        every, last = simulation.evaluate_every, simulation.rounds
+        return [round for round in range(1, done + 1) if round % every == 0 or round == last]
+
+    def _load(self, run: tuple[int, int]) -> Saved | None:
+        template = self._template(run[0])
+        for file in checkpoint.generations(self.folder.checkpoints(*run)):
+            try:
+                saved = checkpoint.load(file, template)
+                progress = saved.progress._replace(round=int(saved.progress.round))
+                return saved._replace(progress=progress)
+            except checkpoint.CheckpointError as error:
+                self.display.note(f"warning: {error}; going on from the checkpoint before it")
+        return None
+
+    def _template(self, method: int) -> Saved:
+        classes = self.comparison.simulations[method].setting.model.num_classes
+        return Saved(self.comparison.simulations[method].state_shapes(), np.zeros((classes, classes), np.int64))
+
+    def _run(self, run: tuple[int, int], saved: Saved | None) -> None:
+        method, seed = run
+        simulation, name = self.comparison.simulations[method], self._name(run)
+        if saved is None:
+            saved = Saved(simulation.init(seed), self._template(method).confusion)
+        self.confusions[name] = saved.confusion
+        if saved.progress.round >= simulation.rounds:
+            self._show(run, simulation.rounds, 0.0)
+            return
+        if saved.progress.round:
+            self.display.note(f"{name[0]}, seed {seed}: going on after round {saved.progress.round}")
+        self._compile(method)
+        unsaved = 0
+        while saved.progress.round < simulation.rounds:
+            before = saved.progress.round
+            saved = self._advance(run, simulation, saved)
+            unsaved += saved.progress.round - before
+            stopping = self.should_stop()
+            every = self.comparison.methods[method].execution.checkpoint_every
+            if stopping or unsaved >= every or saved.progress.round >= simulation.rounds:
+                checkpoint.save(self.folder.checkpoints(*run), saved.progress.round, jax.device_get(saved))
+                unsaved = 0
+            if stopping:
+                raise Stopped
+
+    def _compile(self, method: int) -> None:
+        simulation = self.comparison.simulations[method]
+        if not simulation.compile_s:
+            self.display.compiling(self.config.methods[method].name)
+            seconds = simulation.compile()
+            self.cost = self.cost._replace(compile_s=self.cost.compile_s + seconds)
+
+    def _advance(self, run: tuple[int, int], simulation: Simulation, saved: Saved) -> Saved:
+        name = self._name(run)
+        began = time.perf_counter()
+        advance = simulation.advance(run[1], saved.progress)
+        seconds = time.perf_counter() - began
+        earlier = self.lines[name][-1]["wall_s"] if self.lines[name] else 0.0
+        named = [
+            {"method": name[0], "seed": name[1], **record, "wall_s": round(earlier + seconds, 3)}
+            for record in advance.records
+        ]
+        self.folder.append_metrics(named)
+        self.lines[name] += named
+        self.cost = Cost(
+            self.cost.compile_s,
+            self.cost.train_s + seconds,
+            self.cost.client_updates + advance.client_updates,
+            self.cost.samples + advance.samples,
+        )
+        saved = Saved(advance.progress, saved.confusion if advance.confusion is None else advance.confusion)
+        self.confusions[name] = saved.confusion
+        self._show(run, advance.progress.round, advance.client_updates / seconds)
+        return saved
+
+    def _show(self, run: tuple[int, int], round: int, pace: float) -> None:
+        name = self._name(run)
+        accuracy = self.lines[name][-1]["test_accuracy"] if self.lines[name] else None
+        self.display.advance(name[0], name[1], round, accuracy, pace)
+
+    def _name(self, run: tuple[int, int]) -> tuple[str, int]:
+        return self.config.methods[run[0]].name, run[1]
+
+    def _all_lines(self) -> list[dict[str, Any]]:
+        return [line for run in self.runs for line in self.lines.get(self._name(run), [])]
+
+    def _write_summary(self) -> dict[str, Any]:
+        runs = [self._summarise(run) for run in self.runs if self.lines.get(self._name(run))]
+        wanted = {method.name: method.training.rounds for method in self.comparison.methods}
+        done = sum(run["rounds"] == wanted[run["method"]] for run in runs)
+        summary = {
+            "name": self.config.name,
+            "finished": done == len(self.runs),
+            "device": _device(),
+            "versions": _versions(),
+            "compile_s": round(self.cost.compile_s, 3),
+            "wall_s": round(self.before.get("wall_s", 0.0) + time.perf_counter() - self.began, 3),
+            "client_updates_per_s": _rate(self.cost.client_updates, self.cost.train_s),
+            "samples_per_s": _rate(self.cost.samples, self.cost.train_s),
+            "cost": self.cost._asdict(),
+            "target_accuracy": self.config.evaluation.target_accuracy,
+            "class_names": list(self.comparison.dataset.class_names),
+            "partitions": self._partitions(),
+            "runs": runs,
+        }
+        self.folder.write_summary(summary)
+        return summary
+
+    def _summarise(self, run: tuple[int, int]) -> dict[str, Any]:
+        lines = self.lines[self._name(run)]
+        target = self.comparison.methods[run[0]].evaluation.target_accuracy
+        return {
+            "method": lines[0]["method"],
+            "seed": lines[0]["seed"],
+            "rounds": lines[-1]["round"],
+            **summarise([line["test_accuracy"] for line in lines], [line["round"] for line in lines], target),
+            "traffic_bytes": sum(line["bytes_up"] + line["bytes_down"] for line in lines),
+            "confusion_matrix": np.asarray(self.confusions[self._name(run)]).tolist(),
+        }
+
+    def _partitions(self) -> list[dict[str, Any]]:
+        shared: dict[int, dict[str, Any]] = {}
+        for method, simulation in zip(self.config.methods, self.comparison.simulations, strict=True):
+            federation = simulation.federation
+            clients = federation.num_clients
+            shown = np.unique(np.linspace(0, clients - 1, min(clients, _HEAT_MAP_CLIENTS)).astype(int))
+            entry = {
+                "methods": [],
+                "clients": clients,
+                "shown": shown.tolist(),
+                "class_counts": np.asarray(federation.class_counts)[shown].tolist(),
+            }
+            shared.setdefault(id(federation), entry)["methods"].append(method.name)
+        return list(shared.values())
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return round(count / seconds, 3) if seconds > 0 else None
+
+
+def _device() -> str:
+    device = jax.devices()[0]
+    return f"{jax.device_count()} x {device.device_kind} ({device.platform})"
+
+
+def _versions() -> dict[str, str]:
+    import flax
+    import jaxlib
+    import optax
+
+    return {
+        "fedjax_bal": __version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "flax": flax.__version__,
+        "optax": optax.__version__,
+        "numpy": np.__version__,
+    }

@@ -1,0 +1,142 @@
+"""From a configuration to simulations that are ready to run."""
+
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_bal import data, models, recipes
+from fedjax_bal.config import Config, MethodConfig
+from fedjax_bal.engine.simulation import Simulation
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.selection import AVAILABILITY, DELIVERY, SELECTORS
+from fedjax_bal.simulation import build
+from fedjax_bal.types import Dataset, Federation, Model
+
+
+class SetupError(ValueError):
+    """A configuration whose values are fine one by one, but can't be carried out; the message says where and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """All methods of a configuration, ready to run.
+
+    Attributes:
+        config: the configuration.
+        methods: each method's own configuration.
+        simulations: each method's simulation.
+        dataset: the first method's data set.
+    """
+
+    config: Config
+    methods: tuple[MethodConfig, ...]
+    simulations: tuple[Simulation, ...]
+    dataset: Dataset
+
+
+class _Workshop:
+    """Builds what methods share only once."""
+
+    def __init__(self, data_dir: str | None) -> None:
+        self.data_dir = data_dir
+        self.made: dict[str, Any] = {}
+
+    def once(self, kind: str, make: Any, *sections: Any) -> Any:
+        key = json.dumps([kind, *(section.model_dump(mode="json") for section in sections)], sort_keys=True)
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    def dataset(self, config: MethodConfig) -> Dataset:
+        return self.once("dataset", lambda: data.load(config.dataset.name, self.data_dir), config.dataset)
+
+    def federation(self, config: MethodConfig) -> Federation:
+        return self.once("federation", lambda: self._federate(config), config.dataset, config.partition)
+
+    def model(self, config: MethodConfig) -> Model:
+        return self.once("model", lambda: self._build_model(config), config.model, config.dataset)
+
+    def _federate(self, config: MethodConfig) -> Federation:
+        dataset, wanted = self.dataset(config), config.partition
+        rng = np.random.default_rng(wanted.seed)
+        split = data.partition.SCHEMES[wanted.scheme]
+        with _explained("partition"):
+            rows = split(rng, dataset.train_labels, wanted.clients, **wanted.parameters)
+        info = data.DATASETS[config.dataset.name]
+        federation = data.federate(
+            dataset.train_images, dataset.train_labels, rows, len(dataset.class_names), mean=info.mean, std=info.std
+        )
+        # Images go to the device once, whatever the number of methods that train on them.
+        return federation._replace(images=jax.device_put(federation.images), labels=jax.device_put(federation.labels))
+
+    def _build_model(self, config: MethodConfig) -> Model:
+        dataset = self.dataset(config)
+        with _explained("model"):
+            return models.build(
+                config.model.name,
+                len(dataset.class_names),
+                dataset.train_images.shape[1:],
+                convolution=config.model.convolution,
+            )
+
+
+class _explained:  # noqa: N801 - reads as a verb
+    """Puts the section's name in front of a message."""
+
+    def __init__(self, section: str) -> None:
+        self.section = section
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, ValueError) and not isinstance(error, SetupError):
+            raise SetupError(f"{self.section}: {error}") from error
+
+
+def set_up(config: Config, data_dir: str | None = None) -> Comparison:
+    """Loads data, partitions it and builds a simulation for every method.
+
+    Args:
+        config: the configuration.
+        data_dir: the folder with the data set's files, where it isn't embedded.
+
+    Returns:
+        The comparison; nothing is compiled yet.
+
+    Raises:
+        ValueError: data that can't be read, a partition that doesn't exist, or a recipe that doesn't fit its setting.
+    """
+    workshop = _Workshop(data_dir)
+    methods = tuple(config.for_method(index) for index in range(len(config.methods)))
+    simulations = tuple(_simulation(workshop, index, method) for index, method in enumerate(methods))
+    return Comparison(config, methods, simulations, workshop.dataset(methods[0]))
+
+
+def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simulation:
+    training, execution = config.training, config.execution
+    dataset = workshop.dataset(config)
+    federation, model = workshop.federation(config), workshop.model(config)
+    with _explained(f"methods.{index} ({config.name})"):
+        recipe = recipes.combine(*(recipes.RECIPES[spec.name](**spec.hyperparameters) for spec in config.recipes))
+        return build(
+            recipe,
+            model,
+            federation,
+            (dataset.test_images, dataset.test_labels),
+            rounds=training.rounds,
+            local_epochs=training.local_epochs,
+            batch_size=training.batch_size,
+            drop_last=training.drop_last,
+            local_optimizer=optimizer(**training.optimizer.keywords),
+            server_optimizer=optimizer(**training.server_optimizer.keywords),
+            selector=SELECTORS[config.selection.name](config.selection.clients_per_round),
+            availability=AVAILABILITY[config.availability.name](**config.availability.parameters),
+            delivery=DELIVERY[config.delivery.name](**config.delivery.parameters),
+            evaluate_every=config.evaluation.every,
+            rounds_per_dispatch=execution.rounds_per_dispatch,
+            strategy=execution.strategy,
+        )

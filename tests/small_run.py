@@ -1,0 +1,70 @@
+"""A comparison that takes a second or two: a linear-sized network, ten clients, real images."""
+
+import json
+from pathlib import Path
+
+from fedjax_bal.config import Config, load_config
+from fedjax_bal.experiment.folder import RunFolder
+from fedjax_bal.experiment.runner import Runner
+
+TEXT = """
+name: small
+dataset: {name: fashion_mnist_small}
+partition: {scheme: pathological, clients: 10, classes_per_client: 2, samples_per_client: 40, seed: 0}
+model: {name: mlp}
+training: {rounds: 7, local_epochs: 1, batch_size: 20, optimizer: {name: sgd, learning_rate: 0.05}}
+selection: {name: uniform, clients_per_round: 3}
+availability: {name: bernoulli, p: 0.5}
+delivery: {name: bernoulli, p: 0.8}
+evaluation: {every: 2, target_accuracy: 0.3}
+execution: {strategy: auto, rounds_per_dispatch: 2, checkpoint_every: 2}
+methods:
+  - {recipe: fedavg}
+  - {recipe: scaffold, name: control variates}
+seeds: [0, 1]
+"""
+
+
+class Quiet:
+    """A display that remembers notes and shows nothing."""
+
+    def __init__(self):
+        self.notes, self.steps = [], []
+
+    def start(self, methods, seeds, rounds, folder):
+        """Nothing to show."""
+
+    def compiling(self, method):
+        """Nothing to show."""
+
+    def advance(self, method, seed, round, accuracy, clients_per_s):
+        """Keeps where the runs stand."""
+        self.steps.append((method, seed, round))
+
+    def note(self, text):
+        """Keeps the remark."""
+        self.notes.append(text)
+
+    def stop(self):
+        """Nothing to stop."""
+
+
+def config(tmp_path: Path, *overrides: str) -> Config:
+    """The small comparison's configuration."""
+    file = tmp_path / "small.yaml"
+    file.write_text(TEXT)
+    return load_config(file, overrides)
+
+
+def run(path: Path, wanted: Config, *, fresh: bool = False, should_stop=lambda: False) -> Quiet:
+    """One session in a folder; raises what the runner raises."""
+    display, folder = Quiet(), RunFolder(path)
+    with folder.claimed(wanted):
+        Runner(wanted, folder, display, fresh=fresh, should_stop=should_stop).run()
+    return display
+
+
+def metrics(path: Path) -> list[dict]:
+    """The lines of a folder's metrics, without wall times."""
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "wall_s"} for line in lines]

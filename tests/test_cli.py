@@ -1,0 +1,146 @@
+"""The command line: what a user meets when something is wrong, and when the process is killed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+import pytest
+import small_run
+from typer.testing import CliRunner
+
+from fedjax_bal.cli import app
+
+BAD = {
+    "unknown data set": (["dataset.name=fashin_mnist"], ["dataset.name", "'fashin_mnist'", "did you mean"]),
+    "unknown key": (["training.round=3"], ["training.round: unknown key", "did you mean 'rounds'"]),
+    "negative client count": (["partition.clients=-4"], ["partition.clients: received -4", "at least 1"]),
+    "more clients a round than there are": (["selection.clients_per_round=51"], ["51", "50 of partition.clients"]),
+    "nan": (["training.optimizer.learning_rate=nan"], ["learning_rate: received nan", "finite"]),
+    "missing file": (["nowhere.yaml"], ["nowhere.yaml: there is no such file"]),
+    "two files": (["a.yaml", "b.yaml"], ["received 2 files"]),
+    "a partition that does not exist": (["partition.classes_per_client=11"], ["partition:", "11", "10"]),
+    "a model that does not fit": (["model.name=fedavg_cnn", "dataset.name=cifar10"], ["cifar10", "--data-dir"]),
+    "data that is not there": (["dataset.name=mnist", "--data-dir", "."], ["mnist", "train-images-idx3-ubyte"]),
+    "scaffold with momentum": (
+        ["methods=[{recipe: scaffold}]"],
+        ["methods.0 (scaffold)", "momentum", "scaffold_momentum"],
+    ),
+    "a folder that can't be written": (["--out", "/dev/null/run"], ["/dev/null/run", "--out"]),
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory, and no network: data sets can only come from files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    return tmp_path
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gives_one_message_and_exit_code_2(here, name):
+    arguments, fragments = BAD[name]
+    result = invoke("run", *arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    for fragment in fragments:
+        assert fragment in result.output
+    assert not list(here.glob("runs/*/config.yaml"))
+
+
+def test_a_yaml_error_is_placed(here):
+    (here / "bad.yaml").write_text("name: [x\n a: b\n")
+    result = invoke("run", "bad.yaml")
+    assert result.exit_code == 2
+    assert "bad.yaml: line 2" in result.output
+
+
+def test_run_writes_everything_and_says_where(here):
+    (here / "small.yaml").write_text(small_run.TEXT)
+    result = invoke("run", "small.yaml", "seeds=[0]", "--plain")
+    assert result.exit_code == 0, result.output
+    assert "control variates" in result.output
+    folder = here / "runs" / "small"
+    assert "report: runs/small/report.html" in result.output
+    written = {entry.name for entry in folder.iterdir()}
+    assert written == {"config.yaml", "metrics.jsonl", "summary.json", "report.html", "plots", "checkpoints"}
+    HTMLParser().feed((folder / "report.html").read_text())
+
+    (folder / "report.html").unlink()
+    assert invoke("report", folder).exit_code == 0
+    assert (folder / "report.html").exists()
+
+
+def test_a_diverging_run_names_round_and_client_and_keeps_what_it_has(here):
+    (here / "small.yaml").write_text(small_run.TEXT)
+    result = invoke("run", "small.yaml", "training.optimizer.learning_rate=1e30", "--plain")
+    assert result.exit_code == 1
+    assert "learning rate" in result.output
+    assert "round 1" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("what", ["recipes", "models", "partitions", "datasets"])
+def test_list_names_what_a_configuration_can_use(what):
+    result = invoke("list", what)
+    assert result.exit_code == 0
+    wanted = {"recipes": "rebafl", "models": "rebafl_fmnist", "partitions": "dirichlet", "datasets": "cifar10"}
+    assert wanted[what] in result.output
+
+
+def test_unknown_lists_and_folders_are_refused(here):
+    assert "allowed: recipes" in invoke("list", "recipe").output
+    result = invoke("report", "nowhere")
+    assert result.exit_code == 2
+    assert "no such folder" in result.output
+
+
+def start(here):
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "fedjax_bal", "run", "small.yaml", "training.rounds=60", "--plain"]
+    return subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finish(process):
+    """Exit code and output."""
+    output = process.communicate()[0].decode()
+    return process.returncode, output
+
+
+def wait_for_lines(here, process, count):
+    """Waits until the run has written so many lines, or is over."""
+    file = here / "runs" / "small" / "metrics.jsonl"
+    while process.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") >= count):
+        time.sleep(0.02)
+
+
+def test_a_killed_run_goes_on_to_the_same_lines_and_ctrl_c_says_how(tmp_path):
+    folders = [tmp_path / name for name in ("undisturbed", "disturbed")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "small.yaml").write_text(small_run.TEXT)
+    whole, disturbed = folders
+    assert finish(start(whole))[0] == 0
+    for kill, lines in ((signal.SIGKILL, 3), (signal.SIGINT, 35), (signal.SIGKILL, 50)):
+        process = start(disturbed)
+        wait_for_lines(disturbed, process, lines)
+        process.send_signal(kill)
+        code, output = finish(process)
+        if kill == signal.SIGINT:
+            assert code == 130, output
+            assert "The same command again goes on" in output
+        else:
+            assert code == -signal.SIGKILL, output
+    assert finish(start(disturbed))[0] == 0
+    results = [small_run.metrics(folder / "runs" / "small") for folder in folders]
+    assert len(results[0]) == 4 * 30
+    assert results[0] == results[1]
+    final = [json.loads((f / "runs" / "small" / "summary.json").read_text())["runs"] for f in folders]
+    assert final[0] == final[1]

@@ -1,0 +1,242 @@
+"""The displays: what they say, how often, within the width of the screen, and the time that is left."""
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fedjax_bal.progress import LiveProgress, PlainProgress, Tally, choose
+
+FOLDER = Path("runs/quickstart")
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def plain(clock, width=200):
+    file = io.StringIO()
+    return PlainProgress(Console(file=file, width=width), clock), file
+
+
+def live(clock, width=60, height=20, file=None, **options):
+    console = Console(file=file or Terminal(), width=width, height=height, force_terminal=True, **options)
+    return LiveProgress(console, clock)
+
+
+def shown(progress, width=60, height=20):
+    """The display as plain lines."""
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None, legacy_windows=False)
+    console.print(progress.render())
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+# The tally.
+
+
+def test_the_pace_leaves_compilation_out():
+    clock = Clock()
+    tally = Tally(["fedavg"], [0], {"fedavg": 40}, clock)
+    tally.compiling("fedavg")
+    clock.now += 30
+    tally.advance("fedavg", 0, 5, 0.1, 80.0)
+    assert tally.seconds_left is None
+    clock.now += 2
+    tally.advance("fedavg", 0, 10, 0.2, 80.0)
+    assert tally.seconds_left == pytest.approx(30 * 2 / 5)
+    assert tally.elapsed == 32
+
+
+def test_the_pace_leaves_out_what_was_found_on_disk():
+    clock = Clock()
+    tally = Tally(["fedavg"], [0, 1], {"fedavg": 40}, clock)
+    tally.advance("fedavg", 0, 40, 0.5, 0.0)
+    tally.advance("fedavg", 1, 20, 0.4, 0.0)
+    assert tally.share == pytest.approx(60 / 80)
+    assert tally.seconds_left is None
+    tally.compiling("fedavg")
+    clock.now += 10
+    tally.advance("fedavg", 1, 25, 0.4, 50.0)
+    clock.now += 1
+    tally.advance("fedavg", 1, 30, 0.4, 50.0)
+    assert tally.seconds_left == pytest.approx(10 * 1 / 5)
+
+
+def test_seeds_that_advance_together_share_the_time():
+    clock = Clock()
+    tally = Tally(["fedavg"], [0, 1], {"fedavg": 20}, clock)
+    for round in (5, 10):
+        clock.now += 4
+        tally.advance("fedavg", 0, round, None, 9.0)
+        tally.advance("fedavg", 1, round, None, 9.0)
+    assert tally.seconds_left == pytest.approx(2 * 4)
+
+
+def test_each_method_has_its_own_pace_and_the_others_take_the_mean():
+    clock = Clock()
+    tally = Tally(["a", "b", "c"], [0], {"a": 20, "b": 20, "c": 10}, clock)
+    for method, seconds in (("a", 1), ("b", 3)):
+        for round in (5, 10):
+            clock.now += seconds
+            tally.advance(method, 0, round, None, 9.0)
+    assert tally.seconds_left == pytest.approx(10 * 1 / 5 + 10 * 3 / 5 + 10 * 4 / 10)
+
+
+def test_accuracies_of_finished_seeds_are_averaged():
+    tally = Tally(["a"], [3, 4, 5], {"a": 10}, Clock())
+    assert tally.mean("a") is None
+    tally.advance("a", 3, 10, 0.2, 1.0)
+    tally.advance("a", 4, 10, 0.4, 1.0)
+    tally.advance("a", 5, 5, 0.9, 1.0)
+    assert tally.mean("a") == pytest.approx(0.3)
+    assert tally.runs_finished == (2, 3)
+    tally.advance("a", 5, 10, None, 1.0)
+    assert tally.mean("a") == pytest.approx(0.5)
+    assert tally.seconds_left == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 12), st.floats(0, 9)), max_size=30))
+def test_the_share_and_the_time_left_stay_sensible(events):
+    clock = Clock()
+    tally = Tally(["a", "b"], [0, 1, 2], {"a": 10, "b": 7}, clock)
+    for method, seed, round, pace in events:
+        clock.now += 0.5
+        tally.advance("ab"[method], seed, round, None, pace)
+        assert 0 <= tally.share <= 1
+        assert tally.seconds_left is None or tally.seconds_left >= 0
+
+
+# Lines.
+
+
+def test_plain_lines_come_at_once_then_every_two_seconds_and_for_each_finished_run():
+    clock = Clock()
+    progress, file = plain(clock)
+    progress.start(["fedavg", "rebafl"], [0, 1], {"fedavg": 40, "rebafl": 40}, FOLDER)
+    assert file.getvalue() == "2 methods x 2 seeds, 160 rounds in all, into runs/quickstart\n"
+    progress.compiling("fedavg")
+    for round in range(1, 41):
+        clock.now += 0.25
+        progress.advance("fedavg", 0, round, 0.5, 812.0)
+    lines = file.getvalue().splitlines()[1:]
+    assert len(lines) == 5
+    assert lines[0].startswith("fedavg, seed 0: round 8/40, accuracy 50.0%, 812 clients/s; 0/4 runs, 5%, 0:38 left")
+    assert lines[-1].startswith(
+        "fedavg, seed 0: finished after 40 rounds, accuracy 50.0%, 812 clients/s; 1/4 runs, 25%"
+    )
+
+
+def test_plain_lines_tell_a_finished_run_once_and_compilation_after_a_silence():
+    clock = Clock()
+    progress, file = plain(clock)
+    progress.start(["[red]a"], [0], {"[red]a": 5}, FOLDER)
+    clock.now += 3
+    progress.compiling("[red]a")
+    progress.advance("[red]a", 0, 5, None, 0.0)
+    progress.advance("[red]a", 0, 5, None, 0.0)
+    progress.note("half of the clients hold one class [of 10]")
+    progress.stop()
+    assert file.getvalue().splitlines()[1:] == [
+        "[red]a: compiling",
+        "[red]a, seed 0: finished after 5 rounds, accuracy -; 1/1 runs, 100%, 0:00 left",
+        "half of the clients hold one class [of 10]",
+        "1 of 1 runs finished in 0:03",
+    ]
+
+
+def test_plain_lines_are_not_wrapped():
+    progress, file = plain(Clock(), width=20)
+    progress.note("a long remark that has more characters than the screen has columns")
+    assert len(file.getvalue().splitlines()) == 1
+
+
+# The live table.
+
+
+def test_the_table_has_a_line_for_each_method():
+    clock = Clock()
+    progress = live(clock)
+    progress.start(["fedavg", "rebafl"], [0, 1, 2], {"fedavg": 40, "rebafl": 40}, FOLDER)
+    progress.advance("fedavg", 0, 40, 0.51, 0.0)
+    progress.compiling("fedavg")
+    clock.now += 5
+    progress.advance("fedavg", 1, 5, 0.2, 812.3)
+    clock.now += 5
+    progress.advance("fedavg", 1, 10, 0.25, 812.3)
+    progress.compiling("rebafl")
+    lines = shown(progress)
+    progress.stop()
+    assert lines[0] == "runs/quickstart"
+    assert lines[1].endswith("21%  0:10 so far  3:10 left")
+    assert lines[2].split() == ["method", "seeds", "round", "accuracy", "mean", "clients/s"]
+    assert lines[3].split() == ["fedavg", "1/3", "10/40", "25.0%", "51.0%", "812"]
+    assert lines[4].split() == ["rebafl", "0/3", "0/40", "-", "-", "compiling"]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_table_fits_the_screen(width):
+    names = [f"scaffold+balanced_softmax_with_a_long_name_{i}" for i in range(30)]
+    progress = live(Clock(), width=width)
+    progress.start(names, [0, 1, 2], dict.fromkeys(names, 1000), Path("/very/long" * 20) / "name")
+    for i in range(30):
+        progress.advance(names[i], 2, 1000, 0.123, 1234567.0)
+        lines = shown(progress, width)
+        assert max(map(len, lines)) <= width
+        assert len(lines) < 20
+        assert "1000/1000" in "".join(lines)
+        assert "1,234,567" in lines[-1] or i < 29
+    progress.stop()
+    assert lines[0] == "name"
+    assert "accuracy" in lines[2]
+
+
+def test_notes_stay_above_the_table():
+    file = Terminal()
+    progress = live(Clock(), file=file)
+    progress.start(["a"], [0], {"a": 5}, FOLDER)
+    progress.note("half of the clients hold one class [of 10]")
+    progress.stop()
+    assert "half of the clients hold one class [of 10]" in file.getvalue()
+
+
+def test_no_color_means_no_color(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    file = Terminal()
+    progress = live(Clock(), file=file, color_system="truecolor")
+    progress.start(["a"], [0], {"a": 5}, FOLDER)
+    progress.advance("a", 0, 3, 0.5, 1.0)
+    progress.stop()
+    assert "\x1b[3" not in file.getvalue().replace("\x1b[39m", "")
+    assert "60%" in file.getvalue()
+
+
+def test_stopping_what_never_started_is_fine():
+    live(Clock()).stop()
+
+
+# The choice.
+
+
+def test_a_terminal_gets_the_table_and_anything_else_lines(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(choose(Console(file=Terminal())), LiveProgress)
+    assert isinstance(choose(Console(file=io.StringIO())), PlainProgress)
+    assert isinstance(choose(Console(file=io.StringIO(), force_terminal=True)), PlainProgress)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(choose(Console(file=Terminal())), PlainProgress)
