@@ -128,6 +128,9 @@ def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
     console.print(grid)
     console.print(escape(verdict(summaries)))
     typer.echo(f"report: {build(path)}")
+    failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
+    if failures:
+        _fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -143,8 +146,6 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 @contextlib.contextmanager
 def _messages() -> Iterator[None]:
     """Turns what a user can cause into a message and an exit code, without a traceback."""
-    from fedjax_bal.engine.errors import DivergenceError
-
     try:
         yield
     except ValueError as error:
@@ -152,8 +153,6 @@ def _messages() -> Iterator[None]:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{(error.strerror or str(error)).lower()}; what was saved before is kept", _BAD_INPUT)
-    except DivergenceError as error:
-        _fail(f"{error}. The last checkpoint is kept", 1)
     except KeyboardInterrupt:
         _fail("stopped at once; the same command again goes on from the last checkpoint", _INTERRUPTED)
 

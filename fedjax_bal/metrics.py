@@ -43,18 +43,20 @@ def summarise(accuracies: Sequence[float], rounds: Sequence[int], target: float 
     """What one run's accuracy curve comes to.
 
     Args:
-        accuracies: test accuracy of each evaluated round, in order; at least one.
+        accuracies: test accuracy of each evaluated round, in order.
         rounds: those rounds, counted from 1.
         target: the accuracy to reach, or None.
 
     Returns:
         `final_accuracy`; `best_accuracy`; `last5_accuracy`, the mean of the last five evaluations (of all, where there
-        are fewer); `rounds_to_target`, the first round that reached the target, or None.
+        are fewer); `rounds_to_target`, the first round that reached the target, or None. All None without any round.
 
     Example:
         >>> summarise([0.5, 0.75, 0.625], [1, 2, 3], 0.7)["rounds_to_target"]
         2
     """
+    if not accuracies:
+        return dict.fromkeys(("final_accuracy", "best_accuracy", "last5_accuracy", "rounds_to_target"))
     reached = [round for round, value in zip(rounds, accuracies, strict=True) if target is not None and value >= target]
     return {
         "final_accuracy": float(accuracies[-1]),

@@ -78,13 +78,17 @@ def test_run_writes_everything_and_says_where(here):
     assert (folder / "report.html").exists()
 
 
-def test_a_diverging_run_names_round_and_client_and_keeps_what_it_has(here):
+def test_a_diverging_run_is_named_and_the_others_go_on(here):
     (here / "small.yaml").write_text(small_run.TEXT)
-    result = invoke("run", "small.yaml", "training.optimizer.learning_rate=1e30", "--plain")
+    changes = ("training.optimizer.learning_rate=1e30", "methods.1.training={optimizer: {learning_rate: 0.05}}")
+    result = invoke("run", "small.yaml", *changes, "seeds=[0]", "--plain")
     assert result.exit_code == 1
+    assert "fedavg, seed 0: round 1: the parameters of client" in result.output
     assert "learning rate" in result.output
-    assert "round 1" in result.output
     assert "Traceback" not in result.output
+    first, second = json.loads((here / "runs" / "small" / "summary.json").read_text())["runs"]
+    assert (first["rounds"], first["final_accuracy"]) == (0, None)
+    assert (second["rounds"], second["failure"]) == (7, None)
 
 
 @pytest.mark.parametrize("what", ["recipes", "models", "partitions", "datasets"])

@@ -79,7 +79,7 @@ def test_a_method_overrides_single_keys_of_a_section():
     config = load_config(None)
     assert [config.for_method(i).training.optimizer.parameters["momentum"] for i in range(4)] == [0.5, 0.5, 0.5, 0.0]
     method = config.for_method(3)
-    assert method.training.optimizer.learning_rate == 0.05
+    assert method.training.optimizer.learning_rate == 0.01
     assert method.training.rounds == 40
     assert method.name == "scaffold"
     assert method.dataset == config.dataset
@@ -181,7 +181,7 @@ def test_the_resolved_text_is_complete_and_readable_by_others():
     sheet = yaml.safe_load(resolved_yaml(load_config(None)))
     assert sheet["execution"] == {"strategy": "auto", "rounds_per_dispatch": 5, "checkpoint_every": 10}
     assert sheet["methods"][2]["min_classes"] == 1
-    assert sheet["methods"][3]["training"] == {"optimizer": {"momentum": 0.0}}
+    assert sheet["methods"][3]["training"] == {"optimizer": {"learning_rate": 0.01, "momentum": 0.0}}
     order = list(sheet)
     assert (order[0], order[-2:]) == ("name", ["methods", "seeds"])
 

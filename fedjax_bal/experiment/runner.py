@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_bal._version import __version__
 from fedjax_bal.config import Config
 from fedjax_bal.engine import checkpoint
+from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.simulation import Progress, Simulation
 from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.experiment.setup import Comparison, set_up
@@ -71,16 +72,18 @@ class Runner:
         self.cost = Cost(**{key: self.before.get("cost", {}).get(key, 0) for key in Cost._fields})
         self.lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.confusions: dict[tuple[str, int], Any] = {}
+        self.failures: dict[tuple[str, int], str] = {}
 
     def run(self) -> dict[str, Any]:
         """Does what is left to do.
+
+        A run that diverges is noted and ends there; the others go on.
 
         Returns:
             The summary, which is also on disk.
 
         Raises:
             Stopped: `should_stop` said so.
-            DivergenceError: a client's parameters stopped being finite; the last checkpoint stays.
         """
         starts = self._resume()
         self.display.start(
@@ -91,7 +94,7 @@ class Runner:
         )
         try:
             for run in self.runs:
-                self._run(run, starts[run])
+                self._try(run, starts[run])
         finally:
             self._write_summary()
         self.folder.write_metrics(self._all_lines())
@@ -133,6 +136,13 @@ class Runner:
     def _template(self, method: int) -> Saved:
         classes = self.comparison.simulations[method].setting.model.num_classes
         return Saved(self.comparison.simulations[method].state_shapes(), np.zeros((classes, classes), np.int64))
+
+    def _try(self, run: tuple[int, int], saved: Saved | None) -> None:
+        try:
+            self._run(run, saved)
+        except DivergenceError as error:
+            self.failures[self._name(run)] = str(error)
+            self.display.note(f"{self._name(run)[0]}, seed {run[1]}: diverged in {error}")
 
     def _run(self, run: tuple[int, int], saved: Saved | None) -> None:
         method, seed = run
@@ -201,7 +211,7 @@ class Runner:
         return [line for run in self.runs for line in self.lines.get(self._name(run), [])]
 
     def _write_summary(self) -> dict[str, Any]:
-        runs = [self._summarise(run) for run in self.runs if self.lines.get(self._name(run))]
+        runs = [self._summarise(run) for run in self.runs if self.lines[self._name(run)] or self._failed(run)]
         wanted = {method.name: method.training.rounds for method in self.comparison.methods}
         done = sum(run["rounds"] == wanted[run["method"]] for run in runs)
         summary = {
@@ -223,16 +233,24 @@ class Runner:
         return summary
 
     def _summarise(self, run: tuple[int, int]) -> dict[str, Any]:
-        lines = self.lines[self._name(run)]
+        name, failure = self._name(run), self._failed(run)
+        lines = self.lines[name]
         target = self.comparison.methods[run[0]].evaluation.target_accuracy
+        curve = summarise([line["test_accuracy"] for line in lines], [line["round"] for line in lines], target)
+        if failure:  # it has no end, whatever it had reached before
+            curve |= {"final_accuracy": None, "last5_accuracy": None}
         return {
-            "method": lines[0]["method"],
-            "seed": lines[0]["seed"],
-            "rounds": lines[-1]["round"],
-            **summarise([line["test_accuracy"] for line in lines], [line["round"] for line in lines], target),
+            "method": name[0],
+            "seed": name[1],
+            "rounds": lines[-1]["round"] if lines else 0,
+            **curve,
             "traffic_bytes": sum(line["bytes_up"] + line["bytes_down"] for line in lines),
-            "confusion_matrix": np.asarray(self.confusions[self._name(run)]).tolist(),
+            "confusion_matrix": [] if failure else np.asarray(self.confusions[name]).tolist(),
+            "failure": failure,
         }
+
+    def _failed(self, run: tuple[int, int]) -> str | None:
+        return self.failures.get(self._name(run))
 
     def _partitions(self) -> list[dict[str, Any]]:
         shared: dict[int, dict[str, Any]] = {}

@@ -5,7 +5,7 @@ XLA:CPU inside a loop; both cost a factor of ten and more. The convolution here 
 (`jax.custom_vjp`), made of two linear pieces that bring their own batching (`jax.custom_batching.custom_vmap`):
 
 - one client: the way that suits the shape, see `fedjax_bal.models.forms`;
-- clients with different kernels: patches and one batched matrix product;
+- clients with different kernels: shifted copies and batched matrix products;
 - clients with one kernel in common: one convolution over all their images.
 
 `convolution="plain"` in `fedjax_bal.models.build` is JAX's own convolution: slower, but with second derivatives.
@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
 from fedjax_bal.models import forms
-from fedjax_bal.models.geometry import Geometry, pad_images, patches
+from fedjax_bal.models.geometry import Geometry, pad_images
 
 PLAIN = 'build the model with convolution="plain"'
 
@@ -122,13 +121,13 @@ def _forward(geometry: Geometry) -> Callable[[Array, Array], Array]:
         return forms.convolve(images, kernel, geometry)
 
     @convolve.def_vmap
-    def stacked(size: int, batched: Sequence[bool], images: Array, kernel: Array) -> tuple[Array, bool]:
+    def stacked(clients: int, batched: Sequence[bool], images: Array, kernel: Array) -> tuple[Array, bool]:
+        del clients
         if not batched[1]:
             joined = convolve(images.reshape(-1, *images.shape[2:]), kernel)
             return joined.reshape(*images.shape[:2], *joined.shape[1:]), True
-        columns = patches(images, kernel.shape[1:3], geometry)
-        matrices = kernel.reshape(size, -1, kernel.shape[-1])
-        return jnp.einsum(f"{'s' * batched[0]}nhwk,sko->snhwo", columns, matrices), True
+        each = functools.partial(forms.convolve_by_products, geometry=geometry)
+        return jax.vmap(each, _axes(batched))(images, kernel), True
 
     return convolve
 
@@ -143,9 +142,9 @@ def _weight_gradient(geometry: Geometry, size: tuple[int, int]) -> Callable[[Arr
 
     @gradient.def_vmap
     def stacked(clients: int, batched: Sequence[bool], images: Array, cotangent: Array) -> tuple[Array, bool]:
-        columns, letters = patches(images, size, geometry), ["s" * flag for flag in batched]
-        product = jnp.einsum(f"{letters[0]}nhwk,{letters[1]}nhwo->sko", columns, cotangent)
-        return product.reshape(clients, *size, images.shape[-1], cotangent.shape[-1]), True
+        del clients
+        each = functools.partial(forms.weight_gradient_by_products, size=size, geometry=geometry)
+        return jax.vmap(each, _axes(batched))(images, cotangent), True
 
     return gradient
 
@@ -210,6 +209,11 @@ def _refuse_unsupported(
             f"Images of shape {images.shape} and a kernel of shape {kernel.shape} do not match: the kernel's third "
             f"axis must be the images' last, {images.shape[3]}."
         )
+
+
+def _axes(batched: Sequence[bool]) -> tuple[int | None, ...]:
+    """Flags of `custom_vmap` as `in_axes` of `vmap`."""
+    return tuple(0 if flag else None for flag in batched)
 
 
 def _geometry(strides: Sequence[int], pads: Sequence[tuple[int, int]]) -> Geometry:

@@ -131,11 +131,33 @@ def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], g
         (2, 1, 1, 4)
     """
     inputs, outputs = kernel.shape[2:]
+    if inputs <= FEW_INPUTS or (outputs <= FEW_OUTPUTS and geometry.strides == (1, 1)):
+        return convolve_by_products(images, kernel, geometry)
+    return direct(images, kernel, geometry)
+
+
+def convolve_by_products(images: Array, kernel: Array, geometry: Geometry) -> Array:
+    """Convolve with matrix products only, which `jax.vmap` over kernels turns into batched products.
+
+    Args:
+        images: `[B, H, W, K]`.
+        kernel: `[h, w, K, O]`.
+        geometry: where the kernel is applied.
+
+    Returns:
+        `[B, H', W', O]`.
+
+    Example:
+        >>> geometry = Geometry((1, 1), ((0, 0), (0, 0)))
+        >>> convolve_by_products(jnp.ones((2, 5, 5, 1)), jnp.ones((5, 5, 1, 4)), geometry).shape
+        (2, 1, 1, 4)
+    """
+    inputs, outputs = kernel.shape[2:]
     if inputs <= FEW_INPUTS:
         return by_blocks(images, kernel, geometry)
     if outputs <= FEW_OUTPUTS and geometry.strides == (1, 1):
         return by_rows(images, kernel, geometry)
-    return direct(images, kernel, geometry)
+    return by_patches(images, kernel, geometry)
 
 
 def weight_gradient(
@@ -161,13 +183,34 @@ def weight_gradient(
         >>> weight_gradient(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
         (5, 5, 3, 4)
     """
-    if images.shape[-1] <= FEW_INPUTS:
-        return gradient_by_blocks(images, cotangent, size, geometry)
     (height, width), (down, across) = images.shape[1:3], cotangent.shape[1:3]
-    if geometry.strides != (1, 1) or down > height or across > width:
-        return gradient_by_patches(images, cotangent, size, geometry)
+    few = images.shape[-1] <= FEW_INPUTS
+    if few or geometry.strides != (1, 1) or down > height or across > width:
+        return weight_gradient_by_products(images, cotangent, size, geometry)
     swapped = images.transpose(3, 1, 2, 0), cotangent.transpose(1, 2, 0, 3)
     return direct(*swapped, geometry).transpose(1, 2, 0, 3)
+
+
+def weight_gradient_by_products(images: Array, cotangent: Array, size: tuple[int, int], geometry: Geometry) -> Array:
+    """The gradient with respect to the kernel with matrix products only, for `jax.vmap` over clients.
+
+    Args:
+        images: `[B, H, W, K]`.
+        cotangent: `[B, H', W', O]`.
+        size: height and width of the kernel, in pixels.
+        geometry: where the kernel is applied.
+
+    Returns:
+        `[h, w, K, O]`.
+
+    Example:
+        >>> images, cotangent = jnp.ones((2, 6, 6, 3)), jnp.ones((2, 2, 2, 4))
+        >>> weight_gradient_by_products(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
+        (5, 5, 3, 4)
+    """
+    if images.shape[-1] <= FEW_INPUTS:
+        return gradient_by_blocks(images, cotangent, size, geometry)
+    return gradient_by_patches(images, cotangent, size, geometry)
 
 
 def gradient_by_patches(images: Array, cotangent: Array, size: tuple[int, int], geometry: Geometry) -> Array:

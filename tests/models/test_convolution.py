@@ -1,0 +1,275 @@
+from itertools import product
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from fedjax_bal.models import convolution as module
+from fedjax_bal.models import forms
+from fedjax_bal.models.convolution import convolution, of_name
+from fedjax_bal.models.geometry import Geometry, pad_images, patches
+
+LAYOUT = ("NHWC", "HWIO", "NHWC")
+SHAPES = (
+    # image, kernel, channels in and out, strides, padding: one or more for every form
+    ((7, 9), (3, 3), 2, 5, (1, 1), "SAME"),
+    ((8, 8), (5, 5), 1, 16, (1, 1), "VALID"),
+    ((6, 8), (3, 2), 3, 4, (2, 3), ((1, 0), (2, 1))),
+    ((6, 7), (3, 3), 5, 6, (1, 1), ((0, 1), (2, 0))),
+    ((6, 6), (3, 3), 6, 18, (1, 1), "VALID"),
+    ((4, 4), (3, 3), 6, 18, (1, 1), ((3, 3), (3, 3))),
+    ((9, 8), (3, 3), 6, 18, (2, 2), "SAME"),
+    ((9, 8), (2, 3), 6, 18, (2, 1), ((-1, 1), (1, -2))),
+)
+
+
+def reference(images, kernel, strides, pads):
+    """Correlation written out in float64."""
+    images, kernel = np.asarray(images, np.float64), np.asarray(kernel, np.float64)
+    images = np.pad(images, ((0, 0), *pads, (0, 0)))
+    (height, width), (down, across) = kernel.shape[:2], strides
+    rows, columns = (images.shape[1] - height) // down + 1, (images.shape[2] - width) // across + 1
+    result = np.zeros((len(images), rows, columns, kernel.shape[-1]))
+    for i, j in product(range(rows), range(columns)):
+        seen = images[:, i * down : i * down + height, j * across : j * across + width]
+        result[:, i, j] = np.tensordot(seen, kernel, 3)
+    return result
+
+
+def plain(images, kernel, strides=(1, 1), padding="SAME"):
+    return lax.conv_general_dilated(images, kernel, strides, padding, dimension_numbers=LAYOUT)
+
+
+def operands(image, kernel, inputs, outputs, *lead, seed=0):
+    rng = np.random.default_rng(seed)
+    images = rng.normal(size=(*lead, 2, *image, inputs)).astype(np.float32)
+    return jnp.asarray(images), jnp.asarray(rng.normal(size=(*lead, *kernel, inputs, outputs)).astype(np.float32))
+
+
+def value_and_gradients(convolve, images, kernel):
+    """The result and both gradients, for a cotangent that differs everywhere."""
+    result, pullback = jax.vjp(convolve, images, kernel)
+    weights = jnp.cos(jnp.arange(result.size, dtype=jnp.float32)).reshape(result.shape)
+    return result, *pullback(weights)
+
+
+def assert_close(actual, expected):
+    for got, wanted in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        scale = max(1.0, float(jnp.abs(wanted).max(initial=0)))
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=3e-6 * scale)
+
+
+@pytest.mark.parametrize(("image", "kernel", "inputs", "outputs", "strides", "padding"), SHAPES)
+def test_values_and_gradients_are_those_of_lax(image, kernel, inputs, outputs, strides, padding):
+    images, weights = operands(image, kernel, inputs, outputs)
+    fast, slow = (
+        jax.jit(lambda x, w, f=f: value_and_gradients(lambda x, w: f(x, w, strides, padding), x, w))
+        for f in (convolution, plain)
+    )
+    assert_close(fast(images, weights), slow(images, weights))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    image=st.tuples(st.integers(3, 7), st.integers(3, 7)),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    pads=st.tuples(st.tuples(st.integers(0, 3), st.integers(0, 3)), st.tuples(st.integers(0, 3), st.integers(0, 3))),
+    channels=st.tuples(st.sampled_from([1, 3, 6]), st.sampled_from([1, 4, 17])),
+)
+def test_every_form_agrees_with_correlation_written_out(image, kernel, strides, pads, channels):
+    images, weights = operands(image, kernel, *channels)
+    geometry = Geometry(strides, pads)
+    expected = reference(images, weights, strides, pads)
+    cotangent = np.random.default_rng(1).normal(size=expected.shape)
+    step = np.zeros(weights.shape)
+    for index in np.ndindex(*kernel):
+        step[index] = np.einsum("nhwk,nhwo->ko", tap(images, index, geometry, expected.shape), cotangent)
+    ways = [forms.direct, forms.by_patches, forms.by_blocks, forms.convolve]
+    ways += [forms.by_rows] if strides == (1, 1) else []
+    gradients = [forms.weight_gradient, forms.gradient_by_patches, forms.gradient_by_blocks]
+
+    @jax.jit
+    def all_ways(images, weights, cotangent):
+        results = [way(images, weights, geometry) for way in ways]
+        return results, [gradient(images, cotangent, kernel, geometry) for gradient in gradients]
+
+    assert geometry.output_size(image, kernel) == expected.shape[1:3]
+    actual = all_ways(images, weights, jnp.asarray(cotangent, jnp.float32))
+    assert_close(actual, ([expected] * len(ways), [step] * len(gradients)))
+
+
+def tap(images, index, geometry, shape):
+    """What one tap of the kernel sees at every position."""
+    padded = np.pad(np.asarray(images, np.float64), ((0, 0), *geometry.pads, (0, 0)))
+    (i, j), (down, across) = index, geometry.strides
+    return padded[:, i : i + (shape[1] - 1) * down + 1 : down, j : j + (shape[2] - 1) * across + 1 : across]
+
+
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3], SHAPES[4], SHAPES[6]])
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_vmap_over_clients(shape, axes):
+    image, kernel, inputs, outputs, strides, padding = shape
+    images, weights = operands(image, kernel, inputs, outputs, 3)
+    arguments = [operand if axis == 0 else operand[0] for operand, axis in zip((images, weights), axes, strict=True)]
+    fast, slow = (
+        jax.jit(jax.vmap(lambda x, w, f=f: value_and_gradients(lambda x, w: f(x, w, strides, padding), x, w), axes))
+        for f in (convolution, plain)
+    )
+    assert_close(fast(*arguments), slow(*arguments))
+
+
+def test_vmap_over_cotangents_only():
+    images, weights = operands((5, 5), (3, 3), 6, 18)
+    cotangents = jnp.asarray(np.random.default_rng(2).normal(size=(3, 2, 5, 5, 18)), jnp.float32)
+    fast, slow = (jax.jit(jax.vmap(jax.vjp(f, images, weights)[1]))(cotangents) for f in (convolution, plain))
+    assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("outer", list(product((0, None), repeat=2))[:3])
+@pytest.mark.parametrize("inner", list(product((0, None), repeat=2))[:3])
+def test_nested_vmap_clients_inside_seeds(outer, inner):
+    images, weights = operands((4, 5), (3, 3), 6, 4, 2, 3)
+    sizes = [(o is not None, i is not None) for o, i in zip(outer, inner, strict=True)]
+    arguments = [drop(operand, *flags) for operand, flags in zip((images, weights), sizes, strict=True)]
+    fast, slow = (
+        jax.jit(jax.vmap(jax.vmap(lambda x, w, f=f: value_and_gradients(f, x, w), inner), outer))(*arguments)
+        for f in (convolution, plain)
+    )
+    assert_close(fast, slow)
+
+
+def drop(operand, outer, inner):
+    """Without the axes that are not mapped over."""
+    operand = operand if inner else operand[:, 0]
+    return operand if outer else operand[0]
+
+
+def local_training(convolve, remat=False):
+    def loss(weights, images):
+        return (convolve(images, weights) ** 2).mean()
+
+    loss = jax.checkpoint(loss) if remat else loss
+
+    def train(weights, images):
+        return lax.scan(lambda w, x: (w - 0.1 * jax.grad(loss)(w, x), loss(w, x)), weights, images)
+
+    return train
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_local_training_in_a_scan_stacked_mapped_and_plain_agree(remat):
+    images, weights = operands((6, 6), (3, 3), 5, 4, 3)
+    batches = jnp.stack([images, images[::-1]], 1)
+    train = local_training(convolution, remat)
+    expected = jax.jit(jax.vmap(local_training(plain), (0, 0)))(weights, batches)
+    assert_close(jax.jit(jax.vmap(train))(weights, batches), expected)
+    assert_close(jax.jit(lambda w, x: lax.map(lambda both: train(*both), (w, x)))(weights, batches), expected)
+
+
+def test_while_loop_with_a_trip_count_of_each_client():
+    images, weights = operands((5, 5), (3, 3), 5, 4, 3)
+
+    def train(convolve, weights, images, steps):
+        gradient = jax.grad(lambda w: (convolve(images, w) ** 2).mean())
+        return lax.fori_loop(0, steps, lambda _, w: w - 0.1 * gradient(w), weights)
+
+    steps = jnp.array([0, 1, 3])
+    fast = jax.jit(jax.vmap(lambda *a: train(convolution, *a)))(weights, images, steps)
+    alone = jax.jit(lambda *a: train(plain, *a))
+    one_by_one = [alone(w, x, n) for w, x, n in zip(weights, images, steps, strict=True)]
+    assert_close(fast, jnp.stack(one_by_one))
+    np.testing.assert_array_equal(fast[0], weights[0])
+
+
+def test_stacked_kernels_never_become_a_grouped_convolution():
+    images, weights = operands((6, 6), (3, 3), 5, 20, 3)
+    stacked = jax.vmap(lambda x, w: value_and_gradients(convolution, x, w))
+    assert "conv_general_dilated" not in str(jax.make_jaxpr(stacked)(images, weights))
+    shared = jax.vmap(convolution, (0, None))
+    assert "conv_general_dilated" in str(jax.make_jaxpr(shared)(images, weights[0]))
+
+
+def test_the_weight_gradient_is_a_plain_forward_convolution():
+    images, weights = operands((6, 6), (3, 3), 5, 20)
+    text = str(jax.make_jaxpr(jax.grad(lambda w: convolution(images, w).sum()))(weights))
+    assert text.count("rhs_dilation=(1, 1)") == text.count("conv_general_dilated[") > 0
+    assert "batch_group_count=1" in text
+
+
+SECOND = {
+    "reverse over reverse": lambda f: jax.grad(lambda w: (jax.grad(f)(w) ** 2).sum()),
+    "forward over reverse": jax.hessian,
+    "compiled": lambda f: jax.jit(jax.grad(lambda w: (jax.grad(f)(w) ** 2).sum())),
+    "stacked": lambda f: lambda w: jax.vmap(jax.grad(lambda w: (jax.grad(f)(w) ** 2).sum()))(w[None]),
+    "through training": lambda f: jax.grad(
+        lambda w: lax.scan(lambda w, _: (w - jax.grad(f)(w), 0), w, None, 2)[0].sum()
+    ),
+}
+
+
+@pytest.mark.parametrize("twice", SECOND.values(), ids=SECOND)
+def test_second_derivatives_raise_and_name_the_way_out(twice):
+    images, weights = operands((5, 5), (3, 3), 2, 3)
+    with pytest.raises(ValueError, match=r'differentiated twice.*convolution="plain"'):
+        twice(lambda w: (convolution(images, w) ** 3).sum())(weights)
+
+
+def test_linen_conv_takes_it():
+    images, _ = operands((7, 7), (3, 3), 5, 4, 3)
+    for settings_ in ({}, {"padding": 1, "strides": 2}, {"padding": ((1, 0), (0, 2))}, {"padding": "VALID"}):
+        fast, slow = (nn.Conv(4, (3, 3), conv_general_dilated=of_name(name), **settings_) for name in ("fast", "plain"))
+        variables = slow.init(jax.random.key(0), images)
+        results = jax.jit(
+            lambda variables, fast=fast, slow=slow: (fast.apply(variables, images), slow.apply(variables, images))
+        )
+        assert_close(*results(variables))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("feature_group_count", {"feature_group_count": 3}),
+        ("rhs_dilation", {"kernel_dilation": 2}),
+        ("lhs_dilation", {"input_dilation": 2}),
+        ("precision", {"precision": "highest"}),
+    ],
+)
+def test_what_is_not_supported_names_the_way_out(name, setting):
+    layer = nn.Conv(6, (3, 3), conv_general_dilated=convolution, **setting)
+    with pytest.raises(ValueError, match=rf'does not support {name}=.*convolution="plain"'):
+        layer.init(jax.random.key(0), jnp.zeros((1, 5, 5, 3)))
+
+
+def test_other_layouts_and_mismatched_channels_are_refused():
+    images, weights = operands((5, 5), (3, 3), 2, 3)
+    with pytest.raises(ValueError, match="dimension_numbers"):
+        convolution(images, weights, dimension_numbers=("NCHW", "OIHW", "NCHW"))
+    with pytest.raises(ValueError, match="third axis must be the images' last, 2"):
+        convolution(images, jnp.zeros((3, 3, 4, 3)))
+
+
+def test_unknown_convolution_lists_the_known():
+    with pytest.raises(ValueError, match="'quick'.*'fast', 'plain'"):
+        of_name("quick")
+
+
+def test_one_geometry_is_built_once():
+    assert module._forward(Geometry((1, 1), ((0, 0), (0, 0)))) is module._forward(Geometry((1, 1), ((0, 0), (0, 0))))
+
+
+def test_padding_crops_and_spreads():
+    images = jnp.arange(1.0, 5.0).reshape(1, 2, 2, 1)
+    result = pad_images(images, ((1, 0), (-1, 1)), (2, 1))[0, :, :, 0]
+    np.testing.assert_array_equal(result, [[0, 0], [2, 0], [0, 0], [4, 0]])
+
+
+def test_patches_come_in_the_order_of_the_flattened_kernel():
+    images = jnp.arange(2 * 3 * 4 * 2.0).reshape(2, 3, 4, 2)
+    result = patches(images, (2, 3), Geometry((1, 1), ((0, 0), (0, 0))))
+    np.testing.assert_array_equal(result[1, 1, 0], images[1, 1:3, 0:3].ravel())

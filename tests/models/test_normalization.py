@@ -1,0 +1,124 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_bal.models.normalization import BatchNorm, moments
+
+CHANNELS = 3
+
+
+def reference(images, real, running_mean, running_var, scale, shift):
+    """A training step in float64, on the real rows only: output of those rows, running mean and variance."""
+    rows = np.asarray(images, np.float64)[np.asarray(real)]
+    flat = rows.reshape(-1, rows.shape[-1])
+    mean, var, unbiased = flat.mean(0), flat.var(0), flat.var(0, ddof=1)
+    output = (rows - mean) / np.sqrt(var + 1e-5) * scale + shift
+    return output, 0.9 * running_mean + 0.1 * mean, 0.9 * running_var + 0.1 * unbiased, mean, var
+
+
+@pytest.fixture
+def case():
+    rng = np.random.default_rng(0)
+    images = jnp.asarray(rng.normal(3, 2, (6, 4, 5, CHANNELS)), jnp.float32)
+    params = {"scale": jnp.array([1.0, 2.0, -0.5]), "bias": jnp.array([0.0, 1.0, -1.0])}
+    stats = {"mean": jnp.array([0.5, -1.0, 2.0]), "var": jnp.array([1.5, 0.5, 3.0])}
+    return images, {"params": params, "stats": stats}
+
+
+@jax.jit
+def evaluate(variables, images):
+    return BatchNorm().apply(variables, images, None, train=False)
+
+
+@jax.jit
+def train(variables, images, real):
+    return BatchNorm().apply(variables, images, real, train=True, mutable=["stats", "norm_inputs"])
+
+
+@pytest.mark.parametrize("real", [[1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1]])
+def test_a_training_step_against_float64(case, real):
+    images, variables = case
+    real = np.array(real, bool)
+    output, changed = train(variables, images, jnp.asarray(real))
+    stats, params = variables["stats"], variables["params"]
+    expected, mean, var, batch_mean, batch_var = reference(
+        images,
+        real,
+        *(np.asarray(x, np.float64) for x in (stats["mean"], stats["var"], params["scale"], params["bias"])),
+    )
+    np.testing.assert_allclose(output[real], expected, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(changed["stats"]["mean"], mean, rtol=1e-6)
+    np.testing.assert_allclose(changed["stats"]["var"], var, rtol=1e-6)
+    recorded = changed["norm_inputs"]["moments"][0]
+    np.testing.assert_allclose(recorded[0], batch_mean, rtol=1e-6)
+    np.testing.assert_allclose(recorded[1], batch_var, rtol=1e-6)
+
+
+def test_no_mask_means_all_rows(case):
+    images, variables = case
+    for masked, unmasked in zip(
+        jax.tree.leaves(train(variables, images, jnp.ones(6, bool))),
+        jax.tree.leaves(train(variables, images, None)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(masked, unmasked, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("filling", [0.0, 1e6, jnp.inf, jnp.nan])
+def test_padded_rows_change_neither_statistics_nor_gradients(case, filling):
+    images, variables = case
+    real = jnp.array([True] * 4 + [False] * 2)
+
+    def loss(params, images, real):
+        output, changed = train({**variables, "params": params}, images, real)
+        rows = jnp.where(real[:, None, None, None], output, 0)
+        return (jnp.sin(rows) ** 2 * real[:, None, None, None]).sum(), (rows[:4], changed)
+
+    filled = images.at[4:].set(filling)
+    gradient = jax.jit(jax.grad(loss, has_aux=True))
+    expected = gradient(variables["params"], images[:4], real[:4])
+    actual = gradient(variables["params"], filled, real)
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5), actual[1], expected[1])
+    if np.isfinite(filling):
+        jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5), actual[0], expected[0])
+
+
+def test_no_real_row_leaves_the_running_statistics_to_the_bit(case):
+    images, variables = case
+    output, changed = train(variables, images, jnp.zeros(6, bool))
+    for name in ("mean", "var"):
+        np.testing.assert_array_equal(changed["stats"][name], variables["stats"][name])
+    evaluated = evaluate(variables, images)
+    np.testing.assert_allclose(output, evaluated, rtol=1e-6, atol=1e-6)
+
+
+def test_one_value_in_all_stays_finite():
+    images, real = jnp.array([5.0, 7.0]).reshape(2, 1, 1, 1), jnp.array([True, False])
+    variables = BatchNorm().init(jax.random.key(0), images, real, train=True)
+    output, changed = train({"params": variables["params"], "stats": variables["stats"]}, images, real)
+    assert float(output[0, 0, 0, 0]) == 0.0
+    np.testing.assert_allclose(changed["stats"]["mean"], [0.5], rtol=1e-6)
+    np.testing.assert_allclose(changed["stats"]["var"], [0.9], rtol=1e-6)
+
+
+def test_evaluation_uses_the_running_statistics(case):
+    images, variables = case
+    output = evaluate(variables, images)
+    stats, params = variables["stats"], variables["params"]
+    expected = (np.asarray(images, np.float64) - stats["mean"]) / np.sqrt(np.asarray(stats["var"], np.float64) + 1e-5)
+    np.testing.assert_allclose(output, expected * params["scale"] + params["bias"], rtol=2e-5, atol=2e-5)
+
+
+def test_initialisation_does_not_move_the_statistics():
+    images = jnp.full((2, 3, 3, CHANNELS), 9.0)
+    stats = BatchNorm().init(jax.random.key(0), images, None, train=True)["stats"]
+    np.testing.assert_array_equal(stats["mean"], np.zeros(CHANNELS))
+    np.testing.assert_array_equal(stats["var"], np.ones(CHANNELS))
+
+
+def test_moments_of_far_away_values_keep_their_precision():
+    values = 1000 + np.random.default_rng(1).normal(size=(64, 2, 2, 1)).astype(np.float32)
+    _, var, count = moments(jnp.asarray(values), None)
+    np.testing.assert_allclose(var[0], values.astype(np.float64).var(), rtol=1e-3)
+    assert int(count) == 256

@@ -1,0 +1,216 @@
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedjax_bal.models import MODELS, build, num_params
+from fedjax_bal.models.registry import _ENTRIES
+from fedjax_bal.types import Variables
+
+SMALL = {
+    "mlp": (4, 4, 1),
+    "rebafl_fmnist": (12, 12, 1),
+    "rebafl_cifar": (16, 16, 3),
+    "fedavg_cnn": (4, 4, 1),
+    "tiny_bn": (6, 6, 2),
+}
+
+
+@functools.cache
+def small(name, convolution="fast"):
+    """A model on the smallest images, its variables, and a batch."""
+    model = build(name, 3, SMALL[name], convolution=convolution)
+    return model, jax.jit(model.init)(jax.random.key(0)), jax.random.normal(jax.random.key(1), (4, *SMALL[name]))
+
+
+@functools.cache
+def applied(name, train):
+    model, variables, images = small(name)
+    return jax.jit(lambda variables, images: model.apply(variables, images, train=train))(variables, images)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options", "expected"),
+    [
+        ("mlp", (28, 28, 1), {}, 50_890),
+        ("mlp", (28, 28, 1), {"hidden": (200, 200)}, 199_210),
+        ("rebafl_fmnist", (28, 28, 1), {}, 117_066),
+        ("rebafl_cifar", (32, 32, 3), {}, 107_680),
+        ("fedavg_cnn", (28, 28, 1), {}, 1_663_370),
+        ("tiny_bn", (8, 8, 1), {}, 36 + 8 + 650),
+    ],
+)
+@pytest.mark.parametrize("convolution", ["fast", "plain"])
+def test_parameter_counts(name, shape, options, expected, convolution):
+    assert num_params(build(name, 10, shape, convolution=convolution, **options)) == expected
+
+
+def test_the_list_names_every_model_in_one_line():
+    assert set(MODELS) == set(SMALL)
+    assert all(text and "\n" not in text for text in MODELS.values())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_model_describes_itself(name):
+    model, variables, _ = small(name)
+    assert (model.name, model.num_classes, model.input_shape) == (name, 3, SMALL[name])
+    assert set(variables.params) == {"body", "head"}
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("train", [True, False])
+def test_head_of_the_features_is_the_logits(name, train):
+    model, variables, _ = small(name)
+    outputs, _ = applied(name, train)
+    assert outputs.logits.shape == (4, 3)
+    np.testing.assert_allclose(model.head(variables.params, outputs.features), outputs.logits, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_evaluation_leaves_variables_alone(name):
+    _, variables, _ = small(name)
+    _, after = applied(name, train=False)
+    assert jax.tree.structure(after) == jax.tree.structure(variables)
+    jax.tree.map(np.testing.assert_array_equal, after, variables)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_training_moves_statistics_only(name):
+    _, variables, _ = small(name)
+    _, after = applied(name, train=True)
+    assert jax.tree.structure(after) == jax.tree.structure(variables)
+    jax.tree.map(np.testing.assert_array_equal, after.params, variables.params)
+    moved = [
+        not np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (after.stats, variables.stats)), strict=True)
+    ]
+    assert moved == ([True, True] if name == "tiny_bn" else [])
+
+
+@pytest.mark.parametrize("name", ["rebafl_fmnist", "rebafl_cifar", "fedavg_cnn"])
+def test_plain_and_fast_convolution_are_the_same_model(name):
+    results = []
+    for form in ("fast", "plain"):
+        model, variables, images = small(name, form)
+
+        def loss(params, model=model, variables=variables, images=images):
+            outputs, _ = model.apply(Variables(params, variables.stats), images, train=True)
+            return (outputs.logits**2).sum()
+
+        results.append(jax.jit(jax.value_and_grad(loss))(variables.params))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
+
+
+def test_plain_has_second_derivatives_and_fast_says_that_it_has_none():
+    def gradient_penalty(form):
+        model, variables, images = small("tiny_bn", form)
+
+        def loss(images):
+            return (model.apply(variables, images, train=False)[0].logits ** 2).sum()
+
+        return jax.jit(jax.grad(lambda images: (jax.grad(loss)(images) ** 2).sum()))(images)
+
+    assert jnp.abs(gradient_penalty("plain")).max() > 0
+    with pytest.raises(ValueError, match='convolution="plain"'):
+        gradient_penalty("fast")
+
+
+def test_batch_statistics_see_real_rows_only_and_are_reported():
+    model, variables, images = small("tiny_bn")
+    real = jnp.array([True, True, False, False])
+    train = jax.jit(lambda images, real: model.apply(variables, images, train=True, real=real))
+    (outputs, after), (expected_outputs, expected) = train(images, real), train(images[:2], None)
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-7), after.stats, expected.stats)
+    np.testing.assert_allclose(outputs.logits[:2], expected_outputs.logits, rtol=1e-4, atol=1e-5)
+    ((mean, var),) = outputs.norm_inputs
+    norm = after.stats["body"]["norm"]
+    np.testing.assert_allclose(norm["mean"], 0.1 * mean, rtol=1e-6)
+    np.testing.assert_allclose(norm["var"], 0.9 + 0.1 * var * 72 / 71, rtol=1e-6)
+
+
+def test_norm_inputs_in_evaluation_are_those_of_the_batch():
+    trained, evaluated = applied("tiny_bn", True)[0], applied("tiny_bn", False)[0]
+    jax.tree.map(np.testing.assert_array_equal, trained.norm_inputs, evaluated.norm_inputs)
+    assert applied("mlp", True)[0].norm_inputs == ()
+
+
+def test_vmap_over_variables_and_images_equals_one_by_one():
+    model, _, images = small("tiny_bn")
+    clients = jax.jit(jax.vmap(model.init))(jax.random.split(jax.random.key(2), 3))
+    stacked = jnp.stack([images, -images, 2 * images])
+    run = functools.partial(model.apply, train=True)
+    together = jax.jit(jax.vmap(run))(clients, stacked)
+    one = jax.jit(run)
+    alone = [one(jax.tree.map(lambda leaf, i=i: leaf[i], clients), stacked[i]) for i in range(3)]
+    jax.tree.map(lambda t, *a: np.testing.assert_allclose(t, jnp.stack(a), rtol=1e-5, atol=1e-6), together, *alone)
+
+
+def test_apply_inside_a_loop_carries_statistics():
+    model, variables, images = small("tiny_bn")
+    step = jax.jit(lambda variables: model.apply(variables, images, train=True)[1])
+    looped = jax.jit(lambda variables: lax.fori_loop(0, 3, lambda _, carried: step(carried), variables))(variables)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), looped, step(step(step(variables)))
+    )
+
+
+@pytest.mark.parametrize("name", ["mlp", "rebafl_cifar"])
+def test_initial_weights_are_uniform_within_one_over_the_root_of_fan_in(name):
+    params = small(name)[1].params
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        layer = functools.reduce(lambda node, key: node[key.key], path[:-1], params)
+        bound = np.prod(layer["kernel"].shape[:-1]) ** -0.5
+        assert np.abs(leaf).max() <= bound
+        if leaf.size > 300:
+            assert np.abs(leaf).max() > 0.98 * bound
+            np.testing.assert_allclose(np.std(leaf), bound / np.sqrt(3), rtol=0.1)
+
+
+def test_rebafl_activations():
+    assert float(applied("rebafl_cifar", False)[0].features.min()) < -0.05
+    features = applied("rebafl_fmnist", False)[0].features
+    model, variables, images = small("rebafl_fmnist")
+    dense = variables.params["body"]["dense"]["dense"]
+    shifted = dense | {"bias": dense["bias"] - 100.0}
+    body = variables.params["body"] | {"dense": {"dense": shifted}}
+    changed = Variables(variables.params | {"body": body}, {})
+    negative, _ = jax.jit(lambda variables: model.apply(variables, images, train=False))(changed)
+    np.testing.assert_allclose(
+        negative.features, 0.01 * (jnp.where(features < 0, 100 * features, features) - 100), rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_smallest_image_is_the_smallest(name):
+    least = _ENTRIES[name].smallest
+    build(name, 3, (least, least, 3))
+    if least > 1:
+        with pytest.raises(ValueError, match=f"at least {least}x{least}"):
+            build(name, 3, (least, least - 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("rebafl_fmist", 10, (28, 28, 1)), {}, "'rebafl_fmist' is unknown; did you mean 'rebafl_fmnist'"),
+        (("fedavg_cnn", 10, (28, 28, 1)), {"hidden": (3,)}, "no option 'hidden'; its options: none"),
+        (("mlp", 10, (28, 28, 1)), {"hiden": (3,)}, "no option 'hiden'; its options: hidden"),
+        (("mlp", 10, (28, 28, 1)), {"hidden": ()}, "one or more whole numbers"),
+        (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'fast', 'plain'"),
+        (("mlp", 0, (28, 28, 1)), {}, "num_classes=0"),
+        (("mlp", 10, (28, 28)), {}, "(height, width, channels)"),
+    ],
+)
+def test_errors_say_what_is_allowed(arguments, options, message):
+    with pytest.raises(ValueError) as error:
+        build(*arguments, **options)
+    assert message in str(error.value)
+
+
+def test_apply_has_the_agreed_signature():
+    parameters = inspect.signature(small("mlp")[0].apply).parameters
+    assert list(parameters) == ["variables", "images", "train", "key", "real"]
