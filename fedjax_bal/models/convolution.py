@@ -41,7 +41,7 @@ def convolution(
 
     Takes what `flax.linen.Conv` hands to its argument `conv_general_dilated`, and serves there. It composes with
     `vmap` (of images, kernel or both, nested too), with `grad`, loops and rematerialisation; it has no second
-    derivatives.
+    derivatives and no forward mode.
 
     Args:
         images: `[B, H, W, K]`.
@@ -61,6 +61,7 @@ def convolution(
         ValueError: for what this form does not support, when tracing; also when it is differentiated twice.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> convolution(jnp.ones((2, 28, 28, 1)), jnp.ones((5, 5, 1, 16)), (1, 1), "VALID").shape
         (2, 24, 24, 16)
     """

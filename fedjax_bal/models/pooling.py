@@ -1,7 +1,8 @@
-"""Max pooling of 2x2 pixels with a gradient that is fast on every backend.
+"""Max pooling of 2x2 pixels with a gradient that is fast on CPUs.
 
-XLA's own gradient of a window maximum is a scatter of selected elements, which is slow on CPUs; comparing with the
-maximum is not. Where two pixels are equal the first one, row by row, takes the gradient, as in PyTorch.
+XLA's own gradient of a window maximum is a scatter of selected elements, which is slow there; comparing with the
+maximum and interleaving the four corners is not. Where two pixels are equal the first one, row by row, takes the
+gradient, as in PyTorch.
 """
 
 import functools
