@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 _BAD_INPUT = 2
 _INTERRUPTED = 130
+_WIDE = 110
 
 
 def main() -> None:
@@ -120,17 +121,26 @@ def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
 
     summaries = compare(summary["runs"])
     text = table(summaries, summary["target_accuracy"], short=True)
-    grid = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1))
-    for index, name in enumerate(text.headings):
-        grid.add_column(escape(name), justify="right" if index else "left", overflow="fold", no_wrap=index > 0)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    grid.caption, grid.caption_justify = "test accuracy in %, ± standard deviation over seeds", "left"
+    fit = _two_lines if console.width < _WIDE else str
+    for index, name in enumerate(map(fit, text.headings)):
+        grid.add_column(escape(name), justify="right" if index else "left", overflow="fold", no_wrap=True)
     for cells in text.rows:
-        grid.add_row(*map(escape, cells))
+        grid.add_row(*(escape(fit(cell)) for cell in cells))
     console.print(grid)
     console.print(escape(verdict(summaries)))
     typer.echo(f"report: {build(path)}")
     failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
     if failures:
         _fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
+
+
+def _two_lines(cell: str) -> str:
+    """What follows a number goes below it."""
+    for mark in ("±", "[", "("):
+        cell = cell.replace(f" {mark}", f"\n{mark}")
+    return cell.replace(" seeds)", ")")
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -1,7 +1,11 @@
 """Runs a comparison: every method with every seed, saved as it goes, resumed where it stopped."""
 
+import contextlib
+import os
+import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -274,7 +278,17 @@ def _rate(count: int, seconds: float) -> float | None:
 
 def _device() -> str:
     device = jax.devices()[0]
-    return f"{jax.device_count()} x {device.device_kind} ({device.platform})"
+    if device.platform != "cpu":
+        return f"{jax.device_count()} x {device.device_kind}"
+    return f"{_processor()}, {os.cpu_count()} cores"
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _versions() -> dict[str, str]:

@@ -143,7 +143,7 @@ def table(summaries: Sequence[MethodSummary], target_accuracy: float | None = No
         goal = [f"to {100 * target_accuracy:g}%"] if target_accuracy is not None else []
         versus = f"vs {first}" + (" [95%]" if paired else "")
         return Table(
-            ("method", "final %", versus, "last 5 %", "best %", *goal, "MB", "seeds"),
+            ("method", "final", versus, "last 5", "best", *goal, "MB", "seeds"),
             [row(summary, target) for summary in summaries],
         )
     headings = [
