@@ -59,6 +59,16 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
 
     Returns:
         The last carry.
+
+    Example:
+        A report that counts a client's rows:
+
+        >>> from fedjax_bal.parts import Report, part
+        >>> @part
+        ... class Rows(Report):
+        ...     def report(self, outcome):
+        ...         count = lambda total, batch: total + batch.real.sum()
+        ...         return over_rows(count, jnp.zeros((), int), outcome.ctx)
     """
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
     lanes = jnp.arange(ctx.batch_size)

@@ -62,6 +62,10 @@ def bernoulli(p: float) -> Presence:
     Raises:
         ValueError: p out of range.
 
+    Example:
+        >>> bernoulli(0.5)
+        Presence(probabilities=(0.5,), period=1)
+
     References:
         ReBaFL (Xu et al., 2022), section 5.1.
     """
@@ -78,6 +82,13 @@ def periodic(p: float, period: int) -> Presence:
     Raises:
         ValueError: a value out of range.
 
+    Example:
+        >>> import numpy as np
+        >>> held = periodic(0.5, 5)
+        >>> masks = [held.mask(0, "availability", t, np.ones(9, bool), somebody=True).tolist() for t in range(5)]
+        >>> all(mask == masks[0] for mask in masks)
+        True
+
     References:
         ReBaFL, Figure 10.
     """
@@ -93,6 +104,10 @@ def clustered(p: Sequence[float] = (0.5, 0.5, 0.3, 0.3, 0.2), period: int = 1) -
 
     Raises:
         ValueError: a value out of range.
+
+    Example:
+        >>> clustered([0.5, 0.2]).probabilities
+        (0.5, 0.2)
 
     References:
         ReBaFL, the clustered setting of Table II and Figures 4 and 5.
