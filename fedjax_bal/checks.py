@@ -5,6 +5,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+LARGEST = 3.4028235e38
+"""The largest number of 32 bits: beyond it nothing is finite on a device."""
+
 
 def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
     """A finite number in a closed range.
@@ -26,9 +29,10 @@ def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.in
         Traceback (most recent call last):
         ValueError: mu: received nan, must be a finite number of at least 0
     """
-    if not is_number(value) or not math.isfinite(value) or not low <= value <= high:
-        bound = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
-        raise ValueError(f"{name}: received {value!r}, must be a finite number {bound}")
+    if not is_number(value) or not abs(value) <= LARGEST or not low <= value <= high:
+        at_least = f" of at least {low:g}" if math.isfinite(low) else ""
+        bound = f" from {low:g} to {high:g}" if math.isfinite(high) else at_least
+        raise ValueError(f"{name}: received {value!r}, must be a finite number{bound}")
     return float(value)
 
 

@@ -1,9 +1,11 @@
 """The command line: `fedjax-bal run`, `report` and `list`."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,11 +26,28 @@ app = typer.Typer(
 _BAD_INPUT = 2
 _INTERRUPTED = 130
 _WIDE = 110
+_NARROW = 78
+_LONGEST_NAME = 24
 
 
 def main() -> None:
     """The console script's entry point."""
-    app()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a sign that a terminal lacks must not cost a result
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("fedjax-bal: stopped", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+
+
+class _Output(Console):
+    """A console whose reader may go away: the work goes on in silence."""
+
+    def on_broken_pipe(self) -> None:
+        """Sends what is still to come nowhere."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @app.command()
@@ -46,9 +65,9 @@ def run(
     plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
 ) -> None:
     """Run a comparison; the same command again goes on where it stopped."""
-    from fedjax_bal.config import load_config
-
     with _messages():
+        from fedjax_bal.config import load_config
+
         paths, overrides = _split(arguments or [])
         config = load_config(paths[0] if paths else None, overrides)
         folder = out or Path("runs") / config.name
@@ -58,11 +77,9 @@ def run(
 @app.command()
 def report(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")]) -> None:
     """Write report.html of run folders anew."""
-    from fedjax_bal.report import build
-
     with _messages():
         for folder in folders:
-            typer.echo(f"report: {build(folder)}")
+            _say(_Output(), f"report: {_build_report(folder)}")
 
 
 @app.command("list")
@@ -82,7 +99,7 @@ def list_names(
         table = Table.grid(padding=(0, 3))
         for name, text in listings[what]().items():
             table.add_row(f"[bold]{escape(name)}[/bold]", escape(text))
-        Console().print(table)
+        _Output().print(table)
 
 
 def _compare(config: Any, path: Path, data_dir: Path | None, *, fresh: bool, plain: bool) -> None:
@@ -91,7 +108,7 @@ def _compare(config: Any, path: Path, data_dir: Path | None, *, fresh: bool, pla
 
     folder = RunFolder(path)
     with folder.claimed(config), _interruptible() as asked:
-        console = Console()
+        console = _Output()
         display = progress.PlainProgress(console) if plain else progress.choose(console)
         try:
             summary = _work(config, folder, display, data_dir, fresh, asked)
@@ -111,29 +128,60 @@ def _work(
         return Runner(config, folder, display, data_dir=place, fresh=fresh, should_stop=asked).run()
     except Stopped:
         display.stop()
-        typer.echo(f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
+        _say(_Output(), f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
         raise typer.Exit(_INTERRUPTED) from None
 
 
 def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
-    from fedjax_bal.report import build, compare
-    from fedjax_bal.report.words import table, verdict
+    from fedjax_bal.report import compare, table, verdict
 
-    summaries = compare(summary["runs"])
+    page = _build_report(path)
+    summaries = [row._replace(method=_short(row.method)) for row in compare(summary["runs"])]
     text = table(summaries, summary["target_accuracy"], short=True)
+    if console.width < _NARROW:
+        _print_lines(text, console)
+    else:
+        _print_table(text, console)
+    _say(console, f"{verdict(summaries)}\nreport: {page}")
+    failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
+    if failures:
+        _fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
+
+
+def _print_table(text: Any, console: Console) -> None:
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     grid.caption, grid.caption_justify = "test accuracy in %, ± standard deviation over seeds", "left"
     fit = _two_lines if console.width < _WIDE else str
     for index, name in enumerate(map(fit, text.headings)):
-        grid.add_column(escape(name), justify="right" if index else "left", overflow="fold", no_wrap=True)
+        grid.add_column(escape(name), justify="right" if index else "left", no_wrap=True)
     for cells in text.rows:
         grid.add_row(*(escape(fit(cell)) for cell in cells))
     console.print(grid)
-    console.print(escape(verdict(summaries)))
-    typer.echo(f"report: {build(path)}")
-    failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
-    if failures:
-        _fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
+
+
+def _print_lines(text: Any, console: Console) -> None:
+    for method, *cells in text.rows:
+        _say(console, method)
+        for heading, cell in zip(text.headings[1:], cells, strict=True):
+            _say(console, f"  {heading}: {cell}")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _build_report(path: Path) -> Path:
+    # Before matplotlib is imported, which otherwise puts its font cache elsewhere, and complains where it can't.
+    folder = _cache_folder("matplotlib")
+    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
+        os.environ.setdefault("MPLCONFIGDIR", str(place))
+        from fedjax_bal.report import build
+
+        return build(path)
 
 
 def _two_lines(cell: str) -> str:
@@ -163,6 +211,10 @@ def _messages() -> Iterator[None]:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{(error.strerror or str(error)).lower()}; what was saved before is kept", _BAD_INPUT)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        _fail("not enough memory for this configuration: use fewer clients or a smaller model", _BAD_INPUT)
     except KeyboardInterrupt:
         _fail("stopped at once; the same command again goes on from the last checkpoint", _INTERRUPTED)
 
@@ -195,16 +247,24 @@ def _keep_compiled_programs(display: Any) -> None:
     """Lets XLA keep compiled programs in the user's cache folder, so that the next run starts at once."""
     import jax
 
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(home) / "fedjax_bal" / "xla"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        display.note(f"compiled programs are not kept: {folder} can't be written ({error.strerror})")
+    folder = _cache_folder("xla")
+    if folder is None:
+        display.note("compiled programs are not kept: the user's cache folder can't be written")
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _cache_folder(name: str) -> Path | None:
+    """A folder of ours in the user's cache folder; None where there can't be one."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(home) / "fedjax_bal" / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
 
 
 def _first_line(function: Callable[..., Any]) -> str:

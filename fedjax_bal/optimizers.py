@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import math
 from typing import Any
 
 import jax
@@ -11,9 +12,10 @@ import optax
 from fedjax_bal.checks import finite_number, is_number, one_of
 
 # The learning rate is ours; the rest of these never make sense as a number from a configuration.
-_NOT_OPTIONS = {"learning_rate", "mask", "kwargs"}
+_NOT_OPTIONS = {"decay", "learning_rate", "mask", "kwargs"}
 # They need more than a gradient at each step (a loss, a key), or are deprecated.
 _NOT_OFFERED = {"lbfgs", "noisy_sgd", "optimistic_adam", "polyak_sgd"}
+_BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 @jax.tree_util.register_dataclass
@@ -94,9 +96,10 @@ def optimizer(
     Args:
         name: any optax optimizer that takes a learning rate.
         learning_rate: the learning rate of round 0; finite, not negative.
-        decay: factor on the learning rate each round, in (0, 1].
-        weight_decay: coupled weight decay (an optimizer with a weight decay of its own gets this number instead).
-        **options: the factory's other options, e.g. `momentum=0.9`.
+        decay: factor on the learning rate each round, in (0, 1]; hides rmsprop's own option of that name.
+        weight_decay: coupled weight decay; an optimizer with a weight decay of its own gets this number instead of
+            optax's default, so that none is the default everywhere.
+        **options: the factory's other options, e.g. `momentum=0.9`; a momentum is in [0, 1).
 
     Returns:
         The optimizer.
@@ -115,14 +118,18 @@ def optimizer(
         one_of(f"option of the optimizer {name}", option, known)
     rate = finite_number("optimizer: learning_rate", learning_rate)
     decay = finite_number("optimizer: decay", decay, high=1.0)
+    if decay == 0:
+        raise ValueError("optimizer: decay: received 0, must be above 0; 1 keeps the learning rate")
     weight_decay = finite_number("optimizer: weight_decay", weight_decay)
     own_decay = "weight_decay" in known
     if own_decay:
         options["weight_decay"] = weight_decay
     if options.get("momentum") == 0 and _default(name, "momentum") is None:
         del options["momentum"]  # the same steps without a buffer
-    numbers = {key: float(value) for key, value in options.items() if is_number(value)}
-    flags = tuple(sorted((key, value) for key, value in options.items() if not is_number(value)))
+    if options.get("momentum") is not None:
+        finite_number("optimizer: momentum", options["momentum"], high=_BELOW_ONE)
+    numbers = {key: _finite(key, value) for key, value in options.items() if _is_leaf(name, key, value)}
+    flags = tuple(sorted((key, value) for key, value in options.items() if key not in numbers))
     return Optimizer(
         name,
         rate,
@@ -145,6 +152,16 @@ def _takes_learning_rate(candidate: Any) -> bool:
     parameters = inspect.signature(candidate).parameters
     required = {name for name, p in parameters.items() if p.default is inspect.Parameter.empty}
     return "learning_rate" in parameters and required <= {"learning_rate", "kwargs"}
+
+
+def _is_leaf(name: str, option: str, value: Any) -> bool:
+    # Whole numbers such as a block size decide on shapes, and have to stay Python numbers.
+    whole = isinstance(_default(name, option), int) and not isinstance(_default(name, option), bool)
+    return is_number(value) and not whole
+
+
+def _finite(option: str, value: Any) -> float:
+    return finite_number(f"optimizer: {option}", value, low=-math.inf)
 
 
 def _default(name: str, option: str) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_bal.checks import one_of, whole_number
 from fedjax_bal.engine import axis
-from fedjax_bal.engine.evaluation import chunked
+from fedjax_bal.engine.evaluation import TestSet, chunked
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.optimizers import Optimizer, optimizer
@@ -37,7 +37,7 @@ def build(
     recipe: Recipe,
     model: Model,
     federation: Federation,
-    test: tuple[Any, Any],
+    test: tuple[Any, Any] | TestSet,
     *,
     rounds: int,
     clients_per_round: int | None = None,
@@ -60,7 +60,7 @@ def build(
         recipe: the method.
         model: the model, from `fedjax_bal.models.build`.
         federation: the federation, from `fedjax_bal.data.federate`.
-        test: images `[T, H, W, K]` and labels `[T]`.
+        test: images `[T, H, W, K]` and labels `[T]`, or both as `chunked` cuts them, for several simulations to share.
         rounds: communication rounds, at least 1.
         clients_per_round: the cohort's size; all clients by default. Not with a selector.
         local_epochs: E, at least 1.
@@ -86,6 +86,7 @@ def build(
     counts |= {"evaluate_every": evaluate_every, "rounds_per_dispatch": rounds_per_dispatch}
     for name, value in counts.items():
         whole_number(name, value)
+    test = test if isinstance(test, TestSet) else chunked(*test)
     _check_fit(model, federation, test)
     local = local_optimizer or optimizer("sgd", 0.01)
     for part in recipe.parts:
@@ -96,28 +97,30 @@ def build(
             f"rounds_per_dispatch: received {rounds_per_dispatch}, but this selector looks at each round's outcome "
             "before it chooses again: set it to 1"
         )
+    largest = int(np.diff(federation.offsets).max())
     setting = Setting(
         parts=recipe.parts,
         local=local,
         server=_only("server_optimizer", recipe.server_optimizer, server_optimizer) or optimizer("sgd", 1.0),
         model=model,
         local_epochs=local_epochs,
-        batch_size=batch_size,
+        # Larger batches than anybody can fill would only be padding.
+        batch_size=batch_size if drop_last else min(batch_size, largest),
         drop_last=drop_last,
         drawing=_drawing(recipe, drawing),
         passes=selector.passes,
-        max_size=int(np.diff(federation.offsets).max()),
+        max_size=largest,
         strategy=axis.resolve(strategy),
     )
     return Simulation(
         setting=setting,
         federation=federation,
-        test=chunked(*test),
+        test=test,
         selector=selector,
         availability=availability or always(),
         delivery=delivery or always(),
         rounds=rounds,
-        rounds_per_dispatch=rounds_per_dispatch,
+        rounds_per_dispatch=min(rounds_per_dispatch, rounds),
         evaluate_every=evaluate_every,
     )
 
@@ -141,8 +144,8 @@ def simulate(
         federation: the federation, from `fedjax_bal.data.federate`.
         test: images `[T, H, W, K]` and labels `[T]`.
         rounds: communication rounds.
-        seed: not negative; decides initial weights, availability, selection, delivery and batches. Methods that are
-            compared with the same seed share all of them.
+        seed: from 0 to 2**32 - 1; decides initial weights, availability, selection, delivery and batches. Methods
+            that are compared with the same seed share all of them.
         on_round: called with the metrics of each evaluated round.
         **options: as in `build`.
 
@@ -167,7 +170,8 @@ def simulate(
         >>> result.history[-1]["test_accuracy"]
         1.0
     """
-    whole_number("seed", seed, low=0)
+    if whole_number("seed", seed, low=0) >= 2**32:
+        raise ValueError(f"seed: received {seed}, must be below 2**32 = {2**32}")
     simulation = build(recipe, model, federation, test, rounds=rounds, **options)
     progress, history, confusion = simulation.init(seed), [], np.zeros((0, 0), np.int32)
     while progress.round < rounds:
@@ -181,9 +185,9 @@ def simulate(
     return Result(progress.state.variables, history, confusion)
 
 
-def _check_fit(model: Model, federation: Federation, test: tuple[Any, Any]) -> None:
+def _check_fit(model: Model, federation: Federation, test: TestSet) -> None:
     shape = tuple(np.shape(federation.images)[1:])
-    for name, received in (("federation", shape), ("test set", tuple(np.shape(test[0])[1:]))):
+    for name, received in (("federation", shape), ("test set", tuple(np.shape(test.images)[2:]))):
         if received != tuple(model.input_shape):
             raise ValueError(
                 f"{name}: received images of shape {received}, but the model {model.name} was built for "
@@ -194,8 +198,8 @@ def _check_fit(model: Model, federation: Federation, test: tuple[Any, Any]) -> N
             f"federation: received {federation.num_classes} classes, but the model {model.name} was built for "
             f"{model.num_classes}: build it with num_classes={federation.num_classes}"
         )
-    labels = np.asarray(test[1])
-    if labels.size and not (labels.min() >= 0 and labels.max() < model.num_classes):
+    labels = np.asarray(test.labels)
+    if not (labels.min() >= 0 and labels.max() < model.num_classes):
         raise ValueError(
             f"test set: received labels from {labels.min()} to {labels.max()}, "
             f"must be from 0 to {model.num_classes - 1}"

@@ -275,12 +275,14 @@ class Info(NamedTuple):
         update_diversity: mean squared distance of the delivered models from their mean, `Float[]` (ReBaFL eq. 24).
         steps: local steps of each visit, `Int32[G, L]`.
         finite: whether each delivered visit ended in finite parameters, `Bool[G, L]`.
+        model_finite: whether the new global model is finite, `Bool[]`.
     """
 
     train_loss: Array
     update_diversity: Array
     steps: Array
     finite: Array
+    model_finite: Array
 
 
 class Evaluation(NamedTuple):

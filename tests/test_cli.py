@@ -70,7 +70,7 @@ def test_run_writes_everything_and_says_where(here):
     folder = here / "runs" / "small"
     assert "report: runs/small/report.html" in result.output
     written = {entry.name for entry in folder.iterdir()}
-    assert written == {"config.yaml", "metrics.jsonl", "summary.json", "report.html", "plots", "checkpoints"}
+    assert written == {"config.yaml", "metrics.jsonl", "summary.json", "report.html", "plots", "checkpoints", ".lock"}
     HTMLParser().feed((folder / "report.html").read_text())
 
     (folder / "report.html").unlink()
@@ -104,6 +104,30 @@ def test_unknown_lists_and_folders_are_refused(here):
     result = invoke("report", "nowhere")
     assert result.exit_code == 2
     assert "no such folder" in result.output
+
+
+@pytest.mark.parametrize(("width", "rows"), [("40", "  final: "), ("80", "±"), ("140", "±")])
+def test_no_figure_is_cut_off_at_any_width(here, monkeypatch, width, rows):
+    monkeypatch.setenv("COLUMNS", width)
+    (here / "small.yaml").write_text(small_run.TEXT)
+    name = "methods.1.name=" + 60 * "x"
+    result = invoke("run", "small.yaml", name, "--plain")
+    assert result.exit_code == 0, result.output
+    runs = json.loads((here / "runs" / "small" / "summary.json").read_text())["runs"]
+    finals = [run["final_accuracy"] for run in runs if run["method"] == "fedavg"]
+    assert f"{100 * sum(finals) / 2:.1f}" in result.output
+    assert rows in result.output
+
+
+def test_neither_a_closed_pipe_nor_a_poor_encoding_costs_the_report(tmp_path):
+    (tmp_path / "small.yaml").write_text(small_run.TEXT)
+    command = f"{sys.executable} -m fedjax_bal run small.yaml 'methods=[{{recipe: fedavg}}]' seeds=[0] --plain"
+    page = tmp_path / "runs" / "small" / "report.html"
+    for line in (f"{command} | head -1", f"PYTHONIOENCODING=ascii {command}"):
+        result = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert page.exists()
+        page.unlink()
 
 
 def start(here):

@@ -547,3 +547,25 @@ def test_what_is_dumped_reads_back(value):
         assert any(word in str(error) for word in ("a number of", "deeper", "character"))
         return
     assert same(value, again)
+
+
+def test_the_clustered_setting_of_rebafl_can_be_written_down():
+    changes = [
+        "partition.classes_per_client=[2,2,3,3,5]",
+        "availability={name: clustered, p: [0.5, 0.5, 0.3, 0.3, 0.2]}",
+    ]
+    config = load_config(None, changes)
+    assert config.partition.parameters["classes_per_client"] == (2, 2, 3, 3, 5)
+    assert config.availability.parameters["p"] == (0.5, 0.5, 0.3, 0.3, 0.2)
+    with pytest.raises(ConfigError, match="classes_per_client: received .*an integer, or a list"):
+        load_config(None, ["partition.classes_per_client=two"])
+
+
+def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them():
+    methods = "methods=[{recipe: fedavg}]"
+    assert load_config(None, [methods, "methods.0.recipe=fedprox"]).methods[0].name == "fedprox"
+    prox = load_config(None, [methods, "methods.0.mu=0.5", "methods.0.recipe=fedprox"])
+    assert prox.methods[0].recipes[0].hyperparameters == {"mu": 0.5}
+    last = load_config(None, ["partition={scheme: iid, clients: 20, seed: 0}", "partition.scheme=shards"])
+    assert last.partition.scheme == "shards"
+    assert load_config(None, ["training.rounds=3", "training.rounds=4"]).training.rounds == 4

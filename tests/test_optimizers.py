@@ -1,5 +1,6 @@
 """Optimizers: PyTorch's SGD, and any of optax's by name."""
 
+import jax
 import numpy as np
 import optax
 import pytest
@@ -55,6 +56,10 @@ def test_every_listed_name_can_be_built(name):
         (lambda: optimizer("sgdd", 0.1), "did you mean 'sgd'"),
         (lambda: optimizer("sgd", 0.1, momentun=0.9), "did you mean 'momentum'"),
         (lambda: optimizer("sgd", float("nan")), "learning_rate: received nan"),
+        (lambda: optimizer("sgd", 0.1, momentum=1.0), "momentum: received 1.0"),
+        (lambda: optimizer("adam", 0.1, b1=float("inf")), "b1: received inf, must be a finite number"),
+        (lambda: optimizer("sgd", 0.1, decay=0.0), "decay: received 0"),
+        (lambda: optimizer("sgd", 1e39), "learning_rate: received 1e\\+39, must be a finite number"),
         (lambda: optimizer("sgd", -1.0), "learning_rate: received -1"),
         (lambda: optimizer("sgd", 0.1, decay=1.5), "decay: received 1.5, must be a finite number from 0 to 1"),
     ],
@@ -62,3 +67,15 @@ def test_every_listed_name_can_be_built(name):
 def test_wrong_numbers_and_names_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_listed_name_works_inside_a_compiled_program(name):
+    built = optimizer(name, 0.1, **({"min_dim_size_to_factor": 2} if name == "adafactor" else {}))
+
+    @jax.jit
+    def step(built, params):
+        transform = built.transform(0)
+        return transform.update(params, transform.init(params), params)[0]
+
+    assert bool(np.isfinite(step(built, np.ones((4, 4), np.float32))).all())

@@ -68,10 +68,21 @@ def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
 
 def _overridden(data: Any, overrides: Sequence[str]) -> tuple[Any, list[Path]]:
     parsed = [_parse_override(text) for text in overrides]
-    # A choice drops parameters, so that it has to come before the parameters that are given along with it.
-    for path, value in sorted(parsed, key=lambda change: change[0][-1] not in ("name", "scheme", "recipe")):
+    for path, value in _choices_first(parsed):
         data = _assign(data, Sheet, path, value, ())
     return data, [path for path, _ in parsed]
+
+
+def _choices_first(parsed: Sequence[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
+    # A choice drops parameters, so that it has to come before those that are given along with it.
+    ordered: list[tuple[Path, Any]] = []
+    for path, value in parsed:
+        place = len(ordered)
+        if path[-1] in ("name", "scheme", "recipe"):
+            while place and ordered[place - 1][0] != path and ordered[place - 1][0][:-1] == path[:-1]:
+                place -= 1
+        ordered.insert(place, (path, value))
+    return ordered
 
 
 def _parse_override(text: str) -> tuple[Path, Any]:

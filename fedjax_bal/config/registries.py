@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any
 
-from fedjax_bal.config.rules import Flag, ListOf, OneOf, OrNull, Real, Rule, Whole, Word, under
+from fedjax_bal.config.rules import Either, Flag, ListOf, OneOf, OrNull, Real, Rule, Whole, Word, under
 
 # One parameter as pydantic's create_model takes it: its annotation and its default (... where it has none).
 Field = tuple[Any, Any]
@@ -182,6 +182,9 @@ def _rule(annotation: Any, default: Any) -> Rule | None:
     if not rules:
         return None
     rule = next((rule for rule in rules if isinstance(rule, Real)), rules[0])
+    several = next((rule for rule in rules if isinstance(rule, ListOf)), None)
+    if several is not None and several is not rule:
+        rule = Either(rule, several)
     return OrNull(rule) if default is None or types.NoneType in members else rule
 
 

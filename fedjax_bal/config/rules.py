@@ -238,6 +238,36 @@ class OrNull:
 
 
 @dataclasses.dataclass(frozen=True)
+class Either:
+    """A single value, or a list of such values.
+
+    Attributes:
+        one: what holds for a single value.
+        several: what holds for a list.
+
+    Example:
+        >>> either = Either(Whole(1), ListOf(Whole(1)))
+        >>> either(2), either([2, 3])
+        (2, (2, 3))
+    """
+
+    one: Rule
+    several: Rule
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words."""
+        return f"{self.one.wanted}, or {self.several.wanted}"
+
+    def __call__(self, value: Any) -> Any:
+        """The value or the values."""
+        try:
+            return self.several(value) if isinstance(value, list | tuple) else self.one(value)
+        except PydanticCustomError:
+            raise refusal(self.wanted) from None
+
+
+@dataclasses.dataclass(frozen=True)
 class ListOf:
     """A list, each item under one rule.
 

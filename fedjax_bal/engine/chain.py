@@ -10,7 +10,7 @@ from fedjax_bal.engine.keys import visit_key
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.visit import visit
 from fedjax_bal.parts import Memory, Report
-from fedjax_bal.types import Array, Context, Federation, Key, Outcome, PyTree, Variables
+from fedjax_bal.types import Array, Context, Federation, Key, PyTree, Variables
 
 
 class Links(NamedTuple):
@@ -102,7 +102,7 @@ def _visit_link(
         for part in setting.playing(Memory)
     }
     reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.playing(Report)}
-    shown = (reports, loss_sum, outcome.steps, _finite(outcome))
+    shown = (reports, loss_sum, outcome.steps, all_finite(outcome.end))
     return _where(on, outcome.end, variables), (memory, shown)
 
 
@@ -133,6 +133,6 @@ def _where(on: Array, new: PyTree, old: PyTree | None) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(on, a, b), new, old)
 
 
-def _finite(outcome: Outcome) -> Array:
-    leaves = jax.tree.leaves(outcome.end)
-    return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+def all_finite(variables: Variables) -> Array:
+    """Whether every number of a model is finite, `Bool[]`."""
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(variables)]).all()

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_bal.files import write_atomically
 from fedjax_bal.types import PyTree
 
 GENERATIONS = 2
@@ -71,8 +71,9 @@ def load(file: Path, template: PyTree) -> PyTree:
         odd = sorted(set(wanted) ^ set(arrays))[0]
         raise CheckpointError(f"{file}: holds another state than this program's (they differ in {odd})")
     for name, leaf in wanted.items():
-        if arrays[name].shape != np.shape(leaf):
-            raise CheckpointError(f"{file}: {name} has shape {arrays[name].shape}, this program needs {np.shape(leaf)}")
+        saved, needed = (f"{np.dtype(a.dtype).name}{list(np.shape(a))}" for a in (arrays[name], leaf))
+        if saved != needed:
+            raise CheckpointError(f"{file}: {name} is {saved}, this program needs {needed}")
     return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
 
 
@@ -81,24 +82,14 @@ def generations(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.npz"), reverse=True)
 
 
-def write_atomically(file: Path, content: bytes) -> None:
-    """Replaces a file by new content, on disk before it takes the old one's place.
+def clear(folder: Path) -> None:
+    """Removes all checkpoints of a run.
 
     Args:
-        file: the file.
-        content: its new content.
+        folder: where they live, if there are any.
     """
-    temporary = file.with_name(f".{file.name}.part")
-    with open(temporary, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
-    handle = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    for file in generations(folder):
+        file.unlink()
 
 
 def _encode(tree: PyTree) -> bytes:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.engine.axis import over_chains
-from fedjax_bal.engine.chain import ChainResult, Links, Round, chain
+from fedjax_bal.engine.chain import ChainResult, Links, Round, all_finite, chain
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.parts import Server, Step, Weigh
@@ -53,7 +53,8 @@ def run_round(
     for part in setting.playing(Server):
         own = purpose_key(jax.random.fold_in(key, number), f"update/{part.slot}")
         slots[part.slot] = part.update(own, number, slots[part.slot], aggregate, variables)
-    return State(variables, optimizer, _keep(state.memory, plan, federation, results), slots), _info(plan, results)
+    memory = _keep(state.memory, plan, federation, results)
+    return State(variables, optimizer, memory, slots), _info(plan, results, variables)
 
 
 def broadcast(setting: Setting, key: Key, number: Array, state: State) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
@@ -121,10 +122,10 @@ def _keep(memory: PyTree, plan: Plan, federation: Federation, results: ChainResu
 
 
 def _weighted_sum(weights: Array, stacked: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), stacked)
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1, precision="highest"), stacked)
 
 
-def _info(plan: Plan, results: ChainResult) -> Info:
+def _info(plan: Plan, results: ChainResult, variables: Variables) -> Info:
     steps = jnp.where(plan.delivered, results.steps, 0)
     loss = jnp.where(plan.delivered, results.loss_sum, 0.0).sum()
     return Info(
@@ -132,6 +133,7 @@ def _info(plan: Plan, results: ChainResult) -> Info:
         update_diversity=_diversity(plan.delivered.any(1), results.delta),
         steps=steps,
         finite=results.finite | ~plan.delivered,
+        model_finite=all_finite(variables),
     )
 
 

@@ -17,7 +17,7 @@ from fedjax_bal.selection import Presence, Selector, make_plan
 from fedjax_bal.types import Evaluation, Federation, Info, Plan, State
 
 
-class Tally(NamedTuple):
+class Counts(NamedTuple):
     """Counts since the last evaluation, as NumPy scalars so that they can be saved."""
 
     clients: Any = np.int64(0)
@@ -26,20 +26,20 @@ class Tally(NamedTuple):
     bytes_down: Any = np.int64(0)
 
 
-class Progress(NamedTuple):
+class Snapshot(NamedTuple):
     """Where a run stands: all that has to be kept in order to go on.
 
     Attributes:
-        round: rounds done.
+        round: rounds done, a Python or NumPy integer.
         state: the device's state.
         selector: the selector's state.
-        tally: counts since the last evaluation.
+        counts: counts since the last evaluation.
     """
 
-    round: int
+    round: Any
     state: State
     selector: Any
-    tally: Tally
+    counts: Counts
 
 
 class Advance(NamedTuple):
@@ -53,7 +53,7 @@ class Advance(NamedTuple):
         samples: samples they trained on, each as often as it was used.
     """
 
-    progress: Progress
+    progress: Snapshot
     records: list[dict[str, Any]]
     confusion: np.ndarray | None
     client_updates: int
@@ -90,11 +90,18 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._sizes = np.diff(self.federation.offsets)
+        # A client without a single local step has nothing to say, whatever its number of rows.
+        self._training = np.asarray(self.setting.steps_per_epoch(self._sizes)) > 0
+        if not self._training.any():
+            raise ValueError(
+                f"batch_size: received {self.setting.batch_size} with drop_last={self.setting.drop_last}, with which "
+                f"no client takes a single step (the largest has {self._sizes.max()} rows): use smaller batches"
+            )
         self._on_device = jax.device_put((self.federation, self.test))
         self._compiled: Any = None
         self._traffic: Traffic | None = None
 
-    def init(self, seed: int) -> Progress:
+    def init(self, seed: int) -> Snapshot:
         """The start of a run.
 
         Args:
@@ -108,7 +115,7 @@ class Simulation:
         """
         check_fits(self.state_shapes().state, self.federation.num_clients, available_bytes())
         state = jax.jit(init_state)(self.setting, jax.random.key(seed), self._on_device[0])
-        return Progress(0, state, self.selector.init(seed, self.federation.num_clients), Tally())
+        return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), Counts())
 
     def compile(self) -> float:
         """Compiles the program, once.
@@ -128,7 +135,7 @@ class Simulation:
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
-    def advance(self, seed: int, progress: Progress) -> Advance:
+    def advance(self, seed: int, progress: Snapshot) -> Advance:
         """Runs the next rounds of a run, as many as one dispatch holds.
 
         Args:
@@ -150,15 +157,15 @@ class Simulation:
         self._check_finite(progress.round, plans, info)
         if self.selector.closed_loop:
             selector = self.selector.update(selector, plans[0], info)
-        records, tally, confusion = self._read(progress, plans, schedule, info, evaluation)
-        done = Progress(progress.round + len(plans), state, selector, tally)
+        records, counts, confusion = self._read(progress, plans, schedule, info, evaluation)
+        done = Snapshot(progress.round + len(plans), state, selector, counts)
         visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
         return Advance(done, records, confusion, visits, self._samples(plans))
 
-    def state_shapes(self) -> Progress:
+    def state_shapes(self) -> Snapshot:
         """The shapes of a run's progress, for checking what is read back."""
         state = jax.eval_shape(init_state, self.setting, jax.random.key(0), self._on_device[0])
-        return Progress(0, state, self.selector.init(0, self.federation.num_clients), Tally())
+        return Snapshot(np.int64(0), state, self.selector.init(0, self.federation.num_clients), Counts())
 
     def schedule(self, seed: int, first: int, selector: Any) -> tuple[Schedule, Any, list[Plan]]:
         """The next dispatch's rounds, the selector's new state, and the plans of the rounds that are live."""
@@ -176,10 +183,9 @@ class Simulation:
 
     def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Who trains and who delivers in a round (from 0), and the selector's new state."""
-        holders = self._sizes > 0
-        available = self.availability.mask(seed, "availability", number, holders, somebody=True)
+        available = self.availability.mask(seed, "availability", number, self._training, somebody=True)
         clients, selector = self.selector.select(selector, seed, number, available)
-        arriving = self.delivery.mask(seed, "delivery", number, np.ones_like(holders), somebody=False)
+        arriving = self.delivery.mask(seed, "delivery", number, np.ones_like(self._training), somebody=False)
         return make_plan(clients, arriving), selector
 
     def _check_finite(self, first: int, plans: list[Plan], info: Info) -> None:
@@ -192,13 +198,19 @@ class Simulation:
                     f"({broken.size} of {int(plan.delivered.sum())} that delivered); the usual cause is a learning "
                     f"rate that is too high (here {float(self.setting.local.rate(first + offset)):g}): lower it"
                 )
+            if not info.model_finite[offset]:
+                raise DivergenceError(
+                    f"round {first + offset + 1}: the global model is not finite after the server's step, though all "
+                    "updates were; the usual cause is a server learning rate that is too high "
+                    f"(here {float(self.setting.server.rate(first + offset)):g}): lower it"
+                )
 
     def _read(
-        self, progress: Progress, plans: list[Plan], schedule: Schedule, info: Info, evaluation: Evaluation
-    ) -> tuple[list[dict[str, Any]], Tally, np.ndarray | None]:
-        records, tally, confusion = [], progress.tally, None
+        self, progress: Snapshot, plans: list[Plan], schedule: Schedule, info: Info, evaluation: Evaluation
+    ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
+        records, counts, confusion = [], progress.counts, None
         for offset, plan in enumerate(plans):
-            tally = self._count(tally, plan)
+            counts = self._count(counts, plan)
             if schedule.evaluate[offset]:
                 confusion = np.asarray(evaluation.confusion[offset])
                 records.append(
@@ -208,22 +220,22 @@ class Simulation:
                         "test_loss": _number(evaluation.loss[offset]),
                         "train_loss": _number(info.train_loss[offset]),
                         "update_diversity": _number(info.update_diversity[offset]),
-                        **{name: int(value) for name, value in tally._asdict().items()},
+                        **{name: int(value) for name, value in counts._asdict().items()},
                     }
                 )
-                tally = Tally()
-        return records, tally, confusion
+                counts = Counts()
+        return records, counts, confusion
 
-    def _count(self, tally: Tally, plan: Plan) -> Tally:
+    def _count(self, counts: Counts, plan: Plan) -> Counts:
         selected = int((plan.clients < self.federation.num_clients).sum())
         delivered = int(plan.delivered.sum())
         exchanges = self.setting.passes
         bytes_ = self._traffic or Traffic(0, 0)
-        return Tally(
-            tally.clients + delivered,
-            tally.dropped + selected - delivered,
-            tally.bytes_up + delivered * exchanges * bytes_.up,
-            tally.bytes_down + selected * exchanges * bytes_.down,
+        return Counts(
+            counts.clients + delivered,
+            counts.dropped + selected - delivered,
+            counts.bytes_up + delivered * exchanges * bytes_.up,
+            counts.bytes_down + selected * exchanges * bytes_.down,
         )
 
     def _samples(self, plans: list[Plan]) -> int:

@@ -9,11 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.config import Config, ConfigError, differences, load_config, resolved_yaml
-from fedjax_bal.engine.checkpoint import write_atomically
+from fedjax_bal.files import write_atomically
 
-_OWN_FILES = ("config.yaml", "metrics.jsonl", "summary.json", "report.html")
-_OWN_FOLDERS = ("checkpoints", "plots")
+# Not config.yaml, which says whose folder it is: a kill must not leave a folder that belongs to nobody.
+_OWN_FILES = (
+    "metrics.jsonl",
+    "summary.json",
+    "report.html",
+    "plots/*.svg",
+    "checkpoints/method-*-seed-*/round-*.npz",
+)
 _LOCK = ".lock"
+_LINE = {
+    "method": str,
+    "seed": int,
+    "round": int,
+    "test_accuracy": float,
+    "bytes_up": int,
+    "bytes_down": int,
+    "wall_s": float,
+}
 
 
 class FolderError(ValueError):
@@ -42,15 +57,13 @@ class RunFolder:
         """
         with _writable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+            self._check_owner(config)  # before anything is written into a folder of somebody else's
             lock = open(self.path / _LOCK, "w")  # noqa: SIM115 - held for as long as the run lasts
         with lock:
+            # The file stays behind: whoever removed it could remove the one that another process has just locked.
             self._lock(lock)
-            try:
-                self._check_owner(config)
-                yield
-            finally:
-                with contextlib.suppress(OSError):
-                    (self.path / _LOCK).unlink()
+            self._check_owner(config)
+            yield
 
     def begin(self, config: Config, *, fresh: bool) -> None:
         """Writes down whose folder this is; call it once all that can be wrong has been checked.
@@ -73,7 +86,7 @@ class RunFolder:
         return self.path / "checkpoints" / f"method-{method}-seed-{seed}"
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, without one that a kill cut off."""
+        """The lines of metrics.jsonl, without those that are cut off or damaged."""
         try:
             text = (self.path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -86,10 +99,14 @@ class RunFolder:
 
     def append_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
         """Adds lines to metrics.jsonl, on disk before it returns."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as stream:
-            stream.writelines(map(_line, lines))
-            stream.flush()
-            os.fsync(stream.fileno())
+        file = self.path / "metrics.jsonl"
+        try:
+            with open(file, "a", encoding="utf-8") as stream:
+                stream.writelines(map(_line, lines))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(file)) from error
 
     def read_summary(self) -> dict[str, Any]:
         """The summary of an earlier session; empty where there is none or it is damaged."""
@@ -126,6 +143,11 @@ class RunFolder:
                 f"{self.path}: its config.yaml can't be read, so nothing in it is touched; choose another with --out "
                 f"({error})"
             ) from error
+        if (self.path / "config.yaml").read_bytes() != resolved_yaml(here).encode():
+            raise FolderError(
+                f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
+                "choose another with --out"
+            )
         differing = differences(here, config)
         if differing:
             listed = "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
@@ -135,11 +157,11 @@ class RunFolder:
             )
 
     def _clear(self) -> None:
-        for name in _OWN_FILES:
-            (self.path / name).unlink(missing_ok=True)
-        for name in _OWN_FOLDERS:
-            for entry in sorted((self.path / name).rglob("*"), reverse=True):
-                entry.rmdir() if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        for pattern in _OWN_FILES:
+            for file in self.path.glob(pattern):
+                # What lies behind a link is somebody else's.
+                if file.is_file() and file.resolve() == self.path.resolve() / file.relative_to(self.path):
+                    file.unlink()
 
 
 @contextlib.contextmanager
@@ -162,7 +184,6 @@ def _whole_lines(text: str) -> Iterator[dict[str, Any]]:
         try:
             values = json.loads(line)
         except ValueError:
-            return
-        if not isinstance(values, dict) or not {"method", "seed", "round"} <= set(values):
-            return
-        yield values
+            continue
+        if isinstance(values, dict) and all(isinstance(values.get(key), kind) for key, kind in _LINE.items()):
+            yield values

@@ -1,6 +1,8 @@
 """Runs a comparison: every method with every seed, saved as it goes, resumed where it stopped."""
 
 import contextlib
+import hashlib
+import math
 import os
 import platform
 import time
@@ -12,14 +14,15 @@ import jax
 import numpy as np
 
 from fedjax_bal._version import __version__
-from fedjax_bal.config import Config
+from fedjax_bal.checks import is_number
+from fedjax_bal.config import Config, digest
 from fedjax_bal.engine import checkpoint
 from fedjax_bal.engine.errors import DivergenceError
-from fedjax_bal.engine.simulation import Progress, Simulation
-from fedjax_bal.experiment.folder import RunFolder
+from fedjax_bal.engine.simulation import Simulation, Snapshot
+from fedjax_bal.experiment.folder import FolderError, RunFolder
 from fedjax_bal.experiment.setup import Comparison, set_up
 from fedjax_bal.metrics import summarise
-from fedjax_bal.progress import Progress as Display
+from fedjax_bal.progress import Progress
 
 _HEAT_MAP_CLIENTS = 200  # more rows than that can't be told apart on a page
 
@@ -29,10 +32,19 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds."""
+    """What a checkpoint holds.
 
-    progress: Progress
+    Attributes:
+        progress: where the run stands.
+        confusion: the confusion matrix of its last evaluation.
+        fingerprint: of the data that it was begun with.
+        owner: of the configuration, method and seed that it belongs to.
+    """
+
+    progress: Snapshot
     confusion: Any
+    fingerprint: Any
+    owner: Any
 
 
 class Cost(NamedTuple):
@@ -60,7 +72,7 @@ class Runner:
         self,
         config: Config,
         folder: RunFolder,
-        display: Display,
+        display: Progress,
         *,
         data_dir: str | None = None,
         fresh: bool = False,
@@ -73,7 +85,8 @@ class Runner:
         self.runs = [(index, seed) for seed in config.seeds for index in range(len(config.methods))]
         self.began = time.perf_counter()
         self.before = folder.read_summary()
-        self.cost = Cost(**{key: self.before.get("cost", {}).get(key, 0) for key in Cost._fields})
+        self.cost = _cost_of(self.before.get("cost"))
+        self.wall_s = _number(self.before.get("wall_s"))
         self.lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.confusions: dict[tuple[str, int], Any] = {}
         self.failures: dict[tuple[str, int], str] = {}
@@ -117,6 +130,9 @@ class Runner:
             if [line["round"] for line in self.lines[name]] != self._evaluated(run[0], done):
                 self.display.note(f"warning: metrics.jsonl lacks rounds of {name[0]}, seed {name[1]}; starting it anew")
                 self.lines[name], saved = [], None
+            if saved is None:  # or else they would count as newer than what is saved from now on
+                checkpoint.clear(self.folder.checkpoints(*run))
+            self.confusions[name] = saved.confusion if saved else np.zeros((0, 0))
             starts[run] = saved
         self.folder.write_metrics(self._all_lines())
         return starts
@@ -127,19 +143,34 @@ class Runner:
         return [round for round in range(1, done + 1) if round % every == 0 or round == last]
 
     def _load(self, run: tuple[int, int]) -> Saved | None:
-        template = self._template(run[0])
+        template = self._template(run)
         for file in checkpoint.generations(self.folder.checkpoints(*run)):
             try:
                 saved = checkpoint.load(file, template)
-                progress = saved.progress._replace(round=int(saved.progress.round))
-                return saved._replace(progress=progress)
+                if (saved.owner != template.owner).any():
+                    raise checkpoint.CheckpointError(f"{file}: belongs to another run")
             except checkpoint.CheckpointError as error:
                 self.display.note(f"warning: {error}; going on from the checkpoint before it")
+                continue
+            self._check_data(run, saved)
+            return saved._replace(progress=saved.progress._replace(round=int(saved.progress.round)))
         return None
 
-    def _template(self, method: int) -> Saved:
-        classes = self.comparison.simulations[method].setting.model.num_classes
-        return Saved(self.comparison.simulations[method].state_shapes(), np.zeros((classes, classes), np.int64))
+    def _check_data(self, run: tuple[int, int], saved: Saved) -> None:
+        if (saved.fingerprint != self.comparison.fingerprints[run[0]]).any():
+            raise FolderError(
+                f"{self.folder.path}: was begun with other images, labels or partition than those that are read now; "
+                "pass the same --data-dir as then, or start over with --fresh or in another folder with --out"
+            )
+
+    def _template(self, run: tuple[int, int]) -> Saved:
+        method, seed = run
+        simulation = self.comparison.simulations[method]
+        classes = simulation.setting.model.num_classes
+        matrix = np.zeros((classes, classes), np.int32)
+        owner = hashlib.sha256(f"{digest(self.config)} {method} {seed}".encode()).digest()
+        fingerprint = self.comparison.fingerprints[method]
+        return Saved(simulation.state_shapes(), matrix, fingerprint, np.frombuffer(owner, np.uint8))
 
     def _try(self, run: tuple[int, int], saved: Saved | None) -> None:
         try:
@@ -152,8 +183,7 @@ class Runner:
         method, seed = run
         simulation, name = self.comparison.simulations[method], self._name(run)
         if saved is None:
-            saved = Saved(simulation.init(seed), self._template(method).confusion)
-        self.confusions[name] = saved.confusion
+            saved = self._template(run)._replace(progress=simulation.init(seed))
         if saved.progress.round >= simulation.rounds:
             self._show(run, simulation.rounds, 0.0)
             return
@@ -198,8 +228,8 @@ class Runner:
             self.cost.client_updates + advance.client_updates,
             self.cost.samples + advance.samples,
         )
-        saved = Saved(advance.progress, saved.confusion if advance.confusion is None else advance.confusion)
-        self.confusions[name] = saved.confusion
+        self.confusions[name] = saved.confusion if advance.confusion is None else advance.confusion
+        saved = saved._replace(progress=advance.progress, confusion=self.confusions[name])
         self._show(run, advance.progress.round, advance.client_updates / seconds)
         return saved
 
@@ -224,7 +254,7 @@ class Runner:
             "device": _device(),
             "versions": _versions(),
             "compile_s": round(self.cost.compile_s, 3),
-            "wall_s": round(self.before.get("wall_s", 0.0) + time.perf_counter() - self.began, 3),
+            "wall_s": round(self.wall_s + time.perf_counter() - self.began, 3),
             "client_updates_per_s": _rate(self.cost.client_updates, self.cost.train_s),
             "samples_per_s": _rate(self.cost.samples, self.cost.train_s),
             "cost": self.cost._asdict(),
@@ -270,6 +300,16 @@ class Runner:
             }
             shared.setdefault(id(federation), entry)["methods"].append(method.name)
         return list(shared.values())
+
+
+def _cost_of(saved: Any) -> Cost:
+    values = saved if isinstance(saved, dict) else {}
+    return Cost(*(_number(values.get(key)) for key in Cost._fields))
+
+
+def _number(value: Any) -> Any:
+    """A count or a time that an earlier session wrote; 0 where it is damaged."""
+    return value if is_number(value) and math.isfinite(value) else 0
 
 
 def _rate(count: int, seconds: float) -> float | None:

@@ -1,6 +1,7 @@
 """From a configuration to simulations that are ready to run."""
 
 import dataclasses
+import hashlib
 import json
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.config import Config, MethodConfig
+from fedjax_bal.engine.evaluation import TestSet, chunked
 from fedjax_bal.engine.simulation import Simulation
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SELECTORS
 from fedjax_bal.simulation import build
 from fedjax_bal.types import Dataset, Federation, Model
@@ -29,12 +31,14 @@ class Comparison:
         methods: each method's own configuration.
         simulations: each method's simulation.
         dataset: the first method's data set.
+        fingerprints: for each method the SHA-256 of its images, labels and partition, `UInt8[32]`.
     """
 
     config: Config
     methods: tuple[MethodConfig, ...]
     simulations: tuple[Simulation, ...]
     dataset: Dataset
+    fingerprints: tuple[np.ndarray, ...]
 
 
 class _Workshop:
@@ -53,8 +57,18 @@ class _Workshop:
     def dataset(self, config: MethodConfig) -> Dataset:
         return self.once("dataset", lambda: data.load(config.dataset.name, self.data_dir), config.dataset)
 
+    def test_set(self, config: MethodConfig) -> TestSet:
+        # On the device once, whatever the number of methods that are evaluated on it.
+        dataset = self.dataset(config)
+        return self.once(
+            "test", lambda: jax.device_put(chunked(dataset.test_images, dataset.test_labels)), config.dataset
+        )
+
     def federation(self, config: MethodConfig) -> Federation:
         return self.once("federation", lambda: self._federate(config), config.dataset, config.partition)
+
+    def fingerprint(self, config: MethodConfig) -> np.ndarray:
+        return self.once("fingerprint", lambda: self._digest(config), config.dataset, config.partition)
 
     def model(self, config: MethodConfig) -> Model:
         return self.once("model", lambda: self._build_model(config), config.model, config.dataset)
@@ -71,6 +85,13 @@ class _Workshop:
         )
         # Images go to the device once, whatever the number of methods that train on them.
         return federation._replace(images=jax.device_put(federation.images), labels=jax.device_put(federation.labels))
+
+    def _digest(self, config: MethodConfig) -> np.ndarray:
+        dataset, federation = self.dataset(config), self.federation(config)
+        digest = hashlib.sha256()
+        for array in (*dataset[:4], federation.rows, federation.offsets):
+            digest.update(np.ascontiguousarray(array).data)
+        return np.frombuffer(digest.digest(), np.uint8)
 
     def _build_model(self, config: MethodConfig) -> Model:
         dataset = self.dataset(config)
@@ -113,12 +134,12 @@ def set_up(config: Config, data_dir: str | None = None) -> Comparison:
     workshop = _Workshop(data_dir)
     methods = tuple(config.for_method(index) for index in range(len(config.methods)))
     simulations = tuple(_simulation(workshop, index, method) for index, method in enumerate(methods))
-    return Comparison(config, methods, simulations, workshop.dataset(methods[0]))
+    fingerprints = tuple(workshop.fingerprint(method) for method in methods)
+    return Comparison(config, methods, simulations, workshop.dataset(methods[0]), fingerprints)
 
 
 def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simulation:
     training, execution = config.training, config.execution
-    dataset = workshop.dataset(config)
     federation, model = workshop.federation(config), workshop.model(config)
     with _explained(f"methods.{index} ({config.name})"):
         recipe = recipes.combine(*(recipes.RECIPES[spec.name](**spec.hyperparameters) for spec in config.recipes))
@@ -126,13 +147,13 @@ def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simula
             recipe,
             model,
             federation,
-            (dataset.test_images, dataset.test_labels),
+            workshop.test_set(config),
             rounds=training.rounds,
             local_epochs=training.local_epochs,
             batch_size=training.batch_size,
             drop_last=training.drop_last,
             local_optimizer=optimizer(**training.optimizer.keywords),
-            server_optimizer=optimizer(**training.server_optimizer.keywords),
+            server_optimizer=_unless_default(optimizer(**training.server_optimizer.keywords)),
             selector=SELECTORS[config.selection.name](config.selection.clients_per_round),
             availability=AVAILABILITY[config.availability.name](**config.availability.parameters),
             delivery=DELIVERY[config.delivery.name](**config.delivery.parameters),
@@ -140,3 +161,8 @@ def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simula
             rounds_per_dispatch=execution.rounds_per_dispatch,
             strategy=execution.strategy,
         )
+
+
+def _unless_default(server: Optimizer) -> Optimizer | None:
+    """None for plain averaging, which every recipe may replace by its own."""
+    return None if server == optimizer("sgd", 1.0) else server

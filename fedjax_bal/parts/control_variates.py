@@ -58,6 +58,8 @@ class ControlVariates(Gradient, Memory, Report, Weigh, Server):
                 f"scaffold: received the local optimizer {local.name!r}; its control variates need plain SGD: "
                 "set training.optimizer.name to sgd"
             )
+        if dict(local.flags).get("nesterov"):
+            raise ValueError("scaffold: received nesterov momentum, which control variates don't know; leave it out")
         if local.options.get("momentum") and not self.with_momentum:
             raise ValueError(
                 f"scaffold: received a local momentum of {local.momentum}; momentum inflates control variates: "
@@ -94,8 +96,8 @@ class ControlVariates(Gradient, Memory, Report, Weigh, Server):
         return jax.tree.map(jnp.subtract, self.remember(memory, outcome), memory)
 
     def weigh(self, weights: Array, cohort: Cohort) -> Array:
-        """The same weight for every client that delivers."""
-        return cohort.delivered.astype(weights.dtype)
+        """Takes the number of samples out again: the same weight for every client that delivers."""
+        return weights / jnp.maximum(cohort.sizes, 1.0)
 
     def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
         """Zeros, like params."""

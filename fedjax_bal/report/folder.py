@@ -95,6 +95,9 @@ def _read_summary(path: Path) -> dict[str, Any]:
     _check(path, 1, "", summary, {"finished": bool, "runs": list, "class_names": list})
     _check_numbers(path, 1, "target_accuracy", summary.get("target_accuracy"))
     classes = len(summary["class_names"])
+    names = {str(place): name for place, name in enumerate(summary["class_names"])}
+    _check(path, 1, "class_names.", names, dict.fromkeys(names, str))
+    _check(path, 1, "", {"partitions": summary.setdefault("partitions", [])}, {"partitions": list})
     for place, run in enumerate(summary["runs"]):
         _check(path, 1, f"runs[{place}].", run, {"method": str, "seed": int})
         for key in ("rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "rounds_to_target", "traffic_bytes"):
@@ -102,7 +105,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
         # A run without an evaluation has a matrix of size 0.
         run["confusion_matrix"] = run.get("confusion_matrix") or None
         _check_numbers(path, 1, f"runs[{place}].confusion_matrix", run["confusion_matrix"], (classes, classes))
-    for place, part in enumerate(summary.setdefault("partitions", [])):
+    for place, part in enumerate(summary["partitions"]):
         _check(path, 1, f"partitions[{place}].", part, {"methods": list, "clients": int, "shown": list})
         shape = (len(part["shown"]), classes)
         _check_numbers(path, 1, f"partitions[{place}].class_counts", part.get("class_counts"), shape)

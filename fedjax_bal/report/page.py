@@ -1,13 +1,13 @@
 """The report: one HTML file that says what a run found, opens without a network and prints well."""
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from fedjax_bal.files import write_atomically
 from fedjax_bal.report.folder import ReportError, RunFolder, read
 from fedjax_bal.report.statistics import MethodSummary, compare
 from fedjax_bal.report.words import INTERVAL_IN_WORDS, LONGEST_NAME, printable, table, verdict
@@ -54,8 +54,8 @@ def build(folder: str | os.PathLike[str]) -> Path:
     try:
         (folder / "plots").mkdir(exist_ok=True)
         for picture in pictures:
-            _replace(folder / "plots" / f"{picture.name}.svg", picture.document)
-        _replace(folder / "report.html", page)
+            write_atomically(folder / "plots" / f"{picture.name}.svg", picture.document.encode())
+        write_atomically(folder / "report.html", page.encode())
     except OSError as error:
         raise ReportError(
             f"{folder}: the report can't be written there ({error.strerror}); "
@@ -243,15 +243,3 @@ def _plural(count: int, noun: str) -> str:
 
 def _stylesheet() -> str:
     return files("fedjax_bal.report").joinpath("page.css").read_text(encoding="utf-8")
-
-
-def _replace(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -10,6 +10,7 @@ import toys
 from fedjax_bal import recipes
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.optimizers import optimizer
+from fedjax_bal.parts import Weigh, part
 from fedjax_bal.selection import Presence, Selector, bernoulli, uniform
 from fedjax_bal.simulation import build, simulate
 
@@ -216,6 +217,43 @@ def test_a_diverging_client_is_named():
         )  # fmt: skip
 
 
+def test_a_server_step_that_breaks_the_model_is_named_as_such():
+    local = optimizer("sgd", 100.0)  # updates larger than 2, which the server's factor takes out of float32
+    sim = simulation(recipes.fedavg(), server_optimizer=optimizer("sgd", 3e38), local_optimizer=local)
+    with pytest.raises(DivergenceError, match="global model is not finite after the server's step"):
+        sim.advance(0, sim.init(0))
+
+
+def test_clients_that_never_take_a_step_are_never_there():
+    sim = simulation(recipes.fedavg(), batch_size=10, drop_last=True, clients_per_round=10)
+    with_steps = [client for client, size in enumerate(toys.SIZES) if size >= 10]
+    plan, _ = sim.plan(0, 0, ())
+    assert plan.clients[plan.delivered].tolist() == with_steps
+    with pytest.raises(ValueError, match=r"batch_size: received 50 .* no client takes a single step .*largest has 20"):
+        simulation(recipes.fedavg(), batch_size=50, drop_last=True)
+
+
+def test_a_batch_larger_than_any_client_costs_nothing():
+    large, whole = simulation(recipes.fedavg(), batch_size=10**9), simulation(recipes.fedavg(), batch_size=20)
+    assert large.setting == whole.setting
+
+
+def test_scaffolds_equal_weights_compose_with_other_weighing_parts():
+    @part
+    class Double(Weigh):
+        """Doubles the weight of chains with more than ten samples."""
+
+        def weigh(self, weights, cohort):
+            return weights * (1 + (cohort.sizes > 10))
+
+    options = {"rounds": 1, "rounds_per_dispatch": 1, "local_optimizer": optimizer("sgd", 0.1)}
+    doubling = recipes.Recipe("double", (Double(),))
+    orders = [recipes.combine(recipes.scaffold(), doubling), recipes.combine(doubling, recipes.scaffold())]
+    first, second = (state_after(simulation(recipe, **options)).variables for recipe in orders)
+    alone = state_after(simulation(recipes.scaffold(), **options)).variables
+    assert toys.largest_difference(first, second) < 1e-6 < toys.largest_difference(first, alone)
+
+
 BAD = [
     ({"rounds": 0}, "rounds: received 0"),
     ({"batch_size": 2.5}, "batch_size: received 2.5"),
@@ -238,6 +276,9 @@ def test_scaffold_refuses_local_optimizers_that_break_it():
         simulation(recipes.scaffold())
     with pytest.raises(ValueError, match="needs? plain SGD"):
         simulation(recipes.scaffold(), local_optimizer=optimizer("adam", 0.1))
+    nesterov = optimizer("sgd", 0.1, momentum=0.5, nesterov=True)
+    with pytest.raises(ValueError, match="nesterov"):
+        simulation(recipes.scaffold(scaffold_momentum=True), local_optimizer=nesterov)
 
 
 def test_images_of_another_shape_are_refused():

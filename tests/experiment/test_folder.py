@@ -41,12 +41,35 @@ def test_fresh_removes_only_what_a_run_writes(tmp_path):
     (path / "metrics.jsonl").write_text("{}\n")
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "kept.npz").write_text("kept")
-    (path / "checkpoints" / "link").symlink_to(outside)
+    (outside / "round-00000002.npz").write_text("kept")
+    (outside / "figure.svg").write_text("kept")
+    (path / "checkpoints" / "method-0-seed-0").symlink_to(outside)
+    (path / "plots").symlink_to(outside)
+    (path / "checkpoints" / "mine.pt").write_text("kept")
     claim(path, config, fresh=True)
     assert (path / "notes.txt").read_text() == "mine"
     assert not (path / "metrics.jsonl").exists()
-    assert (outside / "kept.npz").exists()
+    assert sorted(file.name for file in outside.iterdir()) == ["figure.svg", "round-00000002.npz"]
+    assert (path / "checkpoints" / "mine.pt").exists()
+
+
+def test_a_configuration_that_no_run_wrote_is_not_overwritten(tmp_path):
+    config = small_run.config(tmp_path)
+    (tmp_path / "small.yaml").rename(tmp_path / "config.yaml")
+    with pytest.raises(FolderError, match="was not written by a run"):
+        claim(tmp_path, config)
+    assert (tmp_path / "config.yaml").read_text() == small_run.TEXT
+
+
+def test_a_kill_while_starting_over_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    claim(path, config)
+    (path / "metrics.jsonl").write_text("{}\n")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "unlink", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+        claim(path, config, fresh=True)
+    claim(path, config, fresh=True)
+    assert not (path / "metrics.jsonl").exists()
 
 
 def test_two_processes_cannot_share_a_folder(tmp_path):
@@ -76,8 +99,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
         claim(Path(place), small_run.config(tmp_path))
 
 
-def test_metrics_stop_at_a_line_that_was_cut_off(tmp_path):
+def test_metrics_leave_out_lines_that_are_cut_off_or_damaged(tmp_path):
     folder = RunFolder(tmp_path)
-    good = '{"method": "a", "seed": 0, "round": 1}\n'
-    (tmp_path / "metrics.jsonl").write_text(good + good.replace("1}", "2}") + good[:15])
+    rest = '"test_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "wall_s": 0.1}\n'
+    first, second = (f'{{"method": "a", "seed": 0, "round": {round}, {rest}' for round in (1, 2))
+    wrong = first.replace('"a"', "[1]") + first.replace("0.5", "null") + "garbage\n" + first.replace(": 1,", ': "1",')
+    (tmp_path / "metrics.jsonl").write_text(first + wrong + second + second[:15])
     assert [line["round"] for line in folder.read_metrics()] == [1, 2]

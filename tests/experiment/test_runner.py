@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import small_run
 
+from fedjax_bal import data
+from fedjax_bal.experiment.folder import FolderError
 from fedjax_bal.experiment.runner import Stopped
 
 
@@ -109,7 +111,10 @@ def test_without_a_usable_checkpoint_a_run_starts_anew(undisturbed, config, tmp_
         small_run.run(path, config, should_stop=stop_after(6))
     for file in (path / "checkpoints" / "method-0-seed-0").glob("*.npz"):
         file.write_bytes(b"not an archive")
-    small_run.run(path, config)
+    with pytest.raises(Stopped):
+        small_run.run(path, config, should_stop=stop_after(2))
+    display = small_run.run(path, config)
+    assert "fedavg, seed 0: going on after round 4" in display.notes
     assert small_run.metrics(path) == small_run.metrics(undisturbed)
 
 
@@ -117,9 +122,16 @@ def test_lost_metrics_are_made_again(undisturbed, config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):
         small_run.run(path, config, should_stop=stop_after(6))
-    (path / "metrics.jsonl").write_text((path / "metrics.jsonl").read_text()[:100])
+    first, *others = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("x" + first + "".join(others))
+    with pytest.raises(Stopped) as stopped:
+        small_run.run(path, config, should_stop=stop_after(1))
+    assert stopped
     display = small_run.run(path, config)
-    assert any("starting it anew" in note for note in display.notes)
+    assert display.notes == [
+        "fedavg, seed 0: going on after round 2",
+        "control variates, seed 0: going on after round 4",
+    ]
     assert small_run.metrics(path) == small_run.metrics(undisturbed)
 
 
@@ -129,3 +141,31 @@ def test_fresh_starts_over(undisturbed, config, tmp_path):
     display = small_run.run(path, config, fresh=True)
     assert display.steps[0] == ("fedavg", 0, 2)
     assert small_run.metrics(path) == small_run.metrics(undisturbed)
+
+
+def test_other_data_than_the_folder_was_begun_with_are_refused(undisturbed, tmp_path, monkeypatch):
+    load = data.load
+    monkeypatch.setattr(data, "load", lambda *a: (lambda d: d._replace(train_images=255 - d.train_images))(load(*a)))
+    with pytest.raises(FolderError, match="begun with other images"):
+        small_run.run(undisturbed, small_run.config(tmp_path))
+
+
+def test_a_checkpoint_of_another_run_is_not_used(undisturbed, config, tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(Stopped):
+        small_run.run(path, config, should_stop=stop_after(6))
+    first, other = (path / "checkpoints" / f"method-0-seed-{seed}" for seed in (0, 1))
+    other.mkdir()
+    for file in first.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    display = small_run.run(path, config)
+    assert sum("belongs to another run" in note for note in display.notes) == 2
+    assert small_run.metrics(path) == small_run.metrics(undisturbed)
+
+
+@pytest.mark.parametrize("damage", [{"cost": 5}, {"cost": {"compile_s": "x"}}, {"wall_s": None}])
+def test_a_damaged_summary_is_written_anew(undisturbed, tmp_path, damage):
+    file = undisturbed / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
+    small_run.run(undisturbed, small_run.config(tmp_path))
+    assert json.loads(file.read_text())["wall_s"] >= 0

@@ -83,9 +83,10 @@ def _classes_of_clients(classes_per_client, num_clients: int, num_present: int) 
     if not given:
         raise ValueError("classes_per_client is empty; expected a number or a list of numbers.")
     cycle = np.asarray([checked_count("classes_per_client", value) for value in given])
-    if cycle.max() > num_present:
+    classes = np.resize(cycle, num_clients)
+    if classes.max() > num_present:
         raise ValueError(f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present.")
-    return np.resize(cycle, num_clients)
+    return classes
 
 
 def _take_consecutive(rng, groups, classes: np.ndarray, samples: int) -> list[np.ndarray]:
@@ -148,7 +149,7 @@ def _draw_labels(rng, sizes: np.ndarray, classes: np.ndarray, shares: dict, slot
 
 
 def _split_over_owners(rng, groups, classes: np.ndarray, num_rows: int) -> list[np.ndarray]:
-    """Form "niid_bench": draws owners until everybody gets something, at most `_REDRAWS` times."""
+    """Form "niid_bench": draws owners until everybody gets something, and gives each a label that feeds it if not."""
     rows, _, sizes = groups
     if len(classes) > num_rows:
         raise ValueError(f"{len(classes)} clients for {num_rows} rows: some would be left with nothing; take fewer.")
@@ -157,15 +158,46 @@ def _split_over_owners(rng, groups, classes: np.ndarray, num_rows: int) -> list[
         owners, main = _draw_owners(rng, classes, len(sizes))
         counts = _divide(owners, main, sizes)
         if (counts.sum(axis=1) > 0).all():
-            clients = np.arange(len(classes))
-            used = [of_label[: count.sum()] for of_label, count in zip(shuffled, counts.T, strict=True)]
-            owner_of_row = np.concatenate([np.repeat(clients, count) for count in counts.T])
-            return cut(np.concatenate(used)[np.argsort(owner_of_row, kind="stable")], counts.sum(axis=1))
-    raise ValueError(
-        f"in {_REDRAWS} draws some of {len(classes)} clients were left with nothing ({(counts.sum(axis=1) == 0).sum()} "
-        f"in the last): their labels have fewer rows than owners (the rarest has {sizes.min()}); take fewer clients or "
-        "more classes per client."
-    )
+            break
+    else:
+        feeders = _feeders(classes, main, sizes)
+        counts = _divide(_owning(owners, main, feeders), main, sizes, feeders)
+    clients = np.arange(len(classes))
+    used = [of_label[: count.sum()] for of_label, count in zip(shuffled, counts.T, strict=True)]
+    owner_of_row = np.concatenate([np.repeat(clients, count) for count in counts.T])
+    return cut(np.concatenate(used)[np.argsort(owner_of_row, kind="stable")], counts.sum(axis=1))
+
+
+def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """A label for each client, `Int[N]`, so that no label has more clients than rows.
+
+    It is the label that the client owns by position as long as that one has rows; clients with no other label come
+    first. As there are no more clients than rows, the others find one.
+    """
+    left, feeders = sizes.copy(), main.copy()
+    waiting = []
+    for client in np.argsort(classes, kind="stable"):
+        if left[main[client]] > 0:
+            left[main[client]] -= 1
+        elif classes[client] == 1:
+            raise ValueError(
+                f"a label with {sizes[main[client]]} rows is the only one of more clients than that, some of which "
+                f"would be left with nothing; take fewer than {len(classes)} clients or more classes per client."
+            )
+        else:
+            waiting.append(client)
+    feeders[waiting] = np.repeat(np.arange(len(sizes)), left)[: len(waiting)]
+    return feeders
+
+
+def _owning(owners: np.ndarray, main: np.ndarray, feeders: np.ndarray) -> np.ndarray:
+    """The owners, each client's feeder among its labels in place of another one that is not its by position."""
+    owners = owners.copy()
+    for client in np.flatnonzero(~owners[np.arange(len(main)), feeders]):
+        others = np.flatnonzero(owners[client])
+        owners[client, others[others != main[client]][0]] = False
+        owners[client, feeders[client]] = True
+    return owners
 
 
 def _draw_owners(rng, classes: np.ndarray, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,19 +209,21 @@ def _draw_owners(rng, classes: np.ndarray, num_labels: int) -> tuple[np.ndarray,
     return rank < classes[:, None], main
 
 
-def _divide(owners: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def _divide(owners: np.ndarray, main: np.ndarray, sizes: np.ndarray, feeders: np.ndarray | None = None) -> np.ndarray:
     """How many rows of each label each owner gets, `Int[N, C]`.
 
-    Labels with a row for every owner come first; the others go to those who hold the fewest rows by then, first to
-    those who own the label by position, so that nobody is left with nothing where that can be avoided.
+    Labels with a row for every owner come first; the others go to those whom they feed, if anybody, then to those who
+    hold the fewest rows by then, then to those who own the label by position, so that nobody is left with nothing
+    where that can be avoided.
     """
     counts = np.zeros(owners.shape, np.int64)
     demand = owners.sum(axis=0)
+    fed = np.full(len(main), -1) if feeders is None else feeders
     for label in np.argsort(sizes < demand, kind="stable"):
         members = np.flatnonzero(owners[:, label])
         if sizes[label] < demand[label]:
             held = counts[members].sum(axis=1)
-            members = members[np.lexsort((members, main[members] != label, held))]
+            members = members[np.lexsort((members, main[members] != label, held, fed[members] != label))]
         if len(members):
             counts[members, label] = even_sizes(int(sizes[label]), len(members))
     return counts

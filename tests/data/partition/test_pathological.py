@@ -47,8 +47,7 @@ def test_rebafl_gives_what_it_promises_or_there_is_no_solution(labels, clients, 
     wanted = [cycle[i % len(cycle)] for i in range(clients)]
     total = len(labels) // clients if samples is None else samples
     sizes = sorted(np.unique(labels, return_counts=True)[1], reverse=True)
-    checked = wanted if len(cycle) <= clients else cycle
-    solvable = max(checked) <= len(sizes) and total >= max(checked)
+    solvable = max(wanted) <= len(sizes) and total >= max(wanted)
     solvable = solvable and all(
         all(size >= share for size, share in zip(sizes, shares(total, n), strict=False)) for n in wanted
     )
@@ -126,12 +125,14 @@ def array_split_reference(labels, owners):
 def test_niid_bench(sizes, clients, cycle, seed):
     values = np.array([-2, 0, 5, 6, 9])[: len(sizes)]
     labels = rng(seed).permutation(np.repeat(values, sizes))
-    try:
-        parts = pathological(rng(seed), labels, clients, cycle, form="niid_bench")
-    except ValueError as error:
-        scarce = min(sizes) < clients or clients > sum(sizes)
-        assert max(cycle) > len(sizes) or scarce, error
+    wanted = [cycle[i % len(cycle)] for i in range(clients)]
+    alone = Counter(i % len(sizes) for i in range(clients) if wanted[i] == 1)
+    solvable = max(wanted) <= len(sizes) and clients <= sum(sizes)
+    if not solvable or any(count > sizes[label] for label, count in alone.items()):
+        with pytest.raises(ValueError, match=r"rows|classes"):
+            pathological(rng(seed), labels, clients, cycle, form="niid_bench")
         return
+    parts = pathological(rng(seed), labels, clients, cycle, form="niid_bench")
     together = np.concatenate(parts)
     assert len(parts) == clients
     assert len(set(together.tolist())) == len(together)
@@ -157,7 +158,7 @@ def test_niid_bench_nobody_is_left_with_nothing_where_rows_are_scarce():
 
 
 def test_niid_bench_without_a_solution():
-    with pytest.raises(ValueError, match=r"49 in the last.*the rarest has 1"):
+    with pytest.raises(ValueError, match=r"1 rows is the only one of more clients.*fewer than 100 clients"):
         pathological(rng(), np.repeat([0, 1], [1, 99]), 100, 1, form="niid_bench")
     with pytest.raises(ValueError, match="11 clients for 10 rows"):
         pathological(rng(), np.arange(10), 11, 1, form="niid_bench")
