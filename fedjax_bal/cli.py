@@ -142,7 +142,8 @@ def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
         _print_lines(text, console)
     else:
         _print_table(text, console)
-    _say(console, f"{verdict(summaries)}\nreport: {page}")
+    console.print(verdict(summaries), markup=False, highlight=False)
+    _say(console, f"report: {page}")
     failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
     if failures:
         _fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
