@@ -81,6 +81,16 @@ def build(
 
     Raises:
         ValueError: values that are out of range or don't fit together; the message says which, and what to do.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedjax_bal import data, models, recipes
+        >>> images, labels = np.zeros((6, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1, 0, 1])
+        >>> federation = data.federate(images, labels, [np.arange(4), np.arange(4, 6)], num_classes=2)
+        >>> model = models.build("mlp", 2, (2, 2, 1))
+        >>> simulation = build(recipes.fedavg(), model, federation, (images, labels), rounds=3, batch_size=2)
+        >>> simulation.advance(0, simulation.init(0)).client_updates
+        2
     """
     counts = {"rounds": rounds, "local_epochs": local_epochs, "batch_size": batch_size}
     counts |= {"evaluate_every": evaluate_every, "rounds_per_dispatch": rounds_per_dispatch}
