@@ -27,7 +27,6 @@ _BAD_INPUT = 2
 _INTERRUPTED = 130
 _WIDE = 110
 _NARROW = 78
-_LONGEST_NAME = 24
 
 
 def main() -> None:
@@ -136,7 +135,8 @@ def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
     from fedjax_bal.report import compare, table, verdict
 
     page = _build_report(path)
-    summaries = [row._replace(method=_short(row.method)) for row in compare(summary["runs"])]
+    longest = 24 if console.width >= _WIDE else 16
+    summaries = [row._replace(method=_short(row.method, longest)) for row in compare(summary["runs"])]
     text = table(summaries, summary["target_accuracy"], short=True)
     if console.width < _NARROW:
         _print_lines(text, console)
@@ -167,8 +167,8 @@ def _print_lines(text: Any, console: Console) -> None:
             _say(console, f"  {heading}: {cell}")
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+def _short(name: str, longest: int) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def _say(console: Console, text: str) -> None:
@@ -189,7 +189,7 @@ def _two_lines(cell: str) -> str:
     """What follows a number goes below it."""
     for mark in ("±", "[", "("):
         cell = cell.replace(f" {mark}", f"\n{mark}")
-    return cell.replace(" seeds)", ")")
+    return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

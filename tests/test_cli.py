@@ -117,6 +117,7 @@ def test_no_figure_is_cut_off_at_any_width(here, monkeypatch, width, rows):
     finals = [run["final_accuracy"] for run in runs if run["method"] == "fedavg"]
     assert f"{100 * sum(finals) / 2:.1f}" in result.output
     assert rows in result.output
+    assert "…" not in result.output.replace("x…", "")  # but for the name that is itself too long
 
 
 def test_neither_a_closed_pipe_nor_a_poor_encoding_costs_the_report(tmp_path):
