@@ -4,11 +4,12 @@
 XLA:CPU inside a loop; both cost a factor of ten and more. The convolution here therefore brings its own derivative
 (`jax.custom_vjp`), made of two linear pieces that bring their own batching (`jax.custom_batching.custom_vmap`):
 
-- one client: the way that suits the shape, see `fedjax_bal.models.forms`;
+- one client: the way that suits the shape, see `fedjax_bal.models.forms.rules`;
 - clients with different kernels: shifted copies and batched matrix products;
 - clients with one kernel in common: one convolution over all their images.
 
-`convolution="plain"` in `fedjax_bal.models.build` is JAX's own convolution: slower, but with second derivatives.
+Feature groups are taken as clients with different kernels. `convolution="plain"` in `fedjax_bal.models.build` is JAX's
+own convolution: slower, but with second derivatives.
 """
 
 import functools
@@ -20,15 +21,17 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
-from fedjax_bal.models import forms
-from fedjax_bal.models.geometry import Geometry, pad_images
+from fedjax_bal.models.forms import gradients
+from fedjax_bal.models.forms.depthwise import depthwise
+from fedjax_bal.models.forms.rules import FORMS
+from fedjax_bal.models.geometry import LAYOUT, Geometry
 
 PLAIN = 'build the model with convolution="plain"'
 
 
 def convolution(
     images: Float[Array, "B H W K"],
-    kernel: Float[Array, "h w K O"],
+    kernel: Float[Array, "h w K2 O"],
     window_strides: Sequence[int] = (1, 1),
     padding: str | Sequence[tuple[int, int]] = "SAME",
     lhs_dilation: Sequence[int] | None = None,
@@ -36,8 +39,9 @@ def convolution(
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
     precision: Any = None,
+    form: str = "fast",
 ) -> Float[Array, "B H2 W2 O"]:
-    """Convolve images with a kernel, in any stride and padding.
+    """Convolve images with a kernel, in any stride and padding, and in feature groups.
 
     Takes what `flax.linen.Conv` hands to its argument `conv_general_dilated`, and serves there. It composes with
     `vmap` (of images, kernel or both, nested too), with `grad`, loops and rematerialisation; it has no second
@@ -45,14 +49,15 @@ def convolution(
 
     Args:
         images: `[B, H, W, K]`.
-        kernel: `[h, w, K, O]`.
+        kernel: `[h, w, K / groups, O]`.
         window_strides: steps between outputs, down and across, in pixels.
         padding: "SAME", "VALID" or `((top, bottom), (left, right))` in pixels.
         lhs_dilation: must be 1.
         rhs_dilation: must be 1.
         dimension_numbers: must be those of `[B, H, W, K]` and `[h, w, K, O]`.
-        feature_group_count: must be 1.
+        feature_group_count: number of groups that channels in and out are split into; each has a kernel of its own.
         precision: must be None.
+        form: one of `fedjax_bal.models.forms.rules.FORMS`.
 
     Returns:
         `[B, H', W', O]`.
@@ -68,14 +73,19 @@ def convolution(
     _refuse_unsupported(images, kernel, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, precision)
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], window_strides, padding)
-    return _differentiable(_geometry(window_strides, padding))(images, kernel)
+    geometry = _geometry(window_strides, padding)
+    if feature_group_count == 1:
+        return _differentiable(geometry, form)(images, kernel)
+    if kernel.shape[2] == 1:
+        return depthwise(images, kernel, geometry)
+    return _in_groups(_differentiable(geometry, form), images, kernel, feature_group_count)
 
 
 def of_name(name: str) -> Callable[..., Array]:
     """The convolution of a name, as `flax.linen.Conv` wants it.
 
     Args:
-        name: "fast" or "plain".
+        name: "fast", "products", "grouped" or "plain".
 
     Returns:
         A function with the signature of `jax.lax.conv_general_dilated`.
@@ -84,42 +94,47 @@ def of_name(name: str) -> Callable[..., Array]:
         ValueError: for any other name.
 
     Example:
-        >>> of_name("fast") is convolution
-        True
+        >>> import jax.numpy as jnp
+        >>> of_name("fast")(jnp.ones((2, 28, 28, 1)), jnp.ones((5, 5, 1, 16)), (1, 1), "VALID").shape
+        (2, 24, 24, 16)
     """
-    choices = {"fast": convolution, "plain": lax.conv_general_dilated}
+    choices = {form: functools.partial(convolution, form=form) for form in FORMS} | {"plain": lax.conv_general_dilated}
     if name not in choices:
         raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
     return choices[name]
 
 
 @functools.cache
-def _differentiable(geometry: Geometry) -> Callable[[Array, Array], Array]:
+def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
     """The convolution of one geometry, with its derivative."""
 
     @jax.custom_vjp
     def convolve(images: Array, kernel: Array) -> Array:
-        return _forward(geometry)(images, kernel)
+        return _forward(geometry, form)(images, kernel)
 
     def forward(images: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-        return _differentiable_once(_forward(geometry))(images, kernel), (images, kernel)
+        images = lax.optimization_barrier(images)
+        return _differentiable_once(_forward(geometry, form))(images, kernel), (images, kernel)
 
     def backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
         images, kernel = saved
-        of_kernel = _differentiable_once(_weight_gradient(geometry, kernel.shape[:2]))(images, cotangent)
-        return _image_gradient(geometry, images.shape, kernel, cotangent), of_kernel
+        cotangent = lax.optimization_barrier(cotangent)
+        of_kernel = _differentiable_once(_weight_gradient(geometry, form, kernel.shape[:2]))(images, cotangent)
+        phases, back = gradients.turned(kernel, geometry, images.shape[1:3], cotangent.shape[1:3])
+        of_images = _differentiable_once(_forward(back, form))(cotangent, phases)
+        return gradients.interleaved(of_images, geometry.strides, images.shape[1:3]), of_kernel
 
     convolve.defvjp(forward, backward)
     return convolve
 
 
 @functools.cache
-def _forward(geometry: Geometry) -> Callable[[Array, Array], Array]:
+def _forward(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
     """The convolution of one geometry, with its batching."""
 
     @custom_vmap
     def convolve(images: Array, kernel: Array) -> Array:
-        return forms.convolve(images, kernel, geometry)
+        return FORMS[form].convolve(images, kernel, geometry)
 
     @convolve.def_vmap
     def stacked(clients: int, batched: Sequence[bool], images: Array, kernel: Array) -> tuple[Array, bool]:
@@ -127,40 +142,35 @@ def _forward(geometry: Geometry) -> Callable[[Array, Array], Array]:
         if not batched[1]:
             joined = convolve(images.reshape(-1, *images.shape[2:]), kernel)
             return joined.reshape(*images.shape[:2], *joined.shape[1:]), True
-        each = functools.partial(forms.convolve_by_products, geometry=geometry)
+        each = functools.partial(FORMS[form].convolve_stacked, geometry=geometry)
         return jax.vmap(each, _axes(batched))(images, kernel), True
 
     return convolve
 
 
 @functools.cache
-def _weight_gradient(geometry: Geometry, size: tuple[int, int]) -> Callable[[Array, Array], Array]:
+def _weight_gradient(geometry: Geometry, form: str, size: tuple[int, int]) -> Callable[[Array, Array], Array]:
     """The gradient with respect to the kernel for one geometry, with its batching."""
 
     @custom_vmap
     def gradient(images: Array, cotangent: Array) -> Array:
-        return forms.weight_gradient(images, cotangent, size, geometry)
+        return FORMS[form].gradient(images, cotangent, size, geometry)
 
     @gradient.def_vmap
     def stacked(clients: int, batched: Sequence[bool], images: Array, cotangent: Array) -> tuple[Array, bool]:
         del clients
-        each = functools.partial(forms.weight_gradient_by_products, size=size, geometry=geometry)
+        each = functools.partial(FORMS[form].gradient_stacked, size=size, geometry=geometry)
         return jax.vmap(each, _axes(batched))(images, cotangent), True
 
     return gradient
 
 
-def _image_gradient(geometry: Geometry, shape: tuple[int, ...], kernel: Array, cotangent: Array) -> Array:
-    """The gradient with respect to the images: a convolution of the cotangent with the kernel turned half round."""
-    spread = pad_images(cotangent, ((0, 0), (0, 0)), geometry.strides)
-    leads = [taps - 1 - pads[0] for taps, pads in zip(kernel.shape[:2], geometry.pads, strict=True)]
-    (above, below), (left, right) = (
-        (lead, side + taps - 1 - length - lead)
-        for lead, side, taps, length in zip(leads, shape[1:3], kernel.shape[:2], spread.shape[1:3], strict=True)
-    )
-    turned = kernel[::-1, ::-1].transpose(0, 1, 3, 2)
-    full = Geometry((1, 1), ((above, below), (left, right)))
-    return _differentiable_once(_forward(full))(spread, turned)
+def _in_groups(convolve: Callable[[Array, Array], Array], images: Array, kernel: Array, groups: int) -> Array:
+    """Convolve each group of channels with its own kernel."""
+    parts = images.reshape(*images.shape[:3], groups, -1)
+    kernels = kernel.reshape(*kernel.shape[:3], groups, -1)
+    results = jax.vmap(convolve, (3, 3), 3)(parts, kernels)
+    return results.reshape(*results.shape[:3], -1)
 
 
 def _differentiable_once(piece: Callable[..., Array]) -> Callable[..., Array]:
@@ -196,19 +206,18 @@ def _refuse_unsupported(
     refused: dict[str, Any] = {
         name: value for name, value in dilations.items() if value is not None and set(value) != {1}
     }
-    if feature_group_count != 1:
-        refused["feature_group_count"] = feature_group_count
     if precision is not None:
         refused["precision"] = precision
-    expected = lax.conv_dimension_numbers(images.shape, kernel.shape, forms.LAYOUT)
-    if dimension_numbers is not None and dimension_numbers not in (forms.LAYOUT, expected):
+    expected = lax.conv_dimension_numbers(images.shape, kernel.shape, LAYOUT)
+    if dimension_numbers is not None and dimension_numbers not in (LAYOUT, expected):
         refused["dimension_numbers"] = dimension_numbers
     for name, value in refused.items():
         raise ValueError(f"The fast convolution does not support {name}={value}: {PLAIN}, or leave {name} out.")
-    if images.shape[3] != kernel.shape[2]:
+    if images.shape[3] != kernel.shape[2] * feature_group_count or kernel.shape[3] % feature_group_count:
         raise ValueError(
-            f"Images of shape {images.shape} and a kernel of shape {kernel.shape} do not match: the kernel's third "
-            f"axis must be the images' last, {images.shape[3]}."
+            f"Images of shape {images.shape}, a kernel of shape {kernel.shape} and {feature_group_count} feature "
+            "group(s) do not match: the kernel's third axis must be the images' last divided by the groups, and its "
+            "fourth a multiple of the groups."
         )
 
 

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+LAYOUT = ("NHWC", "HWIO", "NHWC")
+
 Pads = tuple[tuple[int, int], tuple[int, int]]
 
 

@@ -1,26 +1,17 @@
 """The networks: a body from images to features, and a head from features to logits.
 
 Every network keeps its classifier under `params["head"]` and everything else under `params["body"]`, so that a method
-that treats the two differently needs to know no layer names. Weights and biases start as PyTorch starts them, uniform
-within 1 / sqrt(fan in), because the papers' repositories do.
+that treats the two differently needs to know no layer names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
-from jax.nn import initializers
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
+from fedjax_bal.models.layers import Conv, Convolution, Linear, PooledConv, Real, flatten, uniform_kernel
 from fedjax_bal.models.normalization import BatchNorm
 from fedjax_bal.models.pooling import max_pool
-
-Convolution = Callable[..., Array]
-Real = Bool[Array, " B"] | None
-
-uniform_kernel = initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-"""Uniform within 1 / sqrt(fan in): its variance is a third of 1 / fan in."""
 
 
 class Network(nn.Module):
@@ -46,6 +37,8 @@ class Network(nn.Module):
             Logits `[B, C]` and features `[B, F]`.
 
         Example:
+            >>> import jax
+            >>> import jax.numpy as jnp
             >>> network = Network(Mlp((4,)), Linear(3))
             >>> variables = network.init(jax.random.key(0), jnp.zeros((1, 2, 2, 1)), None, train=False)
             >>> logits, features = network.apply(variables, jnp.zeros((5, 2, 2, 1)), None, train=False)
@@ -62,65 +55,6 @@ class Network(nn.Module):
     def classify(self, features: Float[Array, "B F"]) -> Float[Array, "B C"]:
         """The head alone: logits of features."""
         return self.head(features)
-
-
-class Linear(nn.Module):
-    """A dense layer.
-
-    Attributes:
-        outputs: number of units.
-        use_bias: whether a bias is added.
-    """
-
-    outputs: int
-    use_bias: bool = True
-
-    @nn.compact
-    def __call__(self, inputs: Float[Array, "B F"]) -> Float[Array, "B O"]:
-        """Map `[B, F]` to `[B, outputs]`."""
-        return nn.Dense(
-            self.outputs,
-            use_bias=self.use_bias,
-            kernel_init=uniform_kernel,
-            bias_init=_uniform_bias(inputs.shape[-1]),
-            name="dense",
-        )(inputs)
-
-
-class PooledConv(nn.Module):
-    """A convolution, then 2x2 max pooling, then the bias.
-
-    The bias comes last because it does not change which pixel is largest: the sum is the same, and there is a quarter
-    as much of it to compute. For the same reason a network applies its activation, which is monotone, after this.
-
-    Attributes:
-        outputs: number of channels.
-        size: side of the kernel, in pixels.
-        padding: zeros on each side in pixels, or "SAME".
-        convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
-    """
-
-    outputs: int
-    size: int
-    padding: int | str
-    convolve: Convolution
-
-    @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
-        """Map `[B, H, W, K]` to `[B, H', W', outputs]`, of half the height and width that the convolution leaves."""
-
-        def pooled(*operands: Array, **settings: object) -> Array:
-            return max_pool(self.convolve(*operands, **settings))
-
-        return nn.Conv(
-            self.outputs,
-            (self.size, self.size),
-            padding=self.padding,
-            kernel_init=uniform_kernel,
-            bias_init=_uniform_bias(self.size**2 * images.shape[-1]),
-            conv_general_dilated=pooled,
-            name="conv",
-        )(images)
 
 
 class Mlp(nn.Module):
@@ -228,27 +162,69 @@ class TinyBn(nn.Module):
         return flatten(max_pool(maps))
 
 
-def flatten(maps: Float[Array, "B H W K"]) -> Float[Array, "B F"]:
-    """Flatten each row of a batch.
+class Conv2Lenet(nn.Module):
+    """Two 5x5 convolutions with pooling and a dense layer: a network of LeNet's kind.
 
-    Args:
-        maps: `[B, H, W, K]`.
-
-    Returns:
-        `[B, H * W * K]`.
-
-    Example:
-        >>> flatten(jnp.zeros((2, 3, 4, 5))).shape
-        (2, 60)
+    Attributes:
+        convolve: the convolution.
     """
-    return maps.reshape(maps.shape[0], -1)
+
+    convolve: Convolution
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
+        """Features `[B, 128]` of images `[B, H, W, K]`, 4 pixels or more a side."""
+        del real, train
+        maps = nn.relu(PooledConv(16, 5, "SAME", self.convolve, name="conv_0")(images))
+        maps = nn.relu(PooledConv(32, 5, "SAME", self.convolve, name="conv_1")(maps))
+        return nn.relu(Linear(128, name="dense")(flatten(maps)))
 
 
-def _uniform_bias(fan_in: int) -> Callable[..., Array]:
-    """An initialiser, uniform within 1 / sqrt(fan in)."""
-    bound = fan_in**-0.5
+class Conv2Pfl(nn.Module):
+    """Two 3x3 convolutions, one pooling and a dense layer: the CIFAR-10 benchmark network of pfl-research.
 
-    def initialise(key: Array, shape: Sequence[int], dtype: jnp.dtype = jnp.float32) -> Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
+    Attributes:
+        convolve: the convolution.
 
-    return initialise
+    References:
+        Granqvist et al., "pfl-research: simulation framework for accelerating research in Private Federated Learning",
+        NeurIPS 2024 Datasets and Benchmarks; layers as in its CIFAR-10 benchmark.
+    """
+
+    convolve: Convolution
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
+        """Features `[B, 128]` of images `[B, H, W, K]`, 4 pixels or more a side."""
+        del real, train
+        maps = nn.relu(Conv(32, 3, "SAME", self.convolve, name="conv_0")(images))
+        maps = nn.relu(PooledConv(64, 3, 0, self.convolve, name="conv_1")(maps))
+        return nn.relu(Linear(128, name="dense")(flatten(maps)))
+
+
+class AstraeaCnn(nn.Module):
+    """Astraea's network for 28x28 characters: three convolutions without padding, dropout, a dense layer.
+
+    The paper does not state the activation of the convolutions; here it is ReLU.
+
+    Attributes:
+        convolve: the convolution.
+        dropout: share of values set to 0 in training between the second and the third convolution.
+
+    References:
+        Duan et al., "Astraea: Self-balancing Federated Learning for Improving Classification Accuracy of Mobile Deep
+        Learning Applications", ICCD 2019, section IV-A.
+    """
+
+    convolve: Convolution
+    dropout: float = 0.5
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
+        """Features `[B, 150]` of images `[B, H, W, K]`, 13 pixels or more a side."""
+        del real
+        maps = nn.relu(Conv(12, 5, 0, self.convolve, 2, name="conv_0")(images))
+        maps = nn.relu(Conv(18, 3, 0, self.convolve, 2, name="conv_1")(maps))
+        maps = nn.Dropout(self.dropout, deterministic=not train, name="dropout")(maps)
+        maps = nn.relu(Conv(24, 2, 0, self.convolve, name="conv_2")(maps))
+        return nn.relu(Linear(150, name="dense")(flatten(maps)))

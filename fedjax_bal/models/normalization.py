@@ -1,9 +1,10 @@
 """Batch normalisation in PyTorch's conventions that knows which rows are real."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.nn import initializers
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 MOMENTUM = 0.9
 EPSILON = 1e-5
@@ -55,18 +56,84 @@ class BatchNorm(nn.Module):
         running_var = self.variable("stats", "var", jnp.ones, channels)
         scale = self.param("scale", initializers.ones, channels)
         shift = self.param("bias", initializers.zeros, channels)
-        mean, var, count = moments(images, real)
+        running = running_mean.value, running_var.value
+        if not train or self.is_initializing():
+            self.sow("norm_inputs", "moments", moments(images, real)[:2])
+            return _affine(images, *running, scale, shift)
+        normalised, mean, var, count = normalise_batch(images, scale, shift, real, running)
         self.sow("norm_inputs", "moments", (mean, var))
-        if train and not self.is_initializing():
-            step = jnp.where(count > 0, 1 - MOMENTUM, 0.0)
-            unbiased = var * count / jnp.maximum(count - 1, 1)
-            mean = jnp.where(count > 0, mean, running_mean.value)
-            var = jnp.where(count > 0, var, running_var.value)
-            running_mean.value += step * (mean - running_mean.value)
-            running_var.value += step * (unbiased - running_var.value)
-        else:
-            mean, var = running_mean.value, running_var.value
-        return (images - mean) * (scale / jnp.sqrt(var + EPSILON)) + shift
+        step = jnp.where(count > 0, 1 - MOMENTUM, 0.0)
+        unbiased = var * count / jnp.maximum(count - 1, 1)
+        running_mean.value += step * (mean - running_mean.value)
+        running_var.value += step * (unbiased - running_var.value)
+        return normalised
+
+
+@jax.custom_vjp
+def normalise_batch(
+    images: Float[Array, "B H W K"],
+    scale: Float[Array, " K"],
+    shift: Float[Array, " K"],
+    real: Bool[Array, " B"] | None,
+    fallback: tuple[Array, Array],
+) -> tuple[Array, Array, Array, Array]:
+    """Normalise a batch by its own moments, then scale and shift it.
+
+    Its derivative reads the images twice: once for two sums over each channel, once for the result. The one that JAX
+    derives goes over them about five times as long on a CPU.
+
+    Args:
+        images: `[B, H, W, K]`.
+        scale: `[K]`.
+        shift: `[K]`.
+        real: `Bool[B]`, the rows that enter the moments; None for all.
+        fallback: mean and variance `[K]` where there is no real row; no gradient reaches them.
+
+    Returns:
+        The normalised images, mean and biased variance `[K]` as `moments` gives them, and the number of values.
+
+    Example:
+        >>> images = jnp.array([1.0, 3.0]).reshape(2, 1, 1, 1)
+        >>> running = jnp.zeros(1), jnp.ones(1)
+        >>> normalised, mean, var, count = normalise_batch(images, jnp.full(1, 2.0), jnp.ones(1), None, running)
+        >>> [round(float(value), 3) for value in normalised.ravel()], float(mean[0]), float(var[0]), int(count)
+        ([-1.0, 3.0], 2.0, 1.0, 2)
+    """
+    mean, var, count = moments(images, real)
+    used = (jnp.where(count > 0, own, other) for own, other in zip((mean, var), fallback, strict=True))
+    return _affine(images, *used, scale, shift), mean, var, count
+
+
+def _forward(images: Array, scale: Array, shift: Array, real: Array | None, fallback: tuple[Array, Array]) -> PyTree:
+    results = normalise_batch(images, scale, shift, real, fallback)
+    return results, (images, scale, real, fallback, results[1:])
+
+
+def _backward(saved: PyTree, cotangents: PyTree) -> PyTree:
+    """The gradients: with d = x - mean, r = 1 / sqrt(var + eps), dx = scale r (g - (sum g + d r^2 sum g d) / n).
+
+    What comes back through the moments themselves is added to it.
+    """
+    images, scale, real, fallback, (mean, var, count) = saved
+    of_result, of_mean, of_var, _ = cotangents
+    centre = jnp.where(count > 0, mean, fallback[0])
+    rate = 1 / jnp.sqrt(jnp.where(count > 0, var, fallback[1]) + EPSILON)
+    slope = (of_result * (images - centre)).sum((0, 1, 2))
+    total = (of_result * rate).sum((0, 1, 2)) / rate
+    divisor = jnp.maximum(count, 1)
+    constant = (of_mean - scale * rate * total) / divisor
+    linear = (2 * of_var - scale * rate**3 * slope) / divisor
+    counted = True if real is None else real[:, None, None, None]
+    of_images = of_result * (scale * rate) + jnp.where(counted, constant + (images - centre) * linear, 0)
+    of_scale, of_shift = (slope * rate).astype(scale.dtype), total.astype(scale.dtype)
+    return of_images.astype(images.dtype), of_scale, of_shift, None, None
+
+
+normalise_batch.defvjp(_forward, _backward)
+
+
+def _affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array) -> Array:
+    return ((images - mean) * (scale / jnp.sqrt(var + EPSILON)) + shift).astype(images.dtype)
 
 
 def moments(images: Array, real: Bool[Array, " B"] | None) -> tuple[Array, Array, Array]:
@@ -89,7 +156,8 @@ def moments(images: Array, real: Bool[Array, " B"] | None) -> tuple[Array, Array
     weights = jnp.ones(rows, bool) if real is None else real
     counted = weights[:, None, None, None]
     count = weights.sum() * (height * width)
-    divisor = jnp.maximum(count, 1)
-    mean = jnp.where(counted, images, 0).sum((0, 1, 2)) / divisor
-    var = (jnp.where(counted, images - mean, 0) ** 2).sum((0, 1, 2)) / divisor
+    share = 1 / jnp.maximum(count, 1)
+    mean = (jnp.where(counted, images, 0) * share).sum((0, 1, 2))
+    centred = jnp.where(counted, images - mean, 0)
+    var = (centred * (centred * share)).sum((0, 1, 2))
     return mean, var, count

@@ -9,9 +9,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_bal.checks import is_number
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import networks
-from fedjax_bal.models.networks import Linear, Network
+from fedjax_bal.models.layers import Convolution, Linear
+from fedjax_bal.models.networks import Network
+from fedjax_bal.models.resnet import ResNet20
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
@@ -25,11 +28,17 @@ class _Entry(NamedTuple):
     head_bias: bool = True
 
 
-def _mlp(convolve: networks.Convolution, hidden: tuple[int, ...] = (64,)) -> nn.Module:
+def _mlp(convolve: Convolution, hidden: tuple[int, ...] = (64,)) -> nn.Module:
     del convolve
     if not hidden or any(not isinstance(units, int) or units < 1 for units in hidden):
         raise ValueError(f"models.build('mlp'): hidden={hidden!r} must be one or more whole numbers of at least 1.")
     return networks.Mlp(tuple(hidden))
+
+
+def _astraea_cnn(convolve: Convolution, dropout: float = 0.5) -> nn.Module:
+    if not is_number(dropout) or not 0 <= dropout < 1:
+        raise ValueError(f"models.build('astraea_cnn'): dropout={dropout!r} must be a number in [0, 1).")
+    return networks.AstraeaCnn(convolve, float(dropout))
 
 
 _ENTRIES = {
@@ -42,6 +51,15 @@ _ENTRIES = {
         head_bias=False,
     ),
     "fedavg_cnn": _Entry("McMahan's MNIST net: conv 32, conv 64, dense 512", networks.FedavgCnn, 4),
+    "astraea_cnn": _Entry(
+        "Astraea's character net: conv 12, conv 18, conv 24, dense 150; dropout=0.5 sets the share dropped",
+        _astraea_cnn,
+        13,
+        ("dropout",),
+    ),
+    "conv2_pfl": _Entry("pfl-research's CIFAR-10 net: conv 32, conv 64, dense 128", networks.Conv2Pfl, 4),
+    "conv2_lenet": _Entry("LeNet-like: conv 16, conv 32, dense 128", networks.Conv2Lenet, 4),
+    "resnet20": _Entry("ResNet-20 with batch normalisation and projection shortcuts", ResNet20, 1),
     "tiny_bn": _Entry("conv 4, batch normalisation, dense C: for tests and demos", networks.TinyBn, 2),
 }
 
@@ -106,6 +124,7 @@ def num_params(model: Model) -> int:
 
 def _pure_functions(network: Network, input_shape: tuple[int, int, int]) -> tuple[Callable, Callable, Callable]:
     """A network's `init`, `apply` and `head`."""
+    drops = getattr(network.body, "dropout", 0) > 0
 
     def init(key: Key) -> Variables:
         collections = network.init(key, jnp.zeros((1, *input_shape)), None, train=False)
@@ -114,11 +133,14 @@ def _pure_functions(network: Network, input_shape: tuple[int, int, int]) -> tupl
     def apply(
         variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None
     ) -> tuple[Outputs, Variables]:
-        del key
         collections = {"params": variables.params, "stats": variables.stats}
-        mutable = ["norm_inputs", "stats"] if train else ["norm_inputs"]
-        (logits, features), changed = network.apply(collections, images, real, train=train, mutable=mutable)
-        outputs = Outputs(logits, features, norm_inputs=_pairs(changed.get("norm_inputs", {})))
+        if train and key is None and drops:
+            raise ValueError("This model drops features in training: give apply a key, as in key=jax.random.key(0).")
+        mutable = ["norm_inputs", "taps", "stats"] if train else ["norm_inputs", "taps"]
+        rngs = None if key is None else {"dropout": key}
+        (logits, features), changed = network.apply(collections, images, real, train=train, mutable=mutable, rngs=rngs)
+        taps = tuple(jax.tree.leaves(changed.get("taps", {})))
+        outputs = Outputs(logits, features, taps, _pairs(changed.get("norm_inputs", {})))
         return outputs, variables._replace(stats=changed.get("stats", variables.stats))
 
     def head(params: PyTree, features: Array) -> Array:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from jax import lax
 
 from fedjax_bal.models import convolution as module
-from fedjax_bal.models import forms
 from fedjax_bal.models.convolution import convolution, of_name
+from fedjax_bal.models.forms import forward, gradients, rules
 from fedjax_bal.models.geometry import Geometry, pad_images, patches
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -90,18 +90,19 @@ def test_every_form_agrees_with_correlation_written_out(image, kernel, strides, 
     step = np.zeros(weights.shape)
     for index in np.ndindex(*kernel):
         step[index] = np.einsum("nhwk,nhwo->ko", tap(images, index, geometry, expected.shape), cotangent)
-    ways = [forms.direct, forms.by_patches, forms.by_blocks, forms.convolve]
-    ways += [forms.by_rows] if strides == (1, 1) else []
-    gradients = [forms.weight_gradient, forms.gradient_by_patches, forms.gradient_by_blocks]
+    ways = [forward.direct, forward.by_patches, forward.by_blocks, forward.by_wide_kernel, rules.convolve]
+    ways += [rules.convolve_by_products] + [forward.by_rows] * (strides == (1, 1))
+    backwards = [gradients.direct, gradients.by_patches, gradients.by_blocks, rules.weight_gradient]
+    backwards += [rules.gradient_by_products] + [gradients.by_rows] * (strides == (1, 1))
 
     @jax.jit
     def all_ways(images, weights, cotangent):
         results = [way(images, weights, geometry) for way in ways]
-        return results, [gradient(images, cotangent, kernel, geometry) for gradient in gradients]
+        return results, [gradient(images, cotangent, kernel, geometry) for gradient in backwards]
 
     assert geometry.output_size(image, kernel) == expected.shape[1:3]
     actual = all_ways(images, weights, jnp.asarray(cotangent, jnp.float32))
-    assert_close(actual, ([expected] * len(ways), [step] * len(gradients)))
+    assert_close(actual, ([expected] * len(ways), [step] * len(backwards)))
 
 
 def tap(images, index, geometry, shape):
@@ -122,6 +123,73 @@ def test_vmap_over_clients(shape, axes):
         for f in (convolution, plain)
     )
     assert_close(fast(*arguments), slow(*arguments))
+
+
+GROUPED = (
+    # image, kernel, channels in and out, groups, strides, padding
+    ((6, 7), (3, 3), 4, 4, 4, (1, 1), "SAME"),
+    ((7, 6), (3, 2), 3, 6, 3, (2, 3), ((1, 0), (2, 1))),
+    ((5, 6), (2, 2), 6, 4, 2, (2, 1), "VALID"),
+    ((5, 5), (3, 3), 10, 40, 2, (1, 1), ((-1, 2), (1, 1))),
+)
+
+
+@pytest.mark.parametrize(("image", "kernel", "inputs", "outputs", "groups", "strides", "padding"), GROUPED)
+def test_feature_groups_are_those_of_lax_one_by_one_and_stacked(
+    image, kernel, inputs, outputs, groups, strides, padding
+):
+    images, weights = operands(image, kernel, inputs, outputs, 3)
+    weights = weights[..., : inputs // groups, :]
+
+    def results(convolve, lax_way):
+        def single(x, w):
+            return convolve(x, w, strides, padding, feature_group_count=groups, **lax_way)
+
+        each = lambda x, w: value_and_gradients(single, x, w)
+        return each(images[0], weights[0]), jax.vmap(each)(images, weights)
+
+    fast = jax.jit(lambda: results(convolution, {}))()
+    assert_close(fast, jax.jit(lambda: results(lax.conv_general_dilated, {"dimension_numbers": LAYOUT}))())
+
+
+@pytest.mark.parametrize("form", ["fast", "products", "grouped"])
+@pytest.mark.parametrize("shape", [SHAPES[3], SHAPES[6]])
+def test_every_named_form_is_the_same_map_in_a_loop_and_under_nested_vmap(form, shape):
+    image, kernel, inputs, outputs, strides, padding = shape
+    images, weights = operands(image, kernel, inputs, outputs, 2, 2)
+
+    def looped(convolve):
+        def step(w, x):
+            return w - 0.01 * jax.grad(lambda w: (convolve(x, w, strides, padding) ** 2).mean())(w), 0
+
+        return jax.jit(jax.vmap(lambda x, w: lax.scan(step, w, x)[0], (0, None)))(images, weights[0, 0])
+
+    assert_close(looped(of_name(form)), looped(plain))
+    nested = jax.jit(jax.vmap(jax.vmap(lambda x, w: value_and_gradients(of_name(form), x, w))))
+    assert_close(
+        nested(images, weights),
+        jax.jit(jax.vmap(jax.vmap(lambda x, w: value_and_gradients(plain, x, w))))(images, weights),
+    )
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 6])
+def test_a_weight_gradient_in_chunks_is_the_whole_one(chunk, monkeypatch):
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(6, 5, 4, 7)), jnp.float32)
+    cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(6, 5, 4, 3)), jnp.float32)
+    geometry = Geometry((1, 1), ((1, 1), (1, 1)))
+    whole = gradients.direct(images, cotangent, (3, 3), geometry)
+    monkeypatch.setattr(gradients, "FEWEST", 1)
+    monkeypatch.setattr(gradients, "CACHED", chunk * 5 * 4 * (3 * 7 + 3 * 3))
+    assert gradients._chunk(6, 5 * 4 * 30) == chunk
+    assert_close(gradients.by_rows(images, cotangent, (3, 3), geometry), whole)
+
+
+def test_phases_do_a_share_of_the_work_that_zeros_between_pixels_do():
+    kernel, geometry = jnp.ones((3, 3, 5, 7)), Geometry((2, 2), ((1, 1), (1, 1)))
+    phases, back = gradients.turned(kernel, geometry, (8, 8), (4, 4))
+    multiplications = 4 * 4 * phases.size
+    assert multiplications == 4 * 4 * 2 * 2 * 4 * 5 * 7 < 8 * 8 * kernel.size
+    assert back.strides == (1, 1)
 
 
 def test_vmap_over_cotangents_only():
@@ -195,8 +263,8 @@ def test_stacked_kernels_never_become_a_grouped_convolution():
     assert "conv_general_dilated" in str(jax.make_jaxpr(shared)(images, weights[0]))
 
 
-def test_the_weight_gradient_is_a_plain_forward_convolution():
-    images, weights = operands((6, 6), (3, 3), 5, 20)
+def test_the_weight_gradient_of_a_large_kernel_is_a_plain_forward_convolution():
+    images, weights = operands((8, 8), (7, 7), 5, 20)
     text = str(jax.make_jaxpr(jax.grad(lambda w: convolution(images, w).sum()))(weights))
     assert text.count("rhs_dilation=(1, 1)") == text.count("conv_general_dilated[") > 0
     assert "batch_group_count=1" in text
@@ -234,7 +302,6 @@ def test_linen_conv_takes_it():
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
-        ("feature_group_count", {"feature_group_count": 3}),
         ("rhs_dilation", {"kernel_dilation": 2}),
         ("lhs_dilation", {"input_dilation": 2}),
         ("precision", {"precision": "highest"}),
@@ -250,17 +317,19 @@ def test_other_layouts_and_mismatched_channels_are_refused():
     images, weights = operands((5, 5), (3, 3), 2, 3)
     with pytest.raises(ValueError, match="dimension_numbers"):
         convolution(images, weights, dimension_numbers=("NCHW", "OIHW", "NCHW"))
-    with pytest.raises(ValueError, match="third axis must be the images' last, 2"):
-        convolution(images, jnp.zeros((3, 3, 4, 3)))
+    for kernel, groups in (((3, 3, 4, 3), 1), ((3, 3, 2, 3), 2), ((3, 3, 1, 3), 2)):
+        with pytest.raises(ValueError, match="third axis must be the images' last divided by the groups"):
+            convolution(images, jnp.zeros(kernel), feature_group_count=groups)
 
 
 def test_unknown_convolution_lists_the_known():
-    with pytest.raises(ValueError, match="'quick'.*'fast', 'plain'"):
+    with pytest.raises(ValueError, match="'quick'.*'fast', 'products', 'grouped', 'plain'"):
         of_name("quick")
 
 
 def test_one_geometry_is_built_once():
-    assert module._forward(Geometry((1, 1), ((0, 0), (0, 0)))) is module._forward(Geometry((1, 1), ((0, 0), (0, 0))))
+    first, second = (module._forward(Geometry((1, 1), ((0, 0), (0, 0))), "fast") for _ in range(2))
+    assert first is second
 
 
 def test_padding_crops_and_spreads():

@@ -8,7 +8,9 @@ import pytest
 from jax import lax
 
 from fedjax_bal.models import MODELS, build, num_params
+from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.registry import _ENTRIES
+from fedjax_bal.models.resnet import ResidualUnit
 from fedjax_bal.types import Variables
 
 SMALL = {
@@ -16,6 +18,10 @@ SMALL = {
     "rebafl_fmnist": (12, 12, 1),
     "rebafl_cifar": (16, 16, 3),
     "fedavg_cnn": (4, 4, 1),
+    "astraea_cnn": (13, 13, 1),
+    "conv2_pfl": (5, 5, 1),
+    "conv2_lenet": (4, 4, 1),
+    "resnet20": (4, 4, 1),
     "tiny_bn": (6, 6, 2),
 }
 
@@ -30,7 +36,8 @@ def small(name, convolution="fast"):
 @functools.cache
 def applied(name, train):
     model, variables, images = small(name)
-    return jax.jit(lambda variables, images: model.apply(variables, images, train=train))(variables, images)
+    key = jax.random.key(2)
+    return jax.jit(lambda variables, images: model.apply(variables, images, train=train, key=key))(variables, images)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +48,10 @@ def applied(name, train):
         ("rebafl_fmnist", (28, 28, 1), {}, 117_066),
         ("rebafl_cifar", (32, 32, 3), {}, 107_680),
         ("fedavg_cnn", (28, 28, 1), {}, 1_663_370),
+        ("astraea_cnn", (28, 28, 1), {}, 312 + 1962 + 1752 + 57_750 + 1_510),
+        ("conv2_pfl", (32, 32, 3), {}, 896 + 18_496 + 14_400 * 128 + 128 + 1_290),
+        ("conv2_lenet", (28, 28, 1), {}, 416 + 12_832 + 1_568 * 128 + 128 + 1_290),
+        ("resnet20", (32, 32, 3), {}, 272_474),
         ("tiny_bn", (8, 8, 1), {}, 36 + 8 + 650),
     ],
 )
@@ -85,13 +96,31 @@ def test_training_moves_statistics_only(name):
     _, after = applied(name, train=True)
     assert jax.tree.structure(after) == jax.tree.structure(variables)
     jax.tree.map(np.testing.assert_array_equal, after.params, variables.params)
-    moved = [
-        not np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (after.stats, variables.stats)), strict=True)
-    ]
-    assert moved == ([True, True] if name == "tiny_bn" else [])
+    pairs = zip(*map(jax.tree.leaves, (after.stats, variables.stats)), strict=True)
+    moved = [not np.array_equal(a, b) for a, b in pairs]
+    assert moved == [True] * 2 * {"tiny_bn": 1, "resnet20": 21}.get(name, 0)
 
 
-@pytest.mark.parametrize("name", ["rebafl_fmnist", "rebafl_cifar", "fedavg_cnn"])
+def test_dropout_needs_a_key_and_drops_its_share_in_training_only():
+    model, variables, images = small("astraea_cnn")
+    with pytest.raises(ValueError, match="key="):
+        model.apply(variables, images, train=True)
+    features = [model.apply(variables, images, train=True, key=jax.random.key(i))[0].features for i in (0, 0, 1)]
+    np.testing.assert_array_equal(features[0], features[1])
+    assert not np.array_equal(features[0], features[2])
+    without = build("astraea_cnn", 3, SMALL["astraea_cnn"], dropout=0.0)
+    np.testing.assert_array_equal(
+        without.apply(variables, images, train=True)[0].features, applied("astraea_cnn", False)[0].features
+    )
+
+
+def test_resnet20_shows_the_output_of_its_nine_units():
+    taps = applied("resnet20", False)[0].taps
+    assert [tap.shape for tap in taps] == [(4, 4, 4, 16)] * 3 + [(4, 2, 2, 32)] * 3 + [(4, 1, 1, 64)] * 3
+    np.testing.assert_allclose(taps[-1].mean((1, 2)), applied("resnet20", False)[0].features, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rebafl_fmnist", "rebafl_cifar", "fedavg_cnn", "conv2_pfl"])
 def test_plain_and_fast_convolution_are_the_same_model(name):
     results = []
     for form in ("fast", "plain"):
@@ -102,6 +131,20 @@ def test_plain_and_fast_convolution_are_the_same_model(name):
             return (outputs.logits**2).sum()
 
         results.append(jax.jit(jax.value_and_grad(loss))(variables.params))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
+
+
+def test_a_residual_unit_with_a_projection_is_the_same_with_plain_convolution():
+    maps, results = jax.random.normal(jax.random.key(0), (4, 7, 7, 5)), []
+    for form in ("fast", "plain"):
+        unit = ResidualUnit(6, 2, of_name(form))
+        variables = unit.init(jax.random.key(1), maps, None, train=False)
+
+        def loss(params, maps, unit=unit, variables=variables):
+            output, after = unit.apply(variables | {"params": params}, maps, None, train=True, mutable=["stats"])
+            return (output**2).mean(), after
+
+        results.append(jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(variables["params"], maps))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
 
 
@@ -198,9 +241,10 @@ def test_the_smallest_image_is_the_smallest(name):
     [
         (("rebafl_fmist", 10, (28, 28, 1)), {}, "'rebafl_fmist' is unknown; did you mean 'rebafl_fmnist'"),
         (("fedavg_cnn", 10, (28, 28, 1)), {"hidden": (3,)}, "no option 'hidden'; its options: none"),
+        (("astraea_cnn", 47, (28, 28, 1)), {"dropout": 1.0}, "dropout=1.0 must be a number in [0, 1)"),
         (("mlp", 10, (28, 28, 1)), {"hiden": (3,)}, "no option 'hiden'; its options: hidden"),
         (("mlp", 10, (28, 28, 1)), {"hidden": ()}, "one or more whole numbers"),
-        (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'fast', 'plain'"),
+        (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'fast', 'products', 'grouped', 'plain'"),
         (("mlp", 0, (28, 28, 1)), {}, "num_classes=0"),
         (("mlp", 10, (28, 28)), {}, "(height, width, channels)"),
     ],

@@ -1,0 +1,234 @@
+"""Ways of writing the two gradients of a convolution.
+
+Images are `[B, H, W, K]`, kernels `[h, w, K, O]`, cotangents (gradients with respect to the result) `[B, H', W', O]`.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from fedjax_bal.models.forms import forward
+from fedjax_bal.models.geometry import LAYOUT, Geometry, pad_images
+
+CACHED = 500_000
+"""How many numbers `by_rows` copies at a time, so that they stay in a core's cache."""
+
+FEWEST = 4
+"""Fewer images than this are not worth a turn of a loop: then all are taken at once."""
+
+
+def direct(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
+    """The gradient with respect to the kernel as a convolution.
+
+    Channels take the place of the batch, the batch that of the channels, and the cotangent is the kernel, its pixels
+    as far apart as the strides.
+
+    Args:
+        images: `[B, H, W, K]`.
+        cotangent: `[B, H', W', O]`.
+        size: height and width of the kernel, in pixels.
+        geometry: where the kernel is applied.
+
+    Returns:
+        `[h, w, K, O]`.
+
+    Example:
+        >>> images, cotangent = jnp.ones((2, 6, 6, 3)), jnp.ones((2, 2, 2, 4))
+        >>> direct(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
+        (5, 5, 3, 4)
+    """
+    pads = tuple(
+        (lead, taps - 1 + (out - 1) * stride + 1 - side - lead)
+        for (lead, _), taps, out, stride, side in zip(
+            geometry.pads, size, cotangent.shape[1:3], geometry.strides, images.shape[1:3], strict=True
+        )
+    )
+    swapped = images.transpose(3, 1, 2, 0), cotangent.transpose(1, 2, 0, 3)
+    gradient = lax.conv_general_dilated(*swapped, (1, 1), pads, rhs_dilation=geometry.strides, dimension_numbers=LAYOUT)
+    return gradient.transpose(1, 2, 0, 3)
+
+
+def by_patches(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
+    """The gradient with respect to the kernel as one matrix product of cotangent and patches.
+
+    Args:
+        images: `[B, H, W, K]`.
+        cotangent: `[B, H', W', O]`.
+        size: height and width of the kernel, in pixels.
+        geometry: where the kernel is applied.
+
+    Returns:
+        `[h, w, K, O]`.
+
+    Example:
+        >>> images, cotangent = jnp.ones((2, 6, 6, 3)), jnp.ones((2, 2, 2, 4))
+        >>> by_patches(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
+        (5, 5, 3, 4)
+    """
+    seen = jnp.stack(forward.taps(images, tuple(size), geometry), 3)
+    product = cotangent.reshape(-1, cotangent.shape[-1]).T @ seen.reshape(-1, math.prod(seen.shape[3:]))
+    return product.reshape(-1, *size, images.shape[-1]).transpose(1, 2, 3, 0)
+
+
+def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
+    """The gradient with respect to a kernel of stride 1, as a product of shifted images and shifted cotangents.
+
+    Copies of the images shifted sideways, times copies of the cotangent shifted upwards: the product is square where
+    `by_patches` has h times as many rows as columns, and the copies are smaller. What does not fit the processor's
+    cache is taken a few images at a time.
+
+    Args:
+        images: `[B, H, W, K]`.
+        cotangent: `[B, H', W', O]`.
+        size: height and width of the kernel, in pixels.
+        geometry: where the kernel is applied; its strides must be 1.
+
+    Returns:
+        `[h, w, K, O]`.
+
+    Example:
+        >>> images, cotangent = jnp.ones((2, 6, 6, 3)), jnp.ones((2, 4, 4, 4))
+        >>> by_rows(images, cotangent, (3, 3), Geometry((1, 1), ((0, 0), (0, 0)))).shape
+        (3, 3, 3, 4)
+    """
+    count, height = images.shape[:2]
+    (top, _), columns = geometry.pads
+    down, width = cotangent.shape[1:3]
+    above = (size[0] - 1 - top, height + top - down)
+
+    def product(images: Array, cotangent: Array) -> Array:
+        padded = pad_images(images, ((0, 0), columns))
+        sideways = jnp.stack([padded[:, :, j : j + width] for j in range(size[1])], 3)
+        tall = pad_images(cotangent, (above, (0, 0)))
+        upwards = jnp.stack([tall[:, i : i + height] for i in reversed(range(size[0]))], 3)
+        flat = [shifted.reshape(-1, math.prod(shifted.shape[3:])) for shifted in (sideways, upwards)]
+        return flat[0].T @ flat[1]
+
+    each = height * width * (size[1] * images.shape[-1] + size[0] * cotangent.shape[-1])
+    summed = _in_chunks(product, images, cotangent, _chunk(count, each))
+    return summed.reshape(size[1], images.shape[-1], size[0], -1).transpose(2, 0, 1, 3)
+
+
+def by_blocks(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
+    """The gradient with respect to the kernel, by way of the wider kernel of `forward.by_blocks`.
+
+    Args:
+        images: `[B, H, W, K]`.
+        cotangent: `[B, H', W', O]`.
+        size: height and width of the kernel, in pixels.
+        geometry: where the kernel is applied.
+
+    Returns:
+        `[h, w, K, O]`.
+
+    Example:
+        >>> images, cotangent = jnp.ones((2, 8, 8, 1)), jnp.ones((2, 4, 4, 16))
+        >>> by_blocks(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
+        (5, 5, 1, 16)
+    """
+    inputs, outputs, side = images.shape[-1], cotangent.shape[-1], geometry.strides[1]
+    kernel = jnp.zeros((*size, inputs, outputs))
+    wide, where = forward.widened(images.shape[1:3], kernel, geometry, 64)
+    block = wide.shape[-1] // outputs
+    product = _planes(images, wide.shape[:2], where) @ cotangent.reshape(-1, block * outputs)
+    copies = jnp.split(product.reshape(wide.shape), block, -1)
+    return functools.reduce(jnp.add, [copy[:, i * side : i * side + size[1]] for i, copy in enumerate(copies)])
+
+
+def turned(
+    kernel: Float[Array, "h w K O"], geometry: Geometry, image: Sequence[int], result: Sequence[int]
+) -> tuple[Array, Geometry]:
+    """The kernel whose convolution with a cotangent is the gradient with respect to the images.
+
+    At stride 1 it is the kernel turned half round. At stride s the pixels of the image fall into s x s phases, and
+    each sees its own s-th part of the kernel; the phases become channels, which `interleaved` puts into place. The
+    usual way, a cotangent spread apart with zeros, takes s x s times the work.
+
+    Args:
+        kernel: `[h, w, K, O]`.
+        geometry: where the kernel is applied to the images.
+        image: height and width of the images, in pixels.
+        result: height and width of the cotangent, in pixels.
+
+    Returns:
+        The kernel `[h', w', O, s s' K]` for strides s and s', and where it is applied to the cotangent.
+
+    Example:
+        >>> where = Geometry((2, 2), ((1, 1), (1, 1)))
+        >>> phases, back = turned(jnp.ones((3, 3, 5, 7)), where, (8, 8), (4, 4))
+        >>> phases.shape, back
+        ((2, 2, 7, 20), Geometry(strides=(1, 1), pads=((0, 1), (0, 1))))
+    """
+    margins, counts, pads = [], [], []
+    for taps, (lead, _), stride, side, out in zip(
+        kernel.shape[:2], geometry.pads, geometry.strides, image, result, strict=True
+    ):
+        last, first = (stride - 1 + lead) // stride, -((taps - 1 - lead) // stride)
+        count, front = last - first + 1, stride * last - lead
+        counts.append(count)
+        margins.append((front, count * stride - front - taps))
+        pads.append((-first, -(-side // stride) - out + last))
+    (down, across), (high, wide), channels = geometry.strides, counts, kernel.shape[2:]
+    parts = jnp.pad(kernel, (*margins, (0, 0), (0, 0))).reshape(high, down, wide, across, *channels)
+    phases = parts[::-1, :, ::-1].transpose(0, 2, 5, 1, 3, 4).reshape(high, wide, channels[1], -1)
+    return phases, Geometry((1, 1), (pads[0], pads[1]))
+
+
+def interleaved(phases: Array, strides: tuple[int, int], image: Sequence[int]) -> Array:
+    """Put phases, which stand beside each other as channels, into their places in the image.
+
+    Args:
+        phases: `[..., A, A', s s' K]`.
+        strides: s and s'.
+        image: height and width of the images, in pixels, at most s A and s' A'.
+
+    Returns:
+        `[..., H, W, K]`.
+
+    Example:
+        >>> interleaved(jnp.arange(4.0).reshape(1, 1, 1, 4), (2, 2), (2, 2))[0, :, :, 0]
+        Array([[0., 1.],
+               [2., 3.]], dtype=float32)
+    """
+    if strides == (1, 1):
+        return phases
+    *lead, high, wide, _ = phases.shape
+    parts = jnp.moveaxis(phases.reshape(*lead, high, wide, *strides, -1), -3, -4)
+    return parts.reshape(*lead, high * strides[0], wide * strides[1], -1)[..., : image[0], : image[1], :]
+
+
+def _chunk(count: int, each: int) -> int:
+    """How many of so many images to take at a time, given the numbers that the copies of one take."""
+    fitting = max(size for size in range(1, count + 1) if count % size == 0 and size * each <= max(CACHED, each))
+    return fitting if fitting >= FEWEST else count
+
+
+def _in_chunks(product: Callable[[Array, Array], Array], images: Array, cotangent: Array, chunk: int) -> Array:
+    """A sum over the batch, so many images at a time."""
+    if chunk == len(images):
+        return product(images, cotangent)
+
+    def part(turn: Array | int) -> Array:
+        return product(*(lax.dynamic_slice_in_dim(operand, turn * chunk, chunk) for operand in (images, cotangent)))
+
+    return lax.fori_loop(1, len(images) // chunk, lambda turn, total: total + part(turn), part(0))
+
+
+def _planes(images: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "T P"]:
+    """What each tap of the kernel sees, tap by tap: patches transposed, without a transposition."""
+    height, width = geometry.output_size(images.shape[1:3], size)
+    images = pad_images(images, geometry.pads)
+    count, inputs = images.shape[0], images.shape[-1]
+    down, across = geometry.strides
+    far = (height - 1) * down + 1, (width - 1) * across + 1
+    planes = [
+        lax.slice(images, (0, i, j, k), (count, i + far[0], j + far[1], k + 1), (1, down, across, 1))
+        for i in range(size[0])
+        for j in range(size[1])
+        for k in range(inputs)
+    ]
+    return jnp.stack(planes).reshape(len(planes), -1)

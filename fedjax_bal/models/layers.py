@@ -1,0 +1,137 @@
+"""The layers that networks are made of.
+
+Weights and biases start as PyTorch starts them, uniform within 1 / sqrt(fan in), because the papers' repositories do.
+"""
+
+from collections.abc import Callable, Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jaxtyping import Array, Bool, Float
+
+from fedjax_bal.models.pooling import max_pool
+
+Convolution = Callable[..., Array]
+Real = Bool[Array, " B"] | None
+
+uniform_kernel = initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+"""Uniform within 1 / sqrt(fan in): its variance is a third of 1 / fan in."""
+
+
+class Linear(nn.Module):
+    """A dense layer.
+
+    Attributes:
+        outputs: number of units.
+        use_bias: whether a bias is added.
+    """
+
+    outputs: int
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, inputs: Float[Array, "B F"]) -> Float[Array, "B O"]:
+        """Map `[B, F]` to `[B, outputs]`."""
+        return nn.Dense(
+            self.outputs,
+            use_bias=self.use_bias,
+            kernel_init=uniform_kernel,
+            bias_init=_uniform_bias(inputs.shape[-1]),
+            name="dense",
+        )(inputs)
+
+
+class Conv(nn.Module):
+    """A convolution with a bias.
+
+    Attributes:
+        outputs: number of channels.
+        size: side of the kernel, in pixels.
+        padding: zeros on each side in pixels, or "SAME".
+        convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
+        stride: steps between outputs, in pixels.
+    """
+
+    outputs: int
+    size: int
+    padding: int | str
+    convolve: Convolution
+    stride: int = 1
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
+        """Map `[B, H, W, K]` to `[B, H', W', outputs]`."""
+        return nn.Conv(
+            self.outputs,
+            (self.size, self.size),
+            strides=(self.stride, self.stride),
+            padding=self.padding,
+            kernel_init=uniform_kernel,
+            bias_init=_uniform_bias(self.size**2 * images.shape[-1]),
+            conv_general_dilated=self.convolve,
+            name="conv",
+        )(images)
+
+
+class PooledConv(nn.Module):
+    """A convolution, then 2x2 max pooling, then the bias.
+
+    The bias comes last because it does not change which pixel is largest: the sum is the same, and there is a quarter
+    as much of it to compute. For the same reason a network applies its activation, which is monotone, after this.
+
+    Attributes:
+        outputs: number of channels.
+        size: side of the kernel, in pixels.
+        padding: zeros on each side in pixels, or "SAME".
+        convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
+    """
+
+    outputs: int
+    size: int
+    padding: int | str
+    convolve: Convolution
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
+        """Map `[B, H, W, K]` to `[B, H', W', outputs]`, of half the height and width that the convolution leaves."""
+
+        def pooled(*operands: Array, **settings: object) -> Array:
+            return max_pool(self.convolve(*operands, **settings))
+
+        return nn.Conv(
+            self.outputs,
+            (self.size, self.size),
+            padding=self.padding,
+            kernel_init=uniform_kernel,
+            bias_init=_uniform_bias(self.size**2 * images.shape[-1]),
+            conv_general_dilated=pooled,
+            name="conv",
+        )(images)
+
+
+def flatten(maps: Float[Array, "B H W K"]) -> Float[Array, "B F"]:
+    """Flatten each row of a batch.
+
+    Args:
+        maps: `[B, H, W, K]`.
+
+    Returns:
+        `[B, H * W * K]`.
+
+    Example:
+        >>> flatten(jnp.zeros((2, 3, 4, 5))).shape
+        (2, 60)
+    """
+    return maps.reshape(maps.shape[0], -1)
+
+
+def _uniform_bias(fan_in: int) -> Callable[..., Array]:
+    """An initialiser, uniform within 1 / sqrt(fan in)."""
+    bound = fan_in**-0.5
+
+    def initialise(key: Array, shape: Sequence[int], dtype: jnp.dtype = jnp.float32) -> Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return initialise
