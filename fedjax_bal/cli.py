@@ -1,4 +1,4 @@
-"""The command line: `fedjax-bal run`, `report` and `list`."""
+"""The command line: `fedjax-bal run`, `bench`, `report` and `list`."""
 
 import contextlib
 import io
@@ -60,6 +60,9 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/NAME.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set's own files are.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU one for each core.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in a folder of the same configuration.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
 ) -> None:
@@ -70,7 +73,49 @@ def run(
         paths, overrides = _split(arguments or [])
         config = load_config(paths[0] if paths else None, overrides)
         folder = out or Path("runs") / config.name
-        _compare(config, folder, data_dir, fresh=fresh, plain=plain)
+        wanted = _devices(devices)
+        _split_cpu(config, wanted)
+        _compare(config, folder, data_dir, wanted, fresh=fresh, plain=plain)
+
+
+@app.command()
+def bench(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [KEY=VALUE ...]",
+            help="A YAML file (none: the workloads), then changes such as execution.strategy=vmap.",
+        ),
+    ] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="W1 to W5 or W4b, or several as W1,W3; by default all.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure each case, compilation apart.")] = 5.0,
+    clients_per_round: Annotated[int | None, typer.Option(help="Another cohort size.")] = None,
+    synthetic: Annotated[bool, typer.Option("--synthetic", help="Random pixels; so without --data-dir.")] = False,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU one for each core.")
+    ] = None,
+    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON too; - is standard output.")] = None,
+) -> None:
+    """Measure speed: client updates a second, share of the machine's peak, padding waste, memory."""
+    with _messages():
+        from fedjax_bal.bench.cases import Wanted
+        from fedjax_bal.bench.command import bench_and_show
+        from fedjax_bal.engine.cpu import split_cpu
+
+        count = _devices(devices)
+        split_cpu(count or "auto")
+        paths, overrides = _split(arguments or [])
+        place = None if data_dir is None else str(data_dir)
+        config = paths[0] if paths else None
+        names = [name for text in workload or () for name in text.split(",")]
+        wanted = Wanted(config, overrides, names, seconds, clients_per_round, synthetic, place, count)
+        try:
+            bench_and_show(wanted, _Output(stderr=json == "-"), json)
+        except KeyboardInterrupt:
+            _fail("stopped; what was measured before is shown above", _INTERRUPTED)
 
 
 @app.command()
@@ -101,7 +146,9 @@ def list_names(
         _Output().print(table)
 
 
-def _compare(config: Any, path: Path, data_dir: Path | None, *, fresh: bool, plain: bool) -> None:
+def _compare(
+    config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool, plain: bool
+) -> None:
     from fedjax_bal import progress
     from fedjax_bal.experiment.folder import RunFolder
 
@@ -110,25 +157,50 @@ def _compare(config: Any, path: Path, data_dir: Path | None, *, fresh: bool, pla
         console = _Output()
         display = progress.PlainProgress(console) if plain else progress.choose(console)
         try:
-            summary = _work(config, folder, display, data_dir, fresh, asked)
+            summary = _work(config, folder, display, data_dir, devices, fresh, asked)
         finally:
             display.stop()
         _conclude(folder.path, summary, console)
 
 
 def _work(
-    config: Any, folder: Any, display: Any, data_dir: Path | None, fresh: bool, asked: Callable[[], bool]
+    config: Any,
+    folder: Any,
+    display: Any,
+    data_dir: Path | None,
+    devices: str | int | None,
+    fresh: bool,
+    asked: Callable[[], bool],
 ) -> dict[str, Any]:
     _keep_compiled_programs(display)
     from fedjax_bal.experiment.runner import Runner, Stopped
 
     place = None if data_dir is None else str(data_dir)
     try:
-        return Runner(config, folder, display, data_dir=place, fresh=fresh, should_stop=asked).run()
+        runner = Runner(config, folder, display, data_dir=place, devices=devices, fresh=fresh, should_stop=asked)
+        return runner.run()
     except Stopped:
         display.stop()
         _say(_Output(), f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
         raise typer.Exit(_INTERRUPTED) from None
+
+
+def _devices(wanted: str | None) -> str | int | None:
+    """What `--devices` says: "auto" for all, a number, or None where it isn't given."""
+    if wanted is None or wanted == "all":
+        return wanted and "auto"
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise ValueError(f"--devices: received {wanted!r}, must be an integer of at least 1, or all")
+    return int(wanted)
+
+
+def _split_cpu(config: Any, devices: str | int | None) -> None:
+    """Settles how many devices the CPU is, before jax starts."""
+    from fedjax_bal.engine.cpu import split_cpu
+
+    asked = [config.for_method(index).execution.devices for index in range(len(config.methods))]
+    numbers = [number for number in asked if number != "auto"]
+    split_cpu(devices or ("auto" if len(numbers) < len(asked) else max(numbers)))
 
 
 def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:

@@ -43,8 +43,8 @@ def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Bat
         The batch, its images normalised.
     """
     rows = federation.rows.at[positions].get(mode="clip")
-    images = normalised(federation.images[rows], federation.mean, federation.std)
-    return Batch(images, federation.labels[rows], rows, real)
+    images = normalised(federation.images.at[rows].get(mode="clip"), federation.mean, federation.std)
+    return Batch(images, federation.labels.at[rows].get(mode="clip"), rows, real)
 
 
 def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:

@@ -1,13 +1,15 @@
 """From a recipe and a federation to a trained model: the library's front door."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_bal.checks import one_of, whole_number
-from fedjax_bal.engine import axis
 from fedjax_bal.engine.evaluation import TestSet, chunked
+from fedjax_bal.engine.layout import Layout, device_count, lay_out, resolve
+from fedjax_bal.engine.precision import at_precision
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.optimizers import Optimizer, optimizer
@@ -53,6 +55,10 @@ def build(
     evaluate_every: int = 1,
     rounds_per_dispatch: int = 1,
     strategy: str = "auto",
+    devices: str | int = "auto",
+    chunk: str | int = "auto",
+    client_memory: str = "auto",
+    precision: str = "float32",
 ) -> Simulation:
     """Puts a simulation together and checks that its pieces fit; nothing is compiled yet.
 
@@ -74,7 +80,13 @@ def build(
         delivery: who comes back after training; by default everybody.
         evaluate_every: rounds between evaluations.
         rounds_per_dispatch: rounds in one compiled program.
-        strategy: "map", "vmap" or "auto"; how clients are executed, not what they compute.
+        strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",
+            several at a time; "auto", the former on CPUs and the latter on accelerators.
+        devices: how many of the devices that jax has share the work; "auto" for all.
+        chunk: clients at a time on each device under "vmap"; "auto" for as many as waste little and fit into memory.
+        client_memory: where what clients remember is kept, "device" or "host"; "auto" for the devices where it fits.
+        precision: in which the model computes: "float32"; "tensorfloat32", for matrix products on devices that have
+            it; or "bfloat16". Parameters, losses and sums over clients stay float32.
 
     Returns:
         The simulation.
@@ -107,21 +119,26 @@ def build(
             f"rounds_per_dispatch: received {rounds_per_dispatch}, but this selector looks at each round's outcome "
             "before it chooses again: set it to 1"
         )
-    largest = int(np.diff(federation.offsets).max())
+    sizes = np.diff(federation.offsets)
+    largest = int(sizes.max())
+    batch_size = batch_size if drop_last else min(batch_size, largest)  # larger than anybody can fill is padding
+    if chunk != "auto":
+        whole_number("execution.chunk", chunk)
     setting = Setting(
         parts=recipe.parts,
         local=local,
         server=_only("server_optimizer", recipe.server_optimizer, server_optimizer) or optimizer("sgd", 1.0),
-        model=model,
+        model=at_precision(model, precision),
         local_epochs=local_epochs,
-        # Larger batches than anybody can fill would only be padding.
-        batch_size=batch_size if drop_last else min(batch_size, largest),
+        batch_size=batch_size,
         drop_last=drop_last,
         drawing=_drawing(recipe, drawing),
         passes=selector.passes,
         max_size=largest,
-        strategy=axis.resolve(strategy),
+        layout=Layout(resolve(strategy), device_count(devices)),
+        precision=precision,
     )
+    setting = _laid_out(setting, sizes, selector, None if chunk == "auto" else int(chunk))
     return Simulation(
         setting=setting,
         federation=federation,
@@ -132,6 +149,8 @@ def build(
         rounds=rounds,
         rounds_per_dispatch=min(rounds_per_dispatch, rounds),
         evaluate_every=evaluate_every,
+        fixed_width=chunk != "auto",
+        client_memory=client_memory,
     )
 
 
@@ -230,6 +249,13 @@ def _selector(selector: Selector | None, clients_per_round: int | None, federati
             f"ask for at most {total}"
         )
     return selector
+
+
+def _laid_out(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
+    steps = np.asarray(setting.local_epochs * setting.steps_per_epoch(sizes))
+    steps = steps[steps > 0] if steps.any() else np.ones(1, int)
+    layout, shape = setting.layout, (selector.groups, selector.links, selector.passes)
+    return dataclasses.replace(setting, layout=lay_out(layout.strategy, layout.devices, steps, *shape, chunk))
 
 
 def _only(name: str, ours: Any, theirs: Any) -> Any:

@@ -6,6 +6,7 @@ import jax
 from jaxtyping import install_import_hook
 
 install_import_hook("fedjax_bal.balance", "beartype.beartype")
+jax.config.update("jax_num_cpu_devices", 2)  # as on the command line, where every core is a device
 
 
 def pytest_configure(config):

@@ -179,7 +179,10 @@ def test_the_resolved_text_round_trips(overrides, write):
 
 def test_the_resolved_text_is_complete_and_readable_by_others():
     sheet = yaml.safe_load(resolved_yaml(load_config(None)))
-    assert sheet["execution"] == {"strategy": "auto", "rounds_per_dispatch": 5, "checkpoint_every": 10}
+    assert sheet["execution"] == {
+        "strategy": "auto", "devices": "auto", "chunk": "auto", "client_memory": "auto", "precision": "float32",
+        "rounds_per_dispatch": 5, "checkpoint_every": 10,
+    }  # fmt: skip
     assert sheet["methods"][2]["min_classes"] == 1
     assert sheet["methods"][3]["training"] == {"optimizer": {"learning_rate": 0.01, "momentum": 0.0}}
     order = list(sheet)
@@ -253,6 +256,13 @@ def test_differences_name_the_keys():
         ("delivery.p=0.5", ["delivery.p: unknown key for always; allowed: name"]),
         ("evaluation.target_accuracy=60", ["received 60, must be a finite number above 0 and of at most 1, or null"]),
         ("execution.strategy=vmapp", ["execution.strategy: received 'vmapp'; allowed: auto, map, vmap; did you mean"]),
+        ("execution.devices=0", ["execution.devices: received 0, must be auto, or an integer of at least 1"]),
+        ("execution.chunk=all", ["execution.chunk: received 'all', must be auto, or an integer of at least 1"]),
+        (
+            "execution.precision=float16",
+            ["execution.precision: received 'float16'; allowed: bfloat16, float32, tensorfloat32; did you"],
+        ),
+        ("execution.client_memory=disk", ["execution.client_memory: received 'disk'; allowed: auto, device, host"]),
         ("name=a/b", ["name: received 'a/b', must be a name of letters, digits,"]),
         ("name=..", ["name: received '..', must be a name"]),
         ("name=2024", ["name: received 2024, must be a name"]),

@@ -301,6 +301,35 @@ class ListOf:
         return items
 
 
+@dataclasses.dataclass(frozen=True)
+class AutoOr:
+    """The word auto, or a value under a rule.
+
+    Attributes:
+        rule: what holds for a value that isn't auto.
+
+    Example:
+        >>> AutoOr(Whole(1))("auto"), AutoOr(Whole(1))(2), AutoOr(Whole(1)).wanted
+        ('auto', 2, 'auto, or an integer of at least 1')
+    """
+
+    rule: Rule
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words."""
+        return f"auto, or {self.rule.wanted}"
+
+    def __call__(self, value: Any) -> Any:
+        """The value, checked unless auto."""
+        if value == "auto":
+            return value
+        try:
+            return self.rule(value)
+        except PydanticCustomError:
+            raise refusal(self.wanted) from None
+
+
 def under(rule: Rule) -> BeforeValidator:
     """The rule as pydantic wants it in an annotation.
 

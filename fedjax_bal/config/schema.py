@@ -8,6 +8,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from fedjax_bal.config import registries
 from fedjax_bal.config.rules import (
+    AutoOr,
     Count,
     ListOf,
     NotNegative,
@@ -18,6 +19,7 @@ from fedjax_bal.config.rules import (
     Real,
     Seed,
     Switch,
+    Whole,
     under,
 )
 from fedjax_bal.config.sections import Section, Variant
@@ -220,11 +222,19 @@ class Execution(Section):
 
     Attributes:
         strategy: of the client axis; `auto` picks by backend.
+        devices: how many devices share the work; `auto` for all, or on a CPU for as many as there are cores.
+        chunk: clients at a time on each device under vmap; `auto` for as many as waste little and fit into memory.
+        client_memory: where what a method remembers of each client is kept; `auto` for the devices where it fits.
+        precision: in which models compute; parameters and sums over clients stay float32.
         rounds_per_dispatch: rounds that one call of the compiled program does.
         checkpoint_every: rounds between two checkpoints.
     """
 
     strategy: Annotated[str, under(OneOf(("auto", "map", "vmap")))] = "auto"
+    devices: Annotated[str | int, under(AutoOr(Whole(1)))] = "auto"
+    chunk: Annotated[str | int, under(AutoOr(Whole(1)))] = "auto"
+    client_memory: Annotated[str, under(OneOf(("auto", "device", "host")))] = "auto"
+    precision: Annotated[str, under(OneOf(("float32", "tensorfloat32", "bfloat16")))] = "float32"
     rounds_per_dispatch: Count = 5
     checkpoint_every: Count = 10
 

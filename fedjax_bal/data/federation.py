@@ -8,6 +8,7 @@ import numpy as np
 from ..types import Federation
 from ._common import MAX_ROWS, checked_count, checked_labels, cut, rows_by_label
 
+_BLOCK = 2**20  # rows sorted at a time
 _NO_SETS: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
@@ -51,17 +52,14 @@ def federate(
         [[1, 1], [0, 1]]
     """
     images, labels, num_classes = _checked_examples(images, labels, num_classes)
-    rows, sizes = _flattened(rows_per_client, len(labels))
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    _check_no_repeats(rows, owner, len(labels))
-    keys = owner * num_classes + labels[rows]
-    counts = np.bincount(keys, minlength=len(sizes) * num_classes).reshape(len(sizes), num_classes)
+    offsets = _offsets(rows_per_client)
+    rows, counts = _sorted_by_class(rows_per_client, offsets, labels, num_classes)
     return Federation(
         images=images,
         labels=labels,
-        rows=rows[np.argsort(keys, kind="stable")].astype(np.int32),
-        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
-        class_counts=counts.astype(np.int32),
+        rows=rows,
+        offsets=offsets,
+        class_counts=counts,
         copy=np.zeros(len(rows), np.int32),
         auxiliary=_checked_auxiliary(auxiliary, rows, len(labels)),
         mean=_per_channel("mean", mean, 0.0, images.shape[-1]),
@@ -122,32 +120,50 @@ def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarr
     return images, labels.astype(np.int32), num_classes
 
 
-def _flattened(rows_per_client: Sequence[np.ndarray], num_examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """All clients' rows one after another, `Int64[R]`, and how many each has, `Int64[N]`."""
-    arrays = [np.asarray(rows) for rows in rows_per_client]
-    if not arrays:
+def _offsets(rows_per_client: Sequence[np.ndarray]) -> np.ndarray:
+    """Where each client's rows begin and the last one's end, `Int32[N + 1]`."""
+    if len(rows_per_client) == 0:
         raise ValueError("rows_per_client is empty; a federation has at least one client.")
-    for client, array in enumerate(arrays):
+    for client, rows in enumerate(rows_per_client):
+        array = np.asarray(rows)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise ValueError(
                 f"rows_per_client[{client}] has shape {array.shape} and type {array.dtype}; expected a one-dimensional "
                 "array of row numbers (turn a mask into numbers with np.flatnonzero)."
             )
-    sizes = np.fromiter(map(len, arrays), np.int64, len(arrays))
-    if sizes.sum() > MAX_ROWS:
-        raise ValueError(f"rows_per_client lists {sizes.sum()} rows in all; at most {MAX_ROWS} are supported.")
-    filled = [array for array in arrays if array.size]
-    rows = np.concatenate(filled).astype(np.int64, copy=False) if filled else np.zeros(0, np.int64)
+    ends = np.cumsum(np.fromiter(map(len, rows_per_client), np.int64, len(rows_per_client)))
+    if ends[-1] > MAX_ROWS:
+        raise ValueError(f"rows_per_client lists {ends[-1]} rows in all; at most {MAX_ROWS} are supported.")
+    return np.append(0, ends).astype(np.int32)
+
+
+def _sorted_by_class(
+    rows_per_client: Sequence[np.ndarray], offsets: np.ndarray, labels: np.ndarray, num_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """All clients' rows one after another, sorted by class within each, and their class counts, `Int32[N, C]`."""
+    clients = len(rows_per_client)
+    rows, counts = np.empty(offsets[-1], np.int32), np.empty((clients, num_classes), np.int32)
+    first = 0
+    while first < clients:  # in blocks, since what sorting needs is several times larger than the result
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
+        sizes = np.diff(offsets[first : last + 1])
+        block = [np.asarray(listed) for listed in rows_per_client[first:last] if len(listed)]
+        listed = np.concatenate(block).astype(np.int64, copy=False) if block else np.zeros(0, np.int64)
+        owner = np.repeat(np.arange(last - first), sizes)
+        _check_rows(listed, owner, first, len(labels))
+        keys = owner * num_classes + labels[listed]
+        counts[first:last] = np.bincount(keys, minlength=(last - first) * num_classes).reshape(-1, num_classes)
+        rows[offsets[first] : offsets[last]] = listed[np.argsort(keys, kind="stable")]
+        first = last
+    return rows, counts
+
+
+def _check_rows(rows: np.ndarray, owner: np.ndarray, first: int, num_examples: int) -> None:
+    """Refuses row numbers out of range, and a row that one client lists twice; clients count from `first`."""
     outside = (rows < 0) | (rows >= num_examples)
     if outside.any():
         at = int(np.argmax(outside))
-        client = int(np.searchsorted(np.cumsum(sizes), at, side="right"))
-        raise ValueError(f"rows_per_client[{client}] lists row {rows[at]}; expected 0..{num_examples - 1}.")
-    return rows, sizes
-
-
-def _check_no_repeats(rows: np.ndarray, owner: np.ndarray, num_examples: int) -> None:
-    """Refuses a row that one client lists twice."""
+        raise ValueError(f"rows_per_client[{first + owner[at]}] lists row {rows[at]}; expected 0..{num_examples - 1}.")
     if not rows.size or np.bincount(rows).max() == 1:
         return
     pairs = np.sort(owner * num_examples + rows)
@@ -155,7 +171,7 @@ def _check_no_repeats(rows: np.ndarray, owner: np.ndarray, num_examples: int) ->
     if repeated.any():
         client, row = divmod(int(pairs[np.argmax(repeated)]), num_examples)
         raise ValueError(
-            f"rows_per_client[{client}] lists row {row} more than once; a client can hold a row only once "
+            f"rows_per_client[{first + client}] lists row {row} more than once; a client can hold a row only once "
             "(np.unique removes repeats)."
         )
 

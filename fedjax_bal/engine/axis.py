@@ -1,59 +1,115 @@
 """The one owner of the client axis.
 
 Everything that happens to many clients at once goes through `over_chains`; how it is executed is decided here and
-nowhere else.
+nowhere else. All devices work through their own chains, in buckets of as many as are trained at a time, and add up
+what these bring; where the layout has lanes, the local steps themselves have been taken before (`lanes.py`).
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
 
-from fedjax_bal.checks import one_of
-from fedjax_bal.types import PyTree
+from fedjax_bal.engine import tally as tallies
+from fedjax_bal.engine.chain import ChainResult, Links, Round, Shown, chain, leave_alone, nothing_yet, sizes_of
+from fedjax_bal.engine.deal import Deal
+from fedjax_bal.engine.lanes import over_buckets, take, train_in_lanes
+from fedjax_bal.engine.layout import CLIENTS
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.tally import Tally
+from fedjax_bal.types import Array, PyTree
 
-STRATEGIES = ("auto", "map", "vmap")
+
+class Brought(NamedTuple):
+    """What a cohort brings back.
+
+    Attributes:
+        tally: sums over its chains.
+        shown: what is kept of every visit, leaves `[G, L, ...]`; zeros for chains that deliver nothing.
+    """
+
+    tally: Tally
+    shown: Shown
 
 
-def resolve(strategy: str) -> str:
-    """Picks a strategy for this machine.
+def over_chains(setting: Setting, shared: Round, links: Links, weights: Array, deal: Deal) -> Brought:
+    """Trains all chains of a round.
 
     Args:
-        strategy: "auto", "map" or "vmap".
+        setting: the setting; its layout says how.
+        shared: what all chains have in common.
+        links: their clients, leaves `[G, L, ...]`.
+        weights: with which their updates count, `Float[G]`.
+        deal: which device trains which of them, leaves `[devices, ...]`.
 
     Returns:
-        "map" or "vmap"; "auto" is "map" on CPUs, where true step counts and unbatched convolutions win, and "vmap" on
-        accelerators.
-
-    Raises:
-        ValueError: another name.
-
-    Example:
-        >>> resolve("vmap")
-        'vmap'
+        What they bring, the same on every device; equal to rounding between layouts.
     """
-    one_of("execution.strategy", strategy, STRATEGIES)
-    if strategy != "auto":
-        return strategy
-    return "map" if jax.default_backend() == "cpu" else "vmap"
+    layout = setting.layout
+    if layout.devices == 1:
+        return _own_chains(setting, shared, links, weights, deal)
+
+    def on_each(setting: Setting, shared: Round, links: Links, weights: Array, deal: Deal) -> Brought:
+        return _all_devices(_own_chains(setting, shared, links, weights, deal))
+
+    whole, cut = PartitionSpec(), PartitionSpec(CLIENTS)
+    specs = (whole, whole, whole, whole, cut)
+    spread = jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
+    return spread(setting, shared, links, weights, deal)
 
 
-def over_chains(function: Callable[[PyTree], PyTree], chains: PyTree, strategy: str) -> PyTree:
-    """Applies a function to every chain.
+def _own_chains(setting: Setting, shared: Round, links: Links, weights: Array, deal: Deal) -> Brought:
+    deal = jax.tree.map(lambda leaf: leaf[0], deal)
+    train = _train(setting, shared, links, deal)
 
-    Args:
-        function: from one chain's inputs to its outputs.
-        chains: inputs, leaves `[G, ...]`.
-        strategy: "map", one chain after another, each with its own number of steps; or "vmap", all stacked, as many
-            steps as the longest takes.
+    def add_bucket(numbers: Array, brought: Brought) -> Brought:
+        own = take(links, numbers)
+        longest = sizes_of(shared.federation, own.clients, own.delivered).max(0)
+        results = _each(setting.layout.width, partial(train, longest), numbers, own)
+        counted = own.delivered.any(1)
+        shares = jnp.where(counted, weights.at[numbers].get(mode="clip"), 0.0)
+        summed = tallies.add(brought.tally, shares, counted, results.delta, results.stats, results.reports)
+        put = lambda all_, new: all_.at[numbers].set(new, mode="drop")
+        return Brought(summed, jax.tree.map(put, brought.shown, results.shown))
 
-    Returns:
-        Outputs, leaves `[G, ...]`; equal to rounding between strategies.
+    return over_buckets(setting.layout, deal, add_bucket, _nothing(setting, shared, links))
 
-    Example:
-        >>> import jax.numpy as jnp
-        >>> over_chains(lambda x: x + 1, jnp.arange(3), "map").tolist()
-        [1, 2, 3]
-    """
-    if strategy == "map":
-        return jax.lax.map(function, chains)
-    return jax.vmap(function)(chains)
+
+def _train(setting: Setting, shared: Round, links: Links, deal: Deal) -> Callable[..., ChainResult]:
+    """A function of the longest sizes, a chain's number and its links, which trains that chain."""
+    if not setting.layout.lanes:
+        return lambda longest, number, own: chain(setting, shared, own, longest)
+    ends, losses = train_in_lanes(setting, shared, links, deal)
+
+    def finish(longest: Array, number: Array, own: Links) -> ChainResult:
+        end, loss = jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), (ends, losses))
+        return leave_alone(setting, shared, own, end, loss)
+
+    return finish
+
+
+def _each(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
+    if width > 1:
+        return jax.vmap(function)(*stacked)
+    # A single client is not stacked: many operations are slower when they are batched, if only by one.
+    alone = function(*jax.tree.map(lambda leaf: leaf[0], stacked))
+    return jax.tree.map(lambda leaf: leaf[None], alone)
+
+
+def _nothing(setting: Setting, shared: Round, links: Links) -> Brought:
+    one = nothing_yet(setting, shared, jax.tree.map(lambda leaf: leaf[0, 0], links))
+    shown = jax.tree.map(lambda leaf: jnp.zeros((*links.clients.shape, *leaf.shape), leaf.dtype), one.shown)
+    return Brought(tallies.empty(one.delta, one.stats, one.reports), shown)
+
+
+def _all_devices(brought: Brought) -> Brought:
+    # Every chain was trained on one device and left zeros on the others, so that the sum is what that device brought.
+    def only(leaf: Array) -> Array:
+        numbers = leaf.astype(jnp.int32) if leaf.dtype == jnp.bool_ else leaf
+        return lax.psum(numbers, CLIENTS).astype(leaf.dtype)
+
+    return Brought(tallies.over_devices(brought.tally, CLIENTS), jax.tree.map(only, brought.shown))

@@ -8,9 +8,9 @@ from jax import lax
 
 from fedjax_bal.engine.keys import visit_key
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.engine.visit import visit
+from fedjax_bal.engine.visit import outcome_of, prepare, visit
 from fedjax_bal.parts import Memory, Report
-from fedjax_bal.types import Array, Context, Federation, Key, PyTree, Variables
+from fedjax_bal.types import Array, Context, Federation, Key, Outcome, PyTree, Variables
 
 
 class Links(NamedTuple):
@@ -21,26 +21,36 @@ class Links(NamedTuple):
     memory: PyTree
 
 
+class Shown(NamedTuple):
+    """What is kept of every visit; leaves `[L, ...]`, or `[G, L, ...]` for all chains.
+
+    Attributes:
+        memory: the client's memory after it.
+        loss_sum: training loss summed over the steps of the last pass, `Float[]`.
+        steps: steps of the last pass, `Int32[]`.
+        broken: 1 where the parameters are not finite, `Int32[]`.
+    """
+
+    memory: PyTree
+    loss_sum: Array
+    steps: Array
+    broken: Array
+
+
 class ChainResult(NamedTuple):
     """What a chain brings back.
 
     Attributes:
         delta: change of the parameters.
         stats: batch statistics at its end.
-        memory: the memory of its clients, leaves `[L, ...]`.
         reports: summed over its clients, by slot.
-        loss_sum: training loss summed over the steps of the last pass, `Float[L]`.
-        steps: steps of the last pass, `Int32[L]`.
-        finite: `Bool[L]`.
+        shown: what is kept of its visits, leaves `[L, ...]`.
     """
 
     delta: PyTree
     stats: PyTree
-    memory: PyTree
     reports: PyTree
-    loss_sum: Array
-    steps: Array
-    finite: Array
+    shown: Shown
 
 
 class Round(NamedTuple):
@@ -53,7 +63,7 @@ class Round(NamedTuple):
     federation: Federation
 
 
-def chain(setting: Setting, shared: Round, links: Links) -> ChainResult:
+def chain(setting: Setting, shared: Round, links: Links, longest: Array) -> ChainResult:
     """Sends the parameters through a chain of clients, `setting.passes` times.
 
     A client that doesn't deliver passes on what it received, and nothing of it is kept; as nobody can see what it
@@ -63,6 +73,7 @@ def chain(setting: Setting, shared: Round, links: Links) -> ChainResult:
         setting: the setting.
         shared: what all chains of the round have in common.
         links: the clients of this chain.
+        longest: the largest size in each place of all chains that are trained along with this one, `Int32[L]`.
 
     Returns:
         The chain's result; reports and losses come from the last pass.
@@ -71,50 +82,37 @@ def chain(setting: Setting, shared: Round, links: Links) -> ChainResult:
     def one_pass(carry: tuple[Variables, PyTree], turn: Array) -> tuple[tuple[Variables, PyTree], PyTree]:
         variables, memory = carry
 
-        def one_link(variables: Variables, link: Links) -> tuple[Variables, tuple[PyTree, PyTree]]:
-            return _visit_link(setting, shared, turn, variables, link)
+        def one_link(variables: Variables, at: tuple[Links, Array]) -> tuple[Variables, tuple[PyTree, Shown]]:
+            link, longest = at
+            ctx = context(setting, shared, variables, link)
+            key = visit_key(shared.key, shared.number, link.clients, turn)
+            return leave(setting, link, *visit(setting, key, ctx, longest))
 
-        variables, (memory, shown) = lax.scan(one_link, variables, links._replace(memory=memory))
-        return (variables, memory), shown
+        variables, (reports, shown) = lax.scan(one_link, variables, (links._replace(memory=memory), longest))
+        return (variables, shown.memory), (reports, shown._replace(memory=None))
 
     start = (shared.variables, links.memory)
-    (end, memory), shown = lax.scan(one_pass, start, jnp.arange(setting.passes))
-    reports, loss_sum, steps, finite = jax.tree.map(lambda leaf: leaf[-1], shown)
-    return ChainResult(
-        delta=jax.tree.map(jnp.subtract, end.params, shared.variables.params),
-        stats=end.stats,
-        memory=memory,
-        reports=jax.tree.map(lambda leaf: leaf.sum(0), reports),
-        loss_sum=loss_sum,
-        steps=steps,
-        finite=finite,
-    )
+    (end, memory), brought = lax.scan(one_pass, start, jnp.arange(setting.passes))
+    reports, shown = jax.tree.map(lambda leaf: leaf[-1], brought)
+    reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
+    return _result(shared, end, reports, shown._replace(memory=memory))
 
 
-def _visit_link(
-    setting: Setting, shared: Round, turn: Array, variables: Variables, link: Links
-) -> tuple[Variables, tuple[PyTree, PyTree]]:
-    ctx = _context(setting, shared, variables, link)
-    outcome, loss_sum = visit(setting, visit_key(shared.key, shared.number, link.clients, turn), ctx)
-    on = link.delivered
-    memory = {
-        part.slot: _where(on, part.remember(link.memory[part.slot], outcome), link.memory[part.slot])
-        for part in setting.playing(Memory)
-    }
-    reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.playing(Report)}
-    shown = (reports, loss_sum, outcome.steps, all_finite(outcome.end))
-    return _where(on, outcome.end, variables), (memory, shown)
+def sizes_of(federation: Federation, clients: Array, delivered: Array) -> Array:
+    """The number of rows of each client, 0 for one that doesn't deliver; like `clients`."""
+    first, last = (federation.offsets.at[clients + shift].get(mode="clip") for shift in (0, 1))
+    return jnp.where(delivered, last - first, 0)
 
 
-def _context(setting: Setting, shared: Round, variables: Variables, link: Links) -> Context:
+def context(setting: Setting, shared: Round, variables: Variables, link: Links) -> Context:
+    """The context of a visit to one client, without what is prepared."""
     federation = shared.federation
     counts = federation.class_counts.at[link.clients].get(mode="clip")
-    first, last = (federation.offsets.at[link.clients + shift].get(mode="clip") for shift in (0, 1))
     return Context(
         round=shared.number,
         client=link.clients,
         class_counts=jnp.where(link.delivered, counts, 0),
-        size=jnp.where(link.delivered, last - first, 0),
+        size=sizes_of(federation, link.clients, link.delivered),
         start=variables,
         broadcast=shared.broadcast,
         memory=link.memory,
@@ -127,12 +125,88 @@ def _context(setting: Setting, shared: Round, variables: Variables, link: Links)
     )
 
 
-def _where(on: Array, new: PyTree, old: PyTree | None) -> PyTree:
-    if old is None:
-        return jax.tree.map(lambda leaf: jnp.where(on, leaf, jnp.zeros_like(leaf)), new)
-    return jax.tree.map(lambda a, b: jnp.where(on, a, b), new, old)
+def leave(setting: Setting, link: Links, outcome: Outcome, loss_sum: Array) -> tuple[Variables, tuple[PyTree, Shown]]:
+    """The end of a visit.
+
+    Args:
+        setting: the setting.
+        link: the client.
+        outcome: what it produced.
+        loss_sum: its training loss, summed.
+
+    Returns:
+        The variables that go on from here, its reports, and what is kept.
+    """
+    on = link.delivered
+    memory = {
+        part.slot: _where(on, part.remember(link.memory[part.slot], outcome), link.memory[part.slot])
+        for part in setting.playing(Memory)
+    }
+    reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.playing(Report)}
+    broken = (on & ~all_finite(outcome.end)).astype(jnp.int32)
+    return _where(on, outcome.end, outcome.start), (reports, Shown(memory, loss_sum, outcome.steps, broken))
+
+
+def leave_alone(setting: Setting, shared: Round, links: Links, end: Variables, loss_sum: Array) -> ChainResult:
+    """The result of a chain of a single client that has been trained elsewhere.
+
+    Args:
+        setting: the setting.
+        shared: what all chains of the round have in common.
+        links: the client, leaves `[1, ...]`.
+        end: its variables after training.
+        loss_sum: its training loss, summed.
+
+    Returns:
+        The chain's result.
+    """
+    link = jax.tree.map(lambda leaf: leaf[0], links)
+    ctx = prepare(setting, own_key(shared, link), context(setting, shared, shared.variables, link))
+    end, (reports, shown) = leave(setting, link, outcome_of(setting, ctx, end), loss_sum)
+    return _result(shared, end, reports, jax.tree.map(lambda leaf: leaf[None], shown))
+
+
+def nothing_yet(setting: Setting, shared: Round, link: Links) -> ChainResult:
+    """A chain's result in zeros, found without tracing any training; `shown` is that of a single visit.
+
+    Args:
+        setting: the setting.
+        shared: what all chains of the round have in common.
+        link: any client.
+
+    Returns:
+        Zeros.
+    """
+
+    def untrained(shared: Round, link: Links) -> ChainResult:
+        ctx = prepare(setting, own_key(shared, link), context(setting, shared, shared.variables, link))
+        end, (reports, shown) = leave(setting, link, outcome_of(setting, ctx, shared.variables), jnp.zeros(()))
+        return _result(shared, end, reports, shown)
+
+    shapes = jax.eval_shape(untrained, shared, link)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def own_key(shared: Round, link: Links) -> Key:
+    """The key of the only visit to a client in a round."""
+    return visit_key(shared.key, shared.number, link.clients, jnp.zeros((), jnp.int32))
 
 
 def all_finite(variables: Variables) -> Array:
     """Whether every number of a model is finite, `Bool[]`."""
-    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(variables)]).all()
+    leaves = jax.tree.leaves(variables)
+    exactly = lambda: jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+    # The squares are added up much faster than numbers are looked at, and can't be finite where one of these is not.
+    surely = jnp.isfinite(sum(jnp.sum(leaf**2) for leaf in leaves))
+    return lax.cond(surely, lambda: jnp.array(True), exactly)
+
+
+def _result(shared: Round, end: Variables, reports: PyTree, shown: Shown) -> ChainResult:
+    delta = jax.tree.map(jnp.subtract, end.params, shared.variables.params)
+    return ChainResult(delta, end.stats, reports, shown)
+
+
+def _where(on: Array, new: PyTree, old: PyTree | None) -> PyTree:
+    if old is None:
+        return jax.tree.map(lambda leaf: jnp.where(on, leaf, jnp.zeros_like(leaf)), new)
+    return jax.tree.map(lambda a, b: jnp.where(on, a, b), new, old)

@@ -4,19 +4,25 @@ Both ways give positions among the client's own rows, made from random words tha
 behind them changes nothing.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fedjax_bal.types import Array, Key
 
+SHORT = 128  # sorting fewer words is not worth another branch
 
-def shuffled(key: Key, size: Array, length: int) -> Array:
+
+def shuffled(key: Key, size: Array, length: int, longest: Array | None = None) -> Array:
     """Every position once, in random order.
 
     Args:
         key: the epoch's key.
         size: the number of the client's rows, `Int32[]`.
         length: the static length of the result, at least as large as any size.
+        longest: where given, no size here is larger: saves sorting what is padding anyway.
 
     Returns:
         `Int32[length]`: the first `size` are a permutation of `0 .. size - 1`; the rest is padding.
@@ -26,6 +32,20 @@ def shuffled(key: Key, size: Array, length: int) -> Array:
         >>> sorted(shuffled(jax.random.key(0), 3, 8)[:3].tolist())
         [0, 1, 2]
     """
+    if longest is None or length <= SHORT:
+        return _sorted_words(key, size, length)
+    lengths = [length]
+    while lengths[-1] > SHORT:
+        lengths.append(-(-lengths[-1] // 2))
+
+    def branch(short: int) -> Array:
+        return jnp.pad(_sorted_words(key, size, short), (0, length - short))
+
+    enough = (jnp.array(lengths) >= longest).sum() - 1
+    return lax.switch(enough, [partial(branch, short) for short in lengths])
+
+
+def _sorted_words(key: Key, size: Array, length: int) -> Array:
     # Half of the words' range is kept for padding, which therefore sorts behind all real positions.
     words = jax.random.bits(key, (length,), jnp.uint32) >> 1
     return jnp.argsort(jnp.where(jnp.arange(length) < size, words, jnp.uint32(0xFFFFFFFF)), stable=True)

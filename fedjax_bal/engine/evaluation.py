@@ -2,11 +2,14 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jax.sharding import PartitionSpec
 
+from fedjax_bal.engine.layout import CLIENTS, Layout
 from fedjax_bal.rows import normalised
 from fedjax_bal.types import Array, Evaluation, Model, Variables
 
@@ -54,7 +57,18 @@ def chunked(images: np.ndarray, labels: np.ndarray, size: int = CHUNK) -> TestSe
     return TestSet(fold(images), fold(labels).astype(np.int32), (index < len(images)).reshape(chunks, size))
 
 
-def evaluate(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> Evaluation:
+def padded(test: TestSet, multiple: int) -> TestSet:
+    """Adds empty chunks until their number is a multiple of the devices'; on the host or when tracing."""
+    short = -len(test.labels) % multiple
+    if not short:
+        return test
+    pad = np.pad if isinstance(test.labels, np.ndarray) else jnp.pad
+    return TestSet(*(pad(leaf, [(0, short)] + [(0, 0)] * (leaf.ndim - 1)) for leaf in test))
+
+
+def evaluate(
+    model: Model, variables: Variables, test: TestSet, mean: Array, std: Array, layout: Layout | None = None
+) -> Evaluation:
     """Confusion matrix and loss of a model.
 
     Args:
@@ -63,10 +77,27 @@ def evaluate(model: Model, variables: Variables, test: TestSet, mean: Array, std
         test: the test set.
         mean: `Float[K]`, for normalisation.
         std: `Float[K]`.
+        layout: on several devices each one takes its share of the chunks.
 
     Returns:
         The evaluation.
     """
+    if layout is None or layout.devices == 1:
+        confusion, loss, count = _totals(model, variables, test, mean, std)
+        return Evaluation(confusion, loss / count)
+
+    def on_each(test: TestSet, variables: Variables, mean: Array, std: Array) -> tuple[Array, Array, Array]:
+        return lax.psum(_totals(model, variables, test, mean, std), CLIENTS)
+
+    whole, cut = PartitionSpec(), PartitionSpec(CLIENTS)
+    specs = (cut, whole, whole, whole)
+    shared = jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
+    confusion, loss, count = shared(padded(test, layout.devices), variables, mean, std)
+    return Evaluation(confusion, loss / count)
+
+
+def _totals(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> tuple[Array, Array, Array]:
+    """Confusion matrix, summed loss and number of images."""
     classes = model.num_classes
 
     def one(carry: tuple[Array, Array], chunk: TestSet) -> tuple[tuple[Array, Array], None]:
@@ -79,4 +110,4 @@ def evaluate(model: Model, variables: Variables, test: TestSet, mean: Array, std
 
     init = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
     (confusion, loss), _ = lax.scan(one, init, test)
-    return Evaluation(confusion, loss / test.real.sum())
+    return confusion, loss, test.real.sum()

@@ -7,13 +7,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.engine.chain import Links, Round, chain
+from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.evaluation import TestSet, evaluate
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.memory import size_in_bytes
+from fedjax_bal.engine.precision import matmul_precision
 from fedjax_bal.engine.round import broadcast, run_round
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.parts import Memory, Report, Server
-from fedjax_bal.types import Evaluation, Federation, Info, Key, Plan, PyTree, Shapes, State
+from fedjax_bal.types import Array, Evaluation, Federation, Info, Key, Plan, PyTree, Shapes, State, Variables
 
 
 class Schedule(NamedTuple):
@@ -24,28 +26,33 @@ class Schedule(NamedTuple):
         live: False for places behind the last round, which change nothing.
         evaluate: whether the round ends with an evaluation.
         plan: who trains and who delivers.
+        seats: where in the memory each client's part is, `Int32[T, G, L]`.
+        deal: which device trains which chain.
     """
 
     number: Any
     live: Any
     evaluate: Any
     plan: Plan
+    seats: Any
+    deal: Deal
 
 
-def init_state(setting: Setting, key: Key, federation: Federation) -> State:
+def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:
     """The state before the first round.
 
     Args:
         setting: the setting.
         key: the run's key; the initial weights depend on nothing else, so that all methods share them.
         federation: the federation.
+        seats: clients whose memory is kept on the device; by default all.
 
     Returns:
         The state.
     """
     variables = setting.model.init(purpose_key(key, "init"))
     clients = federation.num_clients
-    spread = lambda leaf: jnp.broadcast_to(leaf, (clients, *leaf.shape))
+    spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
     memory = {part.slot: jax.tree.map(spread, part.init_memory(variables.params)) for part in setting.playing(Memory)}
     shapes = Shapes(clients, federation.num_classes, feature_size(setting))
     server = {part.slot: part.init_server(variables, shapes) for part in setting.playing(Server)}
@@ -68,7 +75,7 @@ def dispatch(
 ) -> tuple[State, Info, Evaluation]:
     """Runs the scheduled rounds one after another, evaluating where asked.
 
-    The round number is scanned over, never carried: branches on it stay branches when runs are stacked.
+    The round number is read from the schedule, never carried: branches on it stay branches when runs are stacked.
 
     Args:
         setting: the setting.
@@ -83,19 +90,28 @@ def dispatch(
         live or not evaluated.
     """
 
-    def assess(state: State) -> Evaluation:
-        return evaluate(setting.model, state.variables, test, federation.mean, federation.std)
+    def assess(variables: Variables) -> Evaluation:
+        return evaluate(setting.model, variables, test, federation.mean, federation.std, setting.layout)
 
-    def live(state: State, row: Schedule) -> tuple[State, tuple[Info, Evaluation]]:
-        state, info = run_round(setting, key, row.number, state, row.plan, federation)
-        return state, (info, lax.cond(row.evaluate, assess, lambda state: _zeros(assess, state), state))
+    def one(place: Array, carry: tuple[State, Info, Evaluation]) -> tuple[State, Info, Evaluation]:
+        state, *shown = carry
+        row = jax.tree.map(lambda leaf: leaf[place], schedule)
+        with jax.default_matmul_precision(matmul_precision(setting.precision)):
+            state, info = run_round(setting, key, row.number, state, row.plan, row.seats, row.deal, federation)
+        evaluation = lax.cond(row.evaluate, assess, lambda _: nothing[1], state.variables)
+        return state, *jax.tree.map(lambda all_, new: all_.at[place].set(new), shown, [info, evaluation])
 
-    def one(state: State, row: Schedule) -> tuple[State, tuple[Info, Evaluation]]:
-        idle = lambda state, row: (state, _zeros(lambda *args: live(*args)[1], state, row))
-        return lax.cond(row.live, live, idle, state, row)
+    # Rounds that are not live come last and are left out: a branch around a round would copy the state.
+    schedule = jax.tree.map(jnp.asarray, schedule)
+    nothing = _nothing(schedule.plan.clients.shape[1:], setting.model.num_classes)
+    shown = jax.tree.map(lambda leaf: jnp.zeros((len(schedule.number), *leaf.shape), leaf.dtype), nothing)
+    return lax.fori_loop(0, schedule.live.sum(), one, (state, *shown))
 
-    state, (info, evaluation) = lax.scan(one, state, schedule)
-    return state, info, evaluation
+
+def _nothing(places: tuple[int, ...], classes: int) -> tuple[Info, Evaluation]:
+    number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
+    info = Info(number, number, visits, visits > 0, jnp.zeros((), bool))
+    return info, Evaluation(jnp.zeros((classes, classes), jnp.int32), number)
 
 
 class Traffic(NamedTuple):
@@ -135,8 +151,4 @@ def _reports(setting: Setting, state: State, plan: Plan, federation: Federation)
     key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)
     shared = Round(key, zero, state.variables, broadcast(setting, key, zero, state)[1], federation)
     memory = jax.tree.map(lambda leaf: leaf[:1], state.memory)
-    return chain(setting, shared, Links(plan.clients[0], plan.delivered[0], memory)).reports
-
-
-def _zeros(function: Any, *args: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *args))
+    return chain(setting, shared, Links(plan.clients[0], plan.delivered[0], memory), jnp.zeros(1, jnp.int32)).reports

@@ -1,4 +1,4 @@
-"""One round: broadcast, train all chains, reduce, step."""
+"""One round: broadcast, train all chains, add up, step."""
 
 from functools import partial
 
@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.engine.axis import over_chains
-from fedjax_bal.engine.chain import ChainResult, Links, Round, all_finite, chain
+from fedjax_bal.engine.axis import Brought, over_chains
+from fedjax_bal.engine.chain import Links, Round, all_finite
+from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.parts import Server, Step, Weigh
@@ -26,7 +27,14 @@ from fedjax_bal.types import (
 
 
 def run_round(
-    setting: Setting, key: Key, number: Array, state: State, plan: Plan, federation: Federation
+    setting: Setting,
+    key: Key,
+    number: Array,
+    state: State,
+    plan: Plan,
+    seats: Array,
+    deal: Deal,
+    federation: Federation,
 ) -> tuple[State, Info]:
     """Trains one cohort and updates the global model.
 
@@ -36,6 +44,8 @@ def run_round(
         number: the round, from 0.
         state: what the round before left.
         plan: who trains and who delivers.
+        seats: where in the memory each client's part is, `Int32[G, L]`.
+        deal: which device trains which chain.
         federation: the federation, on the device.
 
     Returns:
@@ -43,18 +53,19 @@ def run_round(
     """
     variables = state.variables
     slots, sent = broadcast(setting, key, number, state)
-    shared = Round(key, number, variables, sent, federation)
-    memory = jax.tree.map(lambda leaf: leaf.at[plan.clients].get(mode="clip"), state.memory)
+    cohort = cohort_of(setting, plan, federation)
+    weights = _weights(setting, cohort)
+    memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
     links = Links(plan.clients, plan.delivered, memory)
-    results = over_chains(partial(chain, setting, shared), links, setting.strategy)
+    brought = over_chains(setting, Round(key, number, variables, sent, federation), links, weights, deal)
 
-    aggregate = _reduce(setting, plan, federation, results)
-    variables, optimizer = _server_step(setting, number, state, slots, aggregate, results)
+    aggregate = Aggregate(brought.tally.delta, brought.tally.reports, weights, cohort)
+    variables, optimizer = _server_step(setting, number, state, slots, aggregate, brought.tally.stats)
     for part in setting.playing(Server):
         own = purpose_key(jax.random.fold_in(key, number), f"update/{part.slot}")
         slots[part.slot] = part.update(own, number, slots[part.slot], aggregate, variables)
-    memory = _keep(state.memory, plan, federation, results)
-    return State(variables, optimizer, memory, slots), _info(plan, results, variables)
+    memory = _keep(state.memory, plan, seats, brought.shown.memory)
+    return State(variables, optimizer, memory, slots), _info(plan, brought, variables)
 
 
 def broadcast(setting: Setting, key: Key, number: Array, state: State) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
@@ -81,27 +92,21 @@ def cohort_of(setting: Setting, plan: Plan, federation: Federation) -> Cohort:
         steps=steps.sum(1),
         delivered=plan.delivered.any(1),
         num_clients=federation.num_clients,
-        total_size=federation.class_counts.sum().astype(jnp.float32),
+        total_size=federation.offsets[-1].astype(jnp.float32),
     )
 
 
-def _reduce(setting: Setting, plan: Plan, federation: Federation, results: ChainResult) -> Aggregate:
-    cohort = cohort_of(setting, plan, federation)
+def _weights(setting: Setting, cohort: Cohort) -> Array:
+    """The normalised weights of the chains, known before any of them is trained."""
     weights = cohort.sizes * cohort.delivered
     for part in setting.playing(Weigh):
         weights = part.weigh(weights, cohort)
     total = weights.sum()
-    weights = weights / jnp.where(total > 0, total, 1.0)
-    return Aggregate(
-        delta=_weighted_sum(weights, results.delta),
-        reports=jax.tree.map(lambda leaf: leaf.sum(0), results.reports),
-        weights=weights,
-        cohort=cohort,
-    )
+    return weights / jnp.where(total > 0, total, 1.0)
 
 
 def _server_step(
-    setting: Setting, number: Array, state: State, slots: dict[str, PyTree], aggregate: Aggregate, results: ChainResult
+    setting: Setting, number: Array, state: State, slots: dict[str, PyTree], aggregate: Aggregate, stats: PyTree
 ) -> tuple[Variables, PyTree]:
     params = state.variables.params
     delta = aggregate.delta
@@ -109,41 +114,24 @@ def _server_step(
         delta = part.step(delta, aggregate.cohort, aggregate, slots.get(part.slot), params)
     transform = setting.server.transform(number)
     updates, optimizer = transform.update(jax.tree.map(jnp.negative, delta), state.optimizer, params)
-    new = Variables(optax.apply_updates(params, updates), _weighted_sum(aggregate.weights, results.stats))
+    new = Variables(optax.apply_updates(params, updates), stats)
     # A round in which nothing arrives leaves model and optimizer alone, whatever momentum the server has.
     arrived = aggregate.weights.sum() > 0
     keep = partial(jax.tree.map, lambda a, b: jnp.where(arrived, a, b))
     return keep(new, state.variables), keep(optimizer, state.optimizer)
 
 
-def _keep(memory: PyTree, plan: Plan, federation: Federation, results: ChainResult) -> PyTree:
-    owners = jnp.where(plan.delivered, plan.clients, federation.num_clients)
-    return jax.tree.map(lambda old, new: old.at[owners].set(new, mode="drop"), memory, results.memory)
+def _keep(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
+    kept = jnp.where(plan.delivered, seats, jnp.iinfo(jnp.int32).max)
+    return jax.tree.map(lambda all_, own: all_.at[kept].set(own, mode="drop"), memory, new)
 
 
-def _weighted_sum(weights: Array, stacked: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1, precision="highest"), stacked)
-
-
-def _info(plan: Plan, results: ChainResult, variables: Variables) -> Info:
-    steps = jnp.where(plan.delivered, results.steps, 0)
-    loss = jnp.where(plan.delivered, results.loss_sum, 0.0).sum()
+def _info(plan: Plan, brought: Brought, variables: Variables) -> Info:
+    steps, loss = brought.shown.steps, brought.shown.loss_sum.sum()
     return Info(
         train_loss=jnp.where(steps.sum() > 0, loss / jnp.maximum(steps.sum(), 1), jnp.nan),
-        update_diversity=_diversity(plan.delivered.any(1), results.delta),
+        update_diversity=brought.tally.diversity,
         steps=steps,
-        finite=results.finite | ~plan.delivered,
+        finite=brought.shown.broken == 0,
         model_finite=all_finite(variables),
     )
-
-
-def _diversity(delivered: Array, delta: PyTree) -> Array:
-    """Mean over chains of the squared distance from the plain mean of the updates (ReBaFL eq. 24)."""
-    count = jnp.maximum(delivered.sum(), 1)
-    share = delivered / count
-
-    def one(leaf: Array) -> Array:
-        mean = jnp.tensordot(share, leaf, 1)
-        return (share * ((leaf - mean) ** 2).reshape(leaf.shape[0], -1).sum(1)).sum()
-
-    return jnp.where(delivered.any(), sum(map(one, jax.tree.leaves(delta))), jnp.nan)

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from fedjax_bal.engine.layout import Layout
 from fedjax_bal.optimizers import Optimizer
 from fedjax_bal.parts import Part
 from fedjax_bal.types import Model
@@ -28,7 +29,8 @@ class Setting:
         drawing: "epochs" or "replacement".
         passes: how often a chain goes through its clients.
         max_size: the number of rows of the largest client.
-        strategy: "map" or "vmap".
+        layout: how the clients are laid out on the machine.
+        precision: of matrix products, a name of `fedjax_bal.engine.precision`; the model itself has been cast already.
     """
 
     parts: tuple[Part, ...]
@@ -41,7 +43,18 @@ class Setting:
     drawing: str = dataclasses.field(metadata={"static": True})
     passes: int = dataclasses.field(metadata={"static": True})
     max_size: int = dataclasses.field(metadata={"static": True})
-    strategy: str = dataclasses.field(metadata={"static": True})
+    layout: Layout = dataclasses.field(metadata={"static": True})
+    precision: str = dataclasses.field(default="float32", metadata={"static": True})
+
+    @property
+    def strategy(self) -> str:
+        """The layout's strategy."""
+        return self.layout.strategy
+
+    @property
+    def row_length(self) -> int:
+        """Places for one epoch's order of any client's rows: whole batches."""
+        return max(1, -(-self.max_size // self.batch_size)) * self.batch_size
 
     def playing(self, role: type[R]) -> list[R]:
         """The parts that play a role, in order."""

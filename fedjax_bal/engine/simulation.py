@@ -7,13 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_bal.engine.client_memory import choose_place, gather, scatter
+from fedjax_bal.engine.deal import Work
 from fedjax_bal.engine.errors import DivergenceError
-from fedjax_bal.engine.evaluation import TestSet
-from fedjax_bal.engine.memory import available_bytes, check_fits
-from fedjax_bal.engine.program import Schedule, Traffic, dispatch, init_state, traffic
+from fedjax_bal.engine.evaluation import TestSet, padded
+from fedjax_bal.engine.executable import compile_to_fit, place, start
+from fedjax_bal.engine.placement import divide, replicate
+from fedjax_bal.engine.planner import Planned, Planner
+from fedjax_bal.engine.program import Schedule, Traffic, init_state, traffic
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.metrics import classification_metrics
-from fedjax_bal.selection import Presence, Selector, make_plan
+from fedjax_bal.selection import Presence, Selector
 from fedjax_bal.types import Evaluation, Federation, Info, Plan, State
 
 
@@ -51,6 +55,8 @@ class Advance(NamedTuple):
         confusion: the confusion matrix of the last evaluated round, None where none was evaluated.
         client_updates: visits of clients that delivered.
         samples: samples they trained on, each as often as it was used.
+        work: local steps of clients that delivered, and all steps computed; the difference is what padding costs.
+        train_losses: mean training loss of every round, nan where nothing arrived.
     """
 
     progress: Snapshot
@@ -58,6 +64,8 @@ class Advance(NamedTuple):
     confusion: np.ndarray | None
     client_updates: int
     samples: int
+    work: Work
+    train_losses: list[float]
 
 
 @dataclasses.dataclass
@@ -74,6 +82,8 @@ class Simulation:
         rounds: how many rounds a run has.
         rounds_per_dispatch: rounds in one program; must be 1 for a closed-loop selector.
         evaluate_every: rounds between evaluations; the last round is always evaluated.
+        fixed_width: whether as many clients as the layout says are trained at a time, and never fewer to save memory.
+        client_memory: where what clients remember is kept: "auto", "device" or "host".
         compile_s: seconds spent on compiling, 0 before.
     """
 
@@ -86,6 +96,8 @@ class Simulation:
     rounds: int
     rounds_per_dispatch: int = 1
     evaluate_every: int = 1
+    fixed_width: bool = False
+    client_memory: str = "auto"
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -97,9 +109,14 @@ class Simulation:
                 f"batch_size: received {self.setting.batch_size} with drop_last={self.setting.drop_last}, with which "
                 f"no client takes a single step (the largest has {self._sizes.max()} rows): use smaller batches"
             )
-        self._on_device = jax.device_put((self.federation, self.test))
+        layout = self.setting.layout
+        self._on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
+        shapes = jax.eval_shape(init_state, self.setting, jax.random.key(0), self._on_device[0])
+        self._on_host = choose_place(self.client_memory, shapes, self.federation.num_clients, layout) == "host"
+        self._shapes: State = shapes
         self._compiled: Any = None
         self._traffic: Traffic | None = None
+        self._ahead: tuple[Any, Planned] | None = None
 
     def init(self, seed: int) -> Snapshot:
         """The start of a run.
@@ -109,12 +126,8 @@ class Simulation:
 
         Returns:
             Round 0.
-
-        Raises:
-            ValueError: what the method keeps for each client doesn't fit into memory.
         """
-        check_fits(self.state_shapes().state, self.federation.num_clients, available_bytes())
-        state = jax.jit(init_state)(self.setting, jax.random.key(seed), self._on_device[0])
+        state = start(self.setting, seed, self._on_device[0], on_host=self._on_host)
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), Counts())
 
     def compile(self) -> float:
@@ -122,16 +135,22 @@ class Simulation:
 
         Returns:
             Seconds that it took, 0 where it was compiled before.
+
+        Raises:
+            ValueError: what it needs doesn't fit into memory.
         """
         if self._compiled is not None:
             return 0.0
         began = time.perf_counter()
-        key = jax.random.key(0)
-        state = jax.eval_shape(init_state, self.setting, key, self._on_device[0])
-        schedule, _, _ = self.schedule(0, 0, self.selector.init(0, self.federation.num_clients))
-        jitted = jax.jit(dispatch, donate_argnames="state")
-        self._compiled = jitted.lower(self.setting, key, state, schedule, *self._on_device).compile()
-        self._traffic = traffic(self.setting, self.federation, state)
+        state = self._shapes
+        if self._on_host:
+            seats = self._any_schedule(self.setting).seats.size
+            seated = lambda leaf: jax.ShapeDtypeStruct((seats, *leaf.shape[1:]), leaf.dtype)
+            state = state._replace(memory=jax.tree.map(seated, state.memory))
+        self.setting, self._compiled = compile_to_fit(
+            self.setting, state, self._any_schedule, self._on_device, fixed=self.fixed_width
+        )
+        self._traffic = traffic(self.setting, self.federation, self._shapes)
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
@@ -149,44 +168,70 @@ class Simulation:
             DivergenceError: where a client's parameters stopped being finite.
         """
         self.compile()
-        schedule, selector, plans = self.schedule(seed, progress.round, progress.selector)
-        state, info, evaluation = self._compiled(
-            self.setting, jax.random.key(seed), progress.state, schedule, *self._on_device
-        )
+        planned = self._planned(seed, progress.round, progress.selector)
+        state, info, evaluation = self._run(seed, progress.state, planned)
+        selector, plans = planned.selector, planned.plans
+        done = progress.round + len(plans)
+        if done < self.rounds and not self.selector.closed_loop:
+            # The devices are at work meanwhile.
+            self._ahead = (self._about(seed, done), self._planner().dispatch(seed, done, selector))
         info, evaluation = jax.device_get((info, evaluation))
         self._check_finite(progress.round, plans, info)
+        if planned.table is not None:
+            state = state._replace(memory=scatter(progress.state.memory, planned.table, state.memory))
         if self.selector.closed_loop:
             selector = self.selector.update(selector, plans[0], info)
-        records, counts, confusion = self._read(progress, plans, schedule, info, evaluation)
-        done = Snapshot(progress.round + len(plans), state, selector, counts)
+        records, counts, confusion = self._read(progress, plans, planned.schedule, info, evaluation)
         visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
-        return Advance(done, records, confusion, visits, self._samples(plans))
+        after = Snapshot(done, state, selector, counts)
+        losses = [float(loss) for loss in info.train_loss[: len(plans)]]
+        return Advance(after, records, confusion, visits, self._samples(plans), planned.work, losses)
 
     def state_shapes(self) -> Snapshot:
         """The shapes of a run's progress, for checking what is read back."""
-        state = jax.eval_shape(init_state, self.setting, jax.random.key(0), self._on_device[0])
-        return Snapshot(np.int64(0), state, self.selector.init(0, self.federation.num_clients), Counts())
+        selector = self.selector.init(0, self.federation.num_clients)
+        return Snapshot(np.int64(0), self._shapes, selector, Counts())
 
     def schedule(self, seed: int, first: int, selector: Any) -> tuple[Schedule, Any, list[Plan]]:
         """The next dispatch's rounds, the selector's new state, and the plans of the rounds that are live."""
-        count = self.rounds_per_dispatch
-        plans = []
-        for number in range(first, min(first + count, self.rounds)):
-            plan, selector = self.plan(seed, number, selector)
-            plans.append(plan)
-        numbers = np.arange(first, first + count, dtype=np.int32)
-        padded = plans + [plans[-1]] * (count - len(plans))
-        live = numbers < self.rounds
-        due = live & (((numbers + 1) % self.evaluate_every == 0) | (numbers == self.rounds - 1))
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
-        return Schedule(numbers, live, due, stacked), selector, plans
+        return self._planner().dispatch(seed, first, selector)[:3]
 
     def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Who trains and who delivers in a round (from 0), and the selector's new state."""
-        available = self.availability.mask(seed, "availability", number, self._training, somebody=True)
-        clients, selector = self.selector.select(selector, seed, number, available)
-        arriving = self.delivery.mask(seed, "delivery", number, np.ones_like(self._training), somebody=False)
-        return make_plan(clients, arriving), selector
+        return self._planner().round(seed, number, selector)
+
+    def _planner(self) -> Planner:
+        return Planner(
+            self.setting,
+            self._sizes,
+            self._training,
+            self.selector,
+            self.availability,
+            self.delivery,
+            self.rounds,
+            self.rounds_per_dispatch,
+            self.evaluate_every,
+            self._on_host,
+        )
+
+    def _planned(self, seed: int, first: int, selector: Any) -> Planned:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == self._about(seed, first):
+            return ahead[1]
+        return self._planner().dispatch(seed, first, selector)
+
+    def _about(self, seed: int, first: int) -> tuple[Any, ...]:
+        return seed, first, self.rounds, self.rounds_per_dispatch, self.setting.layout
+
+    def _any_schedule(self, setting: Setting) -> Schedule:
+        selector = self.selector.init(0, self.federation.num_clients)
+        return dataclasses.replace(self._planner(), setting=setting).dispatch(0, 0, selector).schedule
+
+    def _run(self, seed: int, state: State, planned: Planned) -> tuple[State, Info, Evaluation]:
+        if planned.table is not None:
+            state = state._replace(memory=gather(state.memory, planned.table))
+        state = place(state, self.federation.num_clients, self.setting.layout)
+        return self._compiled(self.setting, jax.random.key(seed), state, planned.schedule, *self._on_device)
 
     def _check_finite(self, first: int, plans: list[Plan], info: Info) -> None:
         for offset, plan in enumerate(plans):

@@ -30,56 +30,96 @@ def mean_cross_entropy(logits: Array, batch: Batch) -> Array:
     return (jnp.where(batch.real, losses, 0.0)).sum() / jnp.maximum(real.sum(), 1.0)
 
 
-def visit(setting: Setting, key: Key, ctx: Context) -> tuple[Outcome, Array]:
+def visit(setting: Setting, key: Key, ctx: Context, longest: Array) -> tuple[Outcome, Array]:
     """Trains one client on its own rows.
 
     Args:
         setting: the setting.
         key: the visit's key.
         ctx: the visit's context, without `prepared`; its size may be 0, which leaves the variables as received.
+        longest: the largest size among all that are trained along with this one, itself included, `Int32[]`.
 
     Returns:
         The outcome, and the sum of the training loss over the steps.
     """
-    ctx = ctx._replace(
-        prepared={
-            part.slot: part.prepare(purpose_key(key, f"prepare/{part.slot}"), ctx.start, ctx)
-            for part in setting.playing(Prepare)
-        }
-    )
-    optimizer = setting.local.transform(ctx.round).init(ctx.start.params)
-    carry = Training(ctx.start, optimizer, jnp.zeros(()))
-    carry = lax.fori_loop(0, setting.local_epochs, lambda epoch, c: _epoch(setting, key, ctx, epoch, c), carry)
-    steps = setting.local_epochs * setting.steps_per_epoch(ctx.size)
-    outcome = Outcome(ctx.start, carry.variables, steps, steps * ctx.learning_rate, ctx)
-    return outcome, carry.loss_sum
+    ctx = prepare(setting, key, ctx)
+    order = orders(setting, key, ctx, longest)
+    one = lambda index, carry: train_step(setting, key, ctx, index, order[None], jnp.zeros((), jnp.int32), carry)
+    steps = local_steps(setting, ctx.size)
+    carry = lax.fori_loop(0, steps, one, begin(setting, ctx))
+    return outcome_of(setting, ctx, carry.variables), carry.loss_sum
 
 
-def _epoch(setting: Setting, key: Key, ctx: Context, epoch: Array, carry: Training) -> Training:
-    key = jax.random.fold_in(key, epoch)
-    length = max(1, -(-setting.max_size // setting.batch_size)) * setting.batch_size
-    order = _order(setting, purpose_key(key, "draw"), ctx, length)
+def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
+    """The context with what the parts prepare before training."""
+    made = {
+        part.slot: part.prepare(purpose_key(key, f"prepare/{part.slot}"), ctx.start, ctx)
+        for part in setting.playing(Prepare)
+    }
+    return ctx._replace(prepared=made)
+
+
+def orders(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
+    """In which order the client's positions are seen, epoch after epoch, `Int32[local_epochs * row_length]`."""
+
+    def one(epoch: Array) -> Array:
+        return _order(setting, purpose_key(jax.random.fold_in(key, epoch), "draw"), ctx, longest)
+
+    return jax.vmap(one)(jnp.arange(setting.local_epochs)).reshape(-1)
+
+
+def begin(setting: Setting, ctx: Context) -> Training:
+    """A client that has received the model and not trained yet."""
+    return Training(ctx.start, setting.local.transform(ctx.round).init(ctx.start.params), jnp.zeros(()))
+
+
+def local_steps(setting: Setting, size: Array) -> Array:
+    """Steps that a client of this size takes in a visit."""
+    return setting.local_epochs * setting.steps_per_epoch(size)
+
+
+def outcome_of(setting: Setting, ctx: Context, end: Variables) -> Outcome:
+    """What a visit that ended with these variables produced."""
+    steps = local_steps(setting, ctx.size)
+    return Outcome(ctx.start, end, steps, steps * ctx.learning_rate, ctx)
+
+
+def train_step(
+    setting: Setting, key: Key, ctx: Context, index: Array, order: Array, row: Array, carry: Training
+) -> Training:
+    """One local step.
+
+    Args:
+        setting: the setting.
+        key: the visit's key.
+        ctx: the visit's context.
+        index: which step of the visit it is, from 0, `Int32[]`.
+        order: orders of one or more clients, `Int32[clients, local_epochs * row_length]`.
+        row: which of them is this client's, `Int32[]`.
+        carry: what the step before left.
+
+    Returns:
+        What this step leaves.
+    """
+    epoch, within = jnp.divmod(index, jnp.maximum(setting.steps_per_epoch(ctx.size), 1))
+    start = epoch * setting.row_length + within * setting.batch_size
+    places = lax.dynamic_slice(order, (row, start), (1, setting.batch_size))[0]
+    real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
-    lanes = jnp.arange(setting.batch_size)
-
-    def one(step: Array, carry: Training) -> Training:
-        places = lax.dynamic_slice(order, (step * setting.batch_size,), (setting.batch_size,))
-        real = step * setting.batch_size + lanes < ctx.size
-        batch = gather(ctx.federation, first + places, real)
-        return _step(setting, jax.random.fold_in(purpose_key(key, "model"), step), ctx, batch, carry)
-
-    return lax.fori_loop(0, setting.steps_per_epoch(ctx.size), one, carry)
+    batch = gather(ctx.federation, first + places, real)
+    own = jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), "model"), within)
+    return _learn(setting, own, ctx, batch, carry)
 
 
-def _order(setting: Setting, key: Key, ctx: Context, length: int) -> Array:
+def _order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
     if setting.drawing == "epochs":
-        return shuffled(key, ctx.size, length)
+        return shuffled(key, ctx.size, setting.row_length, longest)
     flat = jnp.zeros(ctx.class_counts.shape)
     weights = sum((part.log_weights(ctx.class_counts, ctx) for part in setting.playing(Draw)), flat)
-    return weighted(key, ctx.class_counts, weights, length)
+    return weighted(key, ctx.class_counts, weights, setting.row_length)
 
 
-def _step(setting: Setting, key: Key, ctx: Context, batch: Batch, carry: Training) -> Training:
+def _learn(setting: Setting, key: Key, ctx: Context, batch: Batch, carry: Training) -> Training:
     params, stats = carry.variables
 
     def objective(params: PyTree) -> tuple[Array, PyTree]:

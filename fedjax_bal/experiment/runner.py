@@ -64,6 +64,7 @@ class Runner:
         folder: its run folder, already claimed.
         display: what the user sees.
         data_dir: the folder with the data set's files, where it isn't embedded.
+        devices: how many devices share the work, whatever the configuration says; None leaves it to that.
         fresh: start over, whatever is there.
         should_stop: asked between dispatches; True ends the session with `Stopped`.
     """
@@ -75,11 +76,12 @@ class Runner:
         display: Progress,
         *,
         data_dir: str | None = None,
+        devices: str | int | None = None,
         fresh: bool = False,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.folder, self.display, self.should_stop = folder, display, should_stop
-        self.comparison: Comparison = set_up(config, data_dir)
+        self.comparison: Comparison = set_up(config, data_dir, devices)
         folder.begin(config, fresh=fresh)
         self.config = config
         self.runs = [(index, seed) for seed in config.seeds for index in range(len(config.methods))]
@@ -251,8 +253,8 @@ class Runner:
         summary = {
             "name": self.config.name,
             "finished": done == len(self.runs),
-            "device": _device(),
-            "versions": _versions(),
+            "device": device_name(),
+            "versions": versions(),
             "compile_s": round(self.cost.compile_s, 3),
             "wall_s": round(self.wall_s + time.perf_counter() - self.began, 3),
             "client_updates_per_s": _rate(self.cost.client_updates, self.cost.train_s),
@@ -316,7 +318,8 @@ def _rate(count: int, seconds: float) -> float | None:
     return round(count / seconds, 3) if seconds > 0 else None
 
 
-def _device() -> str:
+def device_name() -> str:
+    """What this runs on, in words."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return f"{jax.device_count()} x {device.device_kind}"
@@ -331,7 +334,8 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The versions of this package and of those that its results may depend on."""
     import flax
     import jaxlib
     import optax

@@ -5,12 +5,13 @@ import hashlib
 import json
 from typing import Any
 
-import jax
 import numpy as np
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.config import Config, MethodConfig
-from fedjax_bal.engine.evaluation import TestSet, chunked
+from fedjax_bal.engine.evaluation import TestSet, chunked, padded
+from fedjax_bal.engine.layout import Layout, device_count
+from fedjax_bal.engine.placement import divide, replicate
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SELECTORS
@@ -44,8 +45,8 @@ class Comparison:
 class _Workshop:
     """Builds what methods share only once."""
 
-    def __init__(self, data_dir: str | None) -> None:
-        self.data_dir = data_dir
+    def __init__(self, data_dir: str | None, devices: str | int | None) -> None:
+        self.data_dir, self.devices = data_dir, devices
         self.made: dict[str, Any] = {}
 
     def once(self, kind: str, make: Any, *sections: Any) -> Any:
@@ -54,18 +55,22 @@ class _Workshop:
             self.made[key] = make()
         return self.made[key]
 
+    def layout(self, config: MethodConfig) -> Layout:
+        wanted = config.execution.devices if self.devices is None else self.devices
+        return Layout(devices=device_count(wanted))
+
     def dataset(self, config: MethodConfig) -> Dataset:
         return self.once("dataset", lambda: data.load(config.dataset.name, self.data_dir), config.dataset)
 
     def test_set(self, config: MethodConfig) -> TestSet:
-        # On the device once, whatever the number of methods that are evaluated on it.
-        dataset = self.dataset(config)
-        return self.once(
-            "test", lambda: jax.device_put(chunked(dataset.test_images, dataset.test_labels)), config.dataset
-        )
+        # On the devices once, whatever the number of methods that are evaluated on it.
+        dataset, layout = self.dataset(config), self.layout(config)
+        place = lambda: divide(padded(chunked(dataset.test_images, dataset.test_labels), layout.devices), layout)
+        return self.once(f"test on {layout.devices}", place, config.dataset)
 
     def federation(self, config: MethodConfig) -> Federation:
-        return self.once("federation", lambda: self._federate(config), config.dataset, config.partition)
+        devices = self.layout(config).devices
+        return self.once(f"federation on {devices}", lambda: self._federate(config), config.dataset, config.partition)
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
         return self.once("fingerprint", lambda: self._digest(config), config.dataset, config.partition)
@@ -83,8 +88,9 @@ class _Workshop:
         federation = data.federate(
             dataset.train_images, dataset.train_labels, rows, len(dataset.class_names), mean=info.mean, std=info.std
         )
-        # Images go to the device once, whatever the number of methods that train on them.
-        return federation._replace(images=jax.device_put(federation.images), labels=jax.device_put(federation.labels))
+        # Images go to the devices once, whatever the number of methods that train on them.
+        images, labels = replicate((federation.images, federation.labels), self.layout(config))
+        return federation._replace(images=images, labels=labels)
 
     def _digest(self, config: MethodConfig) -> np.ndarray:
         dataset, federation = self.dataset(config), self.federation(config)
@@ -118,12 +124,13 @@ class _explained:  # noqa: N801 - reads as a verb
             raise SetupError(f"{self.section}: {error}") from error
 
 
-def set_up(config: Config, data_dir: str | None = None) -> Comparison:
+def set_up(config: Config, data_dir: str | None = None, devices: str | int | None = None) -> Comparison:
     """Loads data, partitions it and builds a simulation for every method.
 
     Args:
         config: the configuration.
         data_dir: the folder with the data set's files, where it isn't embedded.
+        devices: how many devices share the work, whatever the configuration says; None leaves it to that.
 
     Returns:
         The comparison; nothing is compiled yet.
@@ -131,7 +138,7 @@ def set_up(config: Config, data_dir: str | None = None) -> Comparison:
     Raises:
         ValueError: data that can't be read, a partition that doesn't exist, or a recipe that doesn't fit its setting.
     """
-    workshop = _Workshop(data_dir)
+    workshop = _Workshop(data_dir, devices)
     methods = tuple(config.for_method(index) for index in range(len(config.methods)))
     simulations = tuple(_simulation(workshop, index, method) for index, method in enumerate(methods))
     fingerprints = tuple(workshop.fingerprint(method) for method in methods)
@@ -160,6 +167,10 @@ def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simula
             evaluate_every=config.evaluation.every,
             rounds_per_dispatch=execution.rounds_per_dispatch,
             strategy=execution.strategy,
+            devices=workshop.layout(config).devices,
+            chunk=execution.chunk,
+            client_memory=execution.client_memory,
+            precision=execution.precision,
         )
 
 

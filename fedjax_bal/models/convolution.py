@@ -142,7 +142,7 @@ def _forward(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
         if not batched[1]:
             joined = convolve(images.reshape(-1, *images.shape[2:]), kernel)
             return joined.reshape(*images.shape[:2], *joined.shape[1:]), True
-        each = functools.partial(FORMS[form].convolve_stacked, geometry=geometry)
+        each = lambda images, kernel: FORMS[form].convolve_stacked(images, kernel, geometry)
         return jax.vmap(each, _axes(batched))(images, kernel), True
 
     return convolve
@@ -159,7 +159,7 @@ def _weight_gradient(geometry: Geometry, form: str, size: tuple[int, int]) -> Ca
     @gradient.def_vmap
     def stacked(clients: int, batched: Sequence[bool], images: Array, cotangent: Array) -> tuple[Array, bool]:
         del clients
-        each = functools.partial(FORMS[form].gradient_stacked, size=size, geometry=geometry)
+        each = lambda images, cotangent: FORMS[form].gradient_stacked(images, cotangent, size, geometry)
         return jax.vmap(each, _axes(batched))(images, cotangent), True
 
     return gradient

@@ -12,6 +12,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Bool, Float
 
 from fedjax_bal.models.pooling import max_pool
+from fedjax_bal.models.product import dense_product
 
 Convolution = Callable[..., Array]
 Real = Bool[Array, " B"] | None
@@ -39,6 +40,7 @@ class Linear(nn.Module):
             use_bias=self.use_bias,
             kernel_init=uniform_kernel,
             bias_init=_uniform_bias(inputs.shape[-1]),
+            dot_general=dense_product,
             name="dense",
         )(inputs)
 

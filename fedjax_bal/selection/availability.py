@@ -34,12 +34,20 @@ class Presence:
         Returns:
             `Bool[N]`, False where not eligible.
         """
+        if min(self.probabilities) >= 1:
+            return eligible
         rng = generator(seed, purpose, round // self.period)
-        chance = np.resize(self.probabilities, len(eligible))
+        chance = self._chances(len(eligible))
         mask = (rng.random(len(eligible)) < chance) & eligible
         if mask.any() or not somebody or not eligible.any():
             return mask
-        return _given_somebody(rng, chance, eligible)
+        return _given_somebody(rng, np.broadcast_to(chance, eligible.shape), eligible)
+
+    def _chances(self, clients: int) -> np.ndarray:
+        """Each client's probability, or the one that all share."""
+        if len(self.probabilities) == 1:
+            return np.array(self.probabilities[0])
+        return np.tile(self.probabilities, -(-clients // len(self.probabilities)))[:clients]
 
 
 def always() -> Presence:

@@ -9,6 +9,8 @@ from fedjax_bal.checks import whole_number
 from fedjax_bal.selection.draws import generator
 from fedjax_bal.types import Plan
 
+_CROWD = 4  # clients for each one wanted, from which on drawing one by one is cheaper than ordering them all
+
 
 class Selector(NamedTuple):
     """A way of choosing each round's cohort.
@@ -52,9 +54,7 @@ def uniform(clients_per_round: int) -> Selector:
     groups = whole_number("clients_per_round", clients_per_round)
 
     def select(state: tuple, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, tuple]:
-        words = generator(seed, "selection", round).random(len(available))
-        order = np.argsort(np.where(available, words, np.inf), kind="stable")
-        chosen = order[: min(groups, int(available.sum()))]
+        chosen = _sample(generator(seed, "selection", round), available, groups)
         clients = np.full((groups, 1), len(available), np.int32)
         clients[: len(chosen), 0] = chosen
         return clients, state
@@ -68,6 +68,23 @@ def uniform(clients_per_round: int) -> Selector:
         passes=1,
         closed_loop=False,
     )
+
+
+def _sample(rng: np.random.Generator, available: np.ndarray, size: int) -> np.ndarray:
+    """Clients at random without replacement, all of them where fewer are available."""
+    there, total = int(np.count_nonzero(available)), len(available)
+    if _CROWD * size > there:
+        order = np.argsort(np.where(available, rng.random(total), np.inf), kind="stable")
+        return order[: min(size, there)]
+    # Few of many: clients are drawn one by one, and those that are not there or were drawn before drawn again.
+    drawn = np.zeros(0, np.int64)
+    while True:
+        drawn = np.append(drawn, rng.integers(0, total, 2 * size * total // there + 1))
+        _, first = np.unique(drawn, return_index=True)
+        chosen = drawn[np.sort(first)]
+        chosen = chosen[available[chosen]]
+        if len(chosen) >= size:
+            return chosen[:size]
 
 
 SELECTORS: dict[str, Callable[..., Selector]] = {"uniform": uniform}
@@ -97,7 +114,8 @@ def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
     clients = np.asarray(clients, np.int32)
     clients = clients[np.argsort(clients.min(1), kind="stable")]
     total = len(arriving)
-    listed = clients[clients < total]
+    inside = clients < total
+    listed = clients[inside]
     if len(np.unique(listed)) != len(listed):
         raise ValueError("plan: a client stands in two places of one round; a selector must list each client once")
-    return Plan(clients, np.append(arriving, False)[clients])
+    return Plan(clients, inside & arriving[np.minimum(clients, total - 1)])

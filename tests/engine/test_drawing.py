@@ -16,6 +16,12 @@ def test_shuffled_is_a_permutation_that_padding_does_not_change():
     assert (short == long).all()
 
 
+def test_sorting_less_padding_changes_nothing():
+    whole = np.asarray(shuffled(KEY, 90, 1000))[:90]
+    for longest in (90, 125, 126, 300, 1000):
+        assert (np.asarray(shuffled(KEY, 90, 1000, jnp.int32(longest)))[:90] == whole).all()
+
+
 def test_shuffled_under_vmap_equals_one_by_one():
     keys, sizes = jax.random.split(KEY, 4), jnp.array([1, 7, 16, 3])
     stacked = jax.vmap(lambda k, n: shuffled(k, n, 16))(keys, sizes)

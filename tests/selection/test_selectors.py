@@ -25,6 +25,15 @@ def test_takes_all_and_leaves_places_empty_where_too_few_are_there():
     assert sorted(chosen(available)) == [2, 7, 9, 9]
 
 
+def test_few_of_many_are_drawn_as_evenly_and_in_any_order():
+    available = np.arange(40) % 2 == 0
+    ids = np.stack([chosen(available, round=r) for r in range(5000)])
+    assert all(len(set(row)) == 4 for row in ids)
+    assert available[ids].all()
+    counts = np.stack([np.bincount(place, minlength=40) for place in ids.T])[:, ::2]
+    assert (abs(counts / 5000 - 1 / 20) < 4.5 * np.sqrt(0.05 * 0.95 / 5000)).all()
+
+
 def test_every_client_is_as_likely():
     counts = np.bincount(np.concatenate([chosen(np.ones(10, bool), round=r) for r in range(5000)]), minlength=10)
     assert (abs(counts / 5000 - 0.4) < 4 * np.sqrt(0.4 * 0.6 / 5000)).all()

@@ -1,6 +1,7 @@
 """Depthwise convolution: every channel has kernels of its own."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ def depthwise(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 O"], 
 
 
 @functools.cache
-def _differentiable(geometry: Geometry) -> jax.custom_vjp:
+def _differentiable(geometry: Geometry) -> Callable[[Array, Array], Array]:
     """One kernel for each channel, with a derivative that pads once and not once for every tap."""
 
     @jax.custom_vjp

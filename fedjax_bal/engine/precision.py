@@ -38,8 +38,8 @@ def at_precision(model: Model, precision: str) -> Model:
 
     With "bfloat16", images and a copy of the parameters are rounded to bfloat16 and every layer computes in it; logits,
     features and all statistics come out in float32, and so do gradients, because the parameters stay float32. With
-    "float32" and "tensorfloat32" the model is unchanged: these two differ in `matmul_precision` alone, which whoever
-    compiles the program sets, and on a device without tensor cores not at all.
+    "float32" and "tensorfloat32" the model is unchanged: these two differ in `matmul_precision` alone, which the engine
+    sets while it traces a round, and on a device without tensor cores not at all.
 
     Args:
         model: a model.

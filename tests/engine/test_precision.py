@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_bal.engine.precision import PRECISIONS, at_precision, matmul_precision
 from fedjax_bal.models import build
-from fedjax_bal.models.precision import PRECISIONS, at_precision, matmul_precision
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,178 @@
+"""From single runs to a table: medians, ratios and the check that all did equal work. Pure functions of the records."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+OURS = "fedjax-bal"
+BAND = 0.15
+"""How far two training losses after the same round may be apart, relative to the rival's: initial weights, shuffles and
+cohorts differ."""
+
+Record = dict[str, Any]
+
+
+def summarise(runs: Sequence[Record]) -> Record:
+    """What the runs come to.
+
+    Args:
+        runs: records with `workload`, `contestant`, and either `result` or `error`.
+
+    Returns:
+        `workloads`, one record each, and `geometric_mean` of the ratios of W1 to W5 that have one.
+    """
+    workloads = [workload_summary(name, runs) for name in dict.fromkeys(run["workload"] for run in runs)]
+    ratios = [one["ratio"] for one in workloads if one["ratio"] is not None and one["workload"] != "W4b"]
+    return {"workloads": workloads, "geometric_mean": geometric_mean(ratios)}
+
+
+def workload_summary(workload: str, runs: Sequence[Record]) -> Record:
+    """The contestants of a workload, the fastest rival, and how many times as fast we are."""
+    here = [run for run in runs if run["workload"] == workload]
+    names = dict.fromkeys(run["contestant"] for run in here)
+    contestants = [contestant([run for run in here if run["contestant"] == name]) for name in names]
+    ours = next((one for one in contestants if one["contestant"] == OURS), None)
+    rivals = [one for one in contestants if one["contestant"] != OURS and one["median"] is not None]
+    fastest = max(rivals, key=lambda one: one["median"], default=None)
+    ratio = ours["median"] / fastest["median"] if ours and ours["median"] and fastest else None
+    for one in rivals:
+        one["equal_work"] = equal_work(ours, one)
+    return {
+        "workload": workload,
+        "contestants": contestants,
+        "fastest_rival": fastest and fastest["contestant"],
+        "ratio": ratio,
+    }
+
+
+def contestant(runs: Sequence[Record]) -> Record:
+    """One contestant's passes: median, lowest and highest client updates/s; losses of the first pass."""
+    results = [run["result"] for run in runs if "result" in run]
+    rates = [result["client_updates_per_s"] for result in results]
+    first = results[0] if results else {}
+    return {
+        "contestant": runs[0]["contestant"],
+        "median": statistics.median(rates) if rates else None,
+        "lowest": min(rates, default=None),
+        "highest": max(rates, default=None),
+        "passes": len(rates),
+        "params": first.get("params"),
+        "train_loss": losses(first.get("train_loss", [])),
+        "matmul_peak_share": median_of(results, "matmul_peak_share"),
+        "compile_s": median_of(results, "compile_s"),
+        "errors": [run["error"] for run in runs if "error" in run],
+    }
+
+
+def median_of(results: Iterable[Record], key: str) -> float | None:
+    values = [result[key] for result in results if result.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def losses(recorded: Sequence[Any]) -> dict[int, float]:
+    """Training loss by round, from 1: given for every round, or as pairs of round and loss."""
+    if recorded and isinstance(recorded[0], Sequence):
+        return {int(number): loss for number, loss in recorded}
+    return dict(enumerate(recorded, 1))
+
+
+def equal_work(ours: Record | None, rival: Record) -> Record:
+    """Whether a rival has our model and its training loss falls as ours does.
+
+    Returns:
+        `params` and `loss`, each True, False, or None where there is nothing to compare; `round`, the last one that
+        both have, `ours` and `theirs`, the losses there.
+    """
+    if ours is None or ours["params"] is None:
+        return {"params": None, "loss": None, "round": None, "ours": None, "theirs": None}
+    common = sorted(ours["train_loss"].keys() & rival["train_loss"].keys())
+    pairs = [(ours["train_loss"][number], rival["train_loss"][number]) for number in common]
+    last = pairs[-1] if pairs else (None, None)
+    return {
+        "params": ours["params"] == rival["params"],
+        "loss": all(abs(mine - theirs) <= BAND * abs(theirs) for mine, theirs in pairs) if pairs else None,
+        "round": common[-1] if common else None,
+        "ours": last[0],
+        "theirs": last[1],
+    }
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def markdown(summary: Record) -> str:
+    """The table of all workloads, and under it what to know of single runs."""
+    lines = [
+        "| workload | contestant | client updates/s | lowest to highest | passes | ours / it | equal work |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for workload in summary["workloads"]:
+        lines += [_row(workload, one) for one in _ordered(workload["contestants"])]
+    lines += ["", *_notes(summary)]
+    return "\n".join(lines)
+
+
+def _ordered(contestants: Sequence[Record]) -> list[Record]:
+    return sorted(contestants, key=lambda one: (one["contestant"] != OURS, -(one["median"] or 0)))
+
+
+def _row(workload: Record, one: Record) -> str:
+    name = f"**{one['contestant']}**" if one["contestant"] in (OURS, workload["fastest_rival"]) else one["contestant"]
+    if one["median"] is None:
+        return f"| {workload['workload']} | {name} | {one['errors'][0]} | | 0 | | |"
+    ours = next((other["median"] for other in workload["contestants"] if other["contestant"] == OURS), None)
+    ratio = f"{ours / one['median']:.2f}" if ours and one["contestant"] != OURS else ""
+    spread = f"{figure(one['lowest'])} to {figure(one['highest'])}"
+    work = _work(one["equal_work"]) if "equal_work" in one else ""
+    return (
+        f"| {workload['workload']} | {name} | {figure(one['median'])} | {spread} | {one['passes']} | {ratio} | {work} |"
+    )
+
+
+def _work(check: Record) -> str:
+    if check["params"] is None:
+        return "not compared"
+    if not check["params"]:
+        return "NO: another model"
+    if check["loss"] is None:
+        return "same model; no round in common"
+    verdict = "yes" if check["loss"] else "NO"
+    return f"{verdict}: loss after round {check['round']} {check['ours']:.3f}, its {check['theirs']:.3f}"
+
+
+def _notes(summary: Record) -> list[str]:
+    notes = []
+    for workload in summary["workloads"]:
+        if workload["ratio"] is not None:
+            notes.append(
+                f"- {workload['workload']}: {workload['ratio']:.2f} times {workload['fastest_rival']}{_own(workload)}"
+            )
+    if summary["geometric_mean"] is not None:
+        notes.append(f"- geometric mean over W1 to W5, of those that ran: {summary['geometric_mean']:.2f}")
+    notes.append(
+        f"- equal work: the same number of parameters, and training losses within {BAND:.0%} at every round in common"
+    )
+    failed = [(one, each) for one in summary["workloads"] for each in one["contestants"] if each["errors"]]
+    return notes + [f"- {one['workload']}, {each['contestant']}: {each['errors'][0]}" for one, each in failed]
+
+
+def _own(workload: Record) -> str:
+    ours = next(one for one in workload["contestants"] if one["contestant"] == OURS)
+    share, compiling = ours["matmul_peak_share"], ours["compile_s"]
+    parts = [
+        f"{share:.0%} of the measured matmul peak" if share else "",
+        f"compiled in {compiling:.1f} s" if compiling else "",
+    ]
+    return "".join(f"; {part}" for part in parts if part)
+
+
+def figure(value: float) -> str:
+    """Three significant digits, without an exponent.
+
+    Example:
+        >>> figure(8.7654), figure(1234.5)
+        ('8.77', '1234')
+    """
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

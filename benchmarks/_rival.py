@@ -1,0 +1,146 @@
+"""What every rival's script shares: the command line, the workload, the stopwatch and the report.
+
+A rival runs in a virtual environment of its own, so this needs numpy only. A workload is the file that
+`python -m fedjax_bal.bench.export` writes: images, who holds which rows, who trains in which round, and the model and
+local optimizer by name.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Workload(NamedTuple):
+    """A federation, its cohorts and its training, as they stand in the file.
+
+    Attributes:
+        images: `uint8[D, H, W, K]`.
+        labels: `int32[D]`.
+        rows: `int32[R]`, all clients' row numbers, one client after another.
+        offsets: `int64[N + 1]`; client k has `rows[offsets[k]:offsets[k + 1]]`.
+        cohorts: `int32[T, m]`, who trains in each round.
+        mean: `float32[K]`, of images divided by 255.
+        std: `float32[K]`.
+        spec: name, model, num_classes, input_shape, batch_size, local_epochs, optimizer.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    rows: np.ndarray
+    offsets: np.ndarray
+    cohorts: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    spec: dict[str, Any]
+
+    def cohort(self, number: int) -> np.ndarray:
+        """The clients of a round; the file's rounds repeat."""
+        return self.cohorts[number % len(self.cohorts)]
+
+    def client(self, client: int) -> np.ndarray:
+        """The row numbers of a client."""
+        return self.rows[self.offsets[client] : self.offsets[client + 1]]
+
+    def size(self, client: int) -> int:
+        """How many rows a client has."""
+        return int(self.offsets[client + 1] - self.offsets[client])
+
+    def pixels(self) -> np.ndarray:
+        """All images normalised at once, `float32[D, H, W, K]`."""
+        scale = 1 / (255 * self.std)
+        return self.images * scale.astype(np.float32) - (self.mean / self.std).astype(np.float32)
+
+
+def load(path: str | Path, clients_per_round: int | None = None) -> Workload:
+    """Read a workload, with its rounds cut to `clients_per_round` clients if asked."""
+    with np.load(path, allow_pickle=False) as arrays:
+        fields = {name: arrays[name] for name in Workload._fields}
+    fields["spec"] = json.loads(str(fields["spec"]))
+    fields["cohorts"] = fields["cohorts"][:, :clients_per_round]
+    return Workload(**fields)
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The command line that all rivals understand; a rival may add to it."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--workload", type=Path, required=True, help="what `python -m fedjax_bal.bench.export` wrote")
+    made.add_argument("--seconds", type=float, default=8.0, help="train whole rounds until so long has passed")
+    made.add_argument("--processes", type=int, default=1, help="worker processes")
+    made.add_argument("--clients-per-round", type=int, help="cut each round to its first so many clients")
+    made.add_argument("--json", type=Path, required=True, help="where to write the result")
+    return made
+
+
+class Stopwatch:
+    """Times rounds: the first apart, because it warms up, and then until the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.round_seconds: list[float] = []
+        self.train_loss: list[float] = []
+        self._last = time.perf_counter()
+
+    def lap(self, loss: float) -> bool:
+        """Note a finished round.
+
+        Args:
+            loss: its training loss, the mean over steps.
+
+        Returns:
+            Whether the time is over.
+        """
+        now = time.perf_counter()
+        if self.train_loss:
+            self.round_seconds.append(now - self._last)
+        self.train_loss.append(float(loss))
+        self._last = now
+        return sum(self.round_seconds) >= self.seconds
+
+    def rounds(self) -> Iterator[int]:
+        """The numbers of the rounds to train; the caller calls `lap` at the end of each."""
+        number = 0
+        while not self.round_seconds or sum(self.round_seconds) < self.seconds:
+            yield number
+            number += 1
+
+
+def result(workload: Workload, watch: Stopwatch) -> dict[str, Any]:
+    """The figures of a run, all computed from the rounds after the first."""
+    spent, rounds = sum(watch.round_seconds), len(watch.round_seconds)
+    cohorts = [workload.cohort(number) for number in range(1, rounds + 1)]
+    return {
+        "client_updates_per_s": sum(map(len, cohorts)) / spent,
+        "samples_per_s": sum(workload.size(client) for cohort in cohorts for client in cohort) / spent,
+        "rounds": rounds,
+        "clients_per_round": workload.cohorts.shape[1],
+        "round_seconds": watch.round_seconds,
+        "train_loss": watch.train_loss,
+    }
+
+
+def write(
+    path: Path,
+    rival: str,
+    workload: Workload,
+    watch: Stopwatch,
+    *,
+    params: int,
+    processes: int,
+    packages: tuple[str, ...],
+    device: str = "cpu",
+    **more: Any,
+) -> None:
+    """Write a run's result; `packages` are the ones that speed depends on, the rival's own first."""
+    versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
+    named = {"rival": rival, "version": versions[packages[0]], "workload": workload.spec["name"]}
+    figures = result(workload, watch)
+    machine = {"params": params, "processes": processes, "device": device, "versions": versions}
+    path.write_text(json.dumps(named | figures | machine | more, indent=1) + "\n")
+    print(f"{rival} {named['workload']}: {figures['client_updates_per_s']:.2f} client updates/s", flush=True)

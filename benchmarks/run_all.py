@@ -1,0 +1,260 @@
+"""fedjax-bal against its rivals, on the same federations, in interleaved passes.
+
+    python benchmarks/run_all.py --suite cpu --data-dir DIR      (about half an hour on two cores)
+    python benchmarks/run_all.py --suite gpu                     (fedjax-bal and the PyTorch loop, on one GPU)
+
+Every run is a process of its own, of which only rounds after the first count. The two fastest known rivals of a
+workload and the PyTorch loop run in every pass, the others in the first. A rival runs in its own environment, which
+`benchmarks/peers/setup.sh NAME` makes; one that is missing is left out, and named. Writes all runs and what they come
+to as JSON, and prints a table.
+"""
+
+import argparse
+import contextlib
+import datetime
+import importlib.util
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import _results
+
+HERE = Path(__file__).parent
+WORKLOADS = ("W1", "W2", "W3", "W4", "W4b", "W5")
+FEWER_CLIENTS = {"W5": 4}
+"""Clients a round where a whole round takes a rival minutes; for all contestants alike."""
+
+
+class Contestant(NamedTuple):
+    """Who runs: a module in an environment.
+
+    Attributes:
+        name: as it stands in the table.
+        environment: the folder under `peers/` that holds it; empty for fedjax-bal itself.
+        module: as `python -m` takes it in `benchmarks/`.
+        options: of the module.
+        lacks: workloads that it can't do.
+    """
+
+    name: str
+    environment: str
+    module: str = ""
+    options: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+OURS = Contestant(_results.OURS, "")
+LOOPS = (
+    Contestant("torch_loop", "torch", "torch_loop"),
+    Contestant("torch_loop, 2 processes", "torch", "torch_loop", ("--processes", "2")),
+)
+CUDA_LOOP = Contestant("torch_loop", "torch", "torch_loop", ("--device", "cuda"))
+PFL = Contestant("pfl, 2 processes", "pfl", "peers.pfl.run", ("--processes", "2"))
+BLAZEFL = Contestant("blazefl, 2 threads", "blazefl", "peers.blazefl.run", ("--processes", "2"))
+FEDJAX = Contestant("fedjax", "fedjax", "peers.fedjax.run", lacks=("W5",))
+VMAPS = (
+    Contestant("torch_vmap, 2 processes", "torch", "torch_vmap", ("--processes", "2"), ("W5",)),
+    Contestant("torch_vmap", "torch", "torch_vmap", lacks=("W5",)),
+)
+OTHERS = (
+    Contestant("fedlab", "fedlab", "peers.fedlab.run"),
+    Contestant("fluke", "fluke", "peers.fluke.run"),
+    Contestant("flower, 2 processes", "flower", "peers.flower.run", ("--processes", "2")),
+)
+FASTEST = {
+    "W1": (PFL, BLAZEFL),
+    "W2": (PFL, BLAZEFL),
+    "W3": (VMAPS[0], FEDJAX),
+    "W4": (FEDJAX, VMAPS[0]),
+    "W4b": (FEDJAX, VMAPS[0]),
+    "W5": (PFL,),
+}
+ALL = (PFL, FEDJAX, *VMAPS, BLAZEFL, *OTHERS)
+
+
+def main() -> None:
+    asked = parse()
+    workloads = [name for name in WORKLOADS if name in asked.workloads]
+    note_missing(asked, workloads)
+    runs: list[dict[str, Any]] = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for name in workloads:
+                for record in compete(asked, name, Path(folder)):
+                    runs.append(record)
+                    save(asked, runs)
+    except KeyboardInterrupt:
+        print("\nstopped; what ran so far:", file=sys.stderr)
+    if runs:
+        report = save(asked, runs)
+        print(f"\n{heading(report)}\n\n{_results.markdown(report['summary'])}\n\nwritten to {asked.out}")
+
+
+def parse() -> argparse.Namespace:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--suite", choices=("cpu", "gpu"), default="cpu")
+    made.add_argument("--workloads", default=",".join(WORKLOADS), help=f"of {','.join(WORKLOADS)} (default all)")
+    made.add_argument("--passes", type=int, default=3, help="interleaved passes (default 3)")
+    made.add_argument("--seconds", type=float, default=5.0, help="of steady state for each run (default 5)")
+    made.add_argument("--limit", type=float, default=240.0, help="seconds after which a run is given up (default 240)")
+    made.add_argument("--data-dir", help="the folder with the data sets' files (default: random pixels)")
+    made.add_argument("--out", type=Path, help="the JSON file (default benchmarks/results/SUITE.json)")
+    asked = made.parse_args()
+    asked.workloads = asked.workloads.split(",")
+    unknown = [name for name in asked.workloads if name not in WORKLOADS]
+    if unknown:
+        made.error(f"--workloads: received {','.join(unknown)}; choose from {','.join(WORKLOADS)}")
+    if asked.passes < 1:
+        made.error(f"--passes: received {asked.passes}; it must be at least 1")
+    if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
+        made.error(f"--data-dir: received {asked.data_dir}, which is no folder; it must hold the data sets' files")
+    asked.data_dir = asked.data_dir and os.path.abspath(asked.data_dir)
+    asked.out = asked.out or HERE / "results" / f"{asked.suite}.json"
+    return asked
+
+
+def contestants(suite: str, workload: str, number: int) -> list[Contestant]:
+    """Who runs in a pass; each pass begins with another one, so that none always follows the same."""
+    if suite == "gpu":
+        chosen = [OURS, CUDA_LOOP]
+    else:
+        always = [OURS, *FASTEST[workload], *LOOPS]
+        chosen = always + [other for other in ALL if other not in always and number == 0]
+    chosen = [one for one in chosen if workload not in one.lacks]
+    first = number % len(chosen)
+    return chosen[first:] + chosen[:first]
+
+
+def python_of(contestant: Contestant) -> str | None:
+    """The interpreter that has the contestant; None where there is none."""
+    if not contestant.environment:
+        return sys.executable
+    own = HERE / "peers" / contestant.environment / ".venv" / "bin" / "python"
+    if own.exists():
+        return str(own)
+    here = contestant.environment == "torch" and importlib.util.find_spec("torch") is not None
+    return sys.executable if here else None
+
+
+def note_missing(asked: argparse.Namespace, workloads: list[str]) -> None:
+    """Name the environments that are not there, and how to make them."""
+    wanted = [one for name in workloads for one in contestants(asked.suite, name, 0)]
+    missing = dict.fromkeys(one.environment for one in wanted if python_of(one) is None)
+    if missing:
+        names = " ".join(missing)
+        print(f"left out, for want of an environment: {names}; to have them: benchmarks/peers/setup.sh {names}\n")
+
+
+def compete(asked: argparse.Namespace, workload: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """All passes of a workload, run by run."""
+    file = folder / f"{workload}.npz"
+    export = [sys.executable, "-m", "fedjax_bal.bench.export", workload, str(file)]
+    problem = run(export + (["--data-dir", asked.data_dir] if asked.data_dir else []), asked.limit)
+    if problem:
+        print(f"{workload}: can't be exported: {problem}", file=sys.stderr)
+        return
+    for number in range(asked.passes):
+        for contestant in contestants(asked.suite, workload, number):
+            if python_of(contestant) is not None:
+                yield attempt(asked, contestant, workload, number, file)
+    file.unlink()
+
+
+def attempt(
+    asked: argparse.Namespace, contestant: Contestant, workload: str, number: int, file: Path
+) -> dict[str, Any]:
+    """One run: its result, or what went wrong."""
+    answer = file.with_name("answer.json")
+    answer.unlink(missing_ok=True)
+    words = command(asked, contestant, workload, file, answer)
+    start = time.perf_counter()
+    problem = run(words, asked.limit)
+    spent = time.perf_counter() - start
+    record: dict[str, Any] = {"workload": workload, "contestant": contestant.name, "pass": number + 1, "wall_s": spent}
+    if problem is None:
+        found = json.loads(answer.read_text())
+        record["result"] = found[0] if isinstance(found, list) else found
+        said = f"{_results.figure(record['result']['client_updates_per_s'])} client updates/s"
+    else:
+        record["error"] = said = problem
+    print(f"{workload} pass {number + 1} {contestant.name}: {said} ({spent:.0f} s)", flush=True)
+    return record
+
+
+def command(asked: argparse.Namespace, contestant: Contestant, workload: str, file: Path, answer: Path) -> list[str]:
+    """The command line of a run."""
+    python, common = python_of(contestant) or "", ["--seconds", str(asked.seconds), "--json", str(answer)]
+    if workload in FEWER_CLIENTS:
+        common += ["--clients-per-round", str(FEWER_CLIENTS[workload])]
+    if contestant.environment:
+        return [python, "-m", contestant.module, "--workload", str(file), *contestant.options, *common]
+    data = ["--data-dir", asked.data_dir] if asked.data_dir else ["--synthetic"]
+    return [python, "-m", "fedjax_bal", "bench", "--workload", workload, *data, *common]
+
+
+def run(words: list[str], limit: float) -> str | None:
+    """Run a command with all that it starts; what went wrong, or None."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(words, cwd=HERE, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return f"given up after {limit:g} s"
+        finally:
+            end(process)
+        said.seek(0)
+        lines = [line.strip() for line in said if line.strip()]
+    return None if code == 0 else (lines[-1][:200] if lines else f"exit code {code}")
+
+
+def end(process: subprocess.Popen) -> None:
+    """End what is left of a command and of the processes that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def save(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Write all runs and what they come to; also what is written."""
+    report = machine() | {"suite": asked.suite, "passes": asked.passes, "seconds": asked.seconds}
+    report |= {"data": "real" if asked.data_dir else "random pixels", "summary": _results.summarise(runs), "runs": runs}
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(report, indent=1) + "\n")
+    return report
+
+
+def machine() -> dict[str, Any]:
+    """Where, when and on what."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    info = Path("/proc/cpuinfo")
+    models = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return {
+        "machine": models[0].partition(":")[2].strip() if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip() or None,
+        "python": platform.python_version(),
+    }
+
+
+def heading(report: dict[str, Any]) -> str:
+    """The line above the table."""
+    results = [run["result"] for run in report["runs"] if "result" in run]
+    packages = {name: version for result in results for name, version in result["versions"].items()}
+    versions = ", ".join(f"{name} {packages[name]}" for name in sorted(packages.keys() - {"python", "numpy"}))
+    return (
+        f"{report['machine']}, {report['cores']} cores; {report['date']}, commit {report['commit']}; {report['data']}; "
+        f"{report['seconds']:g} s a run; {versions}"
+    )
+
+
+if __name__ == "__main__":
+    main()

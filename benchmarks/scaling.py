@@ -1,0 +1,292 @@
+"""How cost grows: with clients, with the cohort, with devices; and what packing saves.
+
+    python benchmarks/scaling.py [--only clients|cohorts|devices|packing] [--passes 3] [--largest 1000000] [--json FILE]
+
+Every size runs in a process of its own, whose peak of resident memory is then its own too, and the sizes take turns in
+several passes, of which the median counts. Pixels are random. The tables are markdown.
+
+clients: 10^2 to 10^6 clients of 10 images (8x8), cohorts of 100, six local epochs of one batch: as many steps as in W3.
+    Planning goes on while the devices work. Memory is the most that is held beyond the imported packages; it is
+    compared with 2.5 times the data (images and labels) plus 16 bytes a row.
+cohorts: 1 to 4096 of 10^4 such clients.
+devices: W1 and W3 on one and two XLA devices of the same processor.
+packing: steps computed for nobody in cohorts of W4 and W4b, when clients are put on lanes, each going on to its next
+    client, or in buckets that wait for their longest; `(the rule)` marks what the engine's rule takes.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROWS, SIDE, CLASSES = 10, 8, 10
+COHORT, EPOCHS = 100, 6
+SIZES = (10**2, 10**3, 10**4, 10**5, 10**6)
+COHORTS = (1, 4, 16, 64, 256, 1024, 4096)
+DEVICES = (1, 2)
+WORKLOADS = ("W1", "W3")
+PACKED, ROUNDS_OF_PACKING = ("W4", "W4b"), 50
+
+Record = dict[str, Any]
+
+
+def main() -> None:
+    sections = {"clients": clients, "cohorts": cohorts, "devices": devices, "packing": packing}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=sections, help="run one section")
+    parser.add_argument("--passes", type=int, default=3, help="how often each size is measured (default 3)")
+    parser.add_argument("--largest", type=int, default=SIZES[-1], help="the most clients (default 1000000)")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--worker", nargs=2, metavar=("KIND", "ARGUMENTS"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.worker:
+        print(json.dumps(WORKERS[asked.worker[0]](**json.loads(asked.worker[1]))))
+        return
+    found = {}
+    for name, section in sections.items():
+        if asked.only in (None, name):
+            found[name] = section(asked)
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def clients(asked: argparse.Namespace) -> list[Record]:
+    sizes = [size for size in SIZES if size <= asked.largest]
+    records = in_turns("clients", [{"clients": size} for size in sizes], asked.passes)
+    for record in records:
+        record["memory_share"] = record["memory_bytes"] / record["allowed_bytes"]
+    print("\n## Clients\n")
+    print_table(
+        ("clients", "round ms", "planning ms", "select ms", "federate s", "memory MB", "allowed MB"),
+        (
+            (
+                f"{record['clients']:,}",
+                f"{1e3 * record['round_s']:.2f}",
+                f"{1e3 * record['plan_s']:.2f}",
+                f"{1e3 * record['select_s']:.2f}",
+                f"{record['federate_s']:.2f}",
+                f"{record['memory_bytes'] / 1e6:.0f}",
+                f"{record['allowed_bytes'] / 1e6:.0f}",
+            )
+            for record in records
+        ),
+    )
+    if len(records) > 2:
+        ratio = records[-1]["round_s"] / records[1]["round_s"]
+        print(f"\na round with {sizes[-1]:,} clients takes {ratio:.2f} times as long as one with {sizes[1]:,}")
+    return records
+
+
+def cohorts(asked: argparse.Namespace) -> list[Record]:
+    records = in_turns("cohort", [{"cohort": size} for size in COHORTS], asked.passes)
+    print("\n## Cohorts\n")
+    print_table(
+        ("cohort", "round ms", "client updates/s"),
+        ((r["cohort"], f"{1e3 * r['round_s']:.2f}", f"{r['cohort'] / r['round_s']:.0f}") for r in records),
+    )
+    return records
+
+
+def devices(asked: argparse.Namespace) -> list[Record]:
+    wanted = [{"workload": name, "devices": count} for name in WORKLOADS for count in DEVICES]
+    records = in_turns("devices", wanted, asked.passes)
+    print("\n## Devices\n")
+    print_table(
+        ("workload", "XLA devices", "client updates/s", "share of peak"),
+        (
+            (r["workload"], r["devices"], f"{r['client_updates_per_s']:.1f}", f"{r['matmul_peak_share']:.0%}")
+            for r in records
+        ),
+    )
+    return records
+
+
+def packing(asked: argparse.Namespace) -> list[Record]:
+    del asked
+    records = []
+    for name in PACKED:
+        fitting, rounds = (cohort_steps(name, seed) for seed in (1, 0))
+        useful = sum(int(steps.sum()) for steps in rounds)
+        for way, buckets in (("lanes", False), ("buckets", True)):
+            for width, chosen in widths(fitting, buckets):
+                waste = 1 - useful / sum(packed(steps, width, buckets) for steps in rounds)
+                records.append({"workload": name, "packing": way, "width": width, "chosen": chosen, "waste": waste})
+    print("\n## Packing\n")
+    print_table(
+        ("workload", "packing", "clients at a time", "steps for nobody"),
+        (
+            (r["workload"], r["packing"], f"{r['width']}{' (the rule)' if r['chosen'] else ''}", f"{r['waste']:.1%}")
+            for r in records
+        ),
+    )
+    return records
+
+
+def widths(cohorts: list[np.ndarray], buckets: bool) -> list[tuple[int, bool]]:
+    """Some numbers of clients at a time, up to the whole cohort, and which one the engine's rule takes."""
+    from fedjax_bal.engine.packing import choose_width
+
+    chosen = choose_width(cohorts, len(cohorts[0]), buckets=buckets)
+    tried = {width for width in (4, 8, 16, 32, 64, 128) if width < len(cohorts[0])}
+    return [(width, width == chosen) for width in sorted(tried | {chosen, len(cohorts[0])})]
+
+
+def packed(steps: np.ndarray, width: int, buckets: bool) -> int:
+    """All steps computed for a cohort on one device."""
+    from fedjax_bal.engine.packing import lanes_computed
+
+    return lanes_computed(steps, width, 1, buckets=buckets)
+
+
+def cohort_steps(name: str, seed: int) -> list[np.ndarray]:
+    """The steps of each client of each round of a workload, in runs with this seed."""
+    from fedjax_bal.bench.federations import cohorts as chosen
+    from fedjax_bal.bench.workloads import WORKLOADS, material
+
+    workload = WORKLOADS[name]
+    sizes = np.array([len(rows) for rows in material(workload).rows_per_client])
+    steps = -(-sizes // workload.batch_size) * workload.local_epochs
+    return [steps[cohort] for cohort in chosen(workload, len(sizes), ROUNDS_OF_PACKING, seed)]
+
+
+def in_turns(kind: str, wanted: list[Record], passes: int) -> list[Record]:
+    """Runs each of these in its own process, several times in turns, and takes medians of all numbers."""
+    found: list[list[Record]] = [[] for _ in wanted]
+    for turn in range(passes):
+        for arguments, records in zip(wanted, found, strict=True):
+            print(f"{kind} {arguments}, pass {turn + 1} of {passes}", file=sys.stderr, flush=True)
+            records.append(in_a_process(kind, arguments))
+    return [arguments | median(records) for arguments, records in zip(wanted, found, strict=True)]
+
+
+def in_a_process(kind: str, arguments: Record) -> Record:
+    command = [sys.executable, __file__, "--worker", kind, json.dumps(arguments)]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return json.loads(answer.splitlines()[-1])
+
+
+def median(records: list[Record]) -> Record:
+    return {key: statistics.median(record[key] for record in records) for key in records[0]}
+
+
+def print_table(headings: Iterable[Any], rows: Iterable[Iterable[Any]]) -> None:
+    for cells in (headings, ["---"] * len(list(headings)), *rows):
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def measure_clients(clients: int) -> Record:
+    """A federation of so many clients: what it takes to make it, to hold it and to train a cohort."""
+    from fedjax_bal.bench.machine import forget_peak, resident_peak
+
+    warm_up()
+    forget_peak()
+    before = resident_peak()
+    federation, federate_s = federated(clients)
+    simulation = simulation_on(federation, COHORT, 10)
+    round_s, plan_s = seconds_a_round(simulation)
+    held = resident_peak() - before
+    began = time.perf_counter()
+    simulation.selector.select((), 0, 0, np.ones(clients, bool))
+    select_s = time.perf_counter() - began
+    data = clients * ROWS * (SIDE * SIDE + 4)
+    return {
+        "round_s": round_s,
+        "plan_s": plan_s,
+        "select_s": select_s,
+        "federate_s": federate_s,
+        "memory_bytes": held,
+        "allowed_bytes": 2.5 * data + 16 * clients * ROWS,
+    }
+
+
+def measure_cohort(cohort: int) -> Record:
+    """Ten thousand clients, of which so many train in a round."""
+    federation, _ = federated(10**4)
+    round_s, plan_s = seconds_a_round(simulation_on(federation, cohort, max(1, 1000 // cohort)))
+    return {"round_s": round_s, "plan_s": plan_s}
+
+
+def measure_devices(workload: str, devices: int) -> Record:
+    """A workload on so many devices."""
+    from fedjax_bal.engine.cpu import split_cpu
+
+    split_cpu(devices)
+    from fedjax_bal.bench.cases import Wanted
+    from fedjax_bal.bench.command import bench
+
+    (record,) = bench(Wanted(workloads=[workload], seconds=5.0, devices=devices))
+    kept = ("client_updates_per_s", "samples_per_s", "matmul_peak_flops_per_s", "matmul_peak_share", "compile_s")
+    return {key: record[key] for key in kept}
+
+
+WORKERS: dict[str, Callable[..., Record]] = {
+    "clients": measure_clients,
+    "cohort": measure_cohort,
+    "devices": measure_devices,
+}
+
+
+def federated(clients: int) -> tuple[Any, float]:
+    """A federation of equal clients, and the seconds that it took to put it together."""
+    from fedjax_bal import data
+
+    rng = np.random.default_rng(0)
+    total = clients * ROWS
+    images = rng.integers(0, 256, (total, SIDE, SIDE, 1), np.uint8)
+    labels = rng.integers(0, CLASSES, total, np.int32)
+    rows = np.arange(total, dtype=np.int32).reshape(clients, ROWS)
+    began = time.perf_counter()
+    federation = data.federate(images, labels, rows, CLASSES)  # type: ignore[arg-type]
+    return federation, time.perf_counter() - began
+
+
+def simulation_on(federation: Any, cohort: int, rounds: int) -> Any:
+    """A simulation that never evaluates."""
+    from fedjax_bal import models, recipes
+    from fedjax_bal.bench.federations import HORIZON
+    from fedjax_bal.simulation import build
+
+    return build(
+        recipes.fedavg(),
+        models.build("mlp", CLASSES, (SIDE, SIDE, 1)),
+        federation,
+        (federation.images[:1], federation.labels[:1]),
+        rounds=HORIZON,
+        evaluate_every=HORIZON,
+        clients_per_round=cohort,
+        batch_size=ROWS,
+        local_epochs=EPOCHS,
+        rounds_per_dispatch=rounds,
+    )
+
+
+def seconds_a_round(simulation: Any, repeats: int = 9) -> tuple[float, float]:
+    """Median seconds of a round, and of planning one, over warm dispatches."""
+    progress = simulation.advance(0, simulation.init(0)).progress
+    took, planned = [], []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        simulation.schedule(0, progress.round, progress.selector)
+        planned.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        progress = simulation.advance(0, progress).progress
+        took.append(time.perf_counter() - began)
+    rounds = simulation.rounds_per_dispatch
+    return statistics.median(took) / rounds, statistics.median(planned) / rounds
+
+
+def warm_up() -> None:
+    """Imports and compiles something, so that it doesn't count as what a federation holds."""
+    federation, _ = federated(COHORT)
+    seconds_a_round(simulation_on(federation, COHORT, 1), 1)
+
+
+if __name__ == "__main__":
+    main()

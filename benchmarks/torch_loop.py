@@ -1,0 +1,110 @@
+"""FedAvg as a hand-written PyTorch loop: one client after another, tuned as far as plain PyTorch goes.
+
+    python benchmarks/torch_loop.py --workload W2.npz --processes 2 --json out.json
+
+Images are normalised once and lie in channels-last memory, the optimizer is fused, pooling comes before the activation.
+On a GPU the images lie there.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import _rival
+import torch
+from peers import torch_models, torch_rounds
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
+
+
+def main() -> None:
+    chosen = parse()
+    set_precision(chosen.precision)
+    workload = _rival.load(chosen.workload, chosen.clients_per_round)
+    watch = torch_rounds.run(workload, lambda rank: Loop(workload, chosen, rank), chosen.processes, chosen.seconds)
+    _rival.write(
+        chosen.json,
+        "torch_loop",
+        workload,
+        watch,
+        packages=("torch", "numpy"),
+        params=torch_models.num_params(torch_models.build(workload.spec)),
+        processes=chosen.processes,
+        device=torch.cuda.get_device_name() if chosen.device == "cuda" else "cpu",
+        precision=chosen.precision,
+    )
+
+
+def parse() -> argparse.Namespace:
+    made = _rival.parser(__doc__)
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    made.add_argument("--precision", choices=PRECISIONS, default="float32", help="of compute; weights are float32")
+    chosen = made.parse_args()
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("torch_loop: --device cuda, but this PyTorch sees no GPU; install its CUDA build, or use --device cpu")
+    if chosen.device == "cuda" and chosen.processes > 1:
+        made.error(f"--processes {chosen.processes} --device cuda: one process drives the GPU; leave out --processes")
+    return chosen
+
+
+def set_precision(precision: str) -> None:
+    """Whether a GPU may use TensorFloat-32; left alone, PyTorch would in convolutions."""
+    torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
+    torch.backends.cudnn.allow_tf32 = precision != "float32"
+    torch.backends.cudnn.benchmark = True
+
+
+class Loop:
+    """Trains one client after another on one network.
+
+    Attributes:
+        values: `[P]`, parameters and batch statistics, of which the network's tensors are views.
+    """
+
+    def __init__(self, workload: _rival.Workload, chosen: argparse.Namespace, seed: int) -> None:
+        device = torch.device(chosen.device)
+        self.workload = workload
+        self.network = torch_models.build(workload.spec).to(device)
+        self.values = torch_rounds.flat(self.network)
+        self.optimizer = torch_models.optimizer(workload.spec, self.network.parameters(), fused=True)
+        self.pixels = torch.from_numpy(workload.pixels()).to(device)
+        self.labels = torch.from_numpy(workload.labels).long().to(device)
+        low = chosen.precision == "bfloat16"
+        self.cast = torch.autocast(chosen.device, torch.bfloat16) if low else nullcontext()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def cohort(self, clients: Sequence[int], start: Tensor, total: Tensor) -> tuple[float, int]:
+        """Train clients from `start`, the weighted sum of their values into `total`; sum of losses, and steps."""
+        losses, steps = torch.zeros((), device=total.device), 0
+        total.zero_()
+        for client in clients:
+            self.values.copy_(start)
+            self.optimizer.state.clear()
+            for batch in self.batches(client):
+                losses += self.step(batch)
+                steps += 1
+            total.add_(self.values, alpha=self.workload.size(client))
+        return losses.item(), steps
+
+    def batches(self, client: int) -> list[Tensor]:
+        """A client's rows in batches, shuffled anew for every epoch."""
+        rows, spec = torch.from_numpy(self.workload.client(client)), self.workload.spec
+        orders = [torch.randperm(len(rows), generator=self.generator) for _ in range(spec["local_epochs"])]
+        return [batch for order in orders for batch in rows[order].to(self.labels.device).split(spec["batch_size"])]
+
+    def step(self, batch: Tensor) -> Tensor:
+        """One step; its loss."""
+        images = torch_models.images_of(self.pixels[batch])
+        with self.cast:
+            loss = cross_entropy(self.network(images), self.labels[batch])
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+if __name__ == "__main__":
+    main()

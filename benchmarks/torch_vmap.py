@@ -1,0 +1,153 @@
+"""FedAvg with `torch.func.vmap`: the clients of a round train at once, on stacked parameters.
+
+    python benchmarks/torch_vmap.py --workload W3.npz --processes 2 --json out.json
+
+Clients are sorted by size and stacked `--chunk` at a time; a client that is done falls off the stack, so that nothing
+is computed for nobody but the missing rows of short last batches, which are masked. `torch.func` can't carry batch
+statistics through `vmap`: `resnet20` doesn't run.
+"""
+
+import argparse
+import copy
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import _rival
+import numpy as np
+import torch
+from peers import torch_models, torch_rounds
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.functional import cross_entropy
+
+Stack = dict[str, Tensor]
+CHUNKS = {"mlp": 100, "astraea_cnn": 25, "conv2_lenet": 10, "conv2_pfl": 10}
+ADAM = 0.9, 0.999, 1e-8
+
+
+def main() -> None:
+    chosen = parse()
+    workload = _rival.load(chosen.workload, chosen.clients_per_round)
+    model = workload.spec["model"]
+    if model not in CHUNKS:
+        sys.exit(f"torch_vmap: {model} doesn't run: torch.func.vmap can't carry batch statistics.")
+    chunk = chosen.chunk or CHUNKS[model]
+    watch = torch_rounds.run(workload, lambda rank: Stacks(workload, chunk, rank), chosen.processes, chosen.seconds)
+    params = torch_models.num_params(torch_models.build(workload.spec))
+    facts = {"params": params, "processes": chosen.processes, "chunk": chunk}
+    _rival.write(chosen.json, "torch_vmap", workload, watch, packages=("torch", "numpy"), **facts)
+
+
+def parse() -> argparse.Namespace:
+    made = _rival.parser(__doc__)
+    made.add_argument("--chunk", type=int, help=f"clients stacked at a time (default: by model, {CHUNKS})")
+    return made.parse_args()
+
+
+class Stacks:
+    """Trains clients on stacks of parameters.
+
+    Attributes:
+        values: `[P]`, of which `start` holds views.
+    """
+
+    def __init__(self, workload: _rival.Workload, chunk: int, seed: int) -> None:
+        self.workload, self.chunk = workload, chunk
+        network = torch_models.build(workload.spec)
+        sums = copy.deepcopy(network)
+        self.values, self.sum_values = torch_rounds.flat(network), torch_rounds.flat(sums)
+        self.start, self.sums = named(network), named(sums)
+        self.gradients = vmap(grad_and_value(loss_of(network)))
+        self.pixels = torch.from_numpy(workload.pixels())
+        self.labels = torch.from_numpy(workload.labels).long()
+        self.rng = np.random.default_rng(seed)
+
+    def cohort(self, clients: Sequence[int], start: Tensor, total: Tensor) -> tuple[float, int]:
+        """Train clients from `start`, the weighted sum of their values into `total`; sum of losses, and steps."""
+        self.values.copy_(start)
+        self.sum_values.zero_()
+        ordered, losses, steps = sorted(clients, key=self.workload.size, reverse=True), 0.0, 0
+        for first in range(0, len(ordered), self.chunk):
+            loss, taken = self.stack(ordered[first : first + self.chunk])
+            losses, steps = losses + loss, steps + taken
+        total.copy_(self.sum_values)
+        return losses, steps
+
+    def stack(self, clients: Sequence[int]) -> tuple[float, int]:
+        """Train clients at once, the longest first, and add them to the sums; sum of losses, and steps."""
+        rows = [self.schedule(client) for client in clients]
+        stack = {name: value.expand(len(rows), *value.shape).clone() for name, value in self.start.items()}
+        update, losses = optimizer(self.workload.spec["optimizer"], stack), torch.zeros(())
+        for step in range(len(rows[0])):
+            batch = torch.from_numpy(np.stack([steps[step] for steps in rows if len(steps) > step]))
+            images = self.pixels[batch].permute(0, 1, 4, 2, 3)
+            params = {name: value[: len(batch)] for name, value in stack.items()}
+            slopes, loss = self.gradients(params, images, self.labels[batch], (batch >= 0).float())
+            update(params, slopes, step)
+            losses += loss.sum()
+        sizes = torch.tensor([float(self.workload.size(client)) for client in clients])
+        for name, value in self.sums.items():
+            value.add_(torch.tensordot(sizes, stack[name], 1))
+        return losses.item(), sum(map(len, rows))
+
+    def schedule(self, client: int) -> np.ndarray:
+        """A client's shuffled rows `[steps, B]`, epoch after epoch, with -1 where a last batch is short."""
+        size, batch = self.workload.size(client), self.workload.spec["batch_size"]
+        epochs = []
+        for _ in range(self.workload.spec["local_epochs"]):
+            rows = np.full(-(-size // batch) * batch, -1, np.int64)
+            rows[:size] = self.rng.permutation(self.workload.client(client))
+            epochs.append(rows.reshape(-1, batch))
+        return np.concatenate(epochs)
+
+
+def named(network: nn.Module) -> Stack:
+    return {name: value.detach() for name, value in network.named_parameters()}
+
+
+def loss_of(network: nn.Module) -> Callable[[Stack, Tensor, Tensor, Tensor], Tensor]:
+    """The loss of one client's batch: the mean over its real rows."""
+
+    def loss(params: Stack, images: Tensor, labels: Tensor, real: Tensor) -> Tensor:
+        each = cross_entropy(functional_call(network, params, (images,)), labels, reduction="none")
+        return (each * real).sum() / real.sum()
+
+    return loss
+
+
+def optimizer(chosen: dict[str, Any], stack: Stack) -> Callable[[Stack, Stack, int], None]:
+    """SGD or Adam on the first clients of a stack, in place."""
+    if chosen["name"] == "adam":
+        return adam(chosen["learning_rate"], stack)
+    return sgd(chosen["learning_rate"], chosen.get("momentum", 0.0), stack)
+
+
+def sgd(rate: float, momentum: float, stack: Stack) -> Callable[[Stack, Stack, int], None]:
+    kept = {name: torch.zeros_like(value) for name, value in stack.items()} if momentum else {}
+
+    def update(params: Stack, slopes: Stack, step: int) -> None:
+        for name, value in params.items():
+            slope = kept[name][: len(value)].mul_(momentum).add_(slopes[name]) if momentum else slopes[name]
+            value.sub_(slope, alpha=rate)
+
+    return update
+
+
+def adam(rate: float, stack: Stack) -> Callable[[Stack, Stack, int], None]:
+    means = {name: torch.zeros_like(value) for name, value in stack.items()}
+    squares = {name: torch.zeros_like(value) for name, value in stack.items()}
+    early, late, epsilon = ADAM
+
+    def update(params: Stack, slopes: Stack, step: int) -> None:
+        scale, spread = rate / (1 - early ** (step + 1)), (1 - late ** (step + 1)) ** 0.5
+        for name, value in params.items():
+            mean = means[name][: len(value)].lerp_(slopes[name], 1 - early)
+            square = squares[name][: len(value)].mul_(late).addcmul_(slopes[name], slopes[name], value=1 - late)
+            value.addcdiv_(mean, square.sqrt().div_(spread).add_(epsilon), value=-scale)
+
+    return update
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How fast it is: workloads, measurement and the tables of `fedjax-bal bench`."""

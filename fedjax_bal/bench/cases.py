@@ -1,0 +1,131 @@
+"""From what the user asks for to the cases that are measured."""
+
+import inspect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedjax_bal import models
+from fedjax_bal.bench import federations
+from fedjax_bal.bench.measure import Case
+from fedjax_bal.bench.workloads import WORKLOADS, Workload
+from fedjax_bal.checks import finite_number, one_of, whole_number
+from fedjax_bal.config import Config, load_config
+from fedjax_bal.config.schema import Sections
+from fedjax_bal.engine.simulation import Simulation
+from fedjax_bal.experiment.setup import set_up
+from fedjax_bal.simulation import build
+from fedjax_bal.types import Model
+
+_CHANGEABLE = ("execution.", "model.convolution=")
+
+
+class Wanted(NamedTuple):
+    """What the user asked for.
+
+    Attributes:
+        config: a configuration file; None for workloads.
+        overrides: `key=value` changes.
+        workloads: names; none for all of them. Not with a configuration.
+        seconds: how long to measure each case.
+        clients_per_round: the cohort's size where it is to be another one.
+        synthetic: random pixels, also where there is a folder of data.
+        data_dir: the folder with the data sets' files.
+        devices: how many devices share the work, or "auto" for all; None for what the configuration says.
+    """
+
+    config: str | None = None
+    overrides: Sequence[str] = ()
+    workloads: Sequence[str] = ()
+    seconds: float = 5.0
+    clients_per_round: int | None = None
+    synthetic: bool = False
+    data_dir: str | None = None
+    devices: str | int | None = None
+
+
+def cases(wanted: Wanted) -> list[Case]:
+    """The cases of a wish: workloads, or each method of a configuration.
+
+    Args:
+        wanted: what the user asked for.
+
+    Returns:
+        The cases; the workloads' data is made when they are measured.
+
+    Raises:
+        ValueError: options that don't fit; the message says which, and what is allowed.
+
+    Example:
+        >>> [case.name for case in cases(Wanted(workloads=["W3", "W1"]))]
+        ['W3', 'W1']
+    """
+    _check(wanted)
+    if wanted.config is not None:
+        return _methods(wanted)
+    config = _execution(wanted.overrides)
+    chosen = dict.fromkeys(wanted.workloads or WORKLOADS)
+    return [_workload(WORKLOADS[name], wanted, config) for name in chosen]
+
+
+def _execution(overrides: Sequence[str]) -> Config:
+    """A configuration that is only good for how things are executed."""
+    for change in overrides:
+        if not change.startswith(_CHANGEABLE):
+            raise ValueError(
+                f"command line: received {change!r}, but of a workload only execution.* and model.convolution can be "
+                "changed; pass a configuration to change anything else"
+            )
+    return load_config(None, overrides)
+
+
+def _workload(workload: Workload, wanted: Wanted, config: Config) -> Case:
+    known = inspect.signature(build).parameters
+    options = {name: value for name, value in config.execution.model_dump().items() if name in known}
+    options |= {"rounds_per_dispatch": 1, "convolution": config.model.convolution}
+    if wanted.devices is not None:
+        options["devices"] = wanted.devices
+
+    def make() -> Simulation:
+        federation = federations.federate(workload, wanted.data_dir)
+        return federations.simulation_of(workload, federation, wanted.clients_per_round, **options)
+
+    return Case(workload.name, make, lambda: federations.model_of(workload, "plain"), _precision(config))
+
+
+def _methods(wanted: Wanted) -> list[Case]:
+    size = wanted.clients_per_round
+    cohort = () if size is None else (f"selection.clients_per_round={size}",)
+    config = load_config(wanted.config, (*wanted.overrides, *cohort))
+    comparison = set_up(config, wanted.data_dir, wanted.devices)
+
+    def case(index: int) -> Case:
+        method, simulation = comparison.methods[index], comparison.simulations[index]
+        return Case(method.name, lambda: simulation, lambda: _plain(simulation.setting.model), _precision(method))
+
+    return [case(index) for index in range(len(comparison.simulations))]
+
+
+def _precision(config: Sections) -> str:
+    return config.execution.model_dump().get("precision", "float32")
+
+
+def _plain(model: Model) -> Model:
+    return models.build(model.name, model.num_classes, model.input_shape, convolution="plain")
+
+
+def _check(wanted: Wanted) -> None:
+    finite_number("--seconds", wanted.seconds)
+    if wanted.clients_per_round is not None:
+        whole_number("--clients-per-round", wanted.clients_per_round)
+    for name in wanted.workloads:
+        one_of("--workload", name, WORKLOADS)
+    if wanted.synthetic and wanted.data_dir is not None:
+        raise ValueError(f"--synthetic: received it with --data-dir {wanted.data_dir}; leave one of them out")
+    if wanted.config is None:
+        return
+    for option, given in (("--workload", bool(wanted.workloads)), ("--synthetic", wanted.synthetic)):
+        if given:
+            raise ValueError(
+                f"{option}: received it with the configuration {wanted.config}, which says what to train on; leave "
+                "one of them out"
+            )

@@ -1,0 +1,97 @@
+"""Writes a workload to a file that any other program can read, so that all do the same work.
+
+    python -m fedjax_bal.bench.export W1 w1.npz [--data-dir DIR] [--rounds 50]
+
+The file holds `images` UInt8[D, H, W, K], `labels` Int32[D], `rows` Int32[R] and `offsets` Int64[N + 1] (client i owns
+`rows[offsets[i]:offsets[i + 1]]`), `cohorts` Int32[T, M] (who trains in each round), `mean` and `std` Float32[K] of the
+pixels scaled to [0, 1], and `spec`, a JSON text with the name, the model, the input and the local training.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_bal.bench.federations import cohorts, federate
+from fedjax_bal.bench.workloads import WORKLOADS, Workload
+from fedjax_bal.checks import one_of, whole_number
+
+
+def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: int = 50, seed: int = 0) -> None:
+    """Writes a workload.
+
+    Args:
+        workload: the workload.
+        file: an npz file.
+        data_dir: the folder with the data sets' files; None for random pixels.
+        rounds: T, how many cohorts to draw.
+        seed: decides clients and cohorts.
+
+    Raises:
+        ValueError: data that is not there or can't be read, or no round.
+        OSError: the file can't be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     export(WORKLOADS["W3"], Path(folder) / "w3.npz", rounds=2)
+        ...     with np.load(Path(folder) / "w3.npz") as archive:
+        ...         archive["cohorts"].shape, json.loads(str(archive["spec"]))["model"]
+        ((2, 100), 'mlp')
+    """
+    whole_number("rounds", rounds)
+    federation = federate(workload, data_dir, seed)
+    with open(file, "wb") as stream:
+        np.savez(
+            stream,
+            images=federation.images,
+            labels=federation.labels,
+            rows=federation.rows,
+            offsets=federation.offsets.astype(np.int64),
+            cohorts=cohorts(workload, federation.num_clients, rounds, seed),
+            mean=federation.mean,
+            std=federation.std,
+            spec=np.array(json.dumps(spec(workload))),
+        )
+
+
+def spec(workload: Workload) -> dict[str, object]:
+    """What a program has to know beside the arrays, ready for JSON.
+
+    Example:
+        >>> spec(WORKLOADS["W3"])["optimizer"]
+        {'name': 'sgd', 'learning_rate': 0.05}
+    """
+    return {
+        "name": workload.name,
+        "model": workload.model,
+        "num_classes": workload.source.num_classes,
+        "input_shape": workload.source.input_shape,
+        "batch_size": workload.batch_size,
+        "local_epochs": workload.local_epochs,
+        "optimizer": workload.optimizer,
+    }
+
+
+def main() -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help=", ".join(WORKLOADS))
+    parser.add_argument("file", type=Path, help="the npz file to write")
+    parser.add_argument("--data-dir", help="the folder with the data sets' files; without it pixels are random")
+    parser.add_argument("--rounds", type=int, default=50, help="rounds to draw cohorts for (default 50)")
+    parser.add_argument("--seed", type=int, default=0, help="of clients and cohorts (default 0)")
+    asked = parser.parse_args()
+    try:
+        workload = WORKLOADS[one_of("workload", asked.name, WORKLOADS)]
+        export(workload, asked.file, asked.data_dir, asked.rounds, asked.seed)
+    except (ValueError, OSError) as error:
+        print(f"fedjax_bal.bench.export: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""How much arithmetic a model is, counted from its own program.
+
+The rule: a multiply-add is two operations; dense layers and convolutions count, everything else doesn't. A
+convolution counts as such (with its padding), whatever form computes it, so the count is taken from the model with
+JAX's own convolution. Training is the forward pass and two more of the same size, the gradients of weights and of
+inputs, less the gradient of the images, which nobody needs.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from fedjax_bal.types import Model
+
+
+class Flops(NamedTuple):
+    """Floating-point operations for one sample.
+
+    Attributes:
+        forward: of a forward pass.
+        training: of a training step.
+    """
+
+    forward: int
+    training: int
+
+
+def model_flops(model: Model) -> Flops:
+    """Counts a model's operations.
+
+    Args:
+        model: the model, built with `convolution="plain"`.
+
+    Returns:
+        The operations for one sample.
+
+    Example:
+        >>> from fedjax_bal import models
+        >>> model_flops(models.build("mlp", 10, (28, 28, 1)))  # 784 x 64 and 64 x 10 multiply-adds
+        Flops(forward=101632, training=204544)
+    """
+    key = jax.random.key(0)
+    variables = jax.eval_shape(model.init, key)
+    images = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
+    program = jax.make_jaxpr(lambda v, x: model.apply(v, x, train=True, key=key)[0].logits)(variables, images)
+    layers = list(count(program))
+    forward = sum(layers)
+    return Flops(forward, 3 * forward - layers[0])
+
+
+def count(program: ClosedJaxpr | Jaxpr) -> Iterator[int]:
+    """The operations of each matrix product and convolution of a program, in order; zeros left out.
+
+    A loop counts as often as it runs where that is known, a branch as much as its longest arm.
+
+    Args:
+        program: from `jax.make_jaxpr`.
+
+    Yields:
+        The operations of one of them.
+
+    Example:
+        >>> list(count(jax.make_jaxpr(jnp.dot)(jnp.zeros((2, 3)), jnp.zeros((3, 5)))))
+        [60]
+    """
+    for equation in program.eqns:
+        match equation.primitive.name:
+            case "dot_general":
+                yield _product(equation)
+            case "conv_general_dilated":
+                yield _convolution(equation)
+            case "scan":
+                inside = list(count(equation.params["jaxpr"]))
+                yield from inside * equation.params["length"]
+            case "cond":
+                yield from max((list(count(arm)) for arm in equation.params["branches"]), key=sum)
+            case _:
+                for part in _programs(equation.params.values()):
+                    yield from count(part)
+
+
+def _product(equation: JaxprEqn) -> int:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    lengths = [equation.invars[0].aval.shape[axis] for axis in contracted]  # type: ignore[attr-defined]
+    return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(lengths)  # type: ignore[attr-defined]
+
+
+def _convolution(equation: JaxprEqn) -> int:
+    kernel = equation.invars[1].aval.shape  # type: ignore[attr-defined]
+    outputs = equation.params["dimension_numbers"].rhs_spec[0]
+    window = math.prod(kernel) // kernel[outputs]  # its channels are already those of one group
+    return 2 * math.prod(equation.outvars[0].aval.shape) * window  # type: ignore[attr-defined]
+
+
+def _programs(values: Any) -> Iterator[ClosedJaxpr | Jaxpr]:
+    for value in values:
+        if isinstance(value, ClosedJaxpr | Jaxpr):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _programs(value)

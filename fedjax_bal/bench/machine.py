@@ -1,0 +1,87 @@
+"""What the machine is, what it can do at best, and how much memory was used."""
+
+import math
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_SIDE = {"cpu": 2048}
+_SIDE_OF_ACCELERATORS = 8192
+PRECISIONS = {
+    "float32": (jnp.float32, jax.lax.Precision.HIGHEST),
+    "tensorfloat32": (jnp.float32, jax.lax.Precision.DEFAULT),
+    "bfloat16": (jnp.bfloat16, jax.lax.Precision.DEFAULT),
+}
+"""Type and exactness of a matrix product, by name."""
+
+
+class Peak(NamedTuple):
+    """A peak of memory.
+
+    Attributes:
+        size: in bytes.
+        kind: "device" (the allocators of all devices, since the process began) or "resident" (of the process).
+    """
+
+    size: int
+    kind: str
+
+
+def matmul_peak(precision: str = "float32", repeats: int = 5) -> float:
+    """Operations per second of large square matrix products on all devices at once, the best of several.
+
+    Args:
+        precision: a name of `PRECISIONS`.
+        repeats: how often to try.
+
+    Returns:
+        Operations per second, a multiply-add being two.
+    """
+    side = _SIDE.get(jax.default_backend(), _SIDE_OF_ACCELERATORS)
+    kind, exactness = PRECISIONS[precision]
+    operands = [jax.device_put(jnp.full((side, side), 1 / side, kind), device) for device in jax.devices()]
+    product = jax.jit(lambda a: jnp.dot(a, a, precision=exactness))
+    shortest = math.inf
+    for _ in range(repeats + 1):  # the first one compiles
+        jax.block_until_ready(operands)
+        began = time.perf_counter()
+        jax.block_until_ready([product(operand) for operand in operands])
+        shortest = min(shortest, time.perf_counter() - began)
+    return len(operands) * 2 * side**3 / shortest
+
+
+def forget_peak() -> None:
+    """Starts the resident peak anew, where the system can."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return
+
+
+def memory_peak() -> Peak:
+    """The peak of memory, of the devices where they tell it."""
+    stats = [device.memory_stats() or {} for device in jax.devices()]
+    if all("peak_bytes_in_use" in each for each in stats):
+        return Peak(sum(each["peak_bytes_in_use"] for each in stats), "device")
+    return Peak(resident_peak(), "resident")
+
+
+def resident_peak() -> int:
+    """The most memory in bytes that the process has held, since `forget_peak` where the system can.
+
+    Example:
+        >>> resident_peak() > 1_000_000
+        True
+    """
+    try:
+        lines = _STATUS.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return largest if sys.platform == "darwin" else largest * 1024

@@ -1,0 +1,89 @@
+"""The compiled program, and where what it works on has to be."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_bal.engine.client_memory import divides, spread
+from fedjax_bal.engine.layout import Layout
+from fedjax_bal.engine.memory import free_bytes, narrower, program_bytes
+from fedjax_bal.engine.program import Schedule, dispatch, init_state
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.types import Federation, PyTree, State
+
+
+def compile_to_fit(
+    setting: Setting, state: State, schedule: Callable[[Setting], Schedule], data: PyTree, *, fixed: bool
+) -> tuple[Setting, Any]:
+    """Compiles the program of a dispatch, with fewer clients at a time where so many don't fit into memory.
+
+    Args:
+        setting: the setting.
+        state: the state's shapes.
+        schedule: makes any schedule for a setting.
+        data: federation and test set, on the devices.
+        fixed: whether the number of clients at a time is given, and may not be made smaller.
+
+    Returns:
+        The setting with the layout that fits, and the compiled program.
+
+    Raises:
+        ValueError: even a single client at a time doesn't fit.
+    """
+    while True:
+        places = shardings(state, data[0].num_clients, setting.layout)
+        shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
+        whole = setting.layout.replicated
+        jitted = jax.jit(dispatch, donate_argnames="state", out_shardings=(places, whole, whole))
+        compiled = jitted.lower(setting, jax.random.key(0), shapes, schedule(setting), *data).compile()
+        width = narrower(setting.layout, program_bytes(compiled), free_bytes(setting.layout), fixed=fixed)
+        if width is None:
+            return setting, compiled
+        setting = dataclasses.replace(setting, layout=dataclasses.replace(setting.layout, width=width))
+
+
+def shardings(state: State, num_clients: int, layout: Layout) -> State:
+    """Where the parts of a state are: the clients' memory cut over the devices where it can be, the rest on each.
+
+    Args:
+        state: the state or its shapes.
+        num_clients: N.
+        layout: the layout.
+
+    Returns:
+        A sharding for each leaf.
+    """
+    own = layout.divided if divides(num_clients, layout) else layout.replicated
+    at = lambda leaf: own if leaf.shape[0] == num_clients else layout.replicated
+    rest = jax.tree.map(lambda leaf: layout.replicated, state._replace(memory={}))
+    return rest._replace(memory=jax.tree.map(at, state.memory))
+
+
+def start(setting: Setting, seed: int, federation: Federation, *, on_host: bool) -> State:
+    """The state before the first round, where it belongs.
+
+    Args:
+        setting: the setting.
+        seed: the run's seed.
+        federation: the federation, on the devices.
+        on_host: keep the clients' memory on the host.
+
+    Returns:
+        The state.
+    """
+    key, seats = jax.random.key(seed), 1 if on_host else None
+    shapes = jax.eval_shape(lambda key, federation: init_state(setting, key, federation, seats), key, federation)
+    places = shardings(shapes, federation.num_clients, setting.layout)
+    state = jax.jit(init_state, static_argnames="seats", out_shardings=places)(setting, key, federation, seats)
+    if not on_host:
+        return state
+    return state._replace(memory=spread(state.memory, federation.num_clients))
+
+
+def place(state: State, num_clients: int, layout: Layout) -> State:
+    """Puts a state that was read back, or parts of it, where the program wants it."""
+    put = lambda leaf, at: jax.device_put(leaf, at) if isinstance(leaf, np.ndarray) else leaf
+    return jax.tree.map(put, state, shardings(state, num_clients, layout))

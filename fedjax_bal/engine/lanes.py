@@ -1,0 +1,131 @@
+"""Lanes: several clients at a time, each followed by the next one as soon as it is done."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.engine.chain import Links, Round, context, own_key, sizes_of
+from fedjax_bal.engine.deal import Deal
+from fedjax_bal.engine.layout import Layout
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.visit import Training, begin, local_steps, orders, prepare, train_step
+from fedjax_bal.types import Array, PyTree, Variables
+
+
+class Lanes(NamedTuple):
+    """Where the lanes stand; leaves `[width, ...]`.
+
+    Attributes:
+        training: what each lane's client has come to.
+        place: its place in the queues, `Int32[]`.
+        step: steps that it has taken, `Int32[]`.
+    """
+
+    training: Training
+    place: Array
+    step: Array
+
+
+def over_buckets(layout: Layout, deal: Deal, body: Callable[[Array, PyTree], PyTree], init: PyTree) -> PyTree:
+    """Folds a function over a device's chains, as many at a time as the layout is wide.
+
+    Args:
+        layout: the layout.
+        deal: this device's deal.
+        body: `body(numbers, carry) -> carry` for chain numbers `Int32[width]`, G in empty places.
+        init: the carry to begin with.
+
+    Returns:
+        The last carry.
+    """
+    width = layout.width
+
+    def one(index: Array, carry: PyTree) -> PyTree:
+        return body(lax.dynamic_slice(deal.chains, (index * width,), (width,)), carry)
+
+    return lax.fori_loop(0, -(-deal.count // width), one, init)
+
+
+def take(links: Links, numbers: Array) -> Links:
+    """The links of some chains; in empty places somebody who doesn't deliver."""
+    own = jax.tree.map(lambda leaf: leaf.at[numbers].get(mode="clip"), links)
+    there = (numbers < len(links.clients)).reshape(-1, 1) if numbers.ndim else numbers < len(links.clients)
+    return own._replace(delivered=own.delivered & there)
+
+
+def train_in_lanes(setting: Setting, shared: Round, links: Links, deal: Deal) -> tuple[Variables, Array]:
+    """Takes the local steps of all of a device's chains, which have one client each.
+
+    Args:
+        setting: the setting.
+        shared: what all chains of the round have in common.
+        links: the clients of all chains of the round, leaves `[G, 1, ...]`.
+        deal: this device's deal.
+
+    Returns:
+        The variables after training, leaves `[G, ...]`, and the summed training losses, `Float[G]`; where this device
+        does not train a chain, or it takes no step, the variables received and 0.
+    """
+    order, prepared = _enter(setting, shared, links, deal)
+    groups, queues, stops = len(links.clients), deal.queues, deal.starts[1:]
+
+    def one_lane(number: Array, index: Array, training: Training) -> tuple[Training, Array]:
+        link = jax.tree.map(lambda leaf: leaf[0], take(links, number))
+        ctx = context(setting, shared, shared.variables, link)
+        ctx = ctx._replace(prepared=jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), prepared))
+        trained = train_step(setting, own_key(shared, link), ctx, index, order, number, training)
+        return trained, index + 1 == local_steps(setting, ctx.size)
+
+    def turn(_: Array, carry: tuple[Lanes, tuple[Variables, Array]]) -> tuple[Lanes, tuple[Variables, Array]]:
+        lanes, ends = carry
+        numbers = jnp.where(lanes.place < stops, queues.at[lanes.place].get(mode="clip"), groups)
+        training, over = jax.vmap(one_lane)(numbers, lanes.step, lanes.training)
+        lanes = Lanes(training, lanes.place + over, jnp.where(over, 0, lanes.step + 1))
+        change = lambda lanes, ends: (_renew(fresh, over, lanes), _write(ends, numbers, over, lanes))
+        return lax.cond(over.any(), change, lambda *same: same, lanes, ends)
+
+    first = jax.tree.map(lambda leaf: leaf[0], take(links, jnp.zeros((), jnp.int32)))
+    fresh = begin(setting, context(setting, shared, shared.variables, first))
+    spread = lambda count, tree: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), tree)
+    none = jnp.zeros(setting.layout.width, jnp.int32)
+    start = Lanes(spread(setting.layout.width, fresh), deal.starts[:-1], none)
+    return lax.fori_loop(0, deal.turns, turn, (start, spread(groups, (fresh.variables, fresh.loss_sum))))[1]
+
+
+def _enter(setting: Setting, shared: Round, links: Links, deal: Deal) -> tuple[Array, PyTree]:
+    """What is drawn and prepared before training, for all of a device's chains; leaves `[G, ...]`."""
+
+    def one(link: Links, longest: Array) -> tuple[Array, PyTree]:
+        link = jax.tree.map(lambda leaf: leaf[0], link)
+        ctx = context(setting, shared, shared.variables, link)
+        key = own_key(shared, link)
+        return orders(setting, key, ctx, longest), prepare(setting, key, ctx).prepared
+
+    def bucket(numbers: Array, entered: PyTree) -> PyTree:
+        own = take(links, numbers)
+        longest = sizes_of(shared.federation, own.clients, own.delivered).max()
+        made = jax.vmap(one, (0, None))(own, longest)
+        return jax.tree.map(lambda all_, new: all_.at[numbers].set(new, mode="drop"), entered, made)
+
+    alone = jax.tree.map(lambda leaf: leaf[0], links)
+    shapes = jax.eval_shape(one, alone, jnp.zeros((), jnp.int32))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((len(links.clients), *leaf.shape), leaf.dtype), shapes)
+    return over_buckets(setting.layout, deal, bucket, zeros)
+
+
+def _renew(fresh: Training, over: Array, lanes: Lanes) -> Lanes:
+    """Gives the received variables and a fresh optimizer to the lanes whose client is done."""
+
+    def one(new: Array, old: Array) -> Array:
+        return jnp.where(over.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+    return lanes._replace(training=jax.tree.map(one, fresh, lanes.training))
+
+
+def _write(ends: tuple[Variables, Array], numbers: Array, over: Array, lanes: Lanes) -> tuple[Variables, Array]:
+    done = jnp.where(over, numbers, len(ends[1]))
+    ended = (lanes.training.variables, lanes.training.loss_sum)
+    return jax.tree.map(lambda all_, new: all_.at[done].set(new, mode="drop"), ends, ended)

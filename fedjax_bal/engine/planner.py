@@ -1,0 +1,103 @@
+"""Who trains in the next rounds, and on which device: all that the host decides before a dispatch."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_bal.engine.client_memory import Table, table_of
+from fedjax_bal.engine.deal import Work, deal
+from fedjax_bal.engine.program import Schedule
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.selection import Presence, Selector, make_plan
+from fedjax_bal.types import Plan
+
+
+class Planned(NamedTuple):
+    """A dispatch, ready to go.
+
+    Attributes:
+        schedule: its rounds, as the program takes them.
+        selector: the selector's state after choosing.
+        plans: the plans of the rounds that are live.
+        table: the clients whose memory it needs; None where all of it is on the devices.
+        work: steps of all its rounds.
+    """
+
+    schedule: Schedule
+    selector: Any
+    plans: list[Plan]
+    table: Table | None
+    work: Work
+
+
+@dataclasses.dataclass(frozen=True)
+class Planner:
+    """Plans rounds.
+
+    Attributes:
+        setting: the setting.
+        sizes: rows of each client, `Int[N]`.
+        training: which clients take any step at all, `Bool[N]`.
+        selector: who trains.
+        availability: who is there before selection.
+        delivery: who comes back after training.
+        rounds: how many rounds a run has.
+        rounds_per_dispatch: rounds in one program.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        tables: whether the program holds the memory of its own clients only.
+    """
+
+    setting: Setting
+    sizes: np.ndarray
+    training: np.ndarray
+    selector: Selector
+    availability: Presence
+    delivery: Presence
+    rounds: int
+    rounds_per_dispatch: int
+    evaluate_every: int
+    tables: bool
+
+    def dispatch(self, seed: int, first: int, selector: Any) -> Planned:
+        """Plans the rounds of a dispatch.
+
+        Args:
+            seed: the run's seed.
+            first: its first round, from 0.
+            selector: the selector's state.
+
+        Returns:
+            The dispatch; rounds behind the last one repeat it and are not live.
+        """
+        count, plans = self.rounds_per_dispatch, []
+        for number in range(first, min(first + count, self.rounds)):
+            plan, selector = self.round(seed, number, selector)
+            plans.append(plan)
+        deals, works = zip(*map(self._deal, plans), strict=True)
+        numbers = np.arange(first, first + count, dtype=np.int32)
+        live = numbers < self.rounds
+        due = live & (((numbers + 1) % self.evaluate_every == 0) | (numbers == self.rounds - 1))
+        stack = lambda items: jax.tree.map(
+            lambda *leaves: np.stack(leaves), *items, *[items[-1]] * (count - len(items))
+        )
+        stacked = stack(plans)
+        table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
+        seats = table.seats if table else stacked.clients
+        schedule = Schedule(numbers, live, due, stacked, seats, stack(deals))
+        return Planned(schedule, selector, plans, table, Work(*map(sum, zip(*works, strict=True))))
+
+    def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
+        """Who trains and who delivers in a round (from 0), and the selector's new state."""
+        available = self.availability.mask(seed, "availability", number, self.training, somebody=True)
+        clients, selector = self.selector.select(selector, seed, number, available)
+        everybody = np.broadcast_to(np.True_, self.sizes.shape)
+        arriving = self.delivery.mask(seed, "delivery", number, everybody, somebody=False)
+        return make_plan(clients, arriving), selector
+
+    def _deal(self, plan: Plan) -> tuple[Any, Work]:
+        inside = np.minimum(plan.clients, len(self.sizes) - 1)
+        epochs = self.setting.passes * self.setting.local_epochs
+        steps = epochs * self.setting.steps_per_epoch(self.sizes[inside]) * plan.delivered
+        return deal(self.setting.layout, steps, plan.delivered.any(1))

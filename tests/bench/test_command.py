@@ -1,0 +1,107 @@
+"""`fedjax-bal bench` as a user meets it."""
+
+import json
+import sys
+
+import pytest
+import small_run
+from typer.testing import CliRunner
+
+from fedjax_bal.bench import command, machine, measure
+from fedjax_bal.cli import app
+
+BAD = {
+    "unknown workload": (["--workload", "W7"], ["--workload: received 'W7'", "W4b"]),
+    "a negative time": (["--seconds", "-1"], ["--seconds: received -1"]),
+    "nobody": (["--clients-per-round", "0"], ["--clients-per-round: received 0"]),
+    "a cohort that is too large": (
+        ["--workload", "W3", "--clients-per-round", "1001"],
+        ["received 1001, but there are only 1000 clients"],
+    ),
+    "two kinds of pixels": (["--synthetic", "--data-dir", "."], ["--synthetic", "--data-dir ."]),
+    "data that is not there": (["--workload", "W3", "--data-dir", "."], ["fashion_mnist was not found"]),
+    "a change that a workload does not take": (["training.batch_size=3"], ["'training.batch_size=3'", "execution.*"]),
+    "an unknown strategy": (["execution.strategy=vmpa"], ["execution.strategy", "'vmpa'"]),
+    "devices that are not there": (["--workload", "W3", "--devices", "99"], ["execution.devices: received 99"]),
+    "no device": (["--devices", "none"], ["--devices: received 'none'"]),
+    "a configuration and a workload": (["small.yaml", "--workload", "W3"], ["--workload", "small.yaml"]),
+    "a configuration and random pixels": (["small.yaml", "--synthetic"], ["--synthetic", "small.yaml"]),
+    "a file that can't be written": (["--json", "nowhere/out.json"], ["--json: received nowhere/out.json"]),
+    "a missing file": (["nowhere.yaml"], ["nowhere.yaml: there is no such file"]),
+    "a diverging method": (
+        ["small.yaml", "training.optimizer.learning_rate=1e30"],
+        ["fedavg: diverged in round 1", "lower it"],
+    ),
+}
+KEYS = """
+workload client_updates_per_s samples_per_s spread compile_s flops_per_s matmul_peak_flops_per_s matmul_peak_share
+padding_waste peak_memory_bytes memory_kind device devices versions strategy precision rounds clients_per_round params
+train_loss
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A working directory with the small comparison, dispatches of one round and a small matrix."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    monkeypatch.setattr(measure, "_DISPATCH_S", 1e-9)
+    monkeypatch.setattr(machine, "_SIDE", {"cpu": 256})
+    (tmp_path / "small.yaml").write_text(small_run.TEXT)
+    return tmp_path
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gives_one_message_and_exit_code_2(name):
+    arguments, fragments = BAD[name]
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    for fragment in fragments:
+        assert fragment in result.output
+
+
+def test_every_method_of_a_configuration_is_measured(here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    result = invoke("small.yaml", "--seconds", 0, "--json", "out.json", "--clients-per-round", 4)
+    assert result.exit_code == 0, result.output
+    records = json.loads((here / "out.json").read_text())
+    assert [record["workload"] for record in records] == ["fedavg", "control variates"]
+    for record in records:
+        assert set(record) >= set(KEYS.split())
+        assert record["clients_per_round"] == 4
+        assert record["samples_per_s"] == pytest.approx(40 * record["client_updates_per_s"])
+        assert f"{record['compile_s']:.1f} s" in result.stdout
+    for word in ("fedavg", "control", "variates"):
+        assert word in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_workload_is_measured_and_json_alone_goes_to_standard_output():
+    arguments = ("--workload", "W3", "--seconds", 0, "--clients-per-round", 2, "--json", "-", "execution.strategy=vmap")
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    (record,) = json.loads(result.stdout)
+    assert (record["workload"], record["strategy"], record["data"]) == ("W3", "vmap", "random pixels")
+    assert record["samples_per_s"] == pytest.approx(60 * record["client_updates_per_s"])
+    assert record["padding_waste"] == 0
+    assert "updates/s" in result.stderr
+
+
+def test_what_was_measured_is_shown_when_the_work_is_stopped(monkeypatch):
+    def measured(case, peak, seconds, note):
+        if case.name != "fedavg":
+            raise KeyboardInterrupt
+        shown = {"workload": case.name, "spread": [1.0, 1.0], "strategy": "map", "flops_per_s": 1e9}
+        return dict.fromkeys(KEYS.split(), 1.0) | shown
+
+    monkeypatch.setattr(command, "measure", measured)
+    result = invoke("small.yaml", "--seconds", 0)
+    assert result.exit_code == 130
+    assert "updates/s" in result.output
+    assert "fedavg" in result.output
+    assert "stopped; what was measured before is shown above" in result.output

@@ -1,0 +1,58 @@
+"""What other programs read."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from fedjax_bal.bench import export
+from fedjax_bal.bench.federations import federate
+from fedjax_bal.bench.workloads import WORKLOADS
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["export", *map(str, arguments)])
+    return export.main()
+
+
+def test_a_file_holds_the_federation_and_its_cohorts(tmp_path, monkeypatch):
+    file = tmp_path / "w2.npz"
+    assert run(monkeypatch, "W2", file, "--rounds", 3) == 0
+    federation = federate(WORKLOADS["W2"])
+    with np.load(file, allow_pickle=False) as archive:
+        found = {name: archive[name] for name in archive.files}
+    for name in ("images", "labels", "rows", "offsets", "mean", "std"):
+        assert (found[name] == getattr(federation, name)).all()
+    kinds = {"images": "u1", "labels": "i4", "rows": "i4", "offsets": "i8", "cohorts": "i4", "mean": "f4", "std": "f4"}
+    assert {name: found[name].dtype.str[1:] for name in kinds} == kinds
+    assert found["cohorts"].shape == (3, 10)
+    assert all(len(set(cohort)) == 10 and set(cohort) <= set(range(50)) for cohort in found["cohorts"].tolist())
+    assert found["spec"].shape == ()
+    assert json.loads(str(found["spec"])) == {
+        "name": "W2",
+        "model": "conv2_lenet",
+        "num_classes": 10,
+        "input_shape": [28, 28, 1],
+        "batch_size": 50,
+        "local_epochs": 1,
+        "optimizer": {"name": "sgd", "learning_rate": 0.01},
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        (["W9", "x.npz"], ["workload: received 'W9'", "W4b"]),
+        (["W1", "x.npz", "--data-dir", "."], ["cifar10 was not found", "cifar-10-binary.tar.gz"]),
+        (["W3", "x.npz", "--rounds", "0"], ["rounds: received 0"]),
+        (["W3", "/dev/null/x.npz"], ["/dev/null/x.npz"]),
+    ],
+)
+def test_bad_input_gives_one_message(tmp_path, monkeypatch, capsys, arguments, fragments):
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *arguments) == 2
+    message = capsys.readouterr().err
+    assert all(fragment in message for fragment in fragments)
+    assert message.count("\n") == 1
+    assert not list(tmp_path.iterdir())

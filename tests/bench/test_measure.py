@@ -1,0 +1,61 @@
+"""A measurement's figures belong together."""
+
+import pytest
+import toys
+
+from fedjax_bal import models, recipes
+from fedjax_bal.bench import machine, measure
+from fedjax_bal.bench.flops import model_flops
+from fedjax_bal.simulation import build
+
+
+@pytest.fixture(scope="module")
+def record():
+    """The toy federation, all clients in every round, in dispatches of several rounds."""
+    simulation = build(
+        recipes.fedavg(),
+        net(),
+        toys.federation(),
+        toys.test_set(),
+        rounds=2,
+        clients_per_round=10,
+        batch_size=4,
+        strategy="map",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "_DISPATCH_S", 0.02)
+        return measure.measure(measure.Case("toy", lambda: simulation, net), lambda precision: 1e9, 0.0)
+
+
+def net():
+    return models.build("mlp", toys.CLASSES, (1, toys.WIDTH, 1))
+
+
+def test_rates_hang_together(record):
+    everybody = sum(toys.SIZES)
+    assert record["clients_per_round"] == len(toys.SIZES)
+    assert record["samples_per_s"] / record["client_updates_per_s"] == pytest.approx(everybody / len(toys.SIZES))
+    assert record["flops_per_s"] == pytest.approx(record["samples_per_s"] * model_flops(net()).training)
+    assert record["matmul_peak_share"] == pytest.approx(record["flops_per_s"] / 1e9)
+    lowest, highest = record["spread"]
+    assert lowest <= record["client_updates_per_s"] <= highest
+    assert (record["dispatches"], record["rounds"]) == (3, 3 * record["rounds_per_dispatch"])
+    assert record["compile_s"] > 0
+    assert (record["strategy"], record["padding_waste"]) == ("map", 0)
+    assert record["params"] == models.num_params(net())
+
+
+def test_training_goes_on_through_all_dispatches(record):
+    rounds, losses = zip(*record["train_loss"], strict=True)
+    assert list(rounds) == sorted(set(rounds))
+    assert losses[-1] < losses[0]
+
+
+def test_the_matmul_peak_and_the_memory_are_plausible(monkeypatch):
+    monkeypatch.setattr(machine, "_SIDE", {"cpu": 64})
+    assert 1e6 < machine.matmul_peak(repeats=1) < 1e18
+    machine.forget_peak()
+    before = machine.resident_peak()
+    held = bytearray(64_000_000)
+    held[::1000] = b"x" * len(held[::1000])
+    assert machine.resident_peak() >= before + 40_000_000

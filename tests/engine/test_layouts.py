@@ -1,0 +1,161 @@
+"""However clients are laid out on the machine, the results are the same."""
+
+import dataclasses
+from functools import cache
+
+import chex
+import jax
+import numpy as np
+import pytest
+import toys
+from table import RECIPES
+from table import finish as run_through
+
+from fedjax_bal.engine import client_memory, executable
+from fedjax_bal.engine.layout import Layout
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.selection import Selector, bernoulli
+from fedjax_bal.simulation import build
+
+ROUNDS = 3
+LAYOUTS = {
+    "map on two": {"strategy": "map", "devices": 2},
+    "three lanes": {"strategy": "vmap", "devices": 1, "chunk": 3},
+    "two lanes on two": {"strategy": "vmap", "devices": 2, "chunk": 2},
+}
+
+
+def simulation(name="fedavg", **changes):
+    options = {
+        "rounds": ROUNDS, "batch_size": 4, "local_epochs": 2, "local_optimizer": optimizer("sgd", 0.1),
+        "availability": bernoulli(0.8), "delivery": bernoulli(0.8), "rounds_per_dispatch": ROUNDS,
+    }  # fmt: skip
+    if "selector" not in changes:
+        options["clients_per_round"] = 6
+    recipe = RECIPES[name]
+    return build(recipe, toys.network(), toys.federation(), toys.test_set(), **(options | changes))
+
+
+def chains(*, links, passes):
+    """A selector of fixed chains of unequal clients, one place empty."""
+    clients = np.array([4, 7, 0, 2, 1, 9, 5, 8, 6, 10], np.int32).reshape(-1, links)
+    select = lambda state, seed, round, available: (clients, state)
+    return Selector(lambda s, n: (), select, lambda s, p, i: s, len(clients), links, passes, False)
+
+
+def finish(sim):
+    state, records = run_through(sim)
+    return jax.device_get(state), records
+
+
+@cache
+def on_one_device(name):
+    return finish(simulation(name, strategy="map", devices=1))
+
+
+def assert_alike(got, wanted):
+    assert toys.largest_difference(got[0], wanted[0]) < 2e-6
+    for one, other in zip(got[1], wanted[1], strict=True):
+        assert one["update_diversity"] == pytest.approx(other["update_diversity"], rel=1e-4)
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
+        assert one["test_accuracy"] == other["test_accuracy"]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "everything"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_lanes_and_devices_change_nothing(name, layout):
+    assert_alike(finish(simulation(name, **LAYOUTS[layout])), on_one_device(name))
+
+
+def test_buckets_of_chains_change_nothing():
+    selector = chains(links=2, passes=2)
+    alone = simulation("everything", strategy="map", devices=1, selector=selector)
+    wide = simulation("everything", strategy="vmap", devices=2, chunk=2, selector=selector)
+    assert wide.setting.layout == Layout("vmap", 2, 2, lanes=False)
+    assert_alike(finish(wide), finish(alone))
+
+
+def test_what_two_devices_saved_goes_on_with_one():
+    halves = [simulation("scaffold", strategy="map", devices=d, rounds_per_dispatch=1) for d in (2, 1)]
+    first = halves[0].advance(0, halves[0].init(0)).progress
+    saved = first._replace(state=jax.device_get(first.state))
+    ends = []
+    for sim in halves:
+        progress = jax.tree.map(np.copy, saved)
+        progress = progress._replace(round=1)
+        while progress.round < ROUNDS:
+            progress = sim.advance(0, progress).progress
+        ends.append(jax.device_get(progress.state))
+    assert toys.largest_difference(*ends) < 1e-6
+    progress = first
+    while progress.round < ROUNDS:
+        progress = halves[0].advance(0, progress).progress
+    chex.assert_trees_all_equal(jax.device_get(progress.state), ends[0])
+
+
+@pytest.mark.parametrize("dispatch", [1, 2])
+def test_client_memory_on_the_host_equals_that_on_the_devices(dispatch):
+    places = ("device", "host")
+    sims = [simulation("scaffold", rounds_per_dispatch=dispatch, client_memory=place) for place in places]
+    (device, records), (host, others) = map(finish, sims)
+    assert isinstance(sims[1].init(0).state.memory["ControlVariates"]["w1"], np.ndarray)
+    chex.assert_trees_all_equal(device, host)
+    assert records == others
+
+
+def test_steps_are_counted_exactly():
+    sim = simulation(strategy="vmap", devices=1, chunk=3, rounds_per_dispatch=1)
+    progress = sim.init(0)
+    advance = sim.advance(0, progress)
+    plan, _ = sim.plan(0, 0, ())
+    steps = 2 * -(-np.array(toys.SIZES)[plan.clients[plan.delivered]] // 4)
+    assert advance.work.useful == steps.sum()
+    assert advance.work.computed % 3 == 0
+    assert steps.sum() <= advance.work.computed <= steps.sum() + 2 * steps.max()
+    alone = simulation(strategy="map", devices=2, rounds_per_dispatch=1)
+    assert alone.advance(0, alone.init(0)).work == (steps.sum(), steps.sum())
+
+
+def test_fewer_clients_at_a_time_where_more_do_not_fit(monkeypatch):
+    sim = simulation(strategy="vmap", devices=1)
+    sim.setting = dataclasses.replace(sim.setting, layout=Layout("vmap", 1, 5, lanes=True))
+    needs = []
+    monkeypatch.setattr(executable, "program_bytes", lambda compiled: needs.append(1) or 100 // len(needs))
+    monkeypatch.setattr(executable, "free_bytes", lambda layout: 60)
+    sim.compile()
+    assert len(needs) == 2
+    assert sim.setting.layout.width == 2  # 5 * 60 / 100, less a tenth
+    assert_alike(finish(sim), on_one_device("fedavg"))
+
+
+@pytest.mark.parametrize(("chunk", "remedy"), [(1, "use a smaller batch"), (2, "set execution.chunk below 2")])
+def test_a_program_that_can_not_fit_is_refused_with_the_figures(monkeypatch, chunk, remedy):
+    monkeypatch.setattr(executable, "program_bytes", lambda compiled: 7 * 10**9)
+    monkeypatch.setattr(executable, "free_bytes", lambda layout: 10**9)
+    sim = simulation(strategy="vmap", devices=1, chunk=chunk)
+    with pytest.raises(ValueError, match=rf"needs 7.0 GB .* 1.0 GB are free: {remedy}"):
+        sim.compile()
+
+
+def test_client_memory_goes_to_the_host_where_devices_are_too_small(monkeypatch):
+    monkeypatch.setattr(client_memory, "free_bytes", lambda layout: 1000)
+    assert simulation("scaffold", client_memory="auto")._on_host
+    with pytest.raises(ValueError, match=r"for 10 clients .* on each device .*set execution.client_memory to host"):
+        simulation("scaffold", client_memory="device")
+    monkeypatch.setattr(client_memory, "host_bytes", lambda: 2000)
+    with pytest.raises(ValueError, match=r"the state needs .* GB for 10 clients .*use fewer clients"):
+        simulation("scaffold", client_memory="auto")
+
+
+BAD = [
+    ({"devices": 99}, r"execution.devices: received 99, but jax has \d+ cpu device"),
+    ({"devices": 0}, "execution.devices: received 0"),
+    ({"chunk": 0}, "execution.chunk: received 0"),
+    ({"client_memory": "disk"}, "execution.client_memory: received 'disk'; allowed: auto, device, host"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_the_machine_does_not_have_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        simulation(**changes)

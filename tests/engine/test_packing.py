@@ -1,0 +1,106 @@
+"""Packing: nothing lost, nothing twice, and the counts of steps exact."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_bal.engine.deal import deal
+from fedjax_bal.engine.layout import Layout, lay_out
+from fedjax_bal.engine.packing import TOLERATED_WASTE, choose_width, in_buckets, in_lanes, lanes_computed
+
+STEPS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
+LAYOUTS = [
+    Layout("map", 1), Layout("map", 3), Layout("vmap", 1, 4, lanes=True), Layout("vmap", 3, 2, lanes=True),
+    Layout("vmap", 1, 4), Layout("vmap", 3, 2),
+]  # fmt: skip
+
+
+@given(STEPS, st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_lanes_hold_every_item_once_and_are_nearly_as_short_as_can_be(steps, lanes):
+    packing = in_lanes(steps, lanes)
+    assert sorted(np.concatenate(packing.lanes)) == list(range(len(steps)))
+    loads = [sum(steps[i] for i in own) for own in packing.lanes]
+    assert packing.turns == max(loads)
+    assert packing.waste == pytest.approx(1 - sum(steps) / (lanes * max(loads)) if max(loads) else 0)
+    # the last lane to end was the least loaded one when it got its last item
+    assert packing.turns <= sum(steps) / lanes + max(steps) * (1 - 1 / lanes) + 1e-9
+    for own in packing.lanes:
+        assert [steps[i] for i in own] == sorted((steps[i] for i in own), reverse=True)
+
+
+@given(STEPS, st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_buckets_wait_for_their_longest(steps, width):
+    packing = in_buckets(steps, width)
+    assert sorted(np.concatenate(packing.lanes)) == list(range(len(steps)))
+    ordered = sorted(steps, reverse=True)
+    assert packing.turns == sum(ordered[start] for start in range(0, len(steps), width))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_deal_covers_the_delivered_chains_and_counts_what_is_computed(layout, seed):
+    rng = np.random.default_rng(seed)
+    groups, links = 11, 1 if layout.lanes else 2
+    steps = rng.integers(0, 9, (groups, links))
+    delivered = rng.random(groups) < 0.8
+    steps[~delivered] = 0
+    dealt, work = deal(layout, steps, delivered)
+    own = [chains[:count] for chains, count in zip(dealt.chains, dealt.count, strict=True)]
+    assert sorted(np.concatenate(own)) == np.flatnonzero(delivered).tolist()
+    assert all((chains[count:] == groups).all() for chains, count in zip(dealt.chains, dealt.count, strict=True))
+    assert dealt.chains.shape[1] % layout.width == 0
+    assert work.useful == steps.sum()
+    assert work.computed == computed_by_hand(layout, dealt, steps)
+    if layout.width == 1:
+        assert work.computed == work.useful
+
+
+def computed_by_hand(layout, dealt, steps):
+    """Counts steps by going through the turns."""
+    total = 0
+    for device in range(layout.devices):
+        chains = dealt.chains[device][: dealt.count[device]]
+        if layout.width == 1:
+            total += int(steps[chains].sum())
+        elif layout.lanes:
+            starts = dealt.starts[device]
+            loads = [int(steps[dealt.queues[device][a:b]].sum()) for a, b in pairwise(starts)]
+            assert dealt.turns[device] == max(loads)
+            total += layout.width * max(loads)
+        else:
+            for start in range(0, len(chains), layout.width):
+                bucket = steps[chains[start : start + layout.width]]
+                total += layout.width * sum(int(bucket[:, link].max()) for link in range(steps.shape[1]))
+    return total
+
+
+def test_devices_get_about_the_same_work():
+    steps = np.random.default_rng(0).integers(5, 20, (100, 1))
+    dealt, _ = deal(Layout("map", 4), steps, np.ones(100, bool))
+    loads = [steps[chains[:count]].sum() for chains, count in zip(dealt.chains, dealt.count, strict=True)]
+    assert max(loads) - min(loads) <= steps.max()
+
+
+def test_the_chosen_width_wastes_less_than_a_tenth():
+    rng = np.random.default_rng(0)
+    uniform = -(-rng.integers(131, 337, 500) // 20)
+    tailed = -(-np.maximum(10, rng.lognormal(np.log(235) - 0.72, 1.2, 5000)).astype(int) // 20)
+    for sizes, cohort in ((uniform, 25), (tailed, 250)):
+        for buckets in (False, True):
+            width = choose_width([rng.choice(sizes, cohort) for _ in range(64)], cohort, buckets=buckets)
+            fresh = [rng.choice(sizes, cohort) for _ in range(100)]
+            computed = sum(lanes_computed(steps, width, 1, buckets=buckets) for steps in fresh)
+            assert 1 - sum(steps.sum() for steps in fresh) / computed < TOLERATED_WASTE + 0.02
+            assert width > (4 if buckets else 9) or (buckets and width > 1)
+
+
+def test_equal_clients_all_train_at_once():
+    assert lay_out("vmap", 2, np.full(50, 6), groups=20, links=1, passes=1) == Layout("vmap", 2, 10, lanes=True)
+    assert lay_out("vmap", 1, np.full(50, 6), groups=20, links=2, passes=1) == Layout("vmap", 1, 20, lanes=False)
+    assert lay_out("vmap", 1, np.full(50, 6), groups=20, links=1, passes=1, chunk=7).width == 7
+    assert lay_out("map", 2, np.full(50, 6), groups=20, links=1, passes=1, chunk=7) == Layout("map", 2)

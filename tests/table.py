@@ -1,0 +1,64 @@
+"""The recipes that must hold whatever way they are run."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal import recipes
+from fedjax_bal.parts import Draw, Logits, Loss, Prepare, Report, Step, Weigh, part
+from fedjax_bal.recipes import Recipe
+
+
+@part
+class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss):
+    """Plays the roles that no recipe plays yet, so that the table covers every role."""
+
+    amount: float = 0.3
+
+    def log_weights(self, class_counts, ctx):
+        """Prefers rare classes, less so later."""
+        return -self.amount * jnp.log(jnp.maximum(class_counts, 1.0)) / (1.0 + ctx.round)
+
+    def weigh(self, weights, cohort):
+        """Rewards chains with many steps."""
+        return weights * (1 + self.amount * cohort.steps)
+
+    def step(self, delta, cohort, aggregate, state, params):
+        """Damps by the participating share."""
+        return jax.tree.map(lambda leaf: leaf * cohort.sizes.sum() / cohort.total_size, delta)
+
+    def prepare(self, key, variables, ctx):
+        """A random offset for this visit."""
+        return 0.1 * jax.random.normal(key, ctx.class_counts.shape)
+
+    def report(self, outcome):
+        """The number of steps."""
+        return outcome.steps.astype(jnp.float32)
+
+    def logits(self, logits, batch, ctx):
+        """Shifts by the offset."""
+        return logits + ctx.prepared[self.slot]
+
+    def loss(self, outputs, batch, params, ctx):
+        """Shrinks features."""
+        return self.amount * ((outputs.features**2).mean(-1) * batch.real).sum()
+
+
+RECIPES = {
+    "fedavg": recipes.fedavg(),
+    "fedprox": recipes.fedprox(0.1),
+    "scaffold": recipes.scaffold(),
+    "balanced_softmax": recipes.balanced_softmax(),
+    "rebafl": recipes.rebafl(mu=0.5),
+    "everything": recipes.combine(
+        recipes.scaffold(), recipes.rebafl(mu=0.5), recipes.fedprox(0.1), Recipe("eager", (Eager(),))
+    ),
+}
+
+
+def finish(sim, seed=0):
+    """Runs a simulation to its end."""
+    progress, records = sim.init(seed), []
+    while progress.round < sim.rounds:
+        advance = sim.advance(seed, progress)
+        progress, records = advance.progress, records + advance.records
+    return progress.state, records
