@@ -157,7 +157,9 @@ def compete(asked: argparse.Namespace, workload: str, folder: Path) -> Iterator[
     """All passes of a workload, run by run."""
     file = folder / f"{workload}.npz"
     export = [sys.executable, "-m", "fedjax_bal.bench.export", workload, str(file)]
-    problem = run(export + (["--data-dir", asked.data_dir] if asked.data_dir else []), asked.limit)
+    export += ["--data-dir", asked.data_dir] if asked.data_dir else []
+    export += ["--clients-per-round", str(FEWER_CLIENTS[workload])] if workload in FEWER_CLIENTS else []
+    problem = run(export, asked.limit)
     if problem:
         print(f"{workload}: can't be exported: {problem}", file=sys.stderr)
         return
@@ -192,10 +194,10 @@ def attempt(
 def command(asked: argparse.Namespace, contestant: Contestant, workload: str, file: Path, answer: Path) -> list[str]:
     """The command line of a run."""
     python, common = python_of(contestant) or "", ["--seconds", str(asked.seconds), "--json", str(answer)]
-    if workload in FEWER_CLIENTS:
-        common += ["--clients-per-round", str(FEWER_CLIENTS[workload])]
     if contestant.environment:
         return [python, "-m", contestant.module, "--workload", str(file), *contestant.options, *common]
+    if workload in FEWER_CLIENTS:
+        common += ["--clients-per-round", str(FEWER_CLIENTS[workload])]
     data = ["--data-dir", asked.data_dir] if asked.data_dir else ["--synthetic"]
     return [python, "-m", "fedjax_bal", "bench", "--workload", workload, *data, *common]
 

@@ -83,9 +83,13 @@ def main() -> int:
     parser.add_argument("--data-dir", help="the folder with the data sets' files; without it pixels are random")
     parser.add_argument("--rounds", type=int, default=50, help="rounds to draw cohorts for (default 50)")
     parser.add_argument("--seed", type=int, default=0, help="of clients and cohorts (default 0)")
+    parser.add_argument("--clients-per-round", type=int, help="another size of the cohorts")
     asked = parser.parse_args()
     try:
         workload = WORKLOADS[one_of("workload", asked.name, WORKLOADS)]
+        if asked.clients_per_round is not None:
+            size = whole_number("clients-per-round", asked.clients_per_round)
+            workload = workload._replace(clients_per_round=size)
         export(workload, asked.file, asked.data_dir, asked.rounds, asked.seed)
     except (ValueError, OSError) as error:
         print(f"fedjax_bal.bench.export: {error}", file=sys.stderr)
