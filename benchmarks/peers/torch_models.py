@@ -65,7 +65,11 @@ def resnet20(outputs: int) -> nn.Module:
             blocks.append(Block(inputs, width, 2 if unit == 0 and width > 16 else 1))
             inputs = width
     stem = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, outputs))
+    network = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, outputs))
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    return network
 
 
 class Block(nn.Module):
