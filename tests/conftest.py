@@ -6,7 +6,7 @@ import jax
 from jaxtyping import install_import_hook
 
 install_import_hook("fedjax_bal.balance", "beartype.beartype")
-jax.config.update("jax_num_cpu_devices", 2)  # as on the command line, where every core is a device
+jax.config.update("jax_num_cpu_devices", 2)  # so that tests meet several devices
 
 
 def pytest_configure(config):

@@ -222,7 +222,7 @@ class Execution(Section):
 
     Attributes:
         strategy: of the client axis; `auto` picks by backend.
-        devices: how many devices share the work; `auto` for all, or on a CPU for as many as there are cores.
+        devices: how many devices share the work; `auto` for all, which on a CPU is one unless `--devices` says more.
         chunk: clients at a time on each device under vmap; `auto` for as many as waste little and fit into memory.
         client_memory: where what a method remembers of each client is kept; `auto` for the devices where it fits.
         precision: in which models compute; parameters and sums over clients stay float32.
