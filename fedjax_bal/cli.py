@@ -199,7 +199,8 @@ def _split_cpu(config: Any, devices: str | int | None) -> None:
     from fedjax_bal.engine.cpu import split_cpu
 
     asked = [config.for_method(index).execution.devices for index in range(len(config.methods))]
-    # One, unless asked: XLA:CPU's convolutions round differently from run to run when several devices work at a time.
+    # One, unless asked: the number of devices decides in which order updates are added up, and the same command should
+    # give the same bits on machines with different numbers of cores.
     split_cpu(devices or max((number for number in asked if number != "auto"), default=1))
 
 

@@ -53,6 +53,7 @@ def build(
     availability: Presence | None = None,
     delivery: Presence | None = None,
     evaluate_every: int = 1,
+    update_diversity: bool = False,
     rounds_per_dispatch: int = 1,
     strategy: str = "auto",
     devices: str | int = "auto",
@@ -79,6 +80,8 @@ def build(
         availability: who is there before selection; by default everybody.
         delivery: who comes back after training; by default everybody.
         evaluate_every: rounds between evaluations.
+        update_diversity: report how far apart the updates of each round lie (ReBaFL eq. 24), which takes a few more
+            passes over the parameters.
         rounds_per_dispatch: rounds in one compiled program.
         strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",
             several at a time; "auto", the former on CPUs and the latter on accelerators.
@@ -135,6 +138,7 @@ def build(
         drawing=_drawing(recipe, drawing),
         passes=selector.passes,
         max_size=largest,
+        diversity=update_diversity,
         layout=Layout(resolve(strategy), device_count(devices)),
         precision=precision,
     )

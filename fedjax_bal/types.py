@@ -272,7 +272,8 @@ class Info(NamedTuple):
 
     Attributes:
         train_loss: mean training loss over the steps of the clients that delivered, `Float[]`; nan where nobody did.
-        update_diversity: mean squared distance of the delivered models from their mean, `Float[]` (ReBaFL eq. 24).
+        update_diversity: mean squared distance of the delivered models from their mean, `Float[]` (ReBaFL eq. 24); nan
+            where nobody asked for it.
         steps: local steps of each visit, `Int32[G, L]`.
         finite: whether each delivered visit ended in finite parameters, `Bool[G, L]`.
         model_finite: whether the new global model is finite, `Bool[]`.

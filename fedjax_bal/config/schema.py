@@ -210,10 +210,12 @@ class Evaluation(Section):
 
     Attributes:
         every: rounds between two tests.
+        update_diversity: report how far apart the updates of each round lie (ReBaFL eq. 24).
         target_accuracy: the accuracy in (0, 1] whose first round is reported; None for none.
     """
 
     every: Count = 1
+    update_diversity: Switch = False
     target_accuracy: Annotated[float | None, under(OrNull(Real(0, 1, above=True)))] = None
 
 

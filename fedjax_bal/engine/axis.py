@@ -20,7 +20,8 @@ from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.lanes import over_buckets, take, train_in_lanes
 from fedjax_bal.engine.layout import CLIENTS
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.engine.tally import Tally
+from fedjax_bal.engine.spread import Spread
+from fedjax_bal.engine.tally import Shares, Tally
 from fedjax_bal.types import Array, PyTree
 
 
@@ -36,14 +37,14 @@ class Brought(NamedTuple):
     shown: Shown
 
 
-def over_chains(setting: Setting, shared: Round, links: Links, weights: Array, deal: Deal) -> Brought:
+def over_chains(setting: Setting, shared: Round, links: Links, shares: Shares, deal: Deal) -> Brought:
     """Trains all chains of a round.
 
     Args:
         setting: the setting; its layout says how.
         shared: what all chains have in common.
         links: their clients, leaves `[G, L, ...]`.
-        weights: with which their updates count, `Float[G]`.
+        shares: how much each of them counts, leaves `[G]`.
         deal: which device trains which of them, leaves `[devices, ...]`.
 
     Returns:
@@ -51,18 +52,18 @@ def over_chains(setting: Setting, shared: Round, links: Links, weights: Array, d
     """
     layout = setting.layout
     if layout.devices == 1:
-        return _own_chains(setting, shared, links, weights, deal)
+        return _own_chains(setting, shared, links, shares, deal)
 
-    def on_each(setting: Setting, shared: Round, links: Links, weights: Array, deal: Deal) -> Brought:
-        return _all_devices(_own_chains(setting, shared, links, weights, deal))
+    def on_each(setting: Setting, shared: Round, links: Links, shares: Shares, deal: Deal) -> Brought:
+        return _all_devices(_own_chains(setting, shared, links, shares, deal))
 
     whole, cut = PartitionSpec(), PartitionSpec(CLIENTS)
     specs = (whole, whole, whole, whole, cut)
     spread = jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
-    return spread(setting, shared, links, weights, deal)
+    return spread(setting, shared, links, shares, deal)
 
 
-def _own_chains(setting: Setting, shared: Round, links: Links, weights: Array, deal: Deal) -> Brought:
+def _own_chains(setting: Setting, shared: Round, links: Links, shares: Shares, deal: Deal) -> Brought:
     deal = jax.tree.map(lambda leaf: leaf[0], deal)
     train = _train(setting, shared, links, deal)
 
@@ -70,13 +71,19 @@ def _own_chains(setting: Setting, shared: Round, links: Links, weights: Array, d
         own = take(links, numbers)
         longest = sizes_of(shared.federation, own.clients, own.delivered).max(0)
         results = _each(setting.layout.width, partial(train, longest), numbers, own)
-        counted = own.delivered.any(1)
-        shares = jnp.where(counted, weights.at[numbers].get(mode="clip"), 0.0)
-        summed = tallies.add(brought.tally, shares, counted, results.delta, results.stats, results.reports)
+        theirs = _shares_of(shares, numbers, own.delivered.any(1))
+        summed = tallies.add(brought.tally, theirs, results.delta, results.stats, results.reports)
         put = lambda all_, new: all_.at[numbers].set(new, mode="drop")
         return Brought(summed, jax.tree.map(put, brought.shown, results.shown))
 
     return over_buckets(setting.layout, deal, add_bucket, _nothing(setting, shared, links))
+
+
+def _shares_of(shares: Shares, numbers: Array, there: Array) -> Shares:
+    """The shares of some chains, nothing for places that are empty."""
+    return jax.tree.map(
+        lambda leaf: jnp.where(there, leaf.at[numbers].get(mode="clip"), jnp.zeros_like(leaf[0])), shares
+    )
 
 
 def _train(setting: Setting, shared: Round, links: Links, deal: Deal) -> Callable[..., ChainResult]:
@@ -103,7 +110,8 @@ def _each(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTr
 def _nothing(setting: Setting, shared: Round, links: Links) -> Brought:
     one = nothing_yet(setting, shared, jax.tree.map(lambda leaf: leaf[0, 0], links))
     shown = jax.tree.map(lambda leaf: jnp.zeros((*links.clients.shape, *leaf.shape), leaf.dtype), one.shown)
-    return Brought(tallies.empty(one.delta, one.stats, one.reports), shown)
+    spread = Spread(jnp.zeros(()), one.delta, jnp.zeros(())) if setting.diversity else None
+    return Brought(Tally(one.delta, one.stats, one.reports, spread), shown)
 
 
 def _all_devices(brought: Brought) -> Brought:

@@ -8,6 +8,7 @@ from jax import lax
 
 from fedjax_bal.engine.keys import visit_key
 from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.spread import squared_norm
 from fedjax_bal.engine.visit import outcome_of, prepare, visit
 from fedjax_bal.parts import Memory, Report
 from fedjax_bal.types import Array, Context, Federation, Key, Outcome, PyTree, Variables
@@ -197,7 +198,7 @@ def all_finite(variables: Variables) -> Array:
     leaves = jax.tree.leaves(variables)
     exactly = lambda: jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
     # The squares are added up much faster than numbers are looked at, and can't be finite where one of these is not.
-    surely = jnp.isfinite(sum(jnp.sum(leaf**2) for leaf in leaves))
+    surely = jnp.isfinite(squared_norm(leaves))
     return lax.cond(surely, lambda: jnp.array(True), exactly)
 
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.engine.client_memory import divides, spread
+from fedjax_bal.engine.compilation import compile_for_backend
 from fedjax_bal.engine.layout import Layout
 from fedjax_bal.engine.memory import free_bytes, narrower, program_bytes
 from fedjax_bal.engine.program import Schedule, dispatch, init_state
@@ -38,7 +39,7 @@ def compile_to_fit(
         shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
         whole = setting.layout.replicated
         jitted = jax.jit(dispatch, donate_argnames="state", out_shardings=(places, whole, whole))
-        compiled = jitted.lower(setting, jax.random.key(0), shapes, schedule(setting), *data).compile()
+        compiled = compile_for_backend(jitted.lower(setting, jax.random.key(0), shapes, schedule(setting), *data))
         width = narrower(setting.layout, program_bytes(compiled), free_bytes(setting.layout), fixed=fixed)
         if width is None:
             return setting, compiled

@@ -11,6 +11,7 @@ from fedjax_bal.engine.chain import Links, Round, all_finite
 from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.tally import Shares
 from fedjax_bal.parts import Server, Step, Weigh
 from fedjax_bal.types import (
     Aggregate,
@@ -54,12 +55,12 @@ def run_round(
     variables = state.variables
     slots, sent = broadcast(setting, key, number, state)
     cohort = cohort_of(setting, plan, federation)
-    weights = _weights(setting, cohort)
+    shares = _shares(setting, cohort)
     memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
     links = Links(plan.clients, plan.delivered, memory)
-    brought = over_chains(setting, Round(key, number, variables, sent, federation), links, weights, deal)
+    brought = over_chains(setting, Round(key, number, variables, sent, federation), links, shares, deal)
 
-    aggregate = Aggregate(brought.tally.delta, brought.tally.reports, weights, cohort)
+    aggregate = Aggregate(brought.tally.delta, brought.tally.reports, shares.delta, cohort)
     variables, optimizer = _server_step(setting, number, state, slots, aggregate, brought.tally.stats)
     for part in setting.playing(Server):
         own = purpose_key(jax.random.fold_in(key, number), f"update/{part.slot}")
@@ -96,10 +97,16 @@ def cohort_of(setting: Setting, plan: Plan, federation: Federation) -> Cohort:
     )
 
 
-def _weights(setting: Setting, cohort: Cohort) -> Array:
-    """The normalised weights of the chains, known before any of them is trained."""
+def _shares(setting: Setting, cohort: Cohort) -> Shares:
+    """How much each chain counts, known before any of them is trained."""
+    parts = setting.playing(Weigh)
+    statistics = _weights([part for part in parts if part.weighs_statistics], cohort)
+    return Shares(_weights(parts, cohort), statistics, cohort.delivered)
+
+
+def _weights(parts: list[Weigh], cohort: Cohort) -> Array:
     weights = cohort.sizes * cohort.delivered
-    for part in setting.playing(Weigh):
+    for part in parts:
         weights = part.weigh(weights, cohort)
     total = weights.sum()
     return weights / jnp.where(total > 0, total, 1.0)
@@ -127,10 +134,10 @@ def _keep(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
 
 
 def _info(plan: Plan, brought: Brought, variables: Variables) -> Info:
-    steps, loss = brought.shown.steps, brought.shown.loss_sum.sum()
+    steps, loss, spread = brought.shown.steps, brought.shown.loss_sum.sum(), brought.tally.spread
     return Info(
         train_loss=jnp.where(steps.sum() > 0, loss / jnp.maximum(steps.sum(), 1), jnp.nan),
-        update_diversity=brought.tally.diversity,
+        update_diversity=jnp.array(jnp.nan) if spread is None else spread.diversity,
         steps=steps,
         finite=brought.shown.broken == 0,
         model_finite=all_finite(variables),

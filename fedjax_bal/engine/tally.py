@@ -3,75 +3,65 @@
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
+from fedjax_bal.engine.spread import Spread, spread_over_devices, weighted_sum, widen
 from fedjax_bal.types import Array, PyTree
 
 
 class Tally(NamedTuple):
     """Sums over chains so far.
 
-    The spread of the updates is kept as their number, plain mean and summed squared distance from the mean, which
-    lose nothing to cancellation however close together the updates lie.
-
     Attributes:
         delta: weighted sum of the parameters' changes.
         stats: weighted sum of the batch statistics.
         reports: sum of the reports, by slot.
-        count: chains counted, `Float[]`.
-        mean: plain mean of the changes.
-        spread: sum of squared distances from that mean, `Float[]`.
+        spread: how far apart the changes lie; None where nobody asks, which saves several passes over the parameters.
     """
 
     delta: PyTree
     stats: PyTree
     reports: PyTree
-    count: Array
-    mean: PyTree
-    spread: Array
-
-    @property
-    def diversity(self) -> Array:
-        """Mean squared distance from the mean, `Float[]`; nan where nothing was counted (ReBaFL eq. 24)."""
-        return jnp.where(self.count > 0, self.spread / jnp.maximum(self.count, 1.0), jnp.nan)
+    spread: Spread | None = None
 
 
-def empty(delta: PyTree, stats: PyTree, reports: PyTree) -> Tally:
-    """Nothing counted yet.
+class Shares(NamedTuple):
+    """How much some chains count.
 
-    Args:
-        delta: zeros like one chain's change of the parameters.
-        stats: zeros like its batch statistics.
-        reports: zeros like its reports.
-
-    Returns:
-        The tally.
+    Attributes:
+        delta: of their changes of the parameters, `Float[K]`, 0 for what doesn't count.
+        stats: of their batch statistics, `Float[K]`.
+        counted: whether they count at all, `Bool[K]`.
     """
-    return Tally(delta, stats, reports, jnp.zeros(()), delta, jnp.zeros(()))
+
+    delta: Array
+    stats: Array
+    counted: Array
 
 
-def add(tally: Tally, weights: Array, counted: Array, delta: PyTree, stats: PyTree, reports: PyTree) -> Tally:
+def add(tally: Tally, shares: Shares, delta: PyTree, stats: PyTree, reports: PyTree) -> Tally:
     """Adds some chains.
 
     Args:
         tally: what was added before.
-        weights: `Float[K]`, 0 for what doesn't count.
-        counted: `Bool[K]`.
+        shares: how much they count.
         delta: changes of the parameters, leaves `[K, ...]`, as are the others'.
         stats: batch statistics.
         reports: reports, zeros where not counted.
 
     Returns:
         The new tally.
-
-    References:
-        Chan, Golub and LeVeque: Algorithms for computing the sample variance, 1983, for the spread.
     """
-    plus = lambda sums, stacked: jax.tree.map(lambda s, leaf: s + _dot(weights, leaf), sums, stacked)
-    count, mean, spread = _spread(tally, counted.astype(jnp.float32), delta)
-    summed = jax.tree.map(lambda total, leaf: total + leaf.sum(0), tally.reports, reports)
-    return Tally(plus(tally.delta, delta), plus(tally.stats, stats), summed, count, mean, spread)
+
+    def plus(weights: Array, sums: PyTree, stacked: PyTree) -> PyTree:
+        return jax.tree.map(lambda total, leaf: total + weighted_sum(weights, leaf), sums, stacked)
+
+    return Tally(
+        plus(shares.delta, tally.delta, delta),
+        plus(shares.stats, tally.stats, stats),
+        jax.tree.map(lambda total, leaf: total + leaf.sum(0), tally.reports, reports),
+        None if tally.spread is None else widen(tally.spread, shares.counted, delta),
+    )
 
 
 def over_devices(tally: Tally, axis: str) -> Tally:
@@ -84,35 +74,5 @@ def over_devices(tally: Tally, axis: str) -> Tally:
     Returns:
         The same on all of them.
     """
-    total = lambda tree: lax.psum(tree, axis)
-    count = total(tally.count)
-    mean = total(jax.tree.map(lambda leaf: leaf * tally.count / jnp.maximum(count, 1.0), tally.mean))
-    apart = squared_norm(jax.tree.map(jnp.subtract, tally.mean, mean))
-    spread = total(tally.spread + tally.count * apart)
-    return Tally(total(tally.delta), total(tally.stats), total(tally.reports), count, mean, spread)
-
-
-def squared_norm(tree: PyTree) -> Array:
-    """The squared Euclidean norm of a tree, `Float[]`."""
-    return sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
-
-
-def _spread(tally: Tally, share: Array, delta: PyTree) -> tuple[Array, PyTree, Array]:
-    """Number, mean and squared distances with some more chains, `share: Float[K]` of them counted."""
-    around = tally.mean
-    if len(share) > 1:
-        # Distances are taken from the mean so far or, at first, from any of the chains: never from far away.
-        around = jax.tree.map(lambda mean, leaf: jnp.where(tally.count > 0, mean, leaf[0]), around, delta)
-    count = tally.count + share.sum()
-    away = jax.tree.map(jnp.subtract, delta, around)
-    squares = sum(_dot(share, (leaf**2).reshape(len(share), -1).sum(1)) for leaf in jax.tree.leaves(away))
-    part = share / jnp.maximum(count, 1.0)
-    moved = jax.tree.map(lambda leaf: _dot(part, leaf), away)
-    # With a single chain the mean moves along its distance, which saves adding up the squares of the move.
-    back = squares * part[0] if len(share) == 1 else count * squared_norm(moved)
-    return count, jax.tree.map(jnp.add, around, moved), tally.spread + squares - back
-
-
-def _dot(weights: Array, stacked: Array) -> Array:
-    # Not a matrix product, which accelerators round to fewer digits.
-    return (weights.reshape(-1, *[1] * (stacked.ndim - 1)) * stacked).sum(0)
+    spread = None if tally.spread is None else spread_over_devices(tally.spread, axis)
+    return Tally(*lax.psum(tally[:3], axis), spread)

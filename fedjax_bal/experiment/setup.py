@@ -165,6 +165,7 @@ def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simula
             availability=AVAILABILITY[config.availability.name](**config.availability.parameters),
             delivery=DELIVERY[config.delivery.name](**config.delivery.parameters),
             evaluate_every=config.evaluation.every,
+            update_diversity=config.evaluation.update_diversity,
             rounds_per_dispatch=execution.rounds_per_dispatch,
             strategy=execution.strategy,
             devices=workshop.layout(config).devices,

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_bal.models.pooling import max_pool
 from fedjax_bal.models.product import dense_product
+from fedjax_bal.models.sums import add_bias
 
 Convolution = Callable[..., Array]
 Real = Bool[Array, " B"] | None
@@ -45,6 +46,18 @@ class Linear(nn.Module):
         )(inputs)
 
 
+class _BiasedConv(nn.Conv):
+    """Flax's convolution, with the bias of `add_bias`."""
+
+    use_bias: bool = False
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
+        """Map `[B, H, W, K]` to `[B, H', W', features]`."""
+        maps = super().__call__(images)
+        return add_bias(maps, self.param("bias", self.bias_init, (self.features,)).astype(maps.dtype))
+
+
 class Conv(nn.Module):
     """A convolution with a bias.
 
@@ -65,7 +78,7 @@ class Conv(nn.Module):
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
         """Map `[B, H, W, K]` to `[B, H', W', outputs]`."""
-        return nn.Conv(
+        return _BiasedConv(
             self.outputs,
             (self.size, self.size),
             strides=(self.stride, self.stride),
@@ -102,7 +115,7 @@ class PooledConv(nn.Module):
         def pooled(*operands: Array, **settings: object) -> Array:
             return max_pool(self.convolve(*operands, **settings))
 
-        return nn.Conv(
+        return _BiasedConv(
             self.outputs,
             (self.size, self.size),
             padding=self.padding,

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, PyTree
 
+from fedjax_bal.models.sums import channel_sums
+
 MOMENTUM = 0.9
 EPSILON = 1e-5
 
@@ -122,8 +124,8 @@ def _backward(saved: PyTree, cotangents: PyTree) -> PyTree:
     of_result, of_mean, of_var, _ = cotangents
     centre, spread = _used(mean, var, count, fallback)
     rate = 1 / jnp.sqrt(spread + EPSILON)
-    slope = (of_result * (images - centre)).sum((0, 1, 2))
-    total = (of_result * rate).sum((0, 1, 2)) / rate
+    slope = channel_sums(of_result * (images - centre))
+    total = channel_sums(of_result * rate) / rate
     divisor = jnp.maximum(count, 1)
     constant = (of_mean - scale * rate * total) / divisor
     linear = (2 * of_var - scale * rate**3 * slope) / divisor
@@ -161,7 +163,7 @@ def moments(images: Array, real: Bool[Array, " B"] | None) -> tuple[Array, Array
     counted = weights[:, None, None, None]
     count = weights.sum() * (height * width)
     share = 1 / jnp.maximum(count, 1)
-    mean = (jnp.where(counted, images, 0) * share).sum((0, 1, 2))
+    mean = channel_sums(jnp.where(counted, images, 0) * share)
     centred = jnp.where(counted, images - mean, 0)
-    var = (centred * (centred * share)).sum((0, 1, 2))
+    var = channel_sums(centred * (centred * share))
     return mean, var, count

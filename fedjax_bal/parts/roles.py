@@ -4,7 +4,7 @@ The engine asks for the role, never for the method: composing, adding or keeping
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 from fedjax_bal.parts.part import Part
 from fedjax_bal.types import (
@@ -83,7 +83,13 @@ class Report(Part, abc.ABC):
 
 
 class Weigh(Part, abc.ABC):
-    """Weighs the chains of a cohort; several compose in order, the engine normalises once."""
+    """Weighs the chains of a cohort; several compose in order, the engine normalises once.
+
+    Attributes:
+        weighs_statistics: whether batch statistics are averaged with these weights too.
+    """
+
+    weighs_statistics: ClassVar[bool] = True
 
     @abc.abstractmethod
     def weigh(self, weights: Array, cohort: Cohort) -> Array:

@@ -148,7 +148,7 @@ def test_two_passes_are_one_pass_over_a_doubled_chain_but_for_the_draws():
 
 @pytest.mark.parametrize("server", [None, optimizer("adam", 0.1)], ids=["average", "adam"])
 def test_a_round_in_which_nothing_arrives_keeps_the_model(server):
-    sim = simulation(recipes.fedavg(), server_optimizer=server, delivery=NOBODY)
+    sim = simulation(recipes.fedavg(), server_optimizer=server, delivery=NOBODY, update_diversity=True)
     before = jax.device_get(sim.init(0).state)
     advance = sim.advance(0, sim.init(0))
     assert toys.largest_difference(before, advance.progress.state) == 0
@@ -185,7 +185,8 @@ def test_update_diversity_is_the_mean_squared_distance_from_the_mean():
             sim._compiled, sim._traffic = sims[0]._compiled, sims[0]._traffic
         flat = jax.tree.leaves(state_after(sim).variables.params)
         models.append(np.concatenate([np.asarray(leaf, float).ravel() for leaf in flat]))
-    together = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed([3, 5, 8]))
+    selector = fixed([3, 5, 8])
+    together = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=selector, update_diversity=True)
     got = together.advance(0, together.init(0)).records[0]["update_diversity"]
     spread = np.stack(models) - np.mean(models, axis=0)
     assert got == pytest.approx((spread**2).sum(1).mean(), rel=1e-4)

@@ -4,15 +4,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_bal.engine.tally import add, empty
+from fedjax_bal.engine.spread import Spread
+from fedjax_bal.engine.tally import Shares, Tally, add
 
 
 def tallied(deltas, weights, counted, width):
-    tally = empty({"w": jnp.zeros(deltas.shape[1])}, {}, {"n": jnp.zeros(())})
+    zeros = {"w": jnp.zeros(deltas.shape[1])}
+    tally = Tally(zeros, zeros, {"n": jnp.zeros(())}, Spread(jnp.zeros(()), zeros, jnp.zeros(())))
     for start in range(0, len(deltas), width):
         part = slice(start, start + width)
         reports = {"n": jnp.asarray(counted[part], jnp.float32)}
-        tally = add(tally, weights[part], counted[part], {"w": jnp.asarray(deltas[part])}, {}, reports)
+        own = {"w": jnp.asarray(deltas[part])}
+        tally = add(tally, Shares(weights[part], 2 * weights[part], counted[part]), own, own, reports)
     return tally
 
 
@@ -28,11 +31,12 @@ def test_sums_mean_and_spread(width, spread):
     tally = tallied(deltas, jnp.asarray(weights), jnp.asarray(counted), width)
     exact = deltas[counted].astype(float)
     np.testing.assert_allclose(tally.delta["w"], weights.astype(float) @ deltas, rtol=1e-5)
-    np.testing.assert_allclose(tally.mean["w"], exact.mean(0), rtol=1e-6)
-    assert float(tally.reports["n"]) == counted.sum() == float(tally.count)
+    np.testing.assert_allclose(tally.stats["w"], 2 * weights.astype(float) @ deltas, rtol=1e-5)
+    np.testing.assert_allclose(tally.spread.mean["w"], exact.mean(0), rtol=1e-6)
+    assert float(tally.reports["n"]) == counted.sum() == float(tally.spread.count)
     wanted = ((exact - exact.mean(0)) ** 2).sum(1).mean()
-    assert float(tally.diversity) == pytest.approx(wanted, rel=1e-4 if spread == 1 else 2e-2)
+    assert float(tally.spread.diversity) == pytest.approx(wanted, rel=1e-4 if spread == 1 else 2e-2)
 
 
 def test_nothing_counted_has_no_diversity():
-    assert np.isnan(empty({}, {}, {}).diversity)
+    assert np.isnan(Spread(jnp.zeros(()), {}, jnp.zeros(())).diversity)

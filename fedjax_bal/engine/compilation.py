@@ -1,0 +1,44 @@
+"""How XLA is asked to compile on this backend."""
+
+from typing import Any
+
+import jax
+from jax.errors import JaxRuntimeError
+
+LIBRARY_OPERATIONS = {
+    "xla_cpu_experimental_ynn_fusion_type": ",".join(
+        f"LIBRARY_FUSION_TYPE_{kind}" for kind in ("INDIVIDUAL_DOT", "INDIVIDUAL_CONVOLUTION")
+    )
+}
+"""What XLA:CPU leaves to its library: products and convolutions, but not sums.
+
+The library splits a long sum among the threads that happen to be free, so that the last digits differ from call to
+call as soon as two devices work at a time.
+"""
+
+
+def compile_for_backend(lowered: Any) -> Any:
+    """Compiles a lowered program so that it gives the same bits at every call.
+
+    Args:
+        lowered: what `jax.jit(...).lower(...)` returns.
+
+    Returns:
+        The compiled program. On a version of XLA that doesn't know the option, compiled without it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> compile_for_backend(jax.jit(jnp.sum).lower(jnp.ones(3)))(jnp.ones(3)).item()
+        3.0
+
+    References:
+        jax issues 39741 (sums that differ between calls) and 39257 (sums that crash).
+    """
+    if jax.default_backend() != "cpu":
+        return lowered.compile()
+    try:
+        return lowered.compile(compiler_options=LIBRARY_OPERATIONS)
+    except (JaxRuntimeError, ValueError) as error:
+        if not any(name in str(error) for name in LIBRARY_OPERATIONS):
+            raise
+        return lowered.compile()

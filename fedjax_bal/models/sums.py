@@ -1,0 +1,63 @@
+"""Sums over everything but the channels, and the bias whose gradient is one.
+
+On CPUs they are written as a product with ones: XLA hands plain sums of this size to a library that splits them among
+the threads that happen to be free, so that they differ in the last digit from run to run.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+
+def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
+    """Sum over all axes but the last.
+
+    Args:
+        values: `[..., K]`.
+
+    Returns:
+        `[K]`.
+
+    Example:
+        >>> channel_sums(jnp.arange(6.0).reshape(3, 1, 2)).tolist()
+        [6.0, 9.0]
+
+    References:
+        jax issue 39741, on sums that differ between calls.
+    """
+    rows = values.reshape(-1, values.shape[-1])
+    if jax.default_backend() != "cpu":
+        return rows.sum(0)
+    ones = jnp.ones((1, rows.shape[0]), rows.dtype)
+    summed = lax.dot(ones, rows, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
+    return summed[0].astype(values.dtype)
+
+
+@jax.custom_vjp
+def add_bias(values: Float[Array, "... K"], bias: Float[Array, " K"]) -> Float[Array, "... K"]:
+    """Add a bias to each channel.
+
+    Args:
+        values: `[..., K]`.
+        bias: `[K]`.
+
+    Returns:
+        `[..., K]`.
+
+    Example:
+        >>> add_bias(jnp.zeros((2, 1)), jnp.ones(1)).tolist()
+        [[1.0], [1.0]]
+    """
+    return values + bias
+
+
+def _forward(values: Array, bias: Array) -> tuple[Array, None]:
+    return values + bias, None
+
+
+def _backward(_: None, cotangent: Array) -> tuple[Array, Array]:
+    return cotangent, channel_sums(cotangent)
+
+
+add_bias.defvjp(_forward, _backward)
