@@ -10,17 +10,30 @@ from fedjax_bal._version import __version__
 
 if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
+    from fedjax_bal.citations import citation
+    from fedjax_bal.conformance import check_part, check_recipe
     from fedjax_bal.optimizers import optimizer
     from fedjax_bal.rows import over_rows
     from fedjax_bal.simulation import Result, simulate
 
 _SUBMODULES = ("balance", "data", "models", "parts", "recipes", "selection")
-_NAMES = {"Result": "simulation", "optimizer": "optimizers", "over_rows": "rows", "simulate": "simulation"}
+_NAMES = {
+    "Result": "simulation",
+    "check_part": "conformance",
+    "check_recipe": "conformance",
+    "citation": "citations",
+    "optimizer": "optimizers",
+    "over_rows": "rows",
+    "simulate": "simulation",
+}
 
 __all__ = [
     "Result",
     "__version__",
     "balance",
+    "check_part",
+    "check_recipe",
+    "citation",
     "data",
     "models",
     "optimizer",

@@ -131,18 +131,15 @@ def list_names(
     what: Annotated[str, typer.Argument(metavar="recipes|models|partitions|datasets", help="What to list.")],
 ) -> None:
     """List what a configuration can name."""
-    listings: dict[str, Callable[[], dict[str, str]]] = {
-        "recipes": _recipes,
-        "models": _models,
-        "partitions": _partitions,
-        "datasets": _datasets,
-    }
     with _messages():
-        if what not in listings:
-            raise ValueError(f"list: received {what!r}; allowed: {', '.join(listings)}")
+        from fedjax_bal.listing import listing
+
         table = Table.grid(padding=(0, 3))
-        for name, text in listings[what]().items():
-            table.add_row(f"[bold]{escape(name)}[/bold]", escape(text))
+        for name, text in listing(what).items():
+            first, *others = map(escape, text.splitlines())
+            table.add_row(
+                f"[bold]{escape(name)}[/bold]", "\n".join([first, *(f"[dim]{line}[/dim]" for line in others)])
+            )
         _Output().print(table)
 
 
@@ -339,31 +336,3 @@ def _cache_folder(name: str) -> Path | None:
     except OSError:
         return None
     return folder if os.access(folder, os.W_OK) else None
-
-
-def _first_line(function: Callable[..., Any]) -> str:
-    return (function.__doc__ or "").strip().splitlines()[0]
-
-
-def _recipes() -> dict[str, str]:
-    from fedjax_bal.recipes import RECIPES
-
-    return {name: _first_line(function) for name, function in RECIPES.items()}
-
-
-def _models() -> dict[str, str]:
-    from fedjax_bal.models import MODELS
-
-    return dict(MODELS)
-
-
-def _partitions() -> dict[str, str]:
-    from fedjax_bal.data import partition
-
-    return {name: _first_line(function) for name, function in partition.SCHEMES.items()}
-
-
-def _datasets() -> dict[str, str]:
-    from fedjax_bal.data import DATASETS
-
-    return {name: info.description for name, info in DATASETS.items()}

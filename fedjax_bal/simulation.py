@@ -13,7 +13,7 @@ from fedjax_bal.engine.precision import at_precision
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.optimizers import Optimizer, optimizer
-from fedjax_bal.parts import Draw
+from fedjax_bal.parts import Draw, Extend
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import Presence, Selector, always, uniform
 from fedjax_bal.types import Federation, Model, Variables
@@ -54,6 +54,7 @@ def build(
     delivery: Presence | None = None,
     evaluate_every: int = 1,
     update_diversity: bool = False,
+    local_accuracy: bool = False,
     rounds_per_dispatch: int = 1,
     strategy: str = "auto",
     devices: str | int = "auto",
@@ -82,6 +83,7 @@ def build(
         evaluate_every: rounds between evaluations.
         update_diversity: report how far apart the updates of each round lie (ReBaFL eq. 24), which takes a few more
             passes over the parameters.
+        local_accuracy: report how well each client's own model, after training, does on the client's rows.
         rounds_per_dispatch: rounds in one compiled program.
         strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",
             several at a time; "auto", the former on CPUs and the latter on accelerators.
@@ -112,10 +114,12 @@ def build(
     for name, value in counts.items():
         whole_number(name, value)
     test = test if isinstance(test, TestSet) else chunked(*test)
+    model = _extended(model, recipe)
     _check_fit(model, federation, test)
     local = local_optimizer or optimizer("sgd", 0.01)
     for part in recipe.parts:
-        part.check(local)
+        part.check(local, recipe.parts)
+        part.check_federation(federation)
     selector = _selector(selector, clients_per_round, federation)
     if selector.closed_loop and rounds_per_dispatch > 1:
         raise ValueError(
@@ -139,6 +143,7 @@ def build(
         passes=selector.passes,
         max_size=largest,
         diversity=update_diversity,
+        local_accuracy=local_accuracy,
         layout=Layout(resolve(strategy), device_count(devices)),
         precision=precision,
     )
@@ -216,6 +221,12 @@ def simulate(
             for record in advance.records:
                 on_round(record)
     return Result(progress.state.variables, history, confusion)
+
+
+def _extended(model: Model, recipe: Recipe) -> Model:
+    for part in recipe.parts:
+        model = part.extend(model) if isinstance(part, Extend) else model
+    return model
 
 
 def _check_fit(model: Model, federation: Federation, test: TestSet) -> None:

@@ -34,12 +34,14 @@ class Outputs(NamedTuple):
         taps: attention taps, a tuple of feature maps `Float[B, H, W, K]`; empty where a model has none.
         norm_inputs: mean and biased variance of each batch normalisation's input, a tuple of
             `(Float[K], Float[K])`; empty where a model has none.
+        projection: `Float[B, P]`, a projection of the features for contrastive losses; None where a model has none.
     """
 
     logits: Array
     features: Array
     taps: tuple[Array, ...] = ()
     norm_inputs: tuple[tuple[Array, Array], ...] = ()
+    projection: Array | None = None
 
 
 class Model(NamedTuple):
@@ -93,7 +95,7 @@ class Federation(NamedTuple):
         offsets: `Int32[N + 1]`.
         class_counts: `Int32[N, C]`.
         copy: `Int32[R]`: 0 for an original, j > 0 for its j-th augmented copy.
-        auxiliary: named row sets kept out of clients and test, each `Int32[A]`.
+        auxiliary: named row sets that the server holds, kept out of clients, each `Int32[A]`.
         mean: `Float32[K]`, subtracted from pixels scaled to [0, 1].
         std: `Float32[K]`, what the difference is divided by.
     """
@@ -196,6 +198,10 @@ class Cohort(NamedTuple):
         sizes: samples behind each chain, `Float[G]`.
         class_counts: `Float[G, C]`.
         steps: local steps taken along each chain, `Int32[G]`.
+        visit_steps: local steps of each visit, once for every pass, `Int32[G, L]`; 0 for a client that doesn't deliver.
+        passes: how often a chain goes through its clients, a Python int.
+        learning_rate: the local learning rate of this round, `Float[]`.
+        momentum: the local optimizer's momentum, 0 where it has none.
         delivered: `Bool[G]`, whether anybody in the chain delivers.
         num_clients: N, a Python int.
         total_size: samples of the whole federation, `Float[]`.
@@ -204,6 +210,10 @@ class Cohort(NamedTuple):
     sizes: Array
     class_counts: Array
     steps: Array
+    visit_steps: Array
+    passes: int
+    learning_rate: Array
+    momentum: Any
     delivered: Array
     num_clients: int
     total_size: Array
@@ -274,6 +284,8 @@ class Info(NamedTuple):
         train_loss: mean training loss over the steps of the clients that delivered, `Float[]`; nan where nobody did.
         update_diversity: mean squared distance of the delivered models from their mean, `Float[]` (ReBaFL eq. 24); nan
             where nobody asked for it.
+        local_accuracy: share of the delivering clients' rows that each one's own trained model classifies correctly,
+            `Float[]`; 0 where nobody asked for it, nan where nobody delivered.
         steps: local steps of each visit, `Int32[G, L]`.
         finite: whether each delivered visit ended in finite parameters, `Bool[G, L]`.
         model_finite: whether the new global model is finite, `Bool[]`.
@@ -281,6 +293,7 @@ class Info(NamedTuple):
 
     train_loss: Array
     update_diversity: Array
+    local_accuracy: Array
     steps: Array
     finite: Array
     model_finite: Array

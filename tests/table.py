@@ -4,12 +4,25 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal import recipes
-from fedjax_bal.parts import Draw, Logits, Loss, Prepare, Report, Step, Weigh, part
+from fedjax_bal.parts import (
+    Draw,
+    Logits,
+    Loss,
+    Prepare,
+    Present,
+    Refine,
+    Report,
+    Step,
+    Trainable,
+    Update,
+    Weigh,
+    part,
+)
 from fedjax_bal.recipes import Recipe
 
 
 @part
-class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss):
+class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss, Update, Trainable, Refine, Present):
     """Plays the roles that no recipe plays yet, so that the table covers every role."""
 
     amount: float = 0.3
@@ -42,6 +55,22 @@ class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss):
         """Shrinks features."""
         return self.amount * ((outputs.features**2).mean(-1) * batch.real).sum()
 
+    def updates(self, updates, params, ctx):
+        """Shrinks what the optimizer says."""
+        return jax.tree.map(lambda leaf: (1 - 0.1 * self.amount) * leaf, updates)
+
+    def trainable(self, params):
+        """Everything."""
+        return jax.tree.map(lambda leaf: True, params)
+
+    def refine(self, key, variables, model, federation):
+        """Shrinks the new model."""
+        return jax.tree.map(lambda leaf: (1 - 0.01 * self.amount) * leaf, variables)
+
+    def present(self, key, variables, model, federation):
+        """Shows another one than goes on."""
+        return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(key, leaf.shape), variables)
+
 
 RECIPES = {
     "fedavg": recipes.fedavg(),
@@ -49,6 +78,7 @@ RECIPES = {
     "scaffold": recipes.scaffold(),
     "balanced_softmax": recipes.balanced_softmax(),
     "rebafl": recipes.rebafl(mu=0.5),
+    "trimmed_mean": recipes.trimmed_mean(0.2),
     "everything": recipes.combine(
         recipes.scaffold(), recipes.rebafl(mu=0.5), recipes.fedprox(0.1), Recipe("eager", (Eager(),))
     ),

@@ -232,7 +232,7 @@ def test_differences_name_the_keys():
         ),
         ("training.rouns=3", ["training.rouns: unknown key; allowed: batch_size,", "did you mean 'rounds'?"]),
         ("training.optimizr.momentum=3", ["training.optimizr: unknown key; allowed:", "did you mean 'optimizer'?"]),
-        ("trainin.rounds=3", ["trainin: unknown key; allowed: availability,", "did you mean 'training'?"]),
+        ("trainin.rounds=3", ["trainin: unknown key; allowed: auxiliary, availability,", "did you mean 'training'?"]),
         ("partition.clients=-3", ["partition.clients: received -3, must be an integer of at least 1"]),
         ("partition.clients=3000000000", ["partition.clients: received 3000000000, must be an integer from 1 to 2147"]),
         ("partition.alpha=0.1", ["partition.alpha: unknown key for pathological; allowed: classes_per_client,"]),
@@ -275,7 +275,7 @@ def test_differences_name_the_keys():
         ("seeds=4", ["seeds: received 4, must be a list"]),
         ("methods=[]", ["methods: received [], must be a list, not empty, each item a mapping with the key recipe"]),
         ("methods=[3]", ["methods.0: received 3, must be a mapping with the key recipe"]),
-        ("methods=[{mu: 3}]", ["methods.0.recipe: missing; allowed: balanced_softmax, fedavg, fedprox,"]),
+        ("methods=[{mu: 3}]", ["methods.0.recipe: missing; allowed: balanced_softmax, fedadagrad, fedadam, fedavg,"]),
         ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; allowed:", "did you mean 'fedavg'?"]),
         ("methods.0.mu=0.2", ["methods.0.mu: unknown key; recipe fedavg takes: nothing; or name, dataset, partition"]),
         (

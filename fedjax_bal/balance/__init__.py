@@ -4,16 +4,22 @@ Nothing here knows of clients, rounds or models: use these functions in any JAX 
 """
 
 from fedjax_bal.balance.divergence import kl_divergence, kl_to_uniform
+from fedjax_bal.balance.effective_number import decayed_beta, effective_number_weights
+from fedjax_bal.balance.logit_scale import logit_calibration, restricted_scale
 from fedjax_bal.balance.prior import prior_calibrated_cross_entropy, prior_calibrated_logits, smoothed_prior
 from fedjax_bal.balance.prototypes import class_prototypes, class_sums, transfer_features
 
 __all__ = [
     "class_prototypes",
     "class_sums",
+    "decayed_beta",
+    "effective_number_weights",
     "kl_divergence",
     "kl_to_uniform",
+    "logit_calibration",
     "prior_calibrated_cross_entropy",
     "prior_calibrated_logits",
+    "restricted_scale",
     "smoothed_prior",
     "transfer_features",
 ]

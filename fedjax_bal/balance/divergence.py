@@ -24,7 +24,7 @@ def kl_divergence(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Flo
         >>> round(float(kl_divergence(jnp.array([1.0, 0.0]), jnp.array([0.5, 0.5]))), 4)
         0.6931
     """
-    return rel_entr(jnp.asarray(p, jnp.float32), jnp.asarray(q, jnp.float32)).sum(-1)
+    return rel_entr(jnp.asarray(p, float), jnp.asarray(q, float)).sum(-1)
 
 
 @jax.jit
@@ -47,7 +47,7 @@ def kl_to_uniform(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
     References:
         Astraea (Duan et al., 2019), Algorithm 3; FL-CIR (Yang et al., 2021), eq. 8.
     """
-    counts = jnp.asarray(counts, jnp.float32)
+    counts = jnp.asarray(counts, float)
     total = counts.sum(-1, keepdims=True)
     uniform = jnp.full_like(counts, 1.0 / counts.shape[-1])
     return kl_divergence(jnp.where(total > 0, counts / jnp.where(total > 0, total, 1.0), uniform), uniform)

@@ -28,9 +28,9 @@ def smoothed_prior(class_counts: Num[Array, "*batch C"], epsilon: Float[Array, "
         [0.495, 0.495, 0.005, 0.005]
 
     References:
-        ReBaFL (Xu et al., 2022), eq. 10.
+        ReBaFL (Xu et al., 2023), eq. 10.
     """
-    counts = jnp.asarray(class_counts, jnp.float32)
+    counts = jnp.asarray(class_counts, float)
     classes = counts.shape[-1]
     total = counts.sum(-1, keepdims=True)
     empirical = jnp.where(total > 0, counts / jnp.where(total > 0, total, 1.0), 1.0 / classes)

@@ -33,7 +33,7 @@ def class_sums(
         >>> sums.tolist(), counts.tolist()
         ([[0.0], [4.0]], [0.0, 2.0])
     """
-    members = jax.nn.one_hot(labels, num_classes) * mask.astype(jnp.float32)[:, None]
+    members = jax.nn.one_hot(labels, num_classes) * mask.astype(float)[:, None]
     masked = jnp.where(mask.astype(bool)[:, None], features, 0.0)
     return members.T @ masked, members.sum(0)
 
@@ -63,7 +63,7 @@ def class_prototypes(
         [[0.0], [2.0]]
 
     References:
-        ReBaFL (Xu et al., 2022), eq. 21.
+        ReBaFL (Xu et al., 2023), eq. 21.
     """
     sums, counts = class_sums(features, labels, mask, num_classes)
     return sums / jnp.maximum(counts, 1.0)[:, None], counts

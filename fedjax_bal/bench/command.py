@@ -15,7 +15,7 @@ from fedjax_bal.bench.cases import Wanted, cases
 from fedjax_bal.bench.measure import Case, measure
 from fedjax_bal.bench.table import table
 from fedjax_bal.engine.errors import DivergenceError
-from fedjax_bal.experiment.runner import device_name, versions
+from fedjax_bal.experiment.environment import device_name, versions
 from fedjax_bal.files import write_atomically
 
 

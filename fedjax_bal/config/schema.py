@@ -61,6 +61,22 @@ class Partition(Variant):
         return registries.parameters(registries.schemes()[name], skip=("rng", "labels", "num_clients"))
 
 
+class Auxiliary(Section):
+    """Balanced images that the server keeps for itself, for methods that use some.
+
+    They are the set "fine_tuning" of the federation.
+
+    Attributes:
+        per_class: how many images of each class; 0 for none.
+        source: `train` takes them out of the training images before these are partitioned, drawn with the partition's
+            seed; `test` takes the first ones of each class in the test set, which stay in it as well: so do the papers,
+            but the server then trains on what it is tested on.
+    """
+
+    per_class: Annotated[int, under(Whole(0))] = 0
+    source: Annotated[str, under(OneOf(("train", "test")))] = "train"
+
+
 class Model(Section):
     """Which network.
 
@@ -211,11 +227,13 @@ class Evaluation(Section):
     Attributes:
         every: rounds between two tests.
         update_diversity: report how far apart the updates of each round lie (ReBaFL eq. 24).
+        local_accuracy: report how well the clients' own models do on their own rows after training.
         target_accuracy: the accuracy in (0, 1] whose first round is reported; None for none.
     """
 
     every: Count = 1
     update_diversity: Switch = False
+    local_accuracy: Switch = False
     target_accuracy: Annotated[float | None, under(OrNull(Real(0, 1, above=True)))] = None
 
 
@@ -246,6 +264,7 @@ class Sections(Section):
 
     dataset: Dataset
     partition: Partition
+    auxiliary: Auxiliary = Field(default_factory=dict)  # type: ignore[arg-type]
     model: Model
     training: Training
     selection: Selection

@@ -22,6 +22,7 @@ from fedjax_bal.engine.layout import CLIENTS
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.spread import Spread
 from fedjax_bal.engine.tally import Shares, Tally
+from fedjax_bal.parts import Reduce
 from fedjax_bal.types import Array, PyTree
 
 
@@ -31,10 +32,12 @@ class Brought(NamedTuple):
     Attributes:
         tally: sums over its chains.
         shown: what is kept of every visit, leaves `[G, L, ...]`; zeros for chains that deliver nothing.
+        deltas: every chain's change of the parameters, leaves `[G, ...]`, where a part reduces them itself, else None.
     """
 
     tally: Tally
     shown: Shown
+    deltas: PyTree
 
 
 def over_chains(setting: Setting, shared: Round, links: Links, shares: Shares, deal: Deal) -> Brought:
@@ -74,7 +77,8 @@ def _own_chains(setting: Setting, shared: Round, links: Links, shares: Shares, d
         theirs = _shares_of(shares, numbers, own.delivered.any(1))
         summed = tallies.add(brought.tally, theirs, results.delta, results.stats, results.reports)
         put = lambda all_, new: all_.at[numbers].set(new, mode="drop")
-        return Brought(summed, jax.tree.map(put, brought.shown, results.shown))
+        deltas = None if brought.deltas is None else jax.tree.map(put, brought.deltas, results.delta)
+        return Brought(summed, jax.tree.map(put, brought.shown, results.shown), deltas)
 
     return over_buckets(setting.layout, deal, add_bucket, _nothing(setting, shared, links))
 
@@ -109,9 +113,11 @@ def _each(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTr
 
 def _nothing(setting: Setting, shared: Round, links: Links) -> Brought:
     one = nothing_yet(setting, shared, jax.tree.map(lambda leaf: leaf[0, 0], links))
-    shown = jax.tree.map(lambda leaf: jnp.zeros((*links.clients.shape, *leaf.shape), leaf.dtype), one.shown)
+    stacked = lambda shape, tree: jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), tree)
+    shown = stacked(links.clients.shape, one.shown)
+    deltas = stacked(links.clients.shape[:1], one.delta) if setting.playing(Reduce) else None
     spread = Spread(jnp.zeros(()), one.delta, jnp.zeros(())) if setting.diversity else None
-    return Brought(Tally(one.delta, one.stats, one.reports, spread), shown)
+    return Brought(Tally(one.delta, one.stats, one.reports, spread), shown, deltas)
 
 
 def _all_devices(brought: Brought) -> Brought:
@@ -120,4 +126,5 @@ def _all_devices(brought: Brought) -> Brought:
         numbers = leaf.astype(jnp.int32) if leaf.dtype == jnp.bool_ else leaf
         return lax.psum(numbers, CLIENTS).astype(leaf.dtype)
 
-    return Brought(tallies.over_devices(brought.tally, CLIENTS), jax.tree.map(only, brought.shown))
+    shown, deltas = jax.tree.map(only, (brought.shown, brought.deltas))
+    return Brought(tallies.over_devices(brought.tally, CLIENTS), shown, deltas)

@@ -11,7 +11,8 @@ from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.spread import squared_norm
 from fedjax_bal.engine.visit import outcome_of, prepare, visit
 from fedjax_bal.parts import Memory, Report
-from fedjax_bal.types import Array, Context, Federation, Key, Outcome, PyTree, Variables
+from fedjax_bal.rows import over_rows
+from fedjax_bal.types import Array, Batch, Context, Federation, Key, Outcome, PyTree, Variables
 
 
 class Links(NamedTuple):
@@ -30,12 +31,14 @@ class Shown(NamedTuple):
         loss_sum: training loss summed over the steps of the last pass, `Float[]`.
         steps: steps of the last pass, `Int32[]`.
         broken: 1 where the parameters are not finite, `Int32[]`.
+        correct: the client's rows that its trained model classifies correctly, `Int32[]`; 0 unless asked for.
     """
 
     memory: PyTree
     loss_sum: Array
     steps: Array
     broken: Array
+    correct: Array
 
 
 class ChainResult(NamedTuple):
@@ -120,7 +123,7 @@ def context(setting: Setting, shared: Round, variables: Variables, link: Links) 
         prepared={},
         model=setting.model,
         federation=federation,
-        learning_rate=jnp.asarray(setting.local.rate(shared.number), jnp.float32),
+        learning_rate=jnp.asarray(setting.local.rate(shared.number), float),
         momentum=setting.local.momentum,
         batch_size=setting.batch_size,
     )
@@ -145,7 +148,8 @@ def leave(setting: Setting, link: Links, outcome: Outcome, loss_sum: Array) -> t
     }
     reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.playing(Report)}
     broken = (on & ~all_finite(outcome.end)).astype(jnp.int32)
-    return _where(on, outcome.end, outcome.start), (reports, Shown(memory, loss_sum, outcome.steps, broken))
+    correct = _correct(outcome) if setting.local_accuracy else jnp.zeros((), jnp.int32)
+    return _where(on, outcome.end, outcome.start), (reports, Shown(memory, loss_sum, outcome.steps, broken, correct))
 
 
 def leave_alone(setting: Setting, shared: Round, links: Links, end: Variables, loss_sum: Array) -> ChainResult:
@@ -200,6 +204,16 @@ def all_finite(variables: Variables) -> Array:
     # The squares are added up much faster than numbers are looked at, and can't be finite where one of these is not.
     surely = jnp.isfinite(squared_norm(leaves))
     return lax.cond(surely, lambda: jnp.array(True), exactly)
+
+
+def _correct(outcome: Outcome) -> Array:
+    """How many of its own rows a client's trained model classifies correctly, `Int32[]`."""
+
+    def add(total: Array, batch: Batch) -> Array:
+        outputs, _ = outcome.ctx.model.apply(outcome.end, batch.images, train=False)
+        return total + (batch.real & (outputs.logits.argmax(-1) == batch.labels)).sum()
+
+    return over_rows(add, jnp.zeros((), jnp.int32), outcome.ctx)
 
 
 def _result(shared: Round, end: Variables, reports: PyTree, shown: Shown) -> ChainResult:

@@ -14,7 +14,7 @@ from fedjax_bal.engine.memory import size_in_bytes
 from fedjax_bal.engine.precision import matmul_precision
 from fedjax_bal.engine.round import broadcast, run_round
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.parts import Memory, Report, Server
+from fedjax_bal.parts import Memory, Present, Report, Server
 from fedjax_bal.types import Array, Evaluation, Federation, Info, Key, Plan, PyTree, Shapes, State, Variables
 
 
@@ -53,7 +53,7 @@ def init_state(setting: Setting, key: Key, federation: Federation, seats: int | 
     variables = setting.model.init(purpose_key(key, "init"))
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
-    memory = {part.slot: jax.tree.map(spread, part.init_memory(variables.params)) for part in setting.playing(Memory)}
+    memory = {part.slot: jax.tree.map(spread, part.init_memory(variables)) for part in setting.playing(Memory)}
     shapes = Shapes(clients, federation.num_classes, feature_size(setting))
     server = {part.slot: part.init_server(variables, shapes) for part in setting.playing(Server)}
     return State(variables, setting.server.transform(0).init(variables.params), memory, server)
@@ -90,7 +90,8 @@ def dispatch(
         live or not evaluated.
     """
 
-    def assess(variables: Variables) -> Evaluation:
+    def assess(state: State, number: Array) -> Evaluation:
+        variables = _presented(setting, jax.random.fold_in(key, number), state.variables, federation)
         return evaluate(setting.model, variables, test, federation.mean, federation.std, setting.layout)
 
     def one(place: Array, carry: tuple[State, Info, Evaluation]) -> tuple[State, Info, Evaluation]:
@@ -98,7 +99,7 @@ def dispatch(
         row = jax.tree.map(lambda leaf: leaf[place], schedule)
         with jax.default_matmul_precision(matmul_precision(setting.precision)):
             state, info = run_round(setting, key, row.number, state, row.plan, row.seats, row.deal, federation)
-        evaluation = lax.cond(row.evaluate, assess, lambda _: nothing[1], state.variables)
+        evaluation = lax.cond(row.evaluate, assess, lambda *_: nothing[1], state, row.number)
         return state, *jax.tree.map(lambda all_, new: all_.at[place].set(new), shown, [info, evaluation])
 
     # Rounds that are not live come last and are left out: a branch around a round would copy the state.
@@ -108,9 +109,16 @@ def dispatch(
     return lax.fori_loop(0, schedule.live.sum(), one, (state, *shown))
 
 
+def _presented(setting: Setting, key: Key, variables: Variables, federation: Federation) -> Variables:
+    """The model as it is shown to the test set."""
+    for part in setting.playing(Present):
+        variables = part.present(purpose_key(key, f"present/{part.slot}"), variables, setting.model, federation)
+    return variables
+
+
 def _nothing(places: tuple[int, ...], classes: int) -> tuple[Info, Evaluation]:
     number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
-    info = Info(number, number, visits, visits > 0, jnp.zeros((), bool))
+    info = Info(number, number, number, visits, visits > 0, jnp.zeros((), bool))
     return info, Evaluation(jnp.zeros((classes, classes), jnp.int32), number)
 
 

@@ -12,7 +12,7 @@ from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.tally import Shares
-from fedjax_bal.parts import Server, Step, Weigh
+from fedjax_bal.parts import Reduce, Refine, Server, Step, Weigh
 from fedjax_bal.types import (
     Aggregate,
     Array,
@@ -54,19 +54,20 @@ def run_round(
     """
     variables = state.variables
     slots, sent = broadcast(setting, key, number, state)
-    cohort = cohort_of(setting, plan, federation)
+    cohort = cohort_of(setting, number, plan, federation)
     shares = _shares(setting, cohort)
     memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
     links = Links(plan.clients, plan.delivered, memory)
     brought = over_chains(setting, Round(key, number, variables, sent, federation), links, shares, deal)
 
-    aggregate = Aggregate(brought.tally.delta, brought.tally.reports, shares.delta, cohort)
-    variables, optimizer = _server_step(setting, number, state, slots, aggregate, brought.tally.stats)
+    aggregate = Aggregate(_reduced(setting, brought, shares.delta), brought.tally.reports, shares.delta, cohort)
+    own = jax.random.fold_in(key, number)
+    variables, optimizer = _server_step(setting, own, number, state, slots, aggregate, brought.tally.stats, federation)
     for part in setting.playing(Server):
-        own = purpose_key(jax.random.fold_in(key, number), f"update/{part.slot}")
-        slots[part.slot] = part.update(own, number, slots[part.slot], aggregate, variables)
+        to_update = purpose_key(own, f"update/{part.slot}")
+        slots[part.slot] = part.update(to_update, number, slots[part.slot], aggregate, variables)
     memory = _keep(state.memory, plan, seats, brought.shown.memory)
-    return State(variables, optimizer, memory, slots), _info(plan, brought, variables)
+    return State(variables, optimizer, memory, slots), _info(cohort, brought, variables)
 
 
 def broadcast(setting: Setting, key: Key, number: Array, state: State) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
@@ -82,18 +83,22 @@ def broadcast(setting: Setting, key: Key, number: Array, state: State) -> tuple[
     return slots, sent
 
 
-def cohort_of(setting: Setting, plan: Plan, federation: Federation) -> Cohort:
+def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federation) -> Cohort:
     """The cohort of a plan, as the server knows it before training."""
     counts = federation.class_counts.at[plan.clients].get(mode="clip") * plan.delivered[..., None]
     sizes = counts.sum(-1)
-    steps = setting.passes * setting.local_epochs * setting.steps_per_epoch(sizes)
+    steps = setting.local_epochs * setting.steps_per_epoch(sizes)
     return Cohort(
-        sizes=sizes.sum(1).astype(jnp.float32),
-        class_counts=counts.sum(1).astype(jnp.float32),
-        steps=steps.sum(1),
+        sizes=sizes.sum(1).astype(float),
+        class_counts=counts.sum(1).astype(float),
+        steps=setting.passes * steps.sum(1),
+        visit_steps=steps,
+        passes=setting.passes,
+        learning_rate=jnp.asarray(setting.local.rate(number), float),
+        momentum=setting.local.momentum,
         delivered=plan.delivered.any(1),
         num_clients=federation.num_clients,
-        total_size=federation.offsets[-1].astype(jnp.float32),
+        total_size=federation.offsets[-1].astype(float),
     )
 
 
@@ -112,8 +117,21 @@ def _weights(parts: list[Weigh], cohort: Cohort) -> Array:
     return weights / jnp.where(total > 0, total, 1.0)
 
 
+def _reduced(setting: Setting, brought: Brought, weights: Array) -> PyTree:
+    """The cohort's update: the weighted mean, or what the one part says that looks at each chain's."""
+    reducers = setting.playing(Reduce)
+    return reducers[0].reduce(brought.deltas, weights) if reducers else brought.tally.delta
+
+
 def _server_step(
-    setting: Setting, number: Array, state: State, slots: dict[str, PyTree], aggregate: Aggregate, stats: PyTree
+    setting: Setting,
+    key: Key,
+    number: Array,
+    state: State,
+    slots: dict[str, PyTree],
+    aggregate: Aggregate,
+    stats: PyTree,
+    federation: Federation,
 ) -> tuple[Variables, PyTree]:
     params = state.variables.params
     delta = aggregate.delta
@@ -122,6 +140,8 @@ def _server_step(
     transform = setting.server.transform(number)
     updates, optimizer = transform.update(jax.tree.map(jnp.negative, delta), state.optimizer, params)
     new = Variables(optax.apply_updates(params, updates), stats)
+    for part in setting.playing(Refine):
+        new = part.refine(purpose_key(key, f"refine/{part.slot}"), new, setting.model, federation)
     # A round in which nothing arrives leaves model and optimizer alone, whatever momentum the server has.
     arrived = aggregate.weights.sum() > 0
     keep = partial(jax.tree.map, lambda a, b: jnp.where(arrived, a, b))
@@ -133,11 +153,12 @@ def _keep(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
     return jax.tree.map(lambda all_, own: all_.at[kept].set(own, mode="drop"), memory, new)
 
 
-def _info(plan: Plan, brought: Brought, variables: Variables) -> Info:
+def _info(cohort: Cohort, brought: Brought, variables: Variables) -> Info:
     steps, loss, spread = brought.shown.steps, brought.shown.loss_sum.sum(), brought.tally.spread
     return Info(
         train_loss=jnp.where(steps.sum() > 0, loss / jnp.maximum(steps.sum(), 1), jnp.nan),
         update_diversity=jnp.array(jnp.nan) if spread is None else spread.diversity,
+        local_accuracy=brought.shown.correct.sum() / cohort.sizes.sum(),
         steps=steps,
         finite=brought.shown.broken == 0,
         model_finite=all_finite(variables),

@@ -30,6 +30,7 @@ class Setting:
         passes: how often a chain goes through its clients.
         max_size: the number of rows of the largest client.
         diversity: whether each round says how far apart its updates lie.
+        local_accuracy: whether each round says how well the trained clients do on their own rows.
         layout: how the clients are laid out on the machine.
         precision: of matrix products, a name of `fedjax_bal.engine.precision`; the model itself has been cast already.
     """
@@ -45,6 +46,7 @@ class Setting:
     passes: int = dataclasses.field(metadata={"static": True})
     max_size: int = dataclasses.field(metadata={"static": True})
     diversity: bool = dataclasses.field(metadata={"static": True})
+    local_accuracy: bool = dataclasses.field(metadata={"static": True})
     layout: Layout = dataclasses.field(metadata={"static": True})
     precision: str = dataclasses.field(default="float32", metadata={"static": True})
 

@@ -264,15 +264,16 @@ class Simulation:
                         **classification_metrics(confusion),
                         "test_loss": _number(evaluation.loss[offset]),
                         "train_loss": _number(info.train_loss[offset]),
-                        **self._diversity(info, offset),
+                        **self._asked(info, offset),
                         **{name: int(value) for name, value in counts._asdict().items()},
                     }
                 )
                 counts = Counts()
         return records, counts, confusion
 
-    def _diversity(self, info: Info, offset: int) -> dict[str, float | None]:
-        return {"update_diversity": _number(info.update_diversity[offset])} if self.setting.diversity else {}
+    def _asked(self, info: Info, offset: int) -> dict[str, float | None]:
+        asked = {"update_diversity": self.setting.diversity, "local_accuracy": self.setting.local_accuracy}
+        return {name: _number(getattr(info, name)[offset]) for name, wanted in asked.items() if wanted}
 
     def _count(self, counts: Counts, plan: Plan) -> Counts:
         selected = int((plan.clients < self.federation.num_clients).sum())

@@ -44,7 +44,7 @@ def widen(spread: Spread, counted: Array, delta: PyTree) -> Spread:
     Returns:
         The new spread.
     """
-    share, around = counted.astype(jnp.float32), spread.mean
+    share, around = counted.astype(float), spread.mean
     if len(share) > 1:
         # Distances are taken from the mean so far or, at first, from any of the chains: never from far away.
         around = jax.tree.map(lambda mean, leaf: jnp.where(spread.count > 0, mean, leaf[0]), around, delta)

@@ -75,4 +75,5 @@ def over_devices(tally: Tally, axis: str) -> Tally:
         The same on all of them.
     """
     spread = None if tally.spread is None else spread_over_devices(tally.spread, axis)
-    return Tally(*lax.psum(tally[:3], axis), spread)
+    delta, stats, reports = lax.psum((tally.delta, tally.stats, tally.reports), axis)
+    return Tally(delta, stats, reports, spread)

@@ -10,7 +10,7 @@ from jax import lax
 from fedjax_bal.engine.drawing import shuffled, weighted
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.parts import Draw, Gradient, Logits, Loss, Prepare
+from fedjax_bal.parts import Draw, Gradient, Logits, Loss, Prepare, Trainable, Update
 from fedjax_bal.rows import gather
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
@@ -135,4 +135,8 @@ def _learn(setting: Setting, key: Key, ctx: Context, batch: Batch, carry: Traini
         grads = part.gradient(grads, params, ctx)
     transform = setting.local.transform(ctx.round)
     updates, optimizer = transform.update(grads, carry.optimizer, params)
+    for part in setting.playing(Update):
+        updates = part.updates(updates, params, ctx)
+    for part in setting.playing(Trainable):
+        updates = jax.tree.map(lambda on, leaf: leaf if on else jnp.zeros_like(leaf), part.trainable(params), updates)
     return Training(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss)

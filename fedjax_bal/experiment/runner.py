@@ -1,24 +1,20 @@
 """Runs a comparison: every method with every seed, saved as it goes, resumed where it stopped."""
 
-import contextlib
 import hashlib
 import math
-import os
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from fedjax_bal._version import __version__
 from fedjax_bal.checks import is_number
 from fedjax_bal.config import Config, digest
 from fedjax_bal.engine import checkpoint
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.simulation import Simulation, Snapshot
+from fedjax_bal.experiment.environment import device_name, versions
 from fedjax_bal.experiment.folder import FolderError, RunFolder
 from fedjax_bal.experiment.setup import Comparison, set_up
 from fedjax_bal.metrics import summarise
@@ -316,35 +312,3 @@ def _number(value: Any) -> Any:
 
 def _rate(count: int, seconds: float) -> float | None:
     return round(count / seconds, 3) if seconds > 0 else None
-
-
-def device_name() -> str:
-    """What this runs on, in words."""
-    device = jax.devices()[0]
-    if device.platform != "cpu":
-        return f"{jax.device_count()} x {device.device_kind}"
-    return f"{_processor()}, {os.cpu_count()} cores"
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def versions() -> dict[str, str]:
-    """The versions of this package and of those that its results may depend on."""
-    import flax
-    import jaxlib
-    import optax
-
-    return {
-        "fedjax_bal": __version__,
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.version.__version__,
-        "flax": flax.__version__,
-        "optax": optax.__version__,
-        "numpy": np.__version__,
-    }

@@ -3,17 +3,20 @@
 import dataclasses
 import hashlib
 import json
-from typing import Any
+import zlib
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.config import Config, MethodConfig
+from fedjax_bal.config.schema import Auxiliary
 from fedjax_bal.engine.evaluation import TestSet, chunked, padded
 from fedjax_bal.engine.layout import Layout, device_count
 from fedjax_bal.engine.placement import divide, replicate
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.optimizers import Optimizer, optimizer
+from fedjax_bal.parts.fine_tuning import ROWS
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SELECTORS
 from fedjax_bal.simulation import build
 from fedjax_bal.types import Dataset, Federation, Model
@@ -32,7 +35,7 @@ class Comparison:
         methods: each method's own configuration.
         simulations: each method's simulation.
         dataset: the first method's data set.
-        fingerprints: for each method the SHA-256 of its images, labels and partition, `UInt8[32]`.
+        fingerprints: for each method the SHA-256 of its images, labels, partition and auxiliary rows, `UInt8[32]`.
     """
 
     config: Config
@@ -70,23 +73,27 @@ class _Workshop:
 
     def federation(self, config: MethodConfig) -> Federation:
         devices = self.layout(config).devices
-        return self.once(f"federation on {devices}", lambda: self._federate(config), config.dataset, config.partition)
+        sections = (config.dataset, config.partition, config.auxiliary)
+        return self.once(f"federation on {devices}", lambda: self._federate(config), *sections)
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
-        return self.once("fingerprint", lambda: self._digest(config), config.dataset, config.partition)
+        sections = (config.dataset, config.partition, config.auxiliary)
+        return self.once("fingerprint", lambda: self._digest(config), *sections)
 
     def model(self, config: MethodConfig) -> Model:
         return self.once("model", lambda: self._build_model(config), config.model, config.dataset)
 
     def _federate(self, config: MethodConfig) -> Federation:
         dataset, wanted = self.dataset(config), config.partition
-        rng = np.random.default_rng(wanted.seed)
+        with _explained("auxiliary"):
+            pool = _pool(dataset, config.auxiliary, wanted.seed)
         split = data.partition.SCHEMES[wanted.scheme]
         with _explained("partition"):
-            rows = split(rng, dataset.train_labels, wanted.clients, **wanted.parameters)
-        info = data.DATASETS[config.dataset.name]
+            own = split(np.random.default_rng(wanted.seed), pool.labels[pool.rest], wanted.clients, **wanted.parameters)
+        rows = [pool.rest[numbers] for numbers in own]
+        info, classes = data.DATASETS[config.dataset.name], len(dataset.class_names)
         federation = data.federate(
-            dataset.train_images, dataset.train_labels, rows, len(dataset.class_names), mean=info.mean, std=info.std
+            pool.images, pool.labels, rows, classes, pool.auxiliary, mean=info.mean, std=info.std
         )
         # Images go to the devices once, whatever the number of methods that train on them.
         images, labels = replicate((federation.images, federation.labels), self.layout(config))
@@ -95,7 +102,7 @@ class _Workshop:
     def _digest(self, config: MethodConfig) -> np.ndarray:
         dataset, federation = self.dataset(config), self.federation(config)
         digest = hashlib.sha256()
-        for array in (*dataset[:4], federation.rows, federation.offsets):
+        for array in (*dataset[:4], federation.rows, federation.offsets, *federation.auxiliary.values()):
             digest.update(np.ascontiguousarray(array).data)
         return np.frombuffer(digest.digest(), np.uint8)
 
@@ -108,6 +115,43 @@ class _Workshop:
                 dataset.train_images.shape[1:],
                 convolution=config.model.convolution,
             )
+
+
+class _Pool(NamedTuple):
+    """The images of a federation; `rest` are the row numbers that clients may get, `auxiliary` those of the server."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    rest: np.ndarray
+    auxiliary: dict[str, np.ndarray]
+
+
+def _pool(dataset: Dataset, wanted: Auxiliary, seed: int) -> _Pool:
+    images, labels = dataset.train_images, dataset.train_labels
+    everything = np.arange(len(labels))
+    if not wanted.per_class:
+        return _Pool(images, labels, everything, {})
+    if wanted.source == "train":
+        # A generator of its own, so that the partition is drawn from the same numbers with and without.
+        rng = np.random.default_rng([seed, zlib.crc32(b"auxiliary")])
+        taken, rest = data.carve(rng, labels, wanted.per_class)
+        return _Pool(images, labels, rest, {ROWS: taken})
+    taken = _first_of_each_class(dataset.test_labels, len(dataset.class_names), wanted.per_class)
+    images, labels = np.concatenate([images, dataset.test_images[taken]]), [labels, dataset.test_labels[taken]]
+    return _Pool(images, np.concatenate(labels), everything, {ROWS: len(everything) + np.arange(len(taken))})
+
+
+def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
+    """Row numbers, class after class; `[classes * per_class]`."""
+    own = [np.flatnonzero(labels == label)[:per_class] for label in range(classes)]
+    sizes = [len(rows) for rows in own]
+    if min(sizes) < per_class:
+        scarce = sizes.index(min(sizes))
+        raise ValueError(
+            f"per_class: received {per_class}, but the test set has only {sizes[scarce]} images of class {scarce}; "
+            "take at most as many"
+        )
+    return np.concatenate(own)
 
 
 class _explained:  # noqa: N801 - reads as a verb
@@ -166,6 +210,7 @@ def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simula
             delivery=DELIVERY[config.delivery.name](**config.delivery.parameters),
             evaluate_every=config.evaluation.every,
             update_diversity=config.evaluation.update_diversity,
+            local_accuracy=config.evaluation.local_accuracy,
             rounds_per_dispatch=execution.rounds_per_dispatch,
             strategy=execution.strategy,
             devices=workshop.layout(config).devices,

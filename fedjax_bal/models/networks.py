@@ -209,7 +209,7 @@ class AstraeaCnn(nn.Module):
 
     Attributes:
         convolve: the convolution.
-        dropout: share of values set to 0 in training between the second and the third convolution.
+        dropout: one number, the share of values set to 0 in training between the second and the third convolution.
 
     References:
         Duan et al., "Astraea: Self-balancing Federated Learning for Improving Classification Accuracy of Mobile Deep
@@ -217,7 +217,7 @@ class AstraeaCnn(nn.Module):
     """
 
     convolve: Convolution
-    dropout: float = 0.5
+    dropout: tuple[float, ...] = (0.5,)
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
@@ -225,6 +225,6 @@ class AstraeaCnn(nn.Module):
         del real
         maps = nn.relu(Conv(12, 5, 0, self.convolve, 2, name="conv_0")(images))
         maps = nn.relu(Conv(18, 3, 0, self.convolve, 2, name="conv_1")(maps))
-        maps = nn.Dropout(self.dropout, deterministic=not train, name="dropout")(maps)
+        maps = nn.Dropout(self.dropout[0], deterministic=not train, name="dropout")(maps)
         maps = nn.relu(Conv(24, 2, 0, self.convolve, name="conv_2")(maps))
         return nn.relu(Linear(150, name="dense")(flatten(maps)))

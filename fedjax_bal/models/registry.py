@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from fedjax_bal.checks import is_number
 from fedjax_bal.models import convolution as convolutions
-from fedjax_bal.models import networks
+from fedjax_bal.models import initialization, networks
+from fedjax_bal.models.cifar_networks import FlcirCnn, KerasCifar10, Vgg9
 from fedjax_bal.models.layers import Convolution, Linear
 from fedjax_bal.models.networks import Network
 from fedjax_bal.models.resnet import ResNet20
@@ -19,13 +20,23 @@ from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
 class _Entry(NamedTuple):
-    """What the registry knows of a network: `body(convolve, **options)`, its smallest image side, its classifier."""
+    """What the registry knows of a network.
+
+    Attributes:
+        description: one line.
+        body: `body(convolve, **options)`.
+        smallest: the side of the smallest image that it takes, in pixels.
+        options: names of its options.
+        head_bias: whether its classifier has a bias.
+        start: what its weights start as.
+    """
 
     description: str
     body: Callable[..., nn.Module]
     smallest: int
     options: tuple[str, ...] = ()
     head_bias: bool = True
+    start: initialization.Start = initialization.as_drawn
 
 
 def _mlp(convolve: Convolution, hidden: tuple[int, ...] = (64,)) -> nn.Module:
@@ -35,10 +46,20 @@ def _mlp(convolve: Convolution, hidden: tuple[int, ...] = (64,)) -> nn.Module:
     return networks.Mlp(tuple(hidden))
 
 
-def _astraea_cnn(convolve: Convolution, dropout: float = 0.5) -> nn.Module:
-    if not is_number(dropout) or not 0 <= dropout < 1:
-        raise ValueError(f"models.build('astraea_cnn'): dropout={dropout!r} must be a number in [0, 1).")
-    return networks.AstraeaCnn(convolve, float(dropout))
+def _dropping(
+    name: str, network: type[networks.AstraeaCnn] | type[Vgg9] | type[KerasCifar10]
+) -> Callable[..., nn.Module]:
+    """What builds a network that has dropout, with the option `dropout`: one share for all of it, or one for each."""
+    shares = network.dropout
+
+    def body(convolve: Convolution, dropout: Any = shares) -> nn.Module:
+        given = tuple(dropout) if isinstance(dropout, list | tuple) else (dropout,) * len(shares)
+        if len(given) != len(shares) or not all(is_number(share) and 0 <= share < 1 for share in given):
+            several = f", or {len(shares)} of them" if len(shares) > 1 else ""
+            raise ValueError(f"models.build({name!r}): dropout={dropout!r} must be a number in [0, 1){several}.")
+        return network(convolve, tuple(float(share) for share in given))
+
+    return body
 
 
 _ENTRIES = {
@@ -53,9 +74,30 @@ _ENTRIES = {
     "fedavg_cnn": _Entry("McMahan's MNIST net: conv 32, conv 64, dense 512", networks.FedavgCnn, 4),
     "astraea_cnn": _Entry(
         "Astraea's character net: conv 12, conv 18, conv 24, dense 150; dropout=0.5 sets the share dropped",
-        _astraea_cnn,
+        _dropping("astraea_cnn", networks.AstraeaCnn),
         13,
         ("dropout",),
+    ),
+    "vgg9": _Entry(
+        "IWDS's CIFAR-10 net: six convs of 32 to 256, dense 512, dense 512; dropout=(0.05, 0.1, 0.1) sets the shares "
+        "dropped: whole channels, values, features",
+        _dropping("vgg9", Vgg9),
+        8,
+        ("dropout",),
+    ),
+    "flcir_cnn": _Entry(
+        "FL-CIR's CIFAR-10 net: conv 32, conv 64, conv 64, dense 64",
+        FlcirCnn,
+        18,
+        start=initialization.he_fan_out,
+    ),
+    "keras_cifar10": _Entry(
+        "Keras's CIFAR-10 net, Astraea's for CINIC-10: two convs of 32, two of 64, dense 512; "
+        "dropout=(0.25, 0.25, 0.5) sets the shares dropped",
+        _dropping("keras_cifar10", KerasCifar10),
+        10,
+        ("dropout",),
+        start=initialization.glorot,
     ),
     "conv2_pfl": _Entry("pfl-research's CIFAR-10 net: conv 32, conv 64, dense 128", networks.Conv2Pfl, 4),
     "conv2_lenet": _Entry("LeNet-like: conv 16, conv 32, dense 128", networks.Conv2Lenet, 4),
@@ -102,7 +144,7 @@ def build(
     _check(name, entry, num_classes, input_shape, options)
     body = entry.body(convolutions.of_name(convolution), **options)
     network = Network(body, Linear(num_classes, entry.head_bias))
-    return Model(*_pure_functions(network, input_shape), name, num_classes, input_shape)
+    return Model(*_pure_functions(network, input_shape, entry.start), name, num_classes, input_shape)
 
 
 def num_params(model: Model) -> int:
@@ -122,13 +164,15 @@ def num_params(model: Model) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
-def _pure_functions(network: Network, input_shape: tuple[int, int, int]) -> tuple[Callable, Callable, Callable]:
+def _pure_functions(
+    network: Network, input_shape: tuple[int, int, int], start: initialization.Start
+) -> tuple[Callable, Callable, Callable]:
     """A network's `init`, `apply` and `head`."""
-    drops = getattr(network.body, "dropout", 0) > 0
+    drops = any(getattr(network.body, "dropout", ()))
 
     def init(key: Key) -> Variables:
         collections = network.init(key, jnp.zeros((1, *input_shape)), None, train=False)
-        return Variables(collections["params"], collections.get("stats", {}))
+        return Variables(start(key, collections["params"]), collections.get("stats", {}))
 
     def apply(
         variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None

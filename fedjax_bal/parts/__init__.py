@@ -1,27 +1,71 @@
 """The composable units that clients and server play."""
 
-from fedjax_bal.parts.control_variates import ControlVariates
+from fedjax_bal.parts.calibration import LogitCalibration
+from fedjax_bal.parts.contrast import ModelContrast
+from fedjax_bal.parts.control_variates import ControlVariates, LateControlVariates
+from fedjax_bal.parts.dynamic import DynamicRegularisation
+from fedjax_bal.parts.fine_tuning import RefinedHead, ShownHead
+from fedjax_bal.parts.frozen import FrozenHead
+from fedjax_bal.parts.normalised import NormalisedAveraging
 from fedjax_bal.parts.part import Part, part, static
 from fedjax_bal.parts.prior import PriorCalibration
 from fedjax_bal.parts.proximal import Proximal
-from fedjax_bal.parts.roles import Draw, Gradient, Logits, Loss, Memory, Prepare, Report, Server, Step, Weigh
+from fedjax_bal.parts.resampling import DecayedResampling
+from fedjax_bal.parts.restricted import RestrictedSoftmax
+from fedjax_bal.parts.robust import Median, TrimmedMean
+from fedjax_bal.parts.roles import (
+    Draw,
+    Extend,
+    Gradient,
+    Logits,
+    Loss,
+    Memory,
+    Prepare,
+    Present,
+    Reduce,
+    Refine,
+    Report,
+    Server,
+    Step,
+    Trainable,
+    Update,
+    Weigh,
+)
 from fedjax_bal.parts.transfer import FeatureTransfer
 
 __all__ = [
     "ControlVariates",
+    "DecayedResampling",
     "Draw",
+    "DynamicRegularisation",
+    "Extend",
     "FeatureTransfer",
+    "FrozenHead",
     "Gradient",
+    "LateControlVariates",
+    "LogitCalibration",
     "Logits",
     "Loss",
+    "Median",
     "Memory",
+    "ModelContrast",
+    "NormalisedAveraging",
     "Part",
     "Prepare",
+    "Present",
     "PriorCalibration",
     "Proximal",
+    "Reduce",
+    "Refine",
+    "RefinedHead",
     "Report",
+    "RestrictedSoftmax",
     "Server",
+    "ShownHead",
     "Step",
+    "Trainable",
+    "TrimmedMean",
+    "Update",
     "Weigh",
     "part",
     "static",

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, dataclass_transform
 import jax
 
 from fedjax_bal.optimizers import Optimizer
+from fedjax_bal.types import Federation
 
 T = TypeVar("T")
 
@@ -44,14 +45,27 @@ class Part:
         """The name under which the engine keeps what belongs to this part."""
         return type(self).__name__
 
-    def check(self, local: Optimizer) -> None:
+    def check(self, local: Optimizer, parts: "tuple[Part, ...]") -> None:
         """Refuses a setting in which this part would not mean what it says.
 
         Runs once, on the host, before anything is compiled.
 
         Args:
             local: the clients' optimizer.
+            parts: all parts of the recipe, this one included.
 
         Raises:
             ValueError: where the setting doesn't fit; the message says what to change.
+        """
+
+    def check_federation(self, federation: Federation) -> None:
+        """Refuses a federation that lacks what this part needs.
+
+        Runs once, on the host, before anything is compiled.
+
+        Args:
+            federation: the federation.
+
+        Raises:
+            ValueError: where something is missing; the message says what to add.
         """

@@ -15,7 +15,7 @@ class PriorCalibration(Logits):
             cross-entropy.
 
     References:
-        ReBaFL (Xu et al., 2022), eq. 9 and 10; balanced softmax (Ren et al., 2020), eq. 4.
+        ReBaFL (Xu et al., 2023), eq. 9 and 10; balanced softmax (Ren et al., 2020), eq. 4.
     """
 
     epsilon: float = 0.0

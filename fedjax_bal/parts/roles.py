@@ -13,7 +13,9 @@ from fedjax_bal.types import (
     Batch,
     Cohort,
     Context,
+    Federation,
     Key,
+    Model,
     Outcome,
     Outputs,
     PyTree,
@@ -54,6 +56,22 @@ class Gradient(Part, abc.ABC):
         """Gradients to gradients, like params."""
 
 
+class Update(Part, abc.ABC):
+    """Changes what the local optimizer is about to add to the parameters; several compose in order."""
+
+    @abc.abstractmethod
+    def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """Updates to updates, like params; neither momentum nor weight decay sees the change."""
+
+
+class Trainable(Part, abc.ABC):
+    """Says which parameters clients train; where several speak, all must agree."""
+
+    @abc.abstractmethod
+    def trainable(self, params: PyTree) -> PyTree:
+        """Like params, a Python bool for each leaf; what is False keeps its value, weight decay or not."""
+
+
 class Prepare(Part, abc.ABC):
     """Computes something once a visit, before training; each part finds its own in `ctx.prepared`."""
 
@@ -66,7 +84,7 @@ class Memory(Part, abc.ABC):
     """Keeps something for each client from visit to visit; each part finds its own in `ctx.memory`."""
 
     @abc.abstractmethod
-    def init_memory(self, params: PyTree) -> PyTree:
+    def init_memory(self, variables: Variables) -> PyTree:
         """What a client remembers that was never visited."""
 
     @abc.abstractmethod
@@ -96,12 +114,44 @@ class Weigh(Part, abc.ABC):
         """`Float[G]` to `Float[G]`; begins with the number of samples, 0 for a chain that doesn't deliver."""
 
 
+class Reduce(Part, abc.ABC):
+    """Makes one update of all chains' updates, instead of their weighted mean; there is only one such part."""
+
+    @abc.abstractmethod
+    def reduce(self, deltas: PyTree, weights: Array) -> PyTree:
+        """From leaves `[G, ...]` and weights `Float[G]`, 0 for a chain that doesn't count, to leaves like params."""
+
+
 class Step(Part, abc.ABC):
     """Changes the aggregated update before the server optimizer; several compose in order."""
 
     @abc.abstractmethod
     def step(self, delta: PyTree, cohort: Cohort, aggregate: Aggregate, state: Any, params: PyTree) -> PyTree:
         """The update, like params; `state` is the part's own server state, None where it has none."""
+
+
+class Refine(Part, abc.ABC):
+    """Trains the global model on after the server optimizer; several compose in order."""
+
+    @abc.abstractmethod
+    def refine(self, key: Key, variables: Variables, model: Model, federation: Federation) -> Variables:
+        """The model that goes on to the next round."""
+
+
+class Present(Part, abc.ABC):
+    """Changes the global model for its evaluation only; several compose in order."""
+
+    @abc.abstractmethod
+    def present(self, key: Key, variables: Variables, model: Model, federation: Federation) -> Variables:
+        """The model that the test set sees; the next round goes on without the change."""
+
+
+class Extend(Part, abc.ABC):
+    """Adds something to the network; several compose in order, once, before anything is compiled."""
+
+    @abc.abstractmethod
+    def extend(self, model: Model) -> Model:
+        """The model that is trained; what both have in common should start alike."""
 
 
 class Server(Part, abc.ABC):

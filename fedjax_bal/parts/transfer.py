@@ -95,7 +95,7 @@ class FeatureTransfer(Prepare, Loss, Report, Server):
         min_classes: clients with fewer classes send no prototypes.
 
     References:
-        ReBaFL (Xu et al., 2022), eq. 15 to 21 and 23, Algorithm 1. Frequencies per mini-batch and the single-class rule
+        ReBaFL (Xu et al., 2023), eq. 15 to 21 and 23, Algorithm 1. Frequencies per mini-batch and the single-class rule
         follow the authors' code; the local override follows the paper (their code computes but does not use it).
     """
 
@@ -122,7 +122,7 @@ class FeatureTransfer(Prepare, Loss, Report, Server):
         features, labels = transfer_features(
             jax.lax.stop_gradient(outputs.features), batch.labels, known.means, known.present, self.scale
         )
-        real = batch.real.astype(jnp.float32)
+        real = batch.real.astype(float)
         classes = known.means.shape[0]
         frequencies = (jax.nn.one_hot(labels, classes) * real[:, None]).sum(0)
         prior = smoothed_prior(frequencies, self.epsilon)

@@ -75,7 +75,7 @@ def bernoulli(p: float) -> Presence:
         Presence(probabilities=(0.5,), period=1)
 
     References:
-        ReBaFL (Xu et al., 2022), section 5.1.
+        ReBaFL (Xu et al., 2023), section 5.1.
     """
     return Presence((_probability("p", p),))
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .dirichlet import dirichlet
 from .even import iid, shards
+from .long_tail import long_tail
 from .pathological import pathological
 
 SCHEMES: dict[str, Callable[..., list[np.ndarray]]] = {
@@ -18,7 +19,8 @@ SCHEMES: dict[str, Callable[..., list[np.ndarray]]] = {
     "pathological": pathological,
     "dirichlet": dirichlet,
     "shards": shards,
+    "long_tail": long_tail,
 }
 """Name of each scheme -> the function that draws it."""
 
-__all__ = ["SCHEMES", "dirichlet", "iid", "pathological", "shards"]
+__all__ = ["SCHEMES", "dirichlet", "iid", "long_tail", "pathological", "shards"]

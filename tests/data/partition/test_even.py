@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from fedjax_bal.data import partition
 
 LABELS = st.lists(st.sampled_from([-3, 0, 2, 7]), min_size=1, max_size=60).map(np.array)
+ARGUMENTS = {"iid": (), "shards": (), "pathological": (1,), "dirichlet": (1.0,), "long_tail": (0.9,)}
 
 
 def rng(seed=0):
@@ -54,14 +55,14 @@ def test_shards_are_runs_of_the_sorted_labels():
 
 @pytest.mark.parametrize("clients", [0, -1, 1.5, "3", None, True])
 def test_number_of_clients(clients):
-    for scheme, extra in (("iid", ()), ("shards", ()), ("pathological", (1,)), ("dirichlet", (1.0,))):
+    for scheme, extra in ARGUMENTS.items():
         with pytest.raises(ValueError, match=r"num_clients=.*whole number of at least 1"):
             partition.SCHEMES[scheme](rng(), np.zeros(9, int), clients, *extra)
 
 
 @pytest.mark.parametrize("labels", [[], [[1]], [0.5], ["a"], [True, False], 3])
 def test_labels(labels):
-    for scheme, extra in (("iid", ()), ("shards", ()), ("pathological", (1,)), ("dirichlet", (1.0,))):
+    for scheme, extra in ARGUMENTS.items():
         with pytest.raises(ValueError, match="labels has shape"):
             partition.SCHEMES[scheme](rng(), np.array(labels), 1, *extra)
 
@@ -74,5 +75,5 @@ def test_shards_per_client():
 
 
 def test_schemes():
-    assert set(partition.SCHEMES) == {"iid", "pathological", "dirichlet", "shards"}
+    assert set(partition.SCHEMES) == set(ARGUMENTS)
     assert all(partition.SCHEMES[name] is getattr(partition, name) for name in partition.SCHEMES)

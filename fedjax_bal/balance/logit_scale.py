@@ -1,0 +1,77 @@
+"""Logits shifted or scaled by how many samples of each class a client holds."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+# A class without samples counts as this many, which makes its offset 100 tau: excluded for all purposes, yet finite.
+_FEWEST = 1e-8
+
+
+@jax.jit
+def logit_calibration(class_counts: Num[Array, "*batch C"], tau: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
+    r"""What to subtract from the training logits, so that rare classes must win by a wider margin.
+
+    $\tau n_c^{-1/4}$, with $n_c$ at least $10^{-8}$. It depends on the counts themselves, not on their shares.
+
+    Args:
+        class_counts: `[..., C]`.
+        tau: factor on the margin, 0 or more; 0 is plain cross-entropy.
+
+    Returns:
+        Offsets `[..., C]`; 100 tau for a class without samples. A constant: no gradient passes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [round(float(offset), 4) for offset in logit_calibration(jnp.array([16, 1, 0]), 1.0)]
+        [0.5, 1.0, 100.0]
+
+    References:
+        FedLC (Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibration", ICML 2022), the
+        fine-grained calibrated cross-entropy. It leaves absent classes open; ReBaFL's code adds 1e-9 to all counts,
+        which gives them 178 tau.
+    """
+    counts = jnp.maximum(jnp.asarray(class_counts, float), _FEWEST)
+    return jax.lax.stop_gradient(jnp.asarray(tau, float) * counts**-0.25)
+
+
+@partial(jax.jit, static_argnames="mode")
+def restricted_scale(
+    class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float, mode: str = "hard"
+) -> Float[Array, "*batch C"]:
+    r"""Factor on the training logits that holds the classes a client lacks back from being pushed away.
+
+    `"hard"`: 1 for a class that is there, $\alpha$ for one that is not. `"soft"`: $\alpha + (1 - \alpha) n_c / \max n$.
+
+    Args:
+        class_counts: `[..., C]`.
+        alpha: factor of an absent class, in [0, 1]; 1 is the plain softmax.
+        mode: `"hard"` or `"soft"`.
+
+    Returns:
+        `[..., C]`; alpha throughout for an empty client. A constant: no gradient passes.
+
+    Raises:
+        ValueError: another mode.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> restricted_scale(jnp.array([4, 1, 0]), 0.5).tolist()
+        [1.0, 1.0, 0.5]
+        >>> restricted_scale(jnp.array([4, 1, 0]), 0.5, "soft").tolist()
+        [1.0, 0.625, 0.5]
+
+    References:
+        FedRS (Li and Zhan, "FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data", KDD
+        2021); the soft form is that of the authors' code. There each local step applies it to its own last result, so
+        that the factors run to 1 within a few steps; here they stay as they are.
+    """
+    if mode not in ("hard", "soft"):
+        raise ValueError(f"mode: received {mode!r}, must be 'hard' or 'soft'")
+    counts, alpha = jnp.asarray(class_counts, float), jnp.asarray(alpha, float)
+    most = counts.max(-1, keepdims=True)
+    degree = counts / jnp.where(most > 0, most, 1.0) if mode == "soft" else (counts > 0).astype(counts.dtype)
+    # Written so that a degree of 1 gives 1 and one of 0 gives alpha, to the last bit.
+    return jax.lax.stop_gradient(degree + alpha * (1.0 - degree))

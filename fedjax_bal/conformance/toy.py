@@ -1,0 +1,88 @@
+"""A federation and a network so small that every check takes seconds, and that have all that a part may ask for."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal.data import federate
+from fedjax_bal.types import Array, Federation, Key, Model, Outputs, PyTree, Variables
+
+CLASSES, WIDTH, FEATURES = 3, 4, 4
+SIZES = (7, 1, 10, 0, 5, 12, 3, 9)
+"""Rows of each client: one has a single row, one has none."""
+
+_SPARE = 9  # rows of the auxiliary set
+_MOMENTUM = 0.9
+
+
+@cache
+def federation() -> Federation:
+    """Eight clients with skewed labels, some of a single class, and an auxiliary set `fine_tuning`.
+
+    Example:
+        >>> federation().class_counts.tolist()[:3]
+        [[7, 0, 0], [1, 0, 0], [8, 2, 0]]
+    """
+    rng = np.random.default_rng(0)
+    owned = np.repeat(np.arange(CLASSES), sum(SIZES) // CLASSES + 1)[: sum(SIZES)]
+    labels = np.concatenate([owned, np.arange(_SPARE) % CLASSES])
+    images = rng.normal(size=(len(labels), WIDTH)) + 1.5 * np.eye(CLASSES, WIDTH)[labels]
+    spans = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    spare = {"fine_tuning": np.arange(sum(SIZES), len(labels))}
+    return federate(images.astype(np.float32).reshape(-1, 1, WIDTH, 1), labels, spans, CLASSES, spare)
+
+
+def test_set() -> tuple[np.ndarray, np.ndarray]:
+    """The first twelve rows of the auxiliary set and of the clients, `[12, 1, 4, 1]` and `[12]`."""
+    data = federation()
+    rows = np.concatenate([data.auxiliary["fine_tuning"], np.arange(0, sum(SIZES), 16)])[:12]
+    return data.images[rows], data.labels[rows]
+
+
+@cache
+def network() -> Model:
+    """Two dense layers, the first one centred by its batch as batch normalisation does, with a running mean.
+
+    It does not divide by the deviation, which would enlarge rounding differences in batches of one row.
+
+    Example:
+        >>> model = network()
+        >>> outputs, _ = model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 1, 4, 1)), train=False)
+        >>> outputs.logits.shape, outputs.features.shape, outputs.taps[0].shape
+        ((2, 3), (2, 4), (2, 1, 2, 2))
+    """
+    return Model(_init, _apply, _head, "toy", CLASSES, (1, WIDTH, 1))
+
+
+def _init(key: Key) -> Variables:
+    body, head = jax.random.split(key)
+    params = {
+        "body": {"kernel": 0.5 * jax.random.normal(body, (WIDTH, FEATURES))},
+        "head": {"dense": {"kernel": 0.5 * jax.random.normal(head, (FEATURES, CLASSES)), "bias": jnp.zeros(CLASSES)}},
+    }
+    return Variables(params, {"mean": jnp.zeros(FEATURES)})
+
+
+def _apply(
+    variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None
+) -> tuple[Outputs, Variables]:
+    del key
+    hidden = images.reshape(len(images), -1) @ variables.params["body"]["kernel"]
+    share = jnp.ones(len(images)) if real is None else real.astype(hidden.dtype)
+    share = (share / jnp.maximum(share.sum(), 1.0))[:, None]
+    mean = (share * hidden).sum(0)
+    variance = (share * (hidden - mean) ** 2).sum(0)
+    running = variables.stats["mean"]
+    features = jnp.tanh(hidden - (mean if train else running))
+    taps = features.reshape(len(images), 1, 2, FEATURES // 2)
+    outputs = Outputs(_head(variables.params, features), features, (taps,), ((mean, variance),))
+    if not train:
+        return outputs, variables
+    return outputs, variables._replace(stats={"mean": _MOMENTUM * running + (1 - _MOMENTUM) * mean})
+
+
+def _head(params: PyTree, features: Array) -> Array:
+    dense = params["head"]["dense"]
+    return features @ dense["kernel"] + dense["bias"]

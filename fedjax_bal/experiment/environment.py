@@ -1,0 +1,43 @@
+"""What a run ran on: the device and the versions, for its summary."""
+
+import contextlib
+import os
+import platform
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedjax_bal._version import __version__
+
+
+def device_name() -> str:
+    """What this runs on, in words."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return f"{jax.device_count()} x {device.device_kind}"
+    return f"{_processor()}, {os.cpu_count()} cores"
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """The versions of this package and of those that its results may depend on."""
+    import flax
+    import jaxlib
+    import optax
+
+    return {
+        "fedjax_bal": __version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "flax": flax.__version__,
+        "optax": optax.__version__,
+        "numpy": np.__version__,
+    }

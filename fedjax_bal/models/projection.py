@@ -1,0 +1,157 @@
+"""A projection of a network's features, for losses that compare representations."""
+
+import functools
+import zlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.checks import one_of, whole_number
+from fedjax_bal.models.product import dense_product
+from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
+
+FORMS = ("head", "side", "none")
+"""Where a projection sits: below the classifier, beside it, or nowhere."""
+
+_PURPOSE = zlib.crc32(b"projection")
+_PRODUCT = (((1,), (0,)), ((), ()))
+
+
+def with_projection(model: Model, form: str, width: int) -> Model:
+    """The same network with two more dense layers on its features.
+
+    The layers map F features to F, ReLU, and on to `width`; their parameters are `params["projection"]`, and what they
+    yield is `Outputs.projection`. All weights that the two networks share start alike.
+
+    Args:
+        model: a network with its parameters in a dict; for "head" the classifier's are `params["head"]`, one dense
+            layer.
+        form: "head" puts the classifier on top of the projection, which `Outputs.features` then is, and starts it anew
+            as it changes its shape; "side" leaves the classifier on the features; "none" adds nothing and calls the
+            features themselves the projection.
+        width: of the projection, at least 1; without effect for "none".
+
+    Returns:
+        The network.
+
+    Raises:
+        ValueError: another form, no width, or a network that this can't be added to.
+
+    Example:
+        >>> from fedjax_bal.models import build
+        >>> model = with_projection(build("mlp", 10, (28, 28, 1)), "head", 32)
+        >>> variables = model.init(jax.random.key(0))
+        >>> outputs, _ = model.apply(variables, jnp.zeros((2, 28, 28, 1)), train=False)
+        >>> outputs.projection.shape, outputs.logits.shape
+        ((2, 32), (2, 10))
+
+    References:
+        MOON (Li et al., 2021), section 4.1, for "head"; for "side" the comparison in ReBaFL (Xu et al., 2023), whose
+        code has a side branch of other sizes for each of its networks.
+    """
+    one_of("projection", form, FORMS)
+    whole_number("width", width)
+    if form == "none":
+        return model._replace(apply=functools.partial(_apply_bare, model))
+    start = jax.eval_shape(model.init, jax.random.key(0)).params
+    _check(model, start, form)
+    features = _num_features(model)
+    on_top = form == "head"
+    init = functools.partial(_init, model, features, width, on_top)
+    apply = functools.partial(_apply, model, start["head"] if on_top else None)
+    return model._replace(init=init, apply=apply)
+
+
+def _check(model: Model, params: PyTree, form: str) -> None:
+    if not isinstance(params, dict) or "projection" in params:
+        found = sorted(params) if isinstance(params, dict) else type(params).__name__
+        raise ValueError(
+            f"projection: received the model {model.name} with parameters {found}, must be a dict without "
+            "'projection': add one projection only, to a model with named parameters"
+        )
+    if form == "head" and "head" not in params:
+        raise ValueError(
+            f"projection: received 'head' for the model {model.name} with parameters {sorted(params)}, which have no "
+            "'head'; name its classifier so, or ask for 'side' or 'none'"
+        )
+
+
+def _num_features(model: Model) -> int:
+    def features() -> Array:
+        images = jnp.zeros((1, *model.input_shape))
+        return model.apply(model.init(jax.random.key(0)), images, train=False)[0].features
+
+    return jax.eval_shape(features).shape[-1]
+
+
+def _init(model: Model, features: int, width: int, on_top: bool, key: Key) -> Variables:
+    variables = model.init(key)
+    hidden, output, classifier = jax.random.split(jax.random.fold_in(key, _PURPOSE), 3)
+    added = {"projection": {"hidden": _dense(hidden, features, features), "output": _dense(output, features, width)}}
+    if on_top:
+        added["head"] = _resized(classifier, variables.params["head"], width)
+    return variables._replace(params={**variables.params, **added})
+
+
+def _dense(key: Key, inputs: int, outputs: int) -> PyTree:
+    """Kernel and bias as PyTorch starts them, uniform within 1 / sqrt(fan in)."""
+    kernel, bias = jax.random.split(key)
+    draw = _uniform(inputs)
+    return {"kernel": draw(kernel, (inputs, outputs)), "bias": draw(bias, (outputs,))}
+
+
+def _resized(key: Key, head: PyTree, width: int) -> PyTree:
+    """A classifier like another one, on as many inputs as given: its kernel is what has two axes."""
+    leaves, structure = jax.tree.flatten(head)
+    draw, keys = _uniform(width), jax.random.split(key, len(leaves))
+    shapes = [(width, *leaf.shape[1:]) if leaf.ndim == 2 else leaf.shape for leaf in leaves]
+    return jax.tree.unflatten(structure, [draw(own, shape) for own, shape in zip(keys, shapes, strict=True)])
+
+
+def _uniform(inputs: int) -> Callable[[Key, tuple[int, ...]], Array]:
+    bound = inputs**-0.5
+    return lambda key, shape: jax.random.uniform(key, shape, float, -bound, bound)
+
+
+def _apply_bare(
+    model: Model,
+    variables: Variables,
+    images: Array,
+    *,
+    train: bool,
+    key: Key | None = None,
+    real: Array | None = None,
+) -> tuple[Outputs, Variables]:
+    outputs, after = model.apply(variables, images, train=train, key=key, real=real)
+    return outputs._replace(projection=outputs.features), after
+
+
+def _apply(
+    model: Model,
+    head: PyTree | None,
+    variables: Variables,
+    images: Array,
+    *,
+    train: bool,
+    key: Key | None = None,
+    real: Array | None = None,
+) -> tuple[Outputs, Variables]:
+    params = dict(variables.params)
+    layers = params.pop("projection")
+    if head is not None:
+        # The network below knows its classifier in its old shape only; the logits of these zeros are thrown away.
+        params["head"] = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), head)
+    outputs, after = model.apply(variables._replace(params=params), images, train=train, key=key, real=real)
+    projection = _project(layers, outputs.features)
+    after = after._replace(params=variables.params)
+    if head is None:
+        return outputs._replace(projection=projection), after
+    logits = model.head(variables.params, projection)
+    return outputs._replace(logits=logits, features=projection, projection=projection), after
+
+
+def _project(layers: PyTree, features: Array) -> Array:
+    """Dense, ReLU, dense: `Float[B, F]` to `Float[B, width]`."""
+    product = lambda layer, inputs: dense_product(inputs, layer["kernel"], _PRODUCT) + layer["bias"]
+    return product(layers["output"], jax.nn.relu(product(layers["hidden"], features)))

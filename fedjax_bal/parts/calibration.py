@@ -1,0 +1,29 @@
+"""FedLC: logits are held down by as much as their class is rare on the client."""
+
+from fedjax_bal.balance import logit_calibration
+from fedjax_bal.parts.part import part
+from fedjax_bal.parts.roles import Logits
+from fedjax_bal.types import Array, Batch, Context
+
+
+@part
+class LogitCalibration(Logits):
+    r"""Takes $\tau n_c^{-1/4}$ off the training logit of class c.
+
+    The margin depends on counts, not on shares: it fades as a client has more of everything. A class that the client
+    lacks gets an offset that all but excludes it, about 100 for $\tau = 1$.
+
+    Attributes:
+        tau: the margin's size; 0 is FedAvg.
+
+    References:
+        FedLC (Zhang et al., 2022), the fine-grained calibrated cross-entropy. It leaves absent classes open; their
+        count is kept away from 0.
+    """
+
+    tau: float = 1.0
+
+    def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
+        """`Float[B, C]` to `Float[B, C]`."""
+        del batch
+        return logits - logit_calibration(ctx.class_counts, self.tau)

@@ -1,0 +1,75 @@
+"""Named assemblies of parts: what a paper calls a method.
+
+A recipe holds no mathematics. `combine` puts several of them on top of each other.
+"""
+
+from collections.abc import Callable
+
+from fedjax_bal.recipes.averaging import (
+    fedadagrad,
+    fedadam,
+    fedavg,
+    fedavgm,
+    fedprox,
+    fedyogi,
+    median,
+    trimmed_mean,
+)
+from fedjax_bal.recipes.drift import moon, scaffold
+from fedjax_bal.recipes.dynamic import feddyn
+from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
+from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedrs, rebafl
+from fedjax_bal.recipes.normalising import fednova
+from fedjax_bal.recipes.recipe import Recipe, combine
+from fedjax_bal.recipes.sampling import iwds
+
+RECIPES: dict[str, Callable[..., Recipe]] = {
+    recipe.__name__: recipe
+    for recipe in (
+        balanced_softmax,
+        fedadagrad,
+        fedadam,
+        fedavg,
+        fedavg_ft,
+        fedavgm,
+        fedbabu,
+        feddyn,
+        fedlc,
+        fednova,
+        fedprox,
+        fedrs,
+        fedyogi,
+        iwds,
+        median,
+        moon,
+        rebafl,
+        scaffold,
+        trimmed_mean,
+    )
+}
+"""What can be run by name."""
+
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "balanced_softmax",
+    "combine",
+    "fedadagrad",
+    "fedadam",
+    "fedavg",
+    "fedavg_ft",
+    "fedavgm",
+    "fedbabu",
+    "feddyn",
+    "fedlc",
+    "fednova",
+    "fedprox",
+    "fedrs",
+    "fedyogi",
+    "iwds",
+    "median",
+    "moon",
+    "rebafl",
+    "scaffold",
+    "trimmed_mean",
+]

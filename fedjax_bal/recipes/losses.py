@@ -1,0 +1,100 @@
+"""Methods that change what clients minimise, for the sake of classes that they lack."""
+
+from fedjax_bal.checks import finite_number, one_of, switch, whole_number
+from fedjax_bal.parts import FeatureTransfer, PriorCalibration
+from fedjax_bal.parts.calibration import LogitCalibration
+from fedjax_bal.parts.restricted import RestrictedSoftmax
+from fedjax_bal.recipes.recipe import Recipe
+
+
+def balanced_softmax() -> Recipe:
+    """FedAvg whose local loss is calibrated with the client's class prior (BSM-FedAvg).
+
+    Example:
+        >>> balanced_softmax().parts
+        (PriorCalibration(epsilon=0.0),)
+
+    References:
+        Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8.
+    """
+    return Recipe("balanced_softmax", (PriorCalibration(0.0),))
+
+
+def rebafl(
+    epsilon: float = 0.01,
+    mu: float = 0.1,
+    scale: float = 1.0,
+    prototypes: str = "local_override",
+    carry: bool = False,
+    min_classes: int = 1,
+) -> Recipe:
+    """Relaxed balanced softmax and feature augmentation from class prototypes.
+
+    Args:
+        epsilon: share of the uniform distribution in the class prior, in [0, 1].
+        mu: weight of the feature augmentation, at least 0; at 0 its loss has no effect.
+        scale: lambda, the factor on a feature's offset from its prototype.
+        prototypes: "local_override" or "global_only".
+        carry: keep the prototype of a class that nobody delivered.
+        min_classes: clients with fewer classes send no prototypes.
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> [part.slot for part in rebafl().parts]
+        ['PriorCalibration', 'FeatureTransfer']
+
+    References:
+        Xu et al., 2023, Algorithm 1.
+    """
+    epsilon = finite_number("rebafl: epsilon", epsilon, high=1.0)
+    transfer = FeatureTransfer(
+        mu=finite_number("rebafl: mu", mu),
+        epsilon=epsilon,
+        scale=finite_number("rebafl: scale", scale),
+        prototypes=one_of("rebafl: prototypes", prototypes, ("local_override", "global_only")),
+        carry=switch("rebafl: carry", carry),
+        min_classes=whole_number("rebafl: min_classes", min_classes),
+    )
+    return Recipe("rebafl", (PriorCalibration(epsilon), transfer))
+
+
+def fedrs(alpha: float = 0.5, mode: str = "hard") -> Recipe:
+    """Restricted softmax: FedAvg whose local training scales down the logits of classes that a client lacks.
+
+    Args:
+        alpha: factor for an absent class, in [0, 1]; 1 is FedAvg.
+        mode: "hard", present or absent; "soft", by a class's count relative to the client's largest.
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> fedrs().parts
+        (RestrictedSoftmax(alpha=0.5, mode='hard'),)
+
+    References:
+        Li and Zhan, 2021; "soft" is the authors' code, where alpha is one of 0.9, 0.5 and 0.1.
+    """
+    alpha = finite_number("fedrs: alpha", alpha, high=1.0)
+    return Recipe("fedrs", (RestrictedSoftmax(alpha, one_of("fedrs: mode", mode, ("hard", "soft"))),))
+
+
+def fedlc(tau: float = 1.0) -> Recipe:
+    """Logit calibration: FedAvg whose local training holds logits down by as much as their class is rare.
+
+    Args:
+        tau: size of the margin, at least 0; 0 is FedAvg.
+
+    Raises:
+        ValueError: tau out of range.
+
+    Example:
+        >>> fedlc().parts
+        (LogitCalibration(tau=1.0),)
+
+    References:
+        Zhang et al., 2022, of whose authors no code is public; ReBaFL compares itself with tau = 1.
+    """
+    return Recipe("fedlc", (LogitCalibration(finite_number("fedlc: tau", tau)),))

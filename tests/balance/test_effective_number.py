@@ -1,0 +1,103 @@
+"""Effective-number weights against float64, at their limits, and IWDS's schedule."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_bal.balance import decayed_beta, effective_number_weights
+
+
+def transcribed(counts, beta):
+    """The weights in float64, for the beta that is left once it has been rounded to 32 bits."""
+    beta, counts = np.float64(np.float32(beta)), np.asarray(counts, np.float64)
+    held = np.maximum(counts, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = (1 - beta) / -np.expm1(held * np.log(beta)) if beta < 1 else 1 / held
+    return np.where(counts > 0, weights, 0.0)
+
+
+COUNTS = np.array([[1, 2, 10, 0], [4500, 56, 55, 1], [10**6, 2 * 10**9, 0, 123_456]])
+
+
+@pytest.mark.parametrize("beta", [0.0, 1e-6, 0.5, 0.8, 0.99, 0.9999, 0.999999, 1 - 1e-9, 1.0])
+def test_weights_equal_the_formula_in_float64(beta):
+    wanted = transcribed(COUNTS, beta)
+    for counts in (COUNTS.astype(np.int32), COUNTS.astype(np.float32)):
+        np.testing.assert_allclose(effective_number_weights(counts, beta), wanted, rtol=2e-6, atol=0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 2**31 - 1), min_size=4, max_size=4).map(lambda counts: np.array(counts, np.int32)),
+    beta=st.floats(0, 1, width=32),
+)
+def test_weights_lie_between_one_over_the_count_and_one(counts, beta):
+    weights = np.asarray(effective_number_weights(counts, beta), np.float64)
+    assert (weights[counts == 0] == 0).all()
+    held = counts[counts > 0].astype(np.float64)
+    least = np.maximum(1 / held, 1 - np.float64(beta))
+    assert (weights[counts > 0] >= least * (1 - 1e-6)).all()
+    assert (weights[counts > 0] <= 1 + 1e-6).all()
+    np.testing.assert_allclose(weights, transcribed(counts, beta), rtol=3e-6, atol=0)
+
+
+def test_limits():
+    counts = np.array([1, 3, 10_000, 0])
+    assert effective_number_weights(counts, 0.0).tolist() == [1.0, 1.0, 1.0, 0.0]
+    np.testing.assert_allclose(effective_number_weights(counts, 1 - 1e-9)[:3], 1 / counts[:3], rtol=1e-4)
+    np.testing.assert_allclose(effective_number_weights(counts, 1.0)[:3], 1 / counts[:3], rtol=1e-6)
+    huge = effective_number_weights(np.array([3e38, 1e9], np.float32), 0.999)
+    np.testing.assert_allclose(huge, 1 - np.float32(0.999), rtol=1e-6)
+
+
+def test_double_precision_is_kept():
+    with jax.enable_x64(True):
+        weights = effective_number_weights(COUNTS, 1 - 1e-9)
+        assert weights.dtype == np.float64
+        held = np.maximum(COUNTS, 1).astype(np.longdouble)
+        beta = np.longdouble(1 - 1e-9)
+        wanted = np.where(COUNTS > 0, (1 - beta) / -np.expm1(held * np.log(beta)), 0)
+        np.testing.assert_allclose(weights, wanted.astype(np.float64), rtol=1e-12)
+
+
+def test_vmap_over_clients_and_betas():
+    betas = jnp.array([0.0, 0.9, 1.0])
+    together = jax.vmap(effective_number_weights)(jnp.asarray(COUNTS, float), betas)
+    for i, beta in enumerate(betas):
+        np.testing.assert_allclose(together[i], effective_number_weights(COUNTS[i].astype(float), beta), rtol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9999, 1.0])
+def test_no_gradient_passes(beta):
+    total = lambda counts, beta: effective_number_weights(counts, beta).sum()
+    gradients = jax.grad(total, (0, 1))(jnp.array([5.0, 0.0, 1.0]), jnp.array(beta))
+    assert all((np.asarray(gradient) == 0).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(("round", "wanted"), [(0, 0.9999), (10, 0.98447), (50, 0.93378), (200, 0.84010), (10**6, 0.8)])
+def test_beta_of_a_round(round, wanted):
+    assert float(decayed_beta(round, 0.9999, 0.8, 0.992)) == pytest.approx(wanted, abs=6e-6)
+    assert float(decayed_beta(jnp.int32(round), 0.9999, 0.8, 0.992)) == pytest.approx(wanted, abs=6e-6)
+
+
+def test_ends_of_the_schedule_are_exact():
+    assert decayed_beta(0, 0.9999, 0.8, 0.992) == np.float32(0.9999)
+    assert decayed_beta(7, 0.9999, 0.8, 1.0) == np.float32(0.9999)
+    assert decayed_beta(0, 0.9999, 0.8, 0.0) == np.float32(0.9999)
+    assert decayed_beta(1, 0.9999, 0.8, 0.0) == np.float32(0.8)
+
+
+@pytest.mark.parametrize(
+    ("round", "ratio"), [(0, "1.24"), (1, "7.3"), (2, "13.5"), (5, "29"), (10, "47"), (20, "66"), (50, "79")]
+)
+def test_how_often_the_main_class_of_a_long_tail_client_is_drawn(round, ratio):
+    """Main to tail class, for a client with 4500 samples of one and 5000 / 90 of another: 81 without weights."""
+    counts = np.array([4500, 5000 / 90])
+    drawn = counts * np.asarray(effective_number_weights(counts, decayed_beta(round, 0.9999, 0.8, 0.992)), np.float64)
+    digits = len(ratio.partition(".")[2])
+    assert f"{drawn[0] / drawn[1]:.{digits}f}" == ratio
+    drawn = counts * np.asarray(effective_number_weights(counts, 0.0))
+    assert drawn[0] / drawn[1] == pytest.approx(81, rel=1e-6)

@@ -1,0 +1,213 @@
+"""The papers' networks for CIFAR-10: layers against NumPy, dropout, and how they start."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_bal.models import build
+from fedjax_bal.models.cifar_networks import KerasCifar10, Vgg9
+from fedjax_bal.models.convolution import of_name
+from fedjax_bal.models.initialization import glorot, he_fan_out
+from fedjax_bal.types import Variables
+
+SIDES = {"vgg9": 11, "flcir_cnn": 21, "keras_cifar10": 13}  # odd ones, so that pooling leaves a row out
+DROPPING = {"vgg9": (Vgg9, (0.05, 0.1, 0.1)), "keras_cifar10": (KerasCifar10, (0.25, 0.25, 0.5))}
+
+
+@functools.cache
+def initial(name):
+    """A model on small images and what it starts with."""
+    model = build(name, 4, (SIDES[name], SIDES[name], 3))
+    return model, jax.jit(model.init)(jax.random.key(0)).params
+
+
+def small(name):
+    """A model, its variables with biases that matter, and a batch."""
+    model, params = initial(name)
+    params = jax.tree.map(lambda leaf: leaf + 0.1 if leaf.ndim == 1 else leaf, params)
+    return model, Variables(params, {}), jax.random.normal(jax.random.key(1), (3, *model.input_shape))
+
+
+def evaluated(name):
+    model, variables, images = small(name)
+    return jax.jit(lambda variables: model.apply(variables, images, train=False)[0])(variables)
+
+
+def convolved(maps, layer, padding):
+    """A 3x3 convolution with bias, in float64."""
+    padded = np.pad(maps, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    kernel, bias = (np.asarray(layer["conv"][part], np.float64) for part in ("kernel", "bias"))
+    return np.einsum("bhwkij,ijko->bhwo", windows, kernel) + bias
+
+
+def pooled(maps):
+    height, width = (side // 2 * 2 for side in maps.shape[1:3])
+    blocks = maps[:, :height, :width].reshape(len(maps), height // 2, 2, width // 2, 2, -1)
+    return blocks.max(axis=(2, 4))
+
+
+def dense(values, layer):
+    kernel, bias = (np.asarray(layer["dense"][part], np.float64) for part in ("kernel", "bias"))
+    return values.reshape(len(values), -1) @ kernel + bias
+
+
+def relu(values):
+    return np.maximum(values, 0)
+
+
+def vgg9(maps, body):
+    for block in range(3):
+        maps = relu(convolved(maps, body[f"conv_{2 * block}"], 1))
+        maps = pooled(relu(convolved(maps, body[f"conv_{2 * block + 1}"], 1)))
+    return relu(dense(relu(dense(maps, body["dense_0"])), body["dense_1"]))
+
+
+def flcir_cnn(maps, body):
+    maps = pooled(relu(convolved(maps, body["conv_0"], 0)))
+    maps = pooled(relu(convolved(maps, body["conv_1"], 0)))
+    return relu(dense(relu(convolved(maps, body["conv_2"], 0)), body["dense"]))
+
+
+def keras_cifar10(maps, body):
+    for first, second in (("conv_0", "conv_1"), ("conv_2", "conv_3")):
+        maps = pooled(relu(convolved(relu(convolved(maps, body[first], 1)), body[second], 0)))
+    return relu(dense(maps, body["dense"]))
+
+
+@pytest.mark.parametrize("forward", [vgg9, flcir_cnn, keras_cifar10])
+def test_evaluation_equals_the_layers_written_out(forward):
+    _, variables, images = small(forward.__name__)
+    outputs = evaluated(forward.__name__)
+    features = forward(np.asarray(images, np.float64), variables.params["body"])
+    np.testing.assert_allclose(outputs.features, features, rtol=1e-4, atol=1e-5 * np.abs(features).max())
+    logits = dense(features, variables.params["head"])
+    np.testing.assert_allclose(outputs.logits, logits, rtol=1e-4, atol=1e-5 * np.abs(logits).max())
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_gradients_are_finite_and_reach_every_layer(name):
+    model, variables, images = small(name)
+    labels = jnp.array([0, 1, 2])
+
+    def loss(params, key):
+        outputs, _ = model.apply(Variables(params, {}), images, train=True, key=key)
+        return -jnp.take_along_axis(jax.nn.log_softmax(outputs.logits), labels[:, None], axis=1).mean()
+
+    gradients = jax.jit(jax.grad(loss))(variables.params, jax.random.key(2))
+    for gradient in jax.tree.leaves(gradients):
+        assert np.isfinite(gradient).all()
+        assert np.abs(gradient).max() > 0
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_depends_on_the_key_and_is_off_in_evaluation(name):
+    model, variables, images = small(name)
+    train = jax.jit(lambda key: model.apply(variables, images, train=True, key=key)[0].features)
+    one, again, other = (train(jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+    with pytest.raises(ValueError, match="key="):
+        model.apply(variables, images, train=True)
+    for off in (0, (0.0, 0, 0)):
+        without = build(name, 4, model.input_shape, dropout=off)
+        features = jax.jit(lambda without=without: without.apply(variables, images, train=True)[0].features)()
+        np.testing.assert_allclose(features, evaluated(name).features, rtol=1e-5, atol=1e-6)
+
+
+@functools.cache
+def dropped(name):
+    """What comes out of each dropout of a network with its own shares, and what goes in."""
+    network, _ = DROPPING[name]
+    _, variables, images = small(name)
+    body, images = network(of_name("fast")), jnp.tile(images[:1], (64, 1, 1, 1))
+
+    @jax.jit
+    def outputs(key):
+        collected = []
+
+        def keep(next_function, arguments, keywords, context):
+            result = next_function(*arguments, **keywords)
+            if isinstance(context.module, nn.Dropout):
+                collected.append((arguments[0], result))
+            return result
+
+        with nn.intercept_methods(keep):
+            body.apply({"params": variables.params["body"]}, images, None, train=True, rngs={"dropout": key})
+        return collected
+
+    return outputs(jax.random.key(3))
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_each_dropout_has_its_share_and_keeps_the_mean(name):
+    pairs = dropped(name)
+    assert len(pairs) == 3
+    for (before, after), share in zip(pairs, DROPPING[name][1], strict=True):
+        alive = np.asarray(before) > 0
+        kept = alive & (np.asarray(after) > 0)
+        np.testing.assert_allclose(after[kept], before[kept] / (1 - share), rtol=1e-5)
+        assert (np.asarray(after)[~kept] == 0).all()
+        units = alive.any((1, 2)).sum() if name == "vgg9" and before.ndim == 4 else alive.sum()
+        error = 5 * np.sqrt(share * (1 - share) / units)
+        assert abs(1 - kept.sum() / alive.sum() - share) < error
+
+
+def test_vgg9_drops_whole_channels_in_its_maps_and_single_values_behind_them():
+    before, after = (np.asarray(maps) for maps in dropped("vgg9")[0])
+    gone = (before > 0) & (after == 0)
+    whole = gone.any((1, 2))
+    assert before.shape[1:] == (2, 2, 128)
+    assert 0 < whole.sum() < whole.size
+    np.testing.assert_array_equal(gone, whole[:, None, None, :] & (before > 0))
+    assert len(np.unique(whole, axis=0)) > 1  # drawn for each image of the batch
+    before, after = (np.asarray(maps) for maps in dropped("keras_cifar10")[0])
+    gone, present = (before > 0) & (after == 0), before > 0
+    assert (gone.any((1, 2)) & (present & ~gone).any((1, 2))).any()
+
+
+def layers(name):
+    """Path, kernel and bias of each layer of a new model."""
+    _, params = initial(name)
+    for path, kernel in jax.tree_util.tree_leaves_with_path(params):
+        if path[-1].key == "kernel":
+            layer = functools.reduce(lambda node, key: node[key.key], path[:-1], params)
+            yield jax.tree_util.keystr(path), np.asarray(kernel, np.float64), np.asarray(layer["bias"])
+
+
+def test_flcir_cnn_starts_normal():
+    seen = 0
+    for path, kernel, bias in layers("flcir_cnn"):
+        deviation = np.sqrt(2 / (9 * kernel.shape[-1])) if kernel.ndim == 4 else 0.01
+        assert kernel.std() == pytest.approx(deviation, rel=5 / np.sqrt(2 * kernel.size)), path
+        assert abs(kernel.mean()) < 5 * deviation / np.sqrt(kernel.size)
+        assert (kernel**4).mean() / deviation**4 == pytest.approx(3, abs=5 * np.sqrt(96 / kernel.size))  # of a normal
+        assert (bias == 0).all()
+        seen += 1
+    assert seen == 5
+
+
+def test_keras_cifar10_starts_as_keras_does():
+    seen = 0
+    for path, kernel, bias in layers("keras_cifar10"):
+        fans = np.prod(kernel.shape[:-2]) * sum(kernel.shape[-2:])
+        bound = np.sqrt(6 / fans)
+        assert 0.99 * bound < np.abs(kernel).max() <= bound * (1 + 1e-6), path
+        assert kernel.std() == pytest.approx(bound / np.sqrt(3), rel=5 / np.sqrt(kernel.size))
+        assert (bias == 0).all()
+        seen += 1
+    assert seen == 6
+
+
+@pytest.mark.parametrize("start", [he_fan_out, glorot])
+def test_a_start_depends_on_the_key_alone_and_differs_between_layers(start):
+    params = {"a": {"kernel": jnp.ones((3, 4))}, "b": {"kernel": jnp.zeros((3, 4))}, "c": jnp.ones((2, 2, 3, 4))}
+    one, again = start(jax.random.key(0), params), start(jax.random.key(0), jax.tree.map(jnp.zeros_like, params))
+    jax.tree.map(np.testing.assert_array_equal, one, again)
+    assert not np.array_equal(one["a"]["kernel"], one["b"]["kernel"])
+    other = start(jax.random.key(1), params)
+    assert all(not np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (one, other)), strict=True))

@@ -1,0 +1,154 @@
+"""Robust means and server optimizers: against their transcriptions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from parts import float64
+
+from fedjax_bal.parts.robust import Median, TrimmedMean
+from fedjax_bal.recipes import averaging
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def adaptive(b1, b2, tau, begin, second):
+    """optax's bias-corrected moments; `second` is the change of v."""
+
+    def update(state, delta):
+        count, m, v = state or (0, begin, begin)
+        count, m, v = count + 1, b1 * m - (1 - b1) * delta, v + second(v, delta**2, b2)
+        step = m / (1 - b1**count) / (np.sqrt(v / (1 - b2**count)) + tau)
+        return (count, m, v), -step
+
+    return update
+
+
+def adagrad(tau):
+    """Squares add up from tau^2; tau^2 again under the root."""
+
+    def update(state, delta):
+        v = (tau**2 if state is None else state) + delta**2
+        return v, delta / np.sqrt(v + tau**2)
+
+    return update
+
+
+def with_momentum(beta):
+    """v is beta v + delta."""
+
+    def update(state, delta):
+        v = delta if state is None else beta * state + delta
+        return v, v
+
+    return update
+
+
+def adam_change(v, square, b2):
+    return (1 - b2) * (square - v)
+
+
+def yogi_change(v, square, b2):
+    return -(1 - b2) * square * np.sign(v - square)
+
+
+SERVERS = {
+    "fedavgm": (averaging.fedavgm(0.8, 0.5), 0.5, with_momentum(0.8)),
+    "fedadam": (averaging.fedadam(0.05, 0.8, 0.9, 0.01), 0.05, adaptive(0.8, 0.9, 0.01, 0.0, adam_change)),
+    "fedyogi": (averaging.fedyogi(0.05, 0.8, 0.9, 0.01), 0.05, adaptive(0.8, 0.9, 0.01, 1e-6, yogi_change)),
+    "fedadagrad": (averaging.fedadagrad(0.05, 0.01), 0.05, adagrad(0.01)),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_server_optimizer_equals_its_transcription(name):
+    recipe, rate, update = SERVERS[name]
+    assert recipe.name == name
+    sim = float64.simulation(recipe)
+    weights = float64.initial(sim)
+    states = dict.fromkeys(weights)
+    for number, cohort in float64.cohorts(sim):
+        delta = float64.averaged(weights, cohort, number)
+        for k in weights:
+            states[k], step = update(states[k], delta[k])
+            weights = weights | {k: weights[k] + rate * step}
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+def trimmed(stack, share):
+    """The mean without the floor(share * count) smallest and largest of each coordinate."""
+    cut = int(share * len(stack))
+    return np.sort(stack, axis=0)[cut : len(stack) - cut].mean(0)
+
+
+ROBUST = {
+    "median": (averaging.median(), lambda stack: np.median(stack, axis=0)),
+    "trimmed_mean": (averaging.trimmed_mean(0.3), lambda stack: trimmed(stack, 0.3)),
+}
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_robust_mean_equals_its_transcription(name):
+    recipe, middle = ROBUST[name]
+    sim = float64.simulation(recipe)
+    weights = float64.initial(sim)
+    counts = set()
+    for number, cohort in float64.cohorts(sim):
+        models = [float64.train(weights, c, number)[0] for c in cohort]
+        weights = {k: weights[k] + middle(np.stack([m[k] - weights[k] for m in models])) for k in weights}
+        counts.add(len(cohort))
+    assert len(counts) > 1
+    assert max(counts) > 3
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(0, 3), st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.49]))
+def test_robust_means_look_at_those_that_count(seed, counted, absent, share):
+    rng = np.random.default_rng(seed)
+    stack = rng.normal(size=(counted + absent, 3, 2))
+    there = rng.permutation(counted + absent) < counted
+    weights = jnp.asarray(np.where(there, rng.random(counted + absent) + 0.01, 0.0))
+    deltas = {"w": jnp.asarray(stack)}
+    np.testing.assert_allclose(Median().reduce(deltas, weights)["w"], np.median(stack[there], axis=0), rtol=1e-12)
+    got = TrimmedMean(share).reduce(deltas, weights)["w"]
+    np.testing.assert_allclose(got, trimmed(stack[there], share), rtol=1e-10, atol=1e-13)
+
+
+def test_shares_are_taken_as_they_are_written_and_leave_somebody():
+    stack = jnp.arange(100.0)[:, None] ** 2
+    for share, cut in ((0.29, 29), (0.07, 7), (0.5, 49)):
+        want = np.asarray(stack)[cut : 100 - cut].mean(0)
+        np.testing.assert_allclose(TrimmedMean(share).reduce(stack, jnp.ones(100)), want, rtol=1e-12)
+    assert TrimmedMean(0.499999).reduce(stack[:2], jnp.ones(2)).tolist() == [0.5]
+
+
+@pytest.mark.parametrize("part", [Median(), TrimmedMean(0.2)], ids=["median", "trimmed"])
+def test_identical_updates_are_kept_and_none_are_zeros(part):
+    update = jax.random.normal(jax.random.key(0), (4, 3))
+    stack = jnp.broadcast_to(update, (6, 4, 3))
+    np.testing.assert_allclose(part.reduce(stack, jnp.ones(6)), update, rtol=1e-15)
+    assert not part.reduce(stack, jnp.zeros(6)).any()
+
+
+BAD = [
+    (averaging.fedavgm, {"momentum": 1.0}, "fedavgm: momentum: received 1.0"),
+    (averaging.fedavgm, {"learning_rate": -1.0}, "fedavgm: learning_rate: received -1.0"),
+    (averaging.fedadam, {"beta_1": 1.0}, "fedadam: beta_1: received 1.0"),
+    (averaging.fedyogi, {"beta_2": -0.1}, "fedyogi: beta_2: received -0.1"),
+    (averaging.fedadagrad, {"tau": 0.0}, "fedadagrad: tau: received 0, must be above 0"),
+    (averaging.trimmed_mean, {"share": 0.5}, "share: received 0.5, must be below 0.5"),
+    (averaging.trimmed_mean, {"share": 0.7}, "share: received 0.7"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "values", "message"), BAD, ids=[m for *_, m in BAD])
+def test_a_wrong_hyperparameter_is_named(recipe, values, message):
+    with pytest.raises(ValueError, match=message):
+        recipe(**values)
