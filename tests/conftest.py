@@ -1,9 +1,14 @@
 """Set-up for all tests: checked shape annotations, and compiled programs kept between tests."""
 
+import gc
 import os
+from pathlib import Path
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
+
+MOST_MAPS = 20_000
 
 install_import_hook("fedjax_bal.balance", "beartype.beartype")
 jax.config.update("jax_num_cpu_devices", 2)  # so that tests meet several devices
@@ -17,3 +22,16 @@ def pytest_configure(config):
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("home") / "fedjax_bal" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs():
+    """Frees compiled programs before there are too many: each takes about 25 memory maps, of which Linux allows 65,530.
+
+    Beyond that XLA dies while it compiles, or reads a compiled program back.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
