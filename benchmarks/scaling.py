@@ -78,10 +78,15 @@ def clients(asked: argparse.Namespace) -> list[Record]:
             for record in records
         ),
     )
-    if len(records) > 2:
-        ratio = records[-1]["round_s"] / records[1]["round_s"]
-        print(f"\na round with {sizes[-1]:,} clients takes {ratio:.2f} times as long as one with {sizes[1]:,}")
-    return records
+    if len(sizes) < 3:
+        return records
+    wanted = [{"few": sizes[1], "many": sizes[-1], "devices": devices} for devices in (1, 2)]
+    ratios = in_turns("ratio", wanted, asked.passes)
+    print(f"\na round with {sizes[-1]:,} clients against one with {sizes[1]:,}, in turns in one process:")
+    for found in ratios:
+        times = f"{1e3 * found['many_s']:.2f} and {1e3 * found['few_s']:.2f} ms"
+        print(f"- XLA devices: {found['devices']}: {found['ratio']:.2f} times as long ({times})")
+    return [*records, *ratios]
 
 
 def cohorts(asked: argparse.Namespace) -> list[Record]:
@@ -206,6 +211,23 @@ def measure_clients(clients: int) -> Record:
     }
 
 
+def measure_ratio(few: int, many: int, devices: int, repeats: int = 25) -> Record:
+    """Rounds with few and with many clients, in turns in one process."""
+    from fedjax_bal.engine.cpu import split_cpu
+
+    split_cpu(devices)
+    runs = [simulation_on(federated(clients)[0], COHORT, 10) for clients in (few, many)]
+    progress = [run.advance(0, run.init(0)).progress for run in runs]
+    took: list[list[float]] = [[], []]
+    for _ in range(repeats):
+        for which, run in enumerate(runs):
+            began = time.perf_counter()
+            progress[which] = run.advance(0, progress[which]).progress
+            took[which].append((time.perf_counter() - began) / run.rounds_per_dispatch)
+    few_s, many_s = map(statistics.median, took)
+    return {"few_s": few_s, "many_s": many_s, "ratio": many_s / few_s}
+
+
 def measure_cohort(cohort: int) -> Record:
     """Ten thousand clients, of which so many train in a round."""
     federation, _ = federated(10**4)
@@ -230,6 +252,7 @@ WORKERS: dict[str, Callable[..., Record]] = {
     "clients": measure_clients,
     "cohort": measure_cohort,
     "devices": measure_devices,
+    "ratio": measure_ratio,
 }
 
 
