@@ -74,9 +74,7 @@ class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss, Update, Trainable,
 
 RECIPES = {
     "fedavg": recipes.fedavg(),
-    "fedprox": recipes.fedprox(0.1),
     "scaffold": recipes.scaffold(),
-    "balanced_softmax": recipes.balanced_softmax(),
     "rebafl": recipes.rebafl(mu=0.5),
     "trimmed_mean": recipes.trimmed_mean(0.2),
     "everything": recipes.combine(

@@ -1,4 +1,4 @@
-"""Every recipe against its NumPy transcription, over several rounds with dropout and ragged clients."""
+"""The first recipes against their NumPy transcription in float64, over rounds with dropout and ragged clients."""
 
 import jax
 import numpy as np
@@ -12,6 +12,14 @@ from fedjax_bal.selection import bernoulli
 from fedjax_bal.simulation import build
 
 ROUNDS, SEED = 4, 3
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+    with jax.enable_x64(True):
+        yield
+
+
 TRANSFER = {"mu": 0.7, "epsilon": 0.05, "scale": 0.8}
 MOMENTUM = {"momentum": 0.5, "weight_decay": 0.01, "decay": 0.9}
 
@@ -76,12 +84,12 @@ def test_recipe_equals_transcription(name):
     while progress.round < ROUNDS:
         progress = sim.advance(SEED, progress).progress
     for k, expected in server.weights.items():
-        np.testing.assert_allclose(progress.state.variables.params[k], expected, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(progress.state.variables.params[k], expected, rtol=1e-8, atol=1e-10)
     for slot, control in progress.state.server.items():
         if slot == "ControlVariates":
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), control, server.control)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9), control, server.control)
         if slot == "FeatureTransfer":
             present = [c in server.prototypes for c in range(toys.CLASSES)]
             assert control.present.tolist() == present
             for c, mean in server.prototypes.items():
-                np.testing.assert_allclose(control.means[c], mean, rtol=2e-5, atol=2e-6)
+                np.testing.assert_allclose(control.means[c], mean, rtol=1e-8, atol=1e-10)
