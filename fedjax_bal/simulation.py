@@ -14,7 +14,7 @@ from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.parts import Draw, Extend
-from fedjax_bal.recipes import Recipe
+from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.selection import Presence, Selector, always, uniform
 from fedjax_bal.types import Federation, Model, Variables
 
@@ -114,6 +114,7 @@ def build(
     for name, value in counts.items():
         whole_number(name, value)
     test = test if isinstance(test, TestSet) else chunked(*test)
+    recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     model = _extended(model, recipe)
     _check_fit(model, federation, test)
     local = local_optimizer or optimizer("sgd", 0.01)

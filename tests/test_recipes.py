@@ -1,10 +1,12 @@
 """Recipes: what they are made of, and what they refuse."""
 
 import pytest
+import toys
 
 from fedjax_bal import recipes
 from fedjax_bal.optimizers import optimizer
 from fedjax_bal.recipes import Recipe
+from fedjax_bal.simulation import build
 
 
 def test_rebafl_is_a_prior_and_a_transfer_with_one_epsilon():
@@ -20,7 +22,15 @@ def test_combine_keeps_order_and_the_one_that_differs():
     assert both.name == "scaffold+server+fedprox"
 
 
+def test_a_recipe_put_together_by_hand_is_refused_for_the_same_reasons():
+    twice = Recipe("mine", (*recipes.median().parts, *recipes.trimmed_mean().parts))
+    with pytest.raises(ValueError, match="Median and TrimmedMean both reduce the updates"):
+        build(twice, toys.network(), toys.federation(), toys.test_set(), rounds=1)
+
+
 def test_combine_refuses_what_means_nothing():
+    with pytest.raises(ValueError, match="Median and TrimmedMean both reduce the updates"):
+        recipes.combine(recipes.median(), recipes.trimmed_mean())
     with pytest.raises(ValueError, match=r"balanced_softmax and rebafl both bring PriorCalibration"):
         recipes.combine(recipes.balanced_softmax(), recipes.rebafl())
     with pytest.raises(ValueError, match="set drawing differently"):
