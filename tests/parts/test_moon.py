@@ -325,5 +325,8 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"received 'head' for the model toy with parameters \['w1', 'w2'\]"):
         simulation(moon(), toys.network())
     twice = Recipe("twice", (*moon(projection="side").parts, *moon(projection="side").parts))
-    with pytest.raises(ValueError, match="must be a dict without 'projection'"):
+    with pytest.raises(ValueError, match="twice and twice both bring ModelContrast"):
         simulation(twice)
+    projected = with_projection(models.build("mlp", 10, (4, 4, 1)), "side", 8)
+    with pytest.raises(ValueError, match="must be a dict without 'projection'"):
+        simulation(moon(projection="side"), projected)
