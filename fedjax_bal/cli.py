@@ -197,7 +197,7 @@ def _split_cpu(config: Any, devices: str | int | None) -> None:
 
     asked = [config.for_method(index).execution.devices for index in range(len(config.methods))]
     # One, unless asked: the number of devices decides in which order updates are added up, and the same command should
-    # give the same bits on machines with different numbers of cores.
+    # add them up alike on machines with different numbers of cores.
     split_cpu(devices or max((number for number in asked if number != "auto"), default=1))
 
 

@@ -82,7 +82,7 @@ class Model(Section):
 
     Attributes:
         name: one of `fedjax_bal.models.MODELS`.
-        convolution: `fast`, or `plain` for what needs second derivatives.
+        convolution: `fast`, or `plain` for what needs second derivatives; that one on a single device of a CPU.
     """
 
     name: Annotated[str, under(OneOf(lambda: registries.models()))]

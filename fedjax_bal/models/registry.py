@@ -123,7 +123,8 @@ def build(
         name: one of `MODELS`.
         num_classes: C.
         input_shape: `(H, W, K)`, height and width in pixels, then channels.
-        convolution: "fast", or "plain" for JAX's own, which is slower but has second derivatives.
+        convolution: "fast", or "plain" for JAX's own, which is slower but has second derivatives; on a CPU to be used
+            with one device, as XLA's convolution may return wrong numbers when two use it at a time.
         **options: what the model's description names.
 
     Returns:

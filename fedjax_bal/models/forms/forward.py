@@ -9,6 +9,7 @@ Images are `[B, H, W, K]`, kernels `[h, w, K, O]`, results `[B, H', W', O]`.
 import functools
 import math
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
@@ -17,9 +18,17 @@ from fedjax_bal.models.geometry import LAYOUT, Geometry, pad_images, patches
 
 LARGEST_BLOCK = 4
 
+LIBRARY_CHANNELS = 17
+"""So many channels, in or out, XLA's fast convolution on CPUs needs at least."""
+
 
 def direct(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
     """A convolution as XLA's own.
+
+    On CPUs it is put so that XLA takes its fast library: that one wants more than 16 channels on either side, and no
+    more zeros around the images than leave their size as it is. What it refuses goes to another library, which is
+    slower and, once two devices use it at a time, returns wrong numbers after some hundred calls (jax 0.10.2 and
+    0.11.2).
 
     Args:
         images: `[B, H, W, K]`.
@@ -33,7 +42,27 @@ def direct(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geo
         >>> direct(jnp.ones((2, 5, 5, 3)), jnp.ones((5, 5, 3, 4)), Geometry((1, 1), ((0, 0), (0, 0)))).shape
         (2, 1, 1, 4)
     """
-    return lax.conv_general_dilated(images, kernel, geometry.strides, geometry.pads, dimension_numbers=LAYOUT)
+    outputs = kernel.shape[-1]
+    if jax.default_backend() == "cpu":
+        images, kernel, geometry = _for_the_library(images, kernel, geometry)
+    result = lax.conv_general_dilated(images, kernel, geometry.strides, geometry.pads, dimension_numbers=LAYOUT)
+    return result[..., :outputs]
+
+
+def _for_the_library(images: Array, kernel: Array, geometry: Geometry) -> tuple[Array, Array, Geometry]:
+    """The same convolution with few zeros left to add and, where channels are few, with outputs that are zero."""
+    (top, left), (bottom, right) = (
+        [min(max(pads[end], 0), (taps - 1) // 2) for pads, taps in zip(geometry.pads, kernel.shape[:2], strict=True)]
+        for end in (0, 1)
+    )
+    (above, below), (before, behind) = geometry.pads
+    outside = (above - top, below - bottom), (before - left, behind - right)
+    if any(any(sides) for sides in outside):
+        # Without the barrier XLA would make the padding part of the convolution again.
+        images = lax.optimization_barrier(pad_images(images, outside))
+    if max(kernel.shape[2:]) < LIBRARY_CHANNELS:
+        kernel = jnp.pad(kernel, ((0, 0), (0, 0), (0, 0), (0, LIBRARY_CHANNELS - kernel.shape[-1])))
+    return images, kernel, Geometry(geometry.strides, ((top, bottom), (left, right)))
 
 
 def by_patches(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:

@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.forms import forward
-from fedjax_bal.models.geometry import LAYOUT, Geometry, pad_images
+from fedjax_bal.models.geometry import Geometry, pad_images
 
 CACHED = 500_000
 """How many numbers `by_rows` copies at a time, so that they stay in a core's cache."""
@@ -41,15 +41,15 @@ def direct(images: Array, cotangent: Array, size: Sequence[int], geometry: Geome
         >>> direct(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
         (5, 5, 3, 4)
     """
-    pads = tuple(
+    high, wide = (
         (lead, taps - 1 + (out - 1) * stride + 1 - side - lead)
         for (lead, _), taps, out, stride, side in zip(
             geometry.pads, size, cotangent.shape[1:3], geometry.strides, images.shape[1:3], strict=True
         )
     )
-    swapped = images.transpose(3, 1, 2, 0), cotangent.transpose(1, 2, 0, 3)
-    gradient = lax.conv_general_dilated(*swapped, (1, 1), pads, rhs_dilation=geometry.strides, dimension_numbers=LAYOUT)
-    return gradient.transpose(1, 2, 0, 3)
+    apart = pad_images(cotangent, ((0, 0), (0, 0)), geometry.strides)
+    swapped = images.transpose(3, 1, 2, 0), apart.transpose(1, 2, 0, 3)
+    return forward.direct(*swapped, Geometry((1, 1), (high, wide))).transpose(1, 2, 0, 3)
 
 
 def by_patches(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
