@@ -34,10 +34,12 @@ def sums(convolve, images, kernel):
     return np.asarray(jax.jit(both)())
 
 
-@pytest.mark.parametrize(("channels", "outputs", "pad"), [(32, 16, 3), (32, 16, 4), (12, 16, 2), (16, 32, 3)])
-def test_the_last_call_is_as_right_as_the_first(channels, outputs, pad):
+@pytest.mark.parametrize(
+    ("side", "channels", "outputs", "pad"), [(10, 32, 16, 3), (10, 32, 16, 4), (10, 16, 32, 3), (17, 16, 16, 2)]
+)
+def test_the_last_call_is_as_right_as_the_first(side, channels, outputs, pad):
     rng = np.random.default_rng(0)
-    images = jnp.array(rng.normal(size=(BATCHES, 50, 10, 10, channels)), jnp.float32)
+    images = jnp.array(rng.normal(size=(BATCHES, 50, side, side, channels)), jnp.float32)
     kernel = jnp.array(rng.normal(size=(5, 5, channels, outputs)), jnp.float32)
     pads = ((pad, pad), (pad, pad))
     fast = sums(lambda images, kernel: of_name("fast")(images, kernel, (1, 1), pads), images, kernel)
