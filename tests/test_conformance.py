@@ -156,6 +156,16 @@ class Centred(Logits):
 
 
 @part
+class Leaky(Loss):
+    """Ignores which rows are real."""
+
+    weight: float = 0.1
+
+    def loss(self, outputs, batch, params, ctx):
+        return self.weight * (outputs.features**2).mean()
+
+
+@part
 class Table(Logits):
     """Keeps data in a field."""
 
@@ -237,6 +247,14 @@ class Ranked(Weigh):
 
 
 @part
+class Generous(Weigh):
+    """Gives those a weight who deliver nothing."""
+
+    def weigh(self, weights, cohort):
+        return jnp.ones_like(weights)
+
+
+@part
 class PlainMean(Reduce):
     """Takes the mean over all places, empty or not."""
 
@@ -251,6 +269,14 @@ class TwoFaced(Loss):
     def loss(self, outputs, batch, params, ctx):
         compiled = isinstance(ctx.round, jax.core.Tracer)
         return (1.0 if compiled else 0.5) * ((outputs.features**2).mean(-1) * batch.real).sum()
+
+
+@part
+class Absent(Loss):
+    """Takes the logarithm of absent classes."""
+
+    def loss(self, outputs, batch, params, ctx):
+        return 0.0 * jnp.log(ctx.class_counts.astype(float)).sum()
 
 
 @part
@@ -303,10 +329,13 @@ BROKEN = [
     (Yes(), "types", r"Yes\.report: received bool\[\], must be numbers"),
     (Endless(), "one program", "Received ValueError: Reverse-mode differentiation"),
     (Terse(), "representation", r"must show factor=2\.0"),
+    (Absent(), "finite", "received a training loss of nan, must be finite"),
     (Exploding(), "finite", r"received inf in the state\.server\['Exploding'\]"),
     (TwoFaced(), "jit", "between compiled and uncompiled"),
     (Ranked(), "cohort order", "when the cohort is listed backwards"),
     (Centred(), "padded rows", "mask with batch.real"),
+    (Leaky(), "padded rows", "when rows that are not real change"),
+    (Generous(), "undelivered", "when a round has more empty places"),
     (PlainMean(), "undelivered", "leave out chains that don't deliver"),
 ]
 

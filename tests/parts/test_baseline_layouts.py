@@ -1,0 +1,43 @@
+"""The baselines give the same result however their clients are laid out on the machine."""
+
+from functools import cache
+
+import jax
+import pytest
+import toys
+from parts import float64
+
+from fedjax_bal.recipes import combine
+from fedjax_bal.recipes.averaging import fedyogi, trimmed_mean
+from fedjax_bal.recipes.dynamic import feddyn
+from fedjax_bal.recipes.losses import fedlc, fedrs
+from fedjax_bal.recipes.normalising import fednova
+from fedjax_bal.recipes.sampling import iwds
+
+RECIPES = {
+    "fednova": combine(fednova(mu=0.1, server_momentum=0.2), iwds(), fedlc()),
+    "feddyn": combine(feddyn(), fedrs()),
+    "robust": combine(trimmed_mean(0.2), fedyogi()),
+}
+LAYOUTS = {
+    "lanes": {"strategy": "vmap", "chunk": 3},
+    "two devices": {"devices": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+@cache
+def one_by_one(name):
+    return float64.run(float64.simulation(RECIPES[name]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_layouts_agree(name, layout):
+    got = float64.run(float64.simulation(RECIPES[name], **LAYOUTS[layout]))
+    assert toys.largest_difference(got, one_by_one(name)) < 1e-11
