@@ -128,7 +128,7 @@ def report(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help=
 
 @app.command("list")
 def list_names(
-    what: Annotated[str, typer.Argument(metavar="recipes|models|partitions|datasets", help="What to list.")],
+    what: Annotated[str, typer.Argument(metavar="recipes|selectors|models|partitions|datasets", help="What to list.")],
 ) -> None:
     """List what a configuration can name."""
     with _messages():
@@ -202,7 +202,7 @@ def _split_cpu(config: Any, devices: str | int | None) -> None:
 
 
 def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
-    from fedjax_bal.report import compare, table, verdict
+    from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
 
     page = _build_report(path)
     longest = 24 if console.width >= _WIDE else 16
@@ -212,6 +212,8 @@ def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
         _print_lines(text, console)
     else:
         _print_table(text, console)
+    if shows_divergence(summaries):
+        console.print(KL_IN_WORDS, markup=False, highlight=False)
     console.print(verdict(summaries), markup=False, highlight=False)
     _say(console, f"report: {page}")
     failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 
@@ -43,6 +43,16 @@ def _recipes() -> dict[str, str]:
     return found
 
 
+def _selectors() -> dict[str, str]:
+    from fedjax_bal.selection.choice import FROM_FEDERATION, SELECTORS
+
+    found = {}
+    for name, function in SELECTORS.items():
+        takes = _parameters(function, skip=("clients_per_round", *FROM_FEDERATION))
+        found[name] = _first_line(function) + (f"\ntakes {takes}" if takes else "")
+    return found
+
+
 def _models() -> dict[str, str]:
     from fedjax_bal.models import MODELS
 
@@ -64,6 +74,7 @@ def _datasets() -> dict[str, str]:
 LISTINGS: dict[str, Callable[[], dict[str, str]]] = {
     "recipes": _recipes,
     "models": _models,
+    "selectors": _selectors,
     "partitions": _partitions,
     "datasets": _datasets,
 }
@@ -74,10 +85,12 @@ def _first_line(function: Callable[..., Any]) -> str:
     return (function.__doc__ or "").strip().splitlines()[0]
 
 
-def _parameters(function: Callable[..., Any]) -> str:
+def _parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> str:
     """The parameters with their defaults, as a configuration writes them."""
     shown = []
     for name, parameter in inspect.signature(function).parameters.items():
+        if name in skip:
+            continue
         default = parameter.default
         shown.append(name if default is parameter.empty else f"{name}={_written(default)}")
     return ", ".join(shown)

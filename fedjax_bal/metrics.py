@@ -64,3 +64,63 @@ def summarise(accuracies: Sequence[float], rounds: Sequence[int], target: float 
         "last5_accuracy": float(np.mean(accuracies[-5:])),
         "rounds_to_target": reached[0] if reached else None,
     }
+
+
+def divergences(class_counts: np.ndarray) -> np.ndarray:
+    """How far from even the classes of each row are: KL(P || U) in nats.
+
+    Args:
+        class_counts: `[G, C]`; rows of zeros are left out.
+
+    Returns:
+        `Float64[K]`.
+
+    Example:
+        >>> divergences(np.array([[2, 2], [0, 0], [5, 0]])).round(4).tolist()
+        [0.0, 0.6931]
+    """
+    counts = np.asarray(class_counts, np.float64)
+    counts = counts[counts.sum(1) > 0]
+    shares = counts / counts.sum(1, keepdims=True)
+    logs = np.log(np.where(shares > 0, shares, 1.0))
+    return np.maximum(np.log(counts.shape[1]) + (shares * logs).sum(1), 0.0)
+
+
+def order_statistics(values: np.ndarray, most: int = 100) -> list[float]:
+    """The values in rising order, to four digits; of more than `most`, evenly spaced ones of them.
+
+    Example:
+        >>> order_statistics(np.array([3.0, 1.0, 2.0]), most=2)
+        [1.0, 3.0]
+    """
+    ranked = np.sort(values)
+    if len(ranked) > most:
+        ranked = ranked[np.linspace(0, len(ranked) - 1, most).round().astype(int)]
+    return [round(float(value), 4) for value in ranked]
+
+
+def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Spearman's rank correlation of each row of two tables; ties share their mean rank.
+
+    Args:
+        first: `[N, C]`.
+        second: `[N, C]`.
+
+    Returns:
+        `Float64[N]`; nan for a row in which all numbers are equal.
+
+    Example:
+        >>> rank_correlations(np.array([[1, 2, 3]]), np.array([[10, 30, 20]])).tolist()
+        [0.5]
+    """
+    ranks = [_ranks(np.asarray(table, np.float64)) for table in (first, second)]
+    a, b = (rank - rank.mean(1, keepdims=True) for rank in ranks)
+    lengths = np.sqrt((a**2).sum(1) * (b**2).sum(1))
+    return np.where(lengths > 0, (a * b).sum(1) / np.where(lengths > 0, lengths, 1.0), np.nan)
+
+
+def _ranks(table: np.ndarray) -> np.ndarray:
+    """Mean ranks within each row: how many are smaller, and half of the others that are equal."""
+    smaller = (table[:, None, :] < table[:, :, None]).sum(2)
+    equal = (table[:, None, :] == table[:, :, None]).sum(2)
+    return smaller + (equal - 1) / 2

@@ -167,6 +167,15 @@ PAPERS: dict[str, Paper] = {
         booktitle="Proceedings of the {IEEE/CVF} Conference on Computer Vision and Pattern Recognition",
         year="2019",
     ),
+    "he2016deep": _paper(
+        "inproceedings",
+        "CVPR",
+        "He, Kaiming and Zhang, Xiangyu and Ren, Shaoqing and Sun, Jian",
+        title="Deep Residual Learning for Image Recognition",
+        booktitle="Proceedings of the {IEEE} Conference on Computer Vision and Pattern Recognition",
+        pages="770--778",
+        year="2016",
+    ),
     "duan2019astraea": _paper(
         "inproceedings",
         "ICCD",
@@ -231,6 +240,7 @@ BEHIND: dict[str, tuple[str, ...]] = {
     "astraea": ("duan2019astraea",),
     "balanced_softmax": ("ren2020balanced",),
     "cbfl": ("li2023cbfl",),
+    "crop_flip": ("he2016deep",),
     "fedadagrad": ("reddi2021adaptive",),
     "fedadam": ("reddi2021adaptive",),
     "fedavg": ("mcmahan2017fedavg",),

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.types import Batch, Context, Federation, PyTree
+from fedjax_bal.balance import warp
+from fedjax_bal.types import Batch, Context, Federation, PyTree, Warp
 
 
 def normalised(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
@@ -43,8 +44,33 @@ def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Bat
         The batch, its images normalised.
     """
     rows = federation.rows.at[positions].get(mode="clip")
-    images = normalised(federation.images.at[rows].get(mode="clip"), federation.mean, federation.std)
+    images = federation.images.at[rows].get(mode="clip")
+    if federation.warp is not None:
+        images = copied(federation.warp, images, rows, federation.copy.at[positions].get(mode="clip"))
+    images = normalised(images, federation.mean, federation.std)
     return Batch(images, federation.labels.at[rows].get(mode="clip"), rows, real)
+
+
+def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -> jax.Array:
+    """What augmented copies look like.
+
+    Args:
+        table: which maps there are, and how they are chosen.
+        images: the originals, `[B, H, W, K]`.
+        rows: their numbers, `Int32[B]`.
+        copies: which copy of each is wanted, `Int32[B]`; 0 for the original.
+
+    Returns:
+        `[B, H, W, K]`, of the type of the images.
+    """
+    key = jax.random.key(table.seed)
+
+    def chosen(row: jax.Array, copy: jax.Array) -> jax.Array:
+        own = jax.random.fold_in(jax.random.fold_in(key, row), copy)
+        return table.maps[jax.random.bits(own, (), jnp.uint32) % len(table.maps)]
+
+    moved = warp(images, jax.vmap(chosen)(rows, copies))
+    return jnp.where(copies.reshape(-1, 1, 1, 1) > 0, moved, images)
 
 
 def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:

@@ -12,13 +12,14 @@ from fedjax_bal.engine.layout import Layout, device_count, lay_out, resolve
 from fedjax_bal.engine.precision import at_precision
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.simulation import Simulation
+from fedjax_bal.fitting import check_carried, check_shapes, fitting_drawing, fitting_selector, only, rounds_together
 from fedjax_bal.optimizers import Optimizer, optimizer
-from fedjax_bal.parts import Draw, Extend
+from fedjax_bal.parts import Enlarge, Extend
 from fedjax_bal.recipes import Recipe, combine
-from fedjax_bal.selection import Presence, Selector, always, uniform
+from fedjax_bal.selection import Choice, Presence, Selector, always
 from fedjax_bal.types import Federation, Model, Variables
 
-DRAWINGS = ("epochs", "replacement")
+TRAFFICS = ("paper", "exact")
 
 
 class Result(NamedTuple):
@@ -46,21 +47,24 @@ def build(
     local_epochs: int = 1,
     batch_size: int = 50,
     drop_last: bool = False,
+    batches_per_epoch: int | None = None,
     local_optimizer: Optimizer | None = None,
     server_optimizer: Optimizer | None = None,
     drawing: str | None = None,
-    selector: Selector | None = None,
+    selector: Selector | Choice | None = None,
     availability: Presence | None = None,
     delivery: Presence | None = None,
     evaluate_every: int = 1,
     update_diversity: bool = False,
     local_accuracy: bool = False,
-    rounds_per_dispatch: int = 1,
+    traffic: str = "paper",
+    rounds_per_dispatch: str | int = 1,
     strategy: str = "auto",
     devices: str | int = "auto",
     chunk: str | int = "auto",
     client_memory: str = "auto",
     precision: str = "float32",
+    enlarge: Callable[[Federation, Recipe], Federation] | None = None,
 ) -> Simulation:
     """Puts a simulation together and checks that its pieces fit; nothing is compiled yet.
 
@@ -70,21 +74,25 @@ def build(
         federation: the federation, from `fedjax_bal.data.federate`.
         test: images `[T, H, W, K]` and labels `[T]`, or both as `chunked` cuts them, for several simulations to share.
         rounds: communication rounds, at least 1.
-        clients_per_round: the cohort's size; all clients by default. Not with a selector.
+        clients_per_round: the cohort's size; all clients by default. Not with a ready-made selector.
         local_epochs: E, at least 1.
         batch_size: B, at least 1.
         drop_last: leave out the last short batch of an epoch.
+        batches_per_epoch: the most batches of an epoch, of rows drawn anew each time; None for all of a client's rows.
         local_optimizer: by default SGD with learning rate 0.01.
         server_optimizer: by default what the recipe says, or else plain averaging.
         drawing: "epochs" (each row once an epoch, the default) or "replacement".
-        selector: by default `uniform(clients_per_round)`.
+        selector: ready-made, or a choice of one by name; by default what the recipe says, or else `uniform`.
         availability: who is there before selection; by default everybody.
         delivery: who comes back after training; by default everybody.
         evaluate_every: rounds between evaluations.
         update_diversity: report how far apart the updates of each round lie (ReBaFL eq. 24), which takes a few more
             passes over the parameters.
         local_accuracy: report how well each client's own model, after training, does on the client's rows.
-        rounds_per_dispatch: rounds in one compiled program.
+        traffic: how the clients of a mediator count that goes through them several times: "paper", once, as Astraea's
+            formula has it; "exact", as often as models are exchanged.
+        rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or 1 with a selector that looks at each
+            round's outcome.
         strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",
             several at a time; "auto", the former on CPUs and the latter on accelerators.
         devices: how many of the devices that jax has share the work; "auto" for all.
@@ -92,6 +100,7 @@ def build(
         client_memory: where what clients remember is kept, "device" or "host"; "auto" for the devices where it fits.
         precision: in which the model computes: "float32"; "tensorfloat32", for matrix products on devices that have
             it; or "bfloat16". Parameters, losses and sums over clients stay float32.
+        enlarge: in place of `enlarged`, for simulations to share what it returns.
 
     Returns:
         The simulation.
@@ -110,23 +119,24 @@ def build(
         2
     """
     counts = {"rounds": rounds, "local_epochs": local_epochs, "batch_size": batch_size}
-    counts |= {"evaluate_every": evaluate_every, "rounds_per_dispatch": rounds_per_dispatch}
+    counts |= {"evaluate_every": evaluate_every}
     for name, value in counts.items():
         whole_number(name, value)
+    if batches_per_epoch is not None:
+        whole_number("batches_per_epoch", batches_per_epoch)
+    one_of("traffic", traffic, TRAFFICS)
     test = test if isinstance(test, TestSet) else chunked(*test)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     model = _extended(model, recipe)
-    _check_fit(model, federation, test)
+    federation = (enlarge or enlarged)(federation, recipe)
+    check_shapes(model, federation, test)
     local = local_optimizer or optimizer("sgd", 0.01)
+    check_carried(recipe, local)
     for part in recipe.parts:
         part.check(local, recipe.parts)
         part.check_federation(federation)
-    selector = _selector(selector, clients_per_round, federation)
-    if selector.closed_loop and rounds_per_dispatch > 1:
-        raise ValueError(
-            f"rounds_per_dispatch: received {rounds_per_dispatch}, but this selector looks at each round's outcome "
-            "before it chooses again: set it to 1"
-        )
+    selector = fitting_selector(recipe, selector, clients_per_round, federation)
+    together = rounds_together(rounds_per_dispatch, selector)
     sizes = np.diff(federation.offsets)
     largest = int(sizes.max())
     batch_size = batch_size if drop_last else min(batch_size, largest)  # larger than anybody can fill is padding
@@ -135,16 +145,18 @@ def build(
     setting = Setting(
         parts=recipe.parts,
         local=local,
-        server=_only("server_optimizer", recipe.server_optimizer, server_optimizer) or optimizer("sgd", 1.0),
+        server=only("server_optimizer", recipe.server_optimizer, server_optimizer) or optimizer("sgd", 1.0),
         model=at_precision(model, precision),
         local_epochs=local_epochs,
         batch_size=batch_size,
         drop_last=drop_last,
-        drawing=_drawing(recipe, drawing),
+        batches_per_epoch=batches_per_epoch,
+        drawing=fitting_drawing(recipe, drawing),
         passes=selector.passes,
         max_size=largest,
         diversity=update_diversity,
         local_accuracy=local_accuracy,
+        carried=bool(recipe.carried),
         layout=Layout(resolve(strategy), device_count(devices)),
         precision=precision,
     )
@@ -157,10 +169,11 @@ def build(
         availability=availability or always(),
         delivery=delivery or always(),
         rounds=rounds,
-        rounds_per_dispatch=min(rounds_per_dispatch, rounds),
+        rounds_per_dispatch=min(together, rounds),
         evaluate_every=evaluate_every,
         fixed_width=chunk != "auto",
         client_memory=client_memory,
+        exact_traffic=traffic == "exact",
     )
 
 
@@ -230,41 +243,22 @@ def _extended(model: Model, recipe: Recipe) -> Model:
     return model
 
 
-def _check_fit(model: Model, federation: Federation, test: TestSet) -> None:
-    shape = tuple(np.shape(federation.images)[1:])
-    for name, received in (("federation", shape), ("test set", tuple(np.shape(test.images)[2:]))):
-        if received != tuple(model.input_shape):
-            raise ValueError(
-                f"{name}: received images of shape {received}, but the model {model.name} was built for "
-                f"{tuple(model.input_shape)}: build it with input_shape={received}"
-            )
-    if federation.num_classes != model.num_classes:
-        raise ValueError(
-            f"federation: received {federation.num_classes} classes, but the model {model.name} was built for "
-            f"{model.num_classes}: build it with num_classes={federation.num_classes}"
-        )
-    labels = np.asarray(test.labels)
-    if not (labels.min() >= 0 and labels.max() < model.num_classes):
-        raise ValueError(
-            f"test set: received labels from {labels.min()} to {labels.max()}, "
-            f"must be from 0 to {model.num_classes - 1}"
-        )
+def enlarged(federation: Federation, recipe: Recipe) -> Federation:
+    """What a recipe makes of a federation before training.
 
+    Args:
+        federation: as it was partitioned.
+        recipe: the method.
 
-def _selector(selector: Selector | None, clients_per_round: int | None, federation: Federation) -> Selector:
-    total = federation.num_clients
-    holders = int((np.diff(federation.offsets) > 0).sum())
-    if holders == 0:
-        raise ValueError("federation: received no client with any row; partition at least one row")
-    if selector is not None and clients_per_round is not None:
-        raise ValueError("clients_per_round: received it beside a selector, which has its own; give one of them")
-    selector = selector or uniform(total if clients_per_round is None else clients_per_round)
-    if selector.groups * selector.links > total:
-        raise ValueError(
-            f"clients_per_round: received {selector.groups * selector.links}, but there are only {total} clients: "
-            f"ask for at most {total}"
-        )
-    return selector
+    Returns:
+        The federation that is trained on; the same object where no part changes it.
+
+    Raises:
+        ValueError: a part can't work with this federation.
+    """
+    for part in recipe.parts:
+        federation = part.enlarge(federation) if isinstance(part, Enlarge) else federation
+    return federation
 
 
 def _laid_out(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
@@ -272,19 +266,3 @@ def _laid_out(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: in
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
     layout, shape = setting.layout, (selector.groups, selector.links, selector.passes)
     return dataclasses.replace(setting, layout=lay_out(layout.strategy, layout.devices, steps, *shape, chunk))
-
-
-def _only(name: str, ours: Any, theirs: Any) -> Any:
-    if ours is not None and theirs is not None and ours != theirs:
-        raise ValueError(f"{name}: received {theirs!r}, but the recipe sets {ours!r}; leave one of them out")
-    return ours if ours is not None else theirs
-
-
-def _drawing(recipe: Recipe, drawing: str | None) -> str:
-    if drawing is not None:
-        one_of("drawing", drawing, DRAWINGS)
-    weighs = any(isinstance(part, Draw) for part in recipe.parts)
-    chosen = _only("drawing", recipe.drawing, drawing) or ("replacement" if weighs else "epochs")
-    if weighs and chosen == "epochs":
-        raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
-    return chosen

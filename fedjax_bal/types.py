@@ -83,6 +83,18 @@ class Dataset(NamedTuple):
     class_names: tuple[str, ...]
 
 
+class Warp(NamedTuple):
+    """How augmented copies differ from their originals: each one takes a map from a table, by its row and its number.
+
+    Attributes:
+        seed: decides which map each copy takes, `UInt32[]`.
+        maps: `Float32[M, 2, 3]`, for `fedjax_bal.balance.warp`.
+    """
+
+    seed: Any
+    maps: Any
+
+
 class Federation(NamedTuple):
     """A partitioned data set: every image stored once, a client is a span of row numbers (CSR).
 
@@ -98,6 +110,7 @@ class Federation(NamedTuple):
         auxiliary: named row sets that the server holds, kept out of clients, each `Int32[A]`.
         mean: `Float32[K]`, subtracted from pixels scaled to [0, 1].
         std: `Float32[K]`, what the difference is divided by.
+        warp: what augmented copies look like; None where there are none, or their pixels are among the images.
     """
 
     images: Any
@@ -109,6 +122,7 @@ class Federation(NamedTuple):
     auxiliary: Mapping[str, Any]
     mean: Any
     std: Any
+    warp: Warp | None = None
 
     @property
     def num_clients(self) -> int:
@@ -289,6 +303,8 @@ class Info(NamedTuple):
         steps: local steps of each visit, `Int32[G, L]`.
         finite: whether each delivered visit ended in finite parameters, `Bool[G, L]`.
         model_finite: whether the new global model is finite, `Bool[]`.
+        losses: mean training loss of each visit, `Float[G, L]`; nan where nobody delivered.
+        probes: what each probe part found out about each client that delivered, by slot, leaves `[G, L, ...]`.
     """
 
     train_loss: Array
@@ -297,6 +313,8 @@ class Info(NamedTuple):
     steps: Array
     finite: Array
     model_finite: Array
+    losses: Array
+    probes: Mapping[str, PyTree]
 
 
 class Evaluation(NamedTuple):

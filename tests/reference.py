@@ -52,10 +52,10 @@ def forward(weights, images):
     return features, features @ weights["w2"]
 
 
-def draws(federation, seed, number, client, options, length):
+def draws(federation, seed, number, client, options, length, turn=0):
     """The batches of row numbers that the library draws for a visit."""
     first, last = federation.offsets[client], federation.offsets[client + 1]
-    key = visit_key(jax.random.key(seed), number, client, 0)
+    key = visit_key(jax.random.key(seed), number, client, turn)
     for epoch in range(options.epochs):
         own = purpose_key(jax.random.fold_in(key, epoch), "draw")
         order = np.asarray(shuffled(own, last - first, length))[: last - first]

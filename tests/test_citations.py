@@ -13,6 +13,7 @@ YEARS = {
     "astraea": "2019",
     "balanced_softmax": "2020",
     "cbfl": "2023",
+    "crop_flip": "2016",
     "fedadagrad": "2021",
     "fedadam": "2021",
     "fedavg": "2017",

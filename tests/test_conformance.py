@@ -351,7 +351,7 @@ def test_a_broken_part_fails_one_check_which_says_what_to_do(broken: Part, check
 def test_a_part_that_is_another_one_when_stacked_fails_wherever_it_is_stacked():
     with pytest.raises(ConformanceError) as caught:
         check_part(Crowded())
-    assert set(caught.value.report.failed) == {"seeds", "lanes"}
+    assert set(caught.value.report.failed) == {"seeds", "lanes"}, str(caught.value)
 
 
 def test_draws_that_depend_on_the_padding_are_found(monkeypatch):

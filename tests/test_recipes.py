@@ -1,11 +1,14 @@
 """Recipes: what they are made of, and what they refuse."""
 
+import inspect
+
 import pytest
 import toys
 
 from fedjax_bal import recipes
+from fedjax_bal.config.schema import Sections
 from fedjax_bal.optimizers import optimizer
-from fedjax_bal.recipes import Recipe
+from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.simulation import build
 
 
@@ -37,6 +40,12 @@ def test_combine_refuses_what_means_nothing():
         recipes.combine(Recipe("a", drawing="epochs"), Recipe("b", drawing="replacement"))
     with pytest.raises(ValueError, match="no recipe"):
         recipes.combine()
+
+
+def test_no_hyperparameter_is_called_like_a_section():
+    taken = {"name", "recipe", *Sections.model_fields}
+    for name, function in RECIPES.items():
+        assert not taken & set(inspect.signature(function).parameters), name
 
 
 BAD = [

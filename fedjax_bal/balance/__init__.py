@@ -3,6 +3,9 @@
 Nothing here knows of clients, rounds or models: use these functions in any JAX training loop.
 """
 
+from fedjax_bal.balance.affine import affine_matrix, random_affine, random_matrices, warp
+from fedjax_bal.balance.augmentation import augmentation_copies, augmentation_counts
+from fedjax_bal.balance.composition import composition_from_gradients, composition_reward, discounted_mean
 from fedjax_bal.balance.divergence import kl_divergence, kl_to_uniform
 from fedjax_bal.balance.effective_number import decayed_beta, effective_number_weights
 from fedjax_bal.balance.logit_scale import logit_calibration, restricted_scale
@@ -10,16 +13,25 @@ from fedjax_bal.balance.prior import prior_calibrated_cross_entropy, prior_calib
 from fedjax_bal.balance.prototypes import class_prototypes, class_sums, transfer_features
 
 __all__ = [
+    "affine_matrix",
+    "augmentation_copies",
+    "augmentation_counts",
     "class_prototypes",
     "class_sums",
+    "composition_from_gradients",
+    "composition_reward",
     "decayed_beta",
+    "discounted_mean",
     "effective_number_weights",
     "kl_divergence",
     "kl_to_uniform",
     "logit_calibration",
     "prior_calibrated_cross_entropy",
     "prior_calibrated_logits",
+    "random_affine",
+    "random_matrices",
     "restricted_scale",
     "smoothed_prior",
     "transfer_features",
+    "warp",
 ]

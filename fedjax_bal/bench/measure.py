@@ -141,6 +141,7 @@ def _warmed_up(case: Case, note: Callable[[str], None]) -> tuple[_Run, float]:
 def _untested(simulation: Simulation, rounds: int) -> Simulation:
     """The same work in dispatches of so many rounds, of which one looks at a single test image."""
     federation = simulation.federation
+    rounds = 1 if simulation.selector.closed_loop else rounds
     return dataclasses.replace(
         simulation,
         test=chunked(federation.images[:1], federation.labels[:1]),

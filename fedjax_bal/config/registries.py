@@ -7,13 +7,19 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any
 
-from fedjax_bal.config.rules import Either, Flag, ListOf, OneOf, OrNull, Real, Rule, Whole, Word, under
+from fedjax_bal.config.rules import Either, Flag, ListOf, MapOf, OneOf, OrNull, Real, Rule, Whole, Word, under
 
 # One parameter as pydantic's create_model takes it: its annotation and its default (... where it has none).
 Field = tuple[Any, Any]
 
-# Known by name wherever they occur, since optax leaves the range of its options open.
-_RANGES: Mapping[str, Rule] = {"momentum": Real(0, 1, below=True)}
+_SEED = Whole(0, 2**32 - 1)
+
+# Known by name wherever they occur, since annotations and optax leave the range of options open.
+_RANGES: Mapping[str, Rule] = {
+    "momentum": Real(0, 1, below=True),
+    "seed": _SEED,
+    "published_seed": OrNull(_SEED),
+}
 
 
 def datasets() -> Collection[str]:
@@ -95,6 +101,36 @@ def combine(built: Sequence[Any]) -> Any:
     from fedjax_bal.recipes import combine as combine_recipes
 
     return combine_recipes(*built)
+
+
+def selectors() -> Mapping[str, Callable[..., Any]]:
+    """The selectors.
+
+    Returns:
+        Functions of the clients a round, the parameters of the selector, and by keyword what the federation gives.
+
+    Example:
+        >>> "mediated" in selectors()
+        True
+    """
+    from fedjax_bal.selection import SELECTORS
+
+    return SELECTORS
+
+
+def from_federation() -> Collection[str]:
+    """The parameters of selectors that no configuration gives.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> "class_counts" in from_federation()
+        True
+    """
+    from fedjax_bal.selection.choice import FROM_FEDERATION
+
+    return ("clients_per_round", *FROM_FEDERATION)
 
 
 @functools.cache
@@ -198,4 +234,6 @@ def _simple_rule(annotation: Any) -> Rule | None:
         return OneOf(arguments)
     if origin in (list, tuple, Sequence) and arguments and _simple_rule(arguments[0]) is not None:
         return ListOf(_simple_rule(arguments[0]))  # type: ignore[arg-type]
+    if origin is Mapping and arguments == (float, float):
+        return MapOf(Real(), Real())
     return None

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Protocol
 
 from pydantic import BeforeValidator
@@ -234,7 +234,9 @@ class OrNull:
         try:
             return self.rule(value)
         except PydanticCustomError as error:
-            raise refusal(self.wanted) if error.type == "wanted" else error from None
+            if error.type != "wanted" or error.context is None:
+                raise
+            raise refusal(f"{error.context['wanted']}, or null") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,6 +301,49 @@ class ListOf:
         if self.distinct and len(set(items)) < len(items):
             raise refusal(self.wanted)
         return items
+
+
+@dataclasses.dataclass(frozen=True)
+class MapOf:
+    """A mapping of numbers to values, or the same as a list of pairs.
+
+    Keys of YAML are text, which counts as the number that it spells.
+
+    Attributes:
+        key: what holds for a key.
+        value: what holds for a value.
+
+    Example:
+        >>> MapOf(Real(0), Real(0))({"0.5": 31.5, 1: 1058}), MapOf(Real(0), Real(0))([[1, 2]])
+        (((0.5, 31.5), (1.0, 1058.0)), ((1.0, 2.0),))
+    """
+
+    key: Rule
+    value: Rule
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words."""
+        return f"a mapping, or a list of pairs, not empty, of {self.key.wanted} to {self.value.wanted}"
+
+    def __call__(self, value: Any) -> tuple[tuple[Any, Any], ...]:
+        """The pairs, which unlike a mapping can be compared by their hash."""
+        pairs = list(value.items()) if isinstance(value, Mapping) else value
+        whole = isinstance(pairs, list | tuple) and all(isinstance(pair, list | tuple) for pair in pairs)
+        if not whole or not pairs or any(len(pair) != 2 for pair in pairs):
+            raise refusal(self.wanted)
+        try:
+            return tuple((self.key(_number(key)), self.value(item)) for key, item in pairs)
+        except PydanticCustomError:
+            raise refusal(self.wanted) from None
+
+
+def _number(key: Any) -> Any:
+    """A text as the number that it spells, where it does."""
+    try:
+        return float(key) if isinstance(key, str) else key
+    except ValueError:
+        return key
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Partition(Variant):
 class Auxiliary(Section):
     """Balanced images that the server keeps for itself, for methods that use some.
 
-    They are the set "fine_tuning" of the federation.
+    They are the set "balanced" of the federation.
 
     Attributes:
         per_class: how many images of each class; 0 for none.
@@ -149,6 +149,7 @@ class Training(Section):
         local_epochs: passes of a client over its data in each round.
         batch_size: images a local step.
         drop_last: leave out the last batch of an epoch when it is short.
+        batches_per_epoch: the most batches of an epoch, of rows drawn anew each time; None for all of a client's rows.
         optimizer: of the clients, fresh at each visit.
         server_optimizer: of the server.
     """
@@ -157,20 +158,34 @@ class Training(Section):
     local_epochs: Count
     batch_size: Count
     drop_last: Switch = False
+    batches_per_epoch: Annotated[int | None, under(OrNull(Whole(1)))] = None
     optimizer: Optimizer
     server_optimizer: ServerOptimizer = Field(default_factory=dict)  # type: ignore[arg-type]
 
 
-class Selection(Section):
+class Selection(Variant):
     """Who is asked to train.
 
     Attributes:
-        name: the selector.
+        name: one of `fedjax_bal.selection.SELECTORS`; its parameters stand beside it. A recipe that chooses clients
+            itself (astraea, flcir) does so where this is `uniform`.
         clients_per_round: how many clients a round; all that are available where these are fewer.
     """
 
-    name: Annotated[str, under(OneOf(("uniform",)))] = "uniform"
+    choice: ClassVar[str | None] = "name"
+
+    name: Annotated[str, under(OneOf(lambda: registries.selectors()))] = "uniform"
     clients_per_round: Count
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """The names of the selectors."""
+        return tuple(registries.selectors())
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The parameters of a selector, without those that the federation gives."""
+        return registries.parameters(registries.selectors()[name], skip=registries.from_federation())
 
 
 class _Absence(Variant):
@@ -228,12 +243,15 @@ class Evaluation(Section):
         every: rounds between two tests.
         update_diversity: report how far apart the updates of each round lie (ReBaFL eq. 24).
         local_accuracy: report how well the clients' own models do on their own rows after training.
+        traffic: how a client counts that a mediator visits several times a round: `paper`, once, as in Astraea's
+            formula; `exact`, as often as models are exchanged.
         target_accuracy: the accuracy in (0, 1] whose first round is reported; None for none.
     """
 
     every: Count = 1
     update_diversity: Switch = False
     local_accuracy: Switch = False
+    traffic: Annotated[str, under(OneOf(("paper", "exact")))] = "paper"
     target_accuracy: Annotated[float | None, under(OrNull(Real(0, 1, above=True)))] = None
 
 
@@ -246,7 +264,8 @@ class Execution(Section):
         chunk: clients at a time on each device under vmap; `auto` for as many as waste little and fit into memory.
         client_memory: where what a method remembers of each client is kept; `auto` for the devices where it fits.
         precision: in which models compute; parameters and sums over clients stay float32.
-        rounds_per_dispatch: rounds that one call of the compiled program does.
+        rounds_per_dispatch: rounds that one call of the compiled program does; `auto` for 5, or 1 where the selector
+            looks at each round's outcome before it chooses again.
         checkpoint_every: rounds between two checkpoints.
     """
 
@@ -255,7 +274,7 @@ class Execution(Section):
     chunk: Annotated[str | int, under(AutoOr(Whole(1)))] = "auto"
     client_memory: Annotated[str, under(OneOf(("auto", "device", "host")))] = "auto"
     precision: Annotated[str, under(OneOf(("float32", "tensorfloat32", "bfloat16")))] = "float32"
-    rounds_per_dispatch: Count = 5
+    rounds_per_dispatch: Annotated[str | int, under(AutoOr(Whole(1)))] = "auto"
     checkpoint_every: Count = 10
 
 

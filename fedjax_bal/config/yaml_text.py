@@ -53,6 +53,10 @@ class _Loader(yaml.SafeLoader):
         lines: dict[str, int] = {}
         for key, _ in node.value:
             name = self.construct_object(key, deep=True)
+            if isinstance(name, int | float) and not isinstance(name, bool):
+                key.tag = "tag:yaml.org,2002:str"  # a number as a key is the text that it is written as
+                self.constructed_objects.pop(key, None)
+                name = key.value
             if not isinstance(name, str):
                 raise _at(key, f"received {received(name)} as a key; keys are text")
             if name in lines:

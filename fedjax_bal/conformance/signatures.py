@@ -20,12 +20,14 @@ from fedjax_bal.engine.round import broadcast, cohort_of
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.visit import outcome_of, prepare
 from fedjax_bal.parts import (
+    Batches,
     Draw,
     Gradient,
     Logits,
     Loss,
     Memory,
     Present,
+    Probe,
     Reduce,
     Refine,
     Report,
@@ -181,6 +183,7 @@ RULES = (
         lambda p, s: p.log_weights(s.ctx.class_counts, s.ctx),
         lambda p, s: s.ctx.class_counts.astype(float),
     ),
+    Rule(Batches, "batch", lambda p, s: p.batch(s.key, s.batch, s.ctx), lambda p, s: s.batch),
     Rule(Gradient, "gradient", lambda p, s: p.gradient(_params(p, s), _params(p, s), s.ctx), _params),
     Rule(Update, "updates", lambda p, s: p.updates(_params(p, s), _params(p, s), s.ctx), _params),
     Rule(
@@ -189,6 +192,7 @@ RULES = (
         lambda p, s: p.remember(s.ctx.memory[p.slot], s.outcome),
         lambda p, s: s.ctx.memory[p.slot],
     ),
+    Rule(Probe, "probe", lambda p, s: p.probe(s.outcome), lambda p, s: None),
     Rule(Report, "report", lambda p, s: s.aggregate.reports[p.slot], lambda p, s: None),
     Rule(
         Weigh, "weigh", lambda p, s: p.weigh(s.aggregate.weights, s.aggregate.cohort), lambda p, s: s.aggregate.weights

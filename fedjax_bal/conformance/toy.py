@@ -19,7 +19,7 @@ _MOMENTUM = 0.9
 
 @cache
 def federation() -> Federation:
-    """Eight clients with skewed labels, some of a single class, and an auxiliary set `fine_tuning`.
+    """Eight clients with skewed labels, some of a single class, and an auxiliary set `balanced`.
 
     Example:
         >>> federation().class_counts.tolist()[:3]
@@ -30,14 +30,14 @@ def federation() -> Federation:
     labels = np.concatenate([owned, np.arange(_SPARE) % CLASSES])
     images = rng.normal(size=(len(labels), WIDTH)) + 1.5 * np.eye(CLASSES, WIDTH)[labels]
     spans = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
-    spare = {"fine_tuning": np.arange(sum(SIZES), len(labels))}
+    spare = {"balanced": np.arange(sum(SIZES), len(labels))}
     return federate(images.astype(np.float32).reshape(-1, 1, WIDTH, 1), labels, spans, CLASSES, spare)
 
 
 def test_set() -> tuple[np.ndarray, np.ndarray]:
     """The first twelve rows of the auxiliary set and of the clients, `[12, 1, 4, 1]` and `[12]`."""
     data = federation()
-    rows = np.concatenate([data.auxiliary["fine_tuning"], np.arange(0, sum(SIZES), 16)])[:12]
+    rows = np.concatenate([data.auxiliary["balanced"], np.arange(0, sum(SIZES), 16)])[:12]
     return data.images[rows], data.labels[rows]
 
 

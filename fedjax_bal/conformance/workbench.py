@@ -41,11 +41,13 @@ class Seen(NamedTuple):
         state: all that is carried.
         train_loss: of each round, `Float[T]`.
         test_loss: of each round, `Float[T]`.
+        probes: by slot, of each client in each round, leaves `[T, N, ...]`; 0 for those who sent none.
     """
 
     state: State
     train_loss: Any
     test_loss: Any
+    probes: Any
 
 
 @dataclasses.dataclass
@@ -75,7 +77,7 @@ class Workbench:
             "local_optimizer": optimizer("sgd", 0.1),
             "availability": bernoulli(0.8),
             "delivery": bernoulli(0.7),
-            "selector": uniform(4),
+            **({"selector": uniform(4)} if self.recipe.selector is None else {"clients_per_round": 4}),
         } | self.options
         return build(self.recipe, **options, rounds=ROUNDS, strategy="map", devices=1)
 
@@ -216,7 +218,16 @@ def run_through(setting: Setting, key: Key, schedule: Schedule, federation: Fede
     """A whole run: the state before the first round, then all rounds."""
     start = init_state(setting, key, federation)
     state, info, evaluation = dispatch(setting, key, start, schedule, federation, test)
-    return Seen(state, info.train_loss, evaluation.loss)
+    return Seen(state, info.train_loss, evaluation.loss, _by_client(info.probes, schedule, federation.num_clients))
+
+
+def _by_client(probes: Any, schedule: Schedule, num_clients: int) -> Any:
+    """From places to clients: leaves `[T, G, L, ...]` to `[T, N, ...]`."""
+
+    def one(clients: Array, leaf: Array) -> Array:
+        return jnp.zeros((num_clients, *leaf.shape[2:]), leaf.dtype).at[clients].set(leaf, mode="drop")
+
+    return jax.tree.map(lambda leaf: jax.vmap(one)(schedule.plan.clients, leaf), probes)
 
 
 def schedule_of(setting: Setting, federation: Federation, plans: Sequence[Plan], rounds: int) -> Schedule:

@@ -10,7 +10,7 @@ from fedjax_bal.engine.keys import visit_key
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.spread import squared_norm
 from fedjax_bal.engine.visit import outcome_of, prepare, visit
-from fedjax_bal.parts import Memory, Report
+from fedjax_bal.parts import Memory, Probe, Report
 from fedjax_bal.rows import over_rows
 from fedjax_bal.types import Array, Batch, Context, Federation, Key, Outcome, PyTree, Variables
 
@@ -32,6 +32,7 @@ class Shown(NamedTuple):
         steps: steps of the last pass, `Int32[]`.
         broken: 1 where the parameters are not finite, `Int32[]`.
         correct: the client's rows that its trained model classifies correctly, `Int32[]`; 0 unless asked for.
+        probes: what each probe part found out in the last pass, by slot.
     """
 
     memory: PyTree
@@ -39,6 +40,7 @@ class Shown(NamedTuple):
     steps: Array
     broken: Array
     correct: Array
+    probes: PyTree
 
 
 class ChainResult(NamedTuple):
@@ -55,6 +57,18 @@ class ChainResult(NamedTuple):
     stats: PyTree
     reports: PyTree
     shown: Shown
+
+
+class Passed(NamedTuple):
+    """What a client hands to the next one.
+
+    Attributes:
+        variables: the model.
+        optimizer: the local optimizer's state; None where everybody begins with a fresh one.
+    """
+
+    variables: Variables
+    optimizer: PyTree
 
 
 class Round(NamedTuple):
@@ -83,20 +97,23 @@ def chain(setting: Setting, shared: Round, links: Links, longest: Array) -> Chai
         The chain's result; reports and losses come from the last pass.
     """
 
-    def one_pass(carry: tuple[Variables, PyTree], turn: Array) -> tuple[tuple[Variables, PyTree], PyTree]:
-        variables, memory = carry
+    def one_pass(carry: tuple[Passed, PyTree], turn: Array) -> tuple[tuple[Passed, PyTree], PyTree]:
+        passed, memory = carry
 
-        def one_link(variables: Variables, at: tuple[Links, Array]) -> tuple[Variables, tuple[PyTree, Shown]]:
+        def one_link(passed: Passed, at: tuple[Links, Array]) -> tuple[Passed, tuple[PyTree, Shown]]:
             link, longest = at
-            ctx = context(setting, shared, variables, link)
+            ctx = context(setting, shared, passed.variables, link)
             key = visit_key(shared.key, shared.number, link.clients, turn)
-            return leave(setting, link, *visit(setting, key, ctx, longest))
+            outcome, last = visit(setting, key, ctx, longest, passed.optimizer)
+            variables, seen = leave(setting, link, outcome, last.loss_sum)
+            return Passed(variables, last.optimizer if setting.carried else None), seen
 
-        variables, (reports, shown) = lax.scan(one_link, variables, (links._replace(memory=memory), longest))
-        return (variables, shown.memory), (reports, shown._replace(memory=None))
+        passed, (reports, shown) = lax.scan(one_link, passed, (links._replace(memory=memory), longest))
+        return (passed, shown.memory), (reports, shown._replace(memory=None))
 
-    start = (shared.variables, links.memory)
-    (end, memory), brought = lax.scan(one_pass, start, jnp.arange(setting.passes))
+    transform = setting.local.transform(shared.number)
+    first = Passed(shared.variables, transform.init(shared.variables.params) if setting.carried else None)
+    ((end, _), memory), brought = lax.scan(one_pass, (first, links.memory), jnp.arange(setting.passes))
     reports, shown = jax.tree.map(lambda leaf: leaf[-1], brought)
     reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
     return _result(shared, end, reports, shown._replace(memory=memory))
@@ -147,9 +164,11 @@ def leave(setting: Setting, link: Links, outcome: Outcome, loss_sum: Array) -> t
         for part in setting.playing(Memory)
     }
     reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.playing(Report)}
+    probes = {part.slot: _where(on, part.probe(outcome), None) for part in setting.playing(Probe)}
     broken = (on & ~all_finite(outcome.end)).astype(jnp.int32)
     correct = _correct(outcome) if setting.local_accuracy else jnp.zeros((), jnp.int32)
-    return _where(on, outcome.end, outcome.start), (reports, Shown(memory, loss_sum, outcome.steps, broken, correct))
+    shown = Shown(memory, loss_sum, outcome.steps, broken, correct, probes)
+    return _where(on, outcome.end, outcome.start), (reports, shown)
 
 
 def leave_alone(setting: Setting, shared: Round, links: Links, end: Variables, loss_sum: Array) -> ChainResult:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.chain import Links, Round, chain
+from fedjax_bal.engine.chain import ChainResult, Links, Round, nothing_yet
 from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.evaluation import TestSet, evaluate
 from fedjax_bal.engine.keys import purpose_key
@@ -14,8 +14,8 @@ from fedjax_bal.engine.memory import size_in_bytes
 from fedjax_bal.engine.precision import matmul_precision
 from fedjax_bal.engine.round import broadcast, run_round
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.parts import Memory, Present, Report, Server
-from fedjax_bal.types import Array, Evaluation, Federation, Info, Key, Plan, PyTree, Shapes, State, Variables
+from fedjax_bal.parts import Memory, Present, Server
+from fedjax_bal.types import Array, Evaluation, Federation, Info, Key, Plan, Shapes, State, Variables
 
 
 class Schedule(NamedTuple):
@@ -104,7 +104,7 @@ def dispatch(
 
     # Rounds that are not live come last and are left out: a branch around a round would copy the state.
     schedule = jax.tree.map(jnp.asarray, schedule)
-    nothing = _nothing(schedule.plan.clients.shape[1:], setting.model.num_classes)
+    nothing = _nothing(schedule.plan.clients.shape[1:], setting.model.num_classes, _visit(setting, state, federation))
     shown = jax.tree.map(lambda leaf: jnp.zeros((len(schedule.number), *leaf.shape), leaf.dtype), nothing)
     return lax.fori_loop(0, schedule.live.sum(), one, (state, *shown))
 
@@ -116,9 +116,10 @@ def _presented(setting: Setting, key: Key, variables: Variables, federation: Fed
     return variables
 
 
-def _nothing(places: tuple[int, ...], classes: int) -> tuple[Info, Evaluation]:
+def _nothing(places: tuple[int, ...], classes: int, visit: ChainResult) -> tuple[Info, Evaluation]:
     number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
-    info = Info(number, number, number, visits, visits > 0, jnp.zeros((), bool))
+    probes = jax.tree.map(lambda leaf: jnp.zeros((*places, *leaf.shape), leaf.dtype), visit.shown.probes)
+    info = Info(number, number, number, visits, visits > 0, jnp.zeros((), bool), jnp.zeros(places), probes)
     return info, Evaluation(jnp.zeros((classes, classes), jnp.int32), number)
 
 
@@ -127,7 +128,7 @@ class Traffic(NamedTuple):
 
     Attributes:
         down: the model and what server parts send.
-        up: the update and the reports.
+        up: the update, the reports and the probes.
     """
 
     down: int
@@ -148,15 +149,17 @@ def traffic(setting: Setting, federation: Federation, state: State) -> Traffic:
     model = size_in_bytes(state.variables)
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s)[1], state)
-    if not setting.playing(Report):
-        return Traffic(model + size_in_bytes(sent), model)
-    plan = Plan(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
-    reports = jax.eval_shape(lambda s, f: _reports(setting, s, plan, f), state, federation)
-    return Traffic(model + size_in_bytes(sent), model + size_in_bytes(reports))
+    visit = _visit(setting, state, federation)
+    return Traffic(model + size_in_bytes(sent), model + size_in_bytes((visit.reports, visit.shown.probes)))
 
 
-def _reports(setting: Setting, state: State, plan: Plan, federation: Federation) -> PyTree:
-    key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)
-    shared = Round(key, zero, state.variables, broadcast(setting, key, zero, state)[1], federation)
-    memory = jax.tree.map(lambda leaf: leaf[:1], state.memory)
-    return chain(setting, shared, Links(plan.clients[0], plan.delivered[0], memory), jnp.zeros(1, jnp.int32)).reports
+def _visit(setting: Setting, state: State, federation: Federation) -> ChainResult:
+    """The shapes of what a visit to one client brings."""
+
+    def nothing(state: State, federation: Federation) -> ChainResult:
+        key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)
+        shared = Round(key, zero, state.variables, broadcast(setting, key, zero, state)[1], federation)
+        memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
+        return nothing_yet(setting, shared, Links(zero, jnp.ones((), bool), memory))
+
+    return jax.eval_shape(nothing, state, federation)

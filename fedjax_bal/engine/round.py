@@ -154,12 +154,15 @@ def _keep(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
 
 
 def _info(cohort: Cohort, brought: Brought, variables: Variables) -> Info:
-    steps, loss, spread = brought.shown.steps, brought.shown.loss_sum.sum(), brought.tally.spread
+    steps, losses, spread = brought.shown.steps, brought.shown.loss_sum, brought.tally.spread
+    mean = lambda total, count: jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
     return Info(
-        train_loss=jnp.where(steps.sum() > 0, loss / jnp.maximum(steps.sum(), 1), jnp.nan),
+        train_loss=mean(losses.sum(), steps.sum()),
         update_diversity=jnp.array(jnp.nan) if spread is None else spread.diversity,
         local_accuracy=brought.shown.correct.sum() / cohort.sizes.sum(),
         steps=steps,
         finite=brought.shown.broken == 0,
         model_finite=all_finite(variables),
+        losses=mean(losses, steps),
+        probes=brought.shown.probes,
     )

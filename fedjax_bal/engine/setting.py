@@ -32,6 +32,8 @@ class Setting:
         diversity: whether each round says how far apart its updates lie.
         local_accuracy: whether each round says how well the trained clients do on their own rows.
         layout: how the clients are laid out on the machine.
+        batches_per_epoch: the most local steps of an epoch, on as many random rows; None for all rows.
+        carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
         precision: of matrix products, a name of `fedjax_bal.engine.precision`; the model itself has been cast already.
     """
 
@@ -49,6 +51,8 @@ class Setting:
     local_accuracy: bool = dataclasses.field(metadata={"static": True})
     layout: Layout = dataclasses.field(metadata={"static": True})
     precision: str = dataclasses.field(default="float32", metadata={"static": True})
+    carried: bool = dataclasses.field(default=False, metadata={"static": True})
+    batches_per_epoch: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property
     def strategy(self) -> str:
@@ -66,4 +70,6 @@ class Setting:
 
     def steps_per_epoch(self, size: Any) -> Any:
         """Local steps that a client of this size takes in an epoch; works on host and device."""
-        return size // self.batch_size if self.drop_last else -(-size // self.batch_size)
+        steps = size // self.batch_size if self.drop_last else -(-size // self.batch_size)
+        most = self.batches_per_epoch
+        return steps if most is None else steps - (steps > most) * (steps - most)

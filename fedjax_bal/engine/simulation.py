@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_bal.engine.accounts import Counts, chain_divergences, count
 from fedjax_bal.engine.client_memory import choose_place, gather, scatter
 from fedjax_bal.engine.deal import Work
 from fedjax_bal.engine.errors import DivergenceError
@@ -17,17 +18,8 @@ from fedjax_bal.engine.planner import Planned, Planner
 from fedjax_bal.engine.program import Schedule, Traffic, init_state, traffic
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.metrics import classification_metrics
-from fedjax_bal.selection import Presence, Selector
+from fedjax_bal.selection import LOSS, Presence, Selector
 from fedjax_bal.types import Evaluation, Federation, Info, Plan, State
-
-
-class Counts(NamedTuple):
-    """Counts since the last evaluation, as NumPy scalars so that they can be saved."""
-
-    clients: Any = np.int64(0)
-    dropped: Any = np.int64(0)
-    bytes_up: Any = np.int64(0)
-    bytes_down: Any = np.int64(0)
 
 
 class Snapshot(NamedTuple):
@@ -53,6 +45,7 @@ class Advance(NamedTuple):
         progress: where the run stands now.
         records: a dict of metrics for each evaluated round.
         confusion: the confusion matrix of the last evaluated round, None where none was evaluated.
+        chosen: the clients that were asked to train, round after round, `Int32[K]`.
         client_updates: visits of clients that delivered.
         samples: samples they trained on, each as often as it was used.
         work: local steps of clients that delivered, and all steps computed; the difference is what padding costs.
@@ -62,6 +55,7 @@ class Advance(NamedTuple):
     progress: Snapshot
     records: list[dict[str, Any]]
     confusion: np.ndarray | None
+    chosen: np.ndarray
     client_updates: int
     samples: int
     work: Work
@@ -84,6 +78,7 @@ class Simulation:
         evaluate_every: rounds between evaluations; the last round is always evaluated.
         fixed_width: whether as many clients as the layout says are trained at a time, and never fewer to save memory.
         client_memory: where what clients remember is kept: "auto", "device" or "host".
+        exact_traffic: whether a client that is visited several times a round counts each time.
         compile_s: seconds spent on compiling, 0 before.
     """
 
@@ -98,6 +93,7 @@ class Simulation:
     evaluate_every: int = 1
     fixed_width: bool = False
     client_memory: str = "auto"
+    exact_traffic: bool = False
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -180,12 +176,13 @@ class Simulation:
         if planned.table is not None:
             state = state._replace(memory=scatter(progress.state.memory, planned.table, state.memory))
         if self.selector.closed_loop:
-            selector = self.selector.update(selector, plans[0], info)
+            selector = self.selector.update(selector, plans[0], _probes(info))
         records, counts, confusion = self._read(progress, plans, planned.schedule, info, evaluation)
         visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
         after = Snapshot(done, state, selector, counts)
         losses = [float(loss) for loss in info.train_loss[: len(plans)]]
-        return Advance(after, records, confusion, visits, self._samples(plans), planned.work, losses)
+        asked = np.concatenate([plan.clients[plan.clients < self.federation.num_clients] for plan in plans])
+        return Advance(after, records, confusion, asked, visits, self._samples(plans), planned.work, losses)
 
     def state_shapes(self) -> Snapshot:
         """The shapes of a run's progress, for checking what is read back."""
@@ -254,8 +251,9 @@ class Simulation:
         self, progress: Snapshot, plans: list[Plan], schedule: Schedule, info: Info, evaluation: Evaluation
     ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
         records, counts, confusion = [], progress.counts, None
+        costs = self.federation.num_clients, self.setting.passes, self._traffic or Traffic(0, 0), self.exact_traffic
         for offset, plan in enumerate(plans):
-            counts = self._count(counts, plan)
+            counts = count(counts, plan, *costs)
             if schedule.evaluate[offset]:
                 confusion = np.asarray(evaluation.confusion[offset])
                 records.append(
@@ -264,6 +262,7 @@ class Simulation:
                         **classification_metrics(confusion),
                         "test_loss": _number(evaluation.loss[offset]),
                         "train_loss": _number(info.train_loss[offset]),
+                        **chain_divergences(self.federation, plan),
                         **self._asked(info, offset),
                         **{name: int(value) for name, value in counts._asdict().items()},
                     }
@@ -275,24 +274,16 @@ class Simulation:
         asked = {"update_diversity": self.setting.diversity, "local_accuracy": self.setting.local_accuracy}
         return {name: _number(getattr(info, name)[offset]) for name, wanted in asked.items() if wanted}
 
-    def _count(self, counts: Counts, plan: Plan) -> Counts:
-        selected = int((plan.clients < self.federation.num_clients).sum())
-        delivered = int(plan.delivered.sum())
-        exchanges = self.setting.passes
-        bytes_ = self._traffic or Traffic(0, 0)
-        return Counts(
-            counts.clients + delivered,
-            counts.dropped + selected - delivered,
-            counts.bytes_up + delivered * exchanges * bytes_.up,
-            counts.bytes_down + selected * exchanges * bytes_.down,
-        )
-
     def _samples(self, plans: list[Plan]) -> int:
         clients = np.concatenate([plan.clients[plan.delivered] for plan in plans])
         sizes = self._sizes[clients]
-        if self.setting.drop_last:
-            sizes = sizes // self.setting.batch_size * self.setting.batch_size
+        sizes = np.minimum(sizes, self.setting.steps_per_epoch(sizes) * self.setting.batch_size)
         return int(sizes.sum()) * self.setting.local_epochs * self.setting.passes
+
+
+def _probes(info: Info) -> dict[str, Any]:
+    """What a selector learns from, by slot, arrays `[G, L, ...]` of the only round of a dispatch."""
+    return jax.tree.map(lambda leaf: leaf[0], {LOSS: info.losses, **info.probes})
 
 
 def _number(value: Any) -> float | None:

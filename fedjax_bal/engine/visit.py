@@ -10,7 +10,7 @@ from jax import lax
 from fedjax_bal.engine.drawing import shuffled, weighted
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.parts import Draw, Gradient, Logits, Loss, Prepare, Trainable, Update
+from fedjax_bal.parts import Batches, Draw, Gradient, Logits, Loss, Prepare, Trainable, Update
 from fedjax_bal.rows import gather
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
@@ -30,7 +30,7 @@ def mean_cross_entropy(logits: Array, batch: Batch) -> Array:
     return (jnp.where(batch.real, losses, 0.0)).sum() / jnp.maximum(real.sum(), 1.0)
 
 
-def visit(setting: Setting, key: Key, ctx: Context, longest: Array) -> tuple[Outcome, Array]:
+def visit(setting: Setting, key: Key, ctx: Context, longest: Array, optimizer: PyTree) -> tuple[Outcome, Training]:
     """Trains one client on its own rows.
 
     Args:
@@ -38,16 +38,18 @@ def visit(setting: Setting, key: Key, ctx: Context, longest: Array) -> tuple[Out
         key: the visit's key.
         ctx: the visit's context, without `prepared`; its size may be 0, which leaves the variables as received.
         longest: the largest size among all that are trained along with this one, itself included, `Int32[]`.
+        optimizer: the state that the local optimizer begins with; None for a fresh one.
 
     Returns:
-        The outcome, and the sum of the training loss over the steps.
+        The outcome, and what the last step left.
     """
     ctx = prepare(setting, key, ctx)
     order = orders(setting, key, ctx, longest)
     one = lambda index, carry: train_step(setting, key, ctx, index, order[None], jnp.zeros((), jnp.int32), carry)
     steps = local_steps(setting, ctx.size)
-    carry = lax.fori_loop(0, steps, one, begin(setting, ctx))
-    return outcome_of(setting, ctx, carry.variables), carry.loss_sum
+    start = begin(setting, ctx) if optimizer is None else Training(ctx.start, optimizer, jnp.zeros(()))
+    end = lax.fori_loop(0, steps, one, start)
+    return outcome_of(setting, ctx, end.variables), end
 
 
 def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
@@ -107,8 +109,10 @@ def train_step(
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
     batch = gather(ctx.federation, first + places, real)
-    own = jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), "model"), within)
-    return _learn(setting, own, ctx, batch, carry)
+    own = lambda purpose: jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
+    for part in setting.playing(Batches):
+        batch = part.batch(own(f"batch/{part.slot}"), batch, ctx)
+    return _learn(setting, own("model"), ctx, batch, carry)
 
 
 def _order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:

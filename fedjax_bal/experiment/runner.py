@@ -14,6 +14,7 @@ from fedjax_bal.config import Config, digest
 from fedjax_bal.engine import checkpoint
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.simulation import Simulation, Snapshot
+from fedjax_bal.experiment.cohorts import about_chains, about_clients, about_copies
 from fedjax_bal.experiment.environment import device_name, versions
 from fedjax_bal.experiment.folder import FolderError, RunFolder
 from fedjax_bal.experiment.setup import Comparison, set_up
@@ -35,12 +36,14 @@ class Saved(NamedTuple):
         confusion: the confusion matrix of its last evaluation.
         fingerprint: of the data that it was begun with.
         owner: of the configuration, method and seed that it belongs to.
+        chosen: how often each client has been asked to train, `Int32[N]`.
     """
 
     progress: Snapshot
     confusion: Any
     fingerprint: Any
     owner: Any
+    chosen: Any
 
 
 class Cost(NamedTuple):
@@ -87,6 +90,7 @@ class Runner:
         self.wall_s = _number(self.before.get("wall_s"))
         self.lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.confusions: dict[tuple[str, int], Any] = {}
+        self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # how often chosen; what the selector knows
         self.failures: dict[tuple[str, int], str] = {}
 
     def run(self) -> dict[str, Any]:
@@ -131,6 +135,8 @@ class Runner:
             if saved is None:  # or else they would count as newer than what is saved from now on
                 checkpoint.clear(self.folder.checkpoints(*run))
             self.confusions[name] = saved.confusion if saved else np.zeros((0, 0))
+            if saved:
+                self.clients[name] = saved.chosen, saved.progress.selector
             starts[run] = saved
         self.folder.write_metrics(self._all_lines())
         return starts
@@ -168,7 +174,8 @@ class Runner:
         matrix = np.zeros((classes, classes), np.int32)
         owner = hashlib.sha256(f"{digest(self.config)} {method} {seed}".encode()).digest()
         fingerprint = self.comparison.fingerprints[method]
-        return Saved(simulation.state_shapes(), matrix, fingerprint, np.frombuffer(owner, np.uint8))
+        nobody = np.zeros(simulation.federation.num_clients, np.int32)
+        return Saved(simulation.state_shapes(), matrix, fingerprint, np.frombuffer(owner, np.uint8), nobody)
 
     def _try(self, run: tuple[int, int], saved: Saved | None) -> None:
         try:
@@ -228,6 +235,8 @@ class Runner:
         )
         self.confusions[name] = saved.confusion if advance.confusion is None else advance.confusion
         saved = saved._replace(progress=advance.progress, confusion=self.confusions[name])
+        np.add.at(saved.chosen, advance.chosen, 1)
+        self.clients[name] = saved.chosen, advance.progress.selector
         self._show(run, advance.progress.round, advance.client_updates / seconds)
         return saved
 
@@ -276,10 +285,17 @@ class Runner:
             "seed": name[1],
             "rounds": lines[-1]["round"] if lines else 0,
             **curve,
-            "traffic_bytes": sum(line["bytes_up"] + line["bytes_down"] for line in lines),
+            "traffic_bytes": _traffic(lines),
+            "traffic_to_target_bytes": _traffic_until(lines, curve["rounds_to_target"]),
+            **about_chains(self.comparison.simulations[run[0]], lines),
             "confusion_matrix": [] if failure else np.asarray(self.confusions[name]).tolist(),
+            **self._clients(run),
             "failure": failure,
         }
+
+    def _clients(self, run: tuple[int, int]) -> dict[str, Any]:
+        known = self.clients.get(self._name(run))
+        return {} if known is None else about_clients(self.comparison.simulations[run[0]], *known)
 
     def _failed(self, run: tuple[int, int]) -> str | None:
         return self.failures.get(self._name(run))
@@ -295,6 +311,7 @@ class Runner:
                 "clients": clients,
                 "shown": shown.tolist(),
                 "class_counts": np.asarray(federation.class_counts)[shown].tolist(),
+                **about_copies(federation),
             }
             shared.setdefault(id(federation), entry)["methods"].append(method.name)
         return list(shared.values())
@@ -308,6 +325,15 @@ def _cost_of(saved: Any) -> Cost:
 def _number(value: Any) -> Any:
     """A count or a time that an earlier session wrote; 0 where it is damaged."""
     return value if is_number(value) and math.isfinite(value) else 0
+
+
+def _traffic(lines: list[dict[str, Any]]) -> int:
+    return sum(line["bytes_up"] + line["bytes_down"] for line in lines)
+
+
+def _traffic_until(lines: list[dict[str, Any]], round: int | None) -> int | None:
+    """Bytes up to a round, this one included; None where there is none."""
+    return None if round is None else _traffic([line for line in lines if line["round"] <= round])
 
 
 def _rate(count: int, seconds: float) -> float | None:

@@ -10,15 +10,16 @@ import numpy as np
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.config import Config, MethodConfig
-from fedjax_bal.config.schema import Auxiliary
+from fedjax_bal.config.schema import Auxiliary, Selection
 from fedjax_bal.engine.evaluation import TestSet, chunked, padded
 from fedjax_bal.engine.layout import Layout, device_count
 from fedjax_bal.engine.placement import divide, replicate
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.optimizers import Optimizer, optimizer
-from fedjax_bal.parts.fine_tuning import ROWS
-from fedjax_bal.selection import AVAILABILITY, DELIVERY, SELECTORS
-from fedjax_bal.simulation import build
+from fedjax_bal.parts import Enlarge
+from fedjax_bal.parts.auxiliary import BALANCED
+from fedjax_bal.selection import AVAILABILITY, DELIVERY, Choice
+from fedjax_bal.simulation import build, enlarged
 from fedjax_bal.types import Dataset, Federation, Model
 
 
@@ -51,6 +52,7 @@ class _Workshop:
     def __init__(self, data_dir: str | None, devices: str | int | None) -> None:
         self.data_dir, self.devices = data_dir, devices
         self.made: dict[str, Any] = {}
+        self.larger: dict[tuple[Any, ...], Federation] = {}
 
     def once(self, kind: str, make: Any, *sections: Any) -> Any:
         key = json.dumps([kind, *(section.model_dump(mode="json") for section in sections)], sort_keys=True)
@@ -75,6 +77,13 @@ class _Workshop:
         devices = self.layout(config).devices
         sections = (config.dataset, config.partition, config.auxiliary)
         return self.once(f"federation on {devices}", lambda: self._federate(config), *sections)
+
+    def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
+        parts = [repr(part) for part in recipe.parts if isinstance(part, Enlarge)]
+        key = (id(federation), *parts)
+        if key not in self.larger:
+            self.larger[key] = enlarged(federation, recipe)
+        return self.larger[key]
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
         sections = (config.dataset, config.partition, config.auxiliary)
@@ -135,10 +144,10 @@ def _pool(dataset: Dataset, wanted: Auxiliary, seed: int) -> _Pool:
         # A generator of its own, so that the partition is drawn from the same numbers with and without.
         rng = np.random.default_rng([seed, zlib.crc32(b"auxiliary")])
         taken, rest = data.carve(rng, labels, wanted.per_class)
-        return _Pool(images, labels, rest, {ROWS: taken})
+        return _Pool(images, labels, rest, {BALANCED: taken})
     taken = _first_of_each_class(dataset.test_labels, len(dataset.class_names), wanted.per_class)
     images, labels = np.concatenate([images, dataset.test_images[taken]]), [labels, dataset.test_labels[taken]]
-    return _Pool(images, np.concatenate(labels), everything, {ROWS: len(everything) + np.arange(len(taken))})
+    return _Pool(images, np.concatenate(labels), everything, {BALANCED: len(everything) + np.arange(len(taken))})
 
 
 def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
@@ -190,8 +199,10 @@ def set_up(config: Config, data_dir: str | None = None, devices: str | int | Non
 
 
 def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simulation:
-    training, execution = config.training, config.execution
+    training, execution, chosen = config.training, config.execution, _chosen(config.selection)
     federation, model = workshop.federation(config), workshop.model(config)
+    with _explained(f"selection (of {config.name})"):
+        (chosen or Choice()).build(config.selection.clients_per_round, federation)
     with _explained(f"methods.{index} ({config.name})"):
         recipe = recipes.combine(*(recipes.RECIPES[spec.name](**spec.hyperparameters) for spec in config.recipes))
         return build(
@@ -203,21 +214,31 @@ def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simula
             local_epochs=training.local_epochs,
             batch_size=training.batch_size,
             drop_last=training.drop_last,
+            batches_per_epoch=training.batches_per_epoch,
             local_optimizer=optimizer(**training.optimizer.keywords),
             server_optimizer=_unless_default(optimizer(**training.server_optimizer.keywords)),
-            selector=SELECTORS[config.selection.name](config.selection.clients_per_round),
+            selector=chosen,
+            clients_per_round=config.selection.clients_per_round,
             availability=AVAILABILITY[config.availability.name](**config.availability.parameters),
             delivery=DELIVERY[config.delivery.name](**config.delivery.parameters),
             evaluate_every=config.evaluation.every,
             update_diversity=config.evaluation.update_diversity,
             local_accuracy=config.evaluation.local_accuracy,
+            traffic=config.evaluation.traffic,
             rounds_per_dispatch=execution.rounds_per_dispatch,
             strategy=execution.strategy,
             devices=workshop.layout(config).devices,
             chunk=execution.chunk,
             client_memory=execution.client_memory,
             precision=execution.precision,
+            enlarge=workshop.enlarged,
         )
+
+
+def _chosen(wanted: Selection) -> Choice | None:
+    """None for the default, which every recipe may replace by its own."""
+    choice = Choice(wanted.name, tuple(sorted(wanted.parameters.items())))
+    return None if choice == Choice() else choice
 
 
 def _unless_default(server: Optimizer) -> Optimizer | None:

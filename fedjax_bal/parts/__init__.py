@@ -1,8 +1,12 @@
 """The composable units that clients and server play."""
 
+from fedjax_bal.parts.augmentation import Augmentation
 from fedjax_bal.parts.calibration import LogitCalibration
+from fedjax_bal.parts.composition import CompositionProbe
 from fedjax_bal.parts.contrast import ModelContrast
 from fedjax_bal.parts.control_variates import ControlVariates, LateControlVariates
+from fedjax_bal.parts.cropping import CropAndFlip
+from fedjax_bal.parts.damped import ParticipatingShare
 from fedjax_bal.parts.dynamic import DynamicRegularisation
 from fedjax_bal.parts.fine_tuning import RefinedHead, ShownHead
 from fedjax_bal.parts.frozen import FrozenHead
@@ -14,7 +18,9 @@ from fedjax_bal.parts.resampling import DecayedResampling
 from fedjax_bal.parts.restricted import RestrictedSoftmax
 from fedjax_bal.parts.robust import Median, TrimmedMean
 from fedjax_bal.parts.roles import (
+    Batches,
     Draw,
+    Enlarge,
     Extend,
     Gradient,
     Logits,
@@ -22,6 +28,7 @@ from fedjax_bal.parts.roles import (
     Memory,
     Prepare,
     Present,
+    Probe,
     Reduce,
     Refine,
     Report,
@@ -34,10 +41,15 @@ from fedjax_bal.parts.roles import (
 from fedjax_bal.parts.transfer import FeatureTransfer
 
 __all__ = [
+    "Augmentation",
+    "Batches",
+    "CompositionProbe",
     "ControlVariates",
+    "CropAndFlip",
     "DecayedResampling",
     "Draw",
     "DynamicRegularisation",
+    "Enlarge",
     "Extend",
     "FeatureTransfer",
     "FrozenHead",
@@ -51,9 +63,11 @@ __all__ = [
     "ModelContrast",
     "NormalisedAveraging",
     "Part",
+    "ParticipatingShare",
     "Prepare",
     "Present",
     "PriorCalibration",
+    "Probe",
     "Proximal",
     "Reduce",
     "Refine",

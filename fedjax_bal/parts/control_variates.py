@@ -1,6 +1,7 @@
 """SCAFFOLD: control variates against client drift, as published and as two papers' code has them."""
 
 import abc
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,8 @@ class ControlVariates(Controls, Gradient, Weigh):
     """
 
     with_momentum: bool = static(False)
+
+    fresh_momentum: ClassVar[bool] = True
 
     def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
         """Refuses local optimizers whose drift is not a multiple of the mean gradient."""

@@ -1,20 +1,18 @@
 """Fine-tuning the classifier on balanced rows that the server holds."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
 
+from fedjax_bal.parts.auxiliary import balanced_rows
 from fedjax_bal.parts.frozen import checked_head
 from fedjax_bal.parts.part import part, static
 from fedjax_bal.parts.roles import Present, Refine
 from fedjax_bal.rows import normalised
 from fedjax_bal.types import Array, Federation, Key, Model, PyTree, Variables
-
-ROWS = "fine_tuning"
-"""The name of the auxiliary set that is trained on."""
 
 
 class Schedule(NamedTuple):
@@ -33,27 +31,6 @@ class Schedule(NamedTuple):
     momentum: Array | float
 
 
-def fine_tuning_rows(federation: Federation) -> Any:
-    """The server's rows to fine-tune on.
-
-    Args:
-        federation: the federation.
-
-    Returns:
-        `Int32[A]`, at least one.
-
-    Raises:
-        ValueError: there are none.
-    """
-    rows = federation.auxiliary.get(ROWS, ())
-    if not len(rows):
-        raise ValueError(
-            f"federation: received the auxiliary sets {sorted(federation.auxiliary)}, must have rows in {ROWS!r} to "
-            "fine-tune the classifier on: set auxiliary.per_class, or give data.federate the rows that data.carve takes"
-        )
-    return rows
-
-
 def fine_tuned(key: Key, variables: Variables, model: Model, federation: Federation, schedule: Schedule) -> Variables:
     """Trains the classifier alone on the server's own rows.
 
@@ -63,7 +40,7 @@ def fine_tuned(key: Key, variables: Variables, model: Model, federation: Federat
         key: decides the order of the rows, which is another one in each epoch.
         variables: the model to start from.
         model: the network; the classifier's parameters are `params["head"]`.
-        federation: its auxiliary set "fine_tuning" says which rows.
+        federation: its auxiliary set "balanced" says which rows.
         schedule: how.
 
     Returns:
@@ -72,7 +49,7 @@ def fine_tuned(key: Key, variables: Variables, model: Model, federation: Federat
     Raises:
         ValueError: there are no such rows, or no such classifier.
     """
-    rows = jnp.asarray(fine_tuning_rows(federation))
+    rows = jnp.asarray(balanced_rows(federation))
     size = min(schedule.batch_size, len(rows))
     steps = -(-len(rows) // size)
     features = _features(variables, model, federation, rows, steps, size)
@@ -107,7 +84,7 @@ class RefinedHead(Refine):
 
     References:
         ReBaFL (Xu et al., 2023), Figure 1, where the rows are 30 test images of each class. Here they come from
-        wherever the federation's auxiliary set "fine_tuning" does. The size of a batch is not stated.
+        wherever the federation's auxiliary set "balanced" does. The size of a batch is not stated.
     """
 
     epochs: int = static(5)
@@ -117,7 +94,7 @@ class RefinedHead(Refine):
 
     def check_federation(self, federation: Federation) -> None:
         """Refuses a federation whose server has no rows to fine-tune on."""
-        fine_tuning_rows(federation)
+        balanced_rows(federation)
 
     def refine(self, key: Key, variables: Variables, model: Model, federation: Federation) -> Variables:
         """The global model with a fine-tuned classifier."""
@@ -147,7 +124,7 @@ class ShownHead(Present):
 
     def check_federation(self, federation: Federation) -> None:
         """Refuses a federation whose server has no rows to fine-tune on."""
-        fine_tuning_rows(federation)
+        balanced_rows(federation)
 
     def present(self, key: Key, variables: Variables, model: Model, federation: Federation) -> Variables:
         """The model that the test set sees."""

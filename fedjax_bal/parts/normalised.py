@@ -78,6 +78,7 @@ class NormalisedAveraging(Weigh, Step):
     mu: float = 0.0
 
     weighs_statistics: ClassVar[bool] = False
+    fresh_momentum: ClassVar[bool] = True
 
     def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
         """Refuses what makes a change something else than so many steps of plain SGD."""

@@ -1,7 +1,7 @@
 """What all parts have in common."""
 
 import dataclasses
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 
@@ -38,7 +38,12 @@ class Part:
     """A unit of behaviour that a client or the server plays during a round.
 
     A part subclasses one or more roles (`fedjax_bal.parts.roles`) and is final: wrap it, don't subclass it.
+
+    Attributes:
+        fresh_momentum: whether it only means what it says where a local momentum begins anew at each visit.
     """
+
+    fresh_momentum: ClassVar[bool] = False
 
     @property
     def slot(self) -> str:

@@ -48,6 +48,14 @@ class Draw(Part, abc.ABC):
         """Log-weight of one sample of each class, `Float[C]`, up to a constant."""
 
 
+class Batches(Part, abc.ABC):
+    """Changes a mini-batch before the model sees it; several compose in order."""
+
+    @abc.abstractmethod
+    def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
+        """A batch of the same shapes; the key is this local step's own."""
+
+
 class Gradient(Part, abc.ABC):
     """Changes the gradient before the local optimizer; several compose in order."""
 
@@ -98,6 +106,17 @@ class Report(Part, abc.ABC):
     @abc.abstractmethod
     def report(self, outcome: Outcome) -> PyTree:
         """Arrays that add up over clients."""
+
+
+class Probe(Part, abc.ABC):
+    """Finds out something about a trained client for the selector on the host; kept per client, each part on its own.
+
+    It goes to the host every round, so keep it small.
+    """
+
+    @abc.abstractmethod
+    def probe(self, outcome: Outcome) -> PyTree:
+        """Small arrays, which the selector's `update` finds under the part's slot."""
 
 
 class Weigh(Part, abc.ABC):
@@ -152,6 +171,14 @@ class Extend(Part, abc.ABC):
     @abc.abstractmethod
     def extend(self, model: Model) -> Model:
         """The model that is trained; what both have in common should start alike."""
+
+
+class Enlarge(Part, abc.ABC):
+    """Adds to what clients hold; several compose in order, once, on the host, before anything is compiled."""
+
+    @abc.abstractmethod
+    def enlarge(self, federation: Federation) -> Federation:
+        """The federation that is trained on; selectors see its class counts."""
 
 
 class Server(Part, abc.ABC):

@@ -21,12 +21,15 @@ from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
 from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedrs, rebafl
 from fedjax_bal.recipes.normalising import fednova
 from fedjax_bal.recipes.recipe import Recipe, combine
-from fedjax_bal.recipes.sampling import iwds
+from fedjax_bal.recipes.sampling import crop_flip, iwds
+from fedjax_bal.recipes.selecting import astraea, flcir
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
     recipe.__name__: recipe
     for recipe in (
+        astraea,
         balanced_softmax,
+        crop_flip,
         fedadagrad,
         fedadam,
         fedavg,
@@ -39,6 +42,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         fedprox,
         fedrs,
         fedyogi,
+        flcir,
         iwds,
         median,
         moon,
@@ -52,8 +56,10 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
 __all__ = [
     "RECIPES",
     "Recipe",
+    "astraea",
     "balanced_softmax",
     "combine",
+    "crop_flip",
     "fedadagrad",
     "fedadam",
     "fedavg",
@@ -66,6 +72,7 @@ __all__ = [
     "fedprox",
     "fedrs",
     "fedyogi",
+    "flcir",
     "iwds",
     "median",
     "moon",

@@ -7,6 +7,7 @@ import jax
 
 from fedjax_bal.optimizers import Optimizer
 from fedjax_bal.parts import Part, Reduce
+from fedjax_bal.selection import Choice
 
 
 @jax.tree_util.register_dataclass
@@ -19,19 +20,24 @@ class Recipe:
         parts: the parts, in the order in which those of one role compose.
         server_optimizer: the server's optimizer; None leaves it to the setting (by default plain averaging).
         drawing: "epochs" without replacement or "replacement"; None leaves it to the setting.
+        selector: which selector chooses the clients; None leaves it to the setting.
+        carried: whether the clients of a chain hand on the local optimizer's state; None for no.
     """
 
     name: str = dataclasses.field(metadata={"static": True})
     parts: tuple[Part, ...] = ()
     server_optimizer: Optimizer | None = None
     drawing: str | None = dataclasses.field(default=None, metadata={"static": True})
+    selector: Choice | None = dataclasses.field(default=None, metadata={"static": True})
+    carried: bool | None = dataclasses.field(default=None, metadata={"static": True})
 
 
 def combine(*recipes: Recipe) -> Recipe:
     """Puts recipes on top of each other: all their parts, in order.
 
     Args:
-        *recipes: at least one. What exists once (server optimizer, drawing) comes from the one recipe that sets it.
+        *recipes: at least one. What exists once (server optimizer, drawing, selector) comes from the one recipe that
+            sets it.
 
     Returns:
         A recipe named after all of them, joined with "+".
@@ -63,6 +69,8 @@ def combine(*recipes: Recipe) -> Recipe:
         tuple(part for recipe in recipes for part in recipe.parts),
         server_optimizer=_the_one(recipes, "server_optimizer"),
         drawing=_the_one(recipes, "drawing"),
+        selector=_the_one(recipes, "selector"),
+        carried=_the_one(recipes, "carried"),
     )
 
 

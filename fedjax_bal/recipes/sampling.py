@@ -1,8 +1,32 @@
-"""Methods that change which of its samples a client trains on."""
+"""Methods that change which of its samples a client trains on, and how it sees them."""
 
-from fedjax_bal.checks import finite_number, one_of
+from fedjax_bal.checks import finite_number, one_of, switch, whole_number
+from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.resampling import SCHEDULES, DecayedResampling
 from fedjax_bal.recipes.recipe import Recipe
+
+
+def crop_flip(pad: int = 4, flip: bool = True) -> Recipe:
+    """Random crops and mirror images, as is usual for CIFAR: anew each time that a client draws an image.
+
+    Not a method of federated learning but something to add to one: `combine(flcir(), crop_flip())`.
+
+    Args:
+        pad: width of the black border in pixels, 0 or more.
+        flip: whether half of the images are mirrored, left to right.
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> crop_flip().parts
+        (CropAndFlip(pad=4, flip=True),)
+
+    References:
+        He et al., 2016, section 4.2.
+    """
+    pad = whole_number("crop_flip: pad", pad, low=0)
+    return Recipe("crop_flip", (CropAndFlip(pad=pad, flip=switch("crop_flip: flip", flip)),))
 
 
 def iwds(beta_0: float = 0.9999, beta_m: float = 0.8, rho: float = 0.992, schedule: str = "decay") -> Recipe:

@@ -7,9 +7,10 @@
 from fedjax_bal.report.folder import ReportError, RunFolder
 from fedjax_bal.report.page import build
 from fedjax_bal.report.statistics import Curve, Difference, MethodSummary, Spread, compare, curve
-from fedjax_bal.report.words import Table, table, verdict
+from fedjax_bal.report.words import KL_IN_WORDS, Table, shows_divergence, table, verdict
 
 __all__ = [
+    "KL_IN_WORDS",
     "Curve",
     "Difference",
     "MethodSummary",
@@ -20,6 +21,7 @@ __all__ = [
     "build",
     "compare",
     "curve",
+    "shows_divergence",
     "table",
     "verdict",
 ]

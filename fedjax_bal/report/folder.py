@@ -8,6 +8,22 @@ from typing import Any, NamedTuple
 # Far beyond any count of bytes, and small enough to be added and drawn.
 LARGEST = 1e18
 DEEPEST = 20
+# A round's chains and a selector's clients in a picture are at most 100 and 50 as a run writes them.
+MOST_CHAINS = 100
+MOST_SHOWN = 1000
+MOST_TIMES = 100_000
+NUMBERS_OF_A_RUN = (
+    "rounds",
+    "final_accuracy",
+    "best_accuracy",
+    "last5_accuracy",
+    "rounds_to_target",
+    "traffic_bytes",
+    "traffic_to_target_bytes",
+    "chain_kl",
+    "clients_per_chain",
+    "copies",
+)
 RERUN = "run `fedjax-bal run` on this folder again to write it anew"
 
 
@@ -100,8 +116,10 @@ def _read_summary(path: Path) -> dict[str, Any]:
     _check(path, 1, "", {"partitions": summary.setdefault("partitions", [])}, {"partitions": list})
     for place, run in enumerate(summary["runs"]):
         _check(path, 1, f"runs[{place}].", run, {"method": str, "seed": int})
-        for key in ("rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "rounds_to_target", "traffic_bytes"):
+        for key in NUMBERS_OF_A_RUN:
             _check_numbers(path, 1, f"runs[{place}].{key}", run.setdefault(key, None))
+        _check_list(path, 1, f"runs[{place}].chosen", run.setdefault("chosen", None), MOST_TIMES, whole=True)
+        _check_composition(path, f"runs[{place}].composition", run.setdefault("composition", None), classes)
         # A run without an evaluation has a matrix of size 0.
         run["confusion_matrix"] = run.get("confusion_matrix") or None
         _check_numbers(path, 1, f"runs[{place}].confusion_matrix", run["confusion_matrix"], (classes, classes))
@@ -109,7 +127,27 @@ def _read_summary(path: Path) -> dict[str, Any]:
         _check(path, 1, f"partitions[{place}].", part, {"methods": list, "clients": int, "shown": list})
         shape = (len(part["shown"]), classes)
         _check_numbers(path, 1, f"partitions[{place}].class_counts", part.get("class_counts"), shape)
+        _check_augmentation(path, f"partitions[{place}].augmentation", part.setdefault("augmentation", None), classes)
     return summary
+
+
+def _check_composition(path: Path, where: str, value: Any, classes: int) -> None:
+    if value is None:
+        return
+    _check(path, 1, f"{where}.", value, {"clients": int, "shown": list, "estimated": list, "true": list})
+    _check_list(path, 1, f"{where}.shown", value["shown"], MOST_SHOWN, whole=True)
+    _check_numbers(path, 1, f"{where}.clients", value["clients"], within=(0, LARGEST))
+    _check_numbers(path, 1, f"{where}.rank_correlation", value.setdefault("rank_correlation", None), within=(-1, 1))
+    for key in ("estimated", "true"):
+        _check_numbers(path, 1, f"{where}.{key}", value[key], (len(value["shown"]), classes), within=(0, 1))
+
+
+def _check_augmentation(path: Path, where: str, value: Any, classes: int) -> None:
+    if value is None:
+        return
+    _check(path, 1, f"{where}.", value, {"before": list, "after": list, "extra_rows": int, "extra_bytes": int})
+    for key, shape in (("before", (classes,)), ("after", (classes,)), ("extra_rows", ()), ("extra_bytes", ())):
+        _check_numbers(path, 1, f"{where}.{key}", value[key], shape, within=(0, LARGEST))
 
 
 def _read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
@@ -120,8 +158,9 @@ def _read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
             continue
         line = _parse(path, number, _decode(path, raw, number))
         _check(path, number, "", line, {"method": str, "seed": int, "round": int})
-        for key in ("round", "test_accuracy", "bytes_up", "bytes_down"):
+        for key in ("round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl"):
             _check_numbers(path, number, key, line.get(key))
+        _check_list(path, number, "chain_kls", line.get("chain_kls"), MOST_CHAINS)
         _check_numbers(path, number, "per_class_accuracy", line.get("per_class_accuracy"), (classes,), gaps=True)
         lines[line["method"], line["seed"], line["round"]] = line
     return list(lines.values())
@@ -168,20 +207,39 @@ def _check(path: Path, line: int, where: str, value: Any, kinds: Mapping[str, ty
 
 
 def _check_numbers(
-    path: Path, line: int, key: str, value: Any, shape: tuple[int, ...] = (), gaps: bool = False
+    path: Path,
+    line: int,
+    key: str,
+    value: Any,
+    shape: tuple[int, ...] = (),
+    gaps: bool = False,
+    within: tuple[float, float] = (-LARGEST, LARGEST),
 ) -> None:
-    if value is not None and not _is_numbers(value, shape, gaps):
+    if value is not None and not _is_numbers(value, shape, gaps, within):
         what = " of ".join([*(f"a list of {size}" for size in shape), "a number"])
-        raise _damaged(path, line, f"{key}: {what} (within ±{LARGEST:g}), or null", _shown(value))
+        low, high = within
+        bounds = f"within ±{high:g}" if low == -high else f"from {low:g} to {high:g}"
+        raise _damaged(path, line, f"{key}: {what} ({bounds}), or null", _shown(value))
 
 
-def _is_numbers(value: Any, shape: tuple[int, ...], gaps: bool) -> bool:
+def _check_list(path: Path, line: int, key: str, value: Any, most: int, whole: bool = False) -> None:
+    if value is None:
+        return
+    fits = isinstance(value, list) and len(value) <= most and _is_numbers(value, (len(value),), False, (0, LARGEST))
+    if not fits or (whole and any(type(entry) is not int for entry in value)):
+        what = "whole numbers" if whole else "numbers"
+        raise _damaged(
+            path, line, f"{key}: a list of at most {most} {what} from 0 to {LARGEST:g}, or null", _shown(value)
+        )
+
+
+def _is_numbers(value: Any, shape: tuple[int, ...], gaps: bool, within: tuple[float, float]) -> bool:
     if shape:
         fits = isinstance(value, list) and len(value) == shape[0]
-        return fits and all(_is_numbers(entry, shape[1:], gaps) for entry in value)
+        return fits and all(_is_numbers(entry, shape[1:], gaps, within) for entry in value)
     if value is None:
         return gaps
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and within[0] <= value <= within[1]
 
 
 def _damaged(path: Path, line: int, expected: str, received: str) -> ReportError:

@@ -1,16 +1,26 @@
 """Which figures a run gets, with what titles and captions."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedjax_bal.report import plots
+from fedjax_bal.report import cohort_plots, plots
+from fedjax_bal.report.cohorts import (
+    Composition,
+    chain_divergences,
+    chosen_at_most,
+    differ,
+    mean_divergence,
+    pooled,
+    pooled_composition,
+    times_chosen,
+)
 from fedjax_bal.report.folder import RunFolder
 from fedjax_bal.report.statistics import Curve, class_accuracies, cumulate_traffic, curve, pooled_confusion
 from fedjax_bal.report.svg import inline, to_svg
-from fedjax_bal.report.words import LONGEST_NAME, printable
+from fedjax_bal.report.words import LONGEST_NAME, MINUS, megabytes, printable
 
 BAND = "Bands are one standard deviation either side of the mean over seeds."
 ONE_SEED = "One seed, so there is no band."
@@ -41,7 +51,9 @@ def draw(run: RunFolder) -> list[Picture]:
         run: the run folder's content.
 
     Returns:
-        The figures in the order of the page; what has no data is left out.
+        The figures in the order of the page; what has no data is left out. So is what has nothing to tell: the evenness
+        of the averaged models where all methods train on the same ones and nothing is augmented, and how often clients
+        were chosen where all methods choose the same; a single method is the same as itself.
 
     >>> draw(RunFolder({}, "", [], {"runs": [], "class_names": [], "partitions": []}))
     []
@@ -58,6 +70,10 @@ def _figures(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
     yield from _over_rounds(run, methods)
     yield from _over_classes(run, methods)
     yield from _partitions(run)
+    yield from _augmentations(run)
+    yield from _evenness(run, methods)
+    yield from _chosen(run, methods)
+    yield from _compositions(run, methods)
     yield from _confusions(run, methods)
 
 
@@ -133,19 +149,97 @@ def _confusions(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, 
 
 
 def _partitions(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
-    several = len(run.summary["partitions"]) > 1
     for place, part in enumerate(run.summary["partitions"]):
         counts = np.array(part.get("class_counts") or [], dtype=float)
         if not counts.size:
             continue
         shown = len(part["shown"])
         which = "All clients" if shown == part["clients"] else f"{shown} of {part['clients']} clients"
-        whose = (
-            f" of {', '.join(printable(str(method), LONGEST_NAME) for method in part['methods'])}" if several else ""
-        )
         caption = (
             f"{which}: a column is a client, its colours how many samples of each class it holds, white none; columns "
             "that differ are label skew."
         )
         figure = plots.partition(counts, part["shown"], run.summary["class_names"])
-        yield f"partition-{place + 1}", f"Partition{whose}", caption, figure
+        yield f"partition-{place + 1}", f"Partition{_whose(run, part['methods'])}", caption, figure
+
+
+def _whose(run: RunFolder, methods: Iterable[Any]) -> str:
+    if len(run.summary["partitions"]) == 1:
+        return ""
+    return f" of {', '.join(printable(str(method), LONGEST_NAME) for method in methods)}"
+
+
+def _augmentations(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+    classes = run.summary["class_names"]
+    # Methods that differ in their cohorts only have a partition each, but the same copies.
+    shared: dict[tuple[Any, ...], list[Any]] = {}
+    for part in run.summary["partitions"]:
+        found = part.get("augmentation")
+        if found and sum(found["before"]):
+            key = (tuple(found["before"]), tuple(found["after"]), found["extra_rows"], found["extra_bytes"])
+            shared.setdefault(key, []).extend(part["methods"])
+    for place, ((before, after, rows, size), methods) in enumerate(shared.items()):
+        order = "" if len(classes) <= plots.MOST_NAMED else ", each line in an order of its own"
+        caption = (
+            f"Samples of each class that all clients together hold{order}; the closer to each other the classes, the "
+            f"better. The {rows:,} copies would take {megabytes(size)} MB to store, {100 * rows / sum(before):.1f}% "
+            "more than the originals (1 MB = 10⁶ bytes)."
+        )
+        title = f"Classes before and after augmentation{_whose(run, methods)}"
+        figure = cohort_plots.augmentation(np.array(before, dtype=float), np.array(after, dtype=float), classes)
+        yield f"augmentation-{place + 1}", title, caption, figure
+
+
+def _evenness(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+    found = [(method, chain_divergences(run.lines, method), mean_divergence(run.lines, method)) for method in methods]
+    values = [(method, value, mean) for method, value, mean in found if value and mean is not None]
+    augmented = any(part.get("augmentation") for part in run.summary["partitions"])
+    if not values or not (augmented or differ([value for _, value, _ in values])):
+        return
+    classes = len(run.summary["class_names"])
+    low, high = cohort_plots.WHISKERS
+    caption = (
+        "How uneven the classes are that each averaged model was trained on (by a client, or by the clients of a "
+        f"mediator): 0 is an equal share of each class, {np.log(max(classes, 1)):.2f} a single class; further left is "
+        "better. Boxes hold the middle half of the values of all evaluated rounds and seeds, with a line at the "
+        f"median; whiskers reach from {low}% to {high}% of them; the marker and the number are the mean."
+    )
+    figure = cohort_plots.evenness([(method, pooled(value), mean) for method, value, mean in values])
+    yield "evenness", "Evenness of what is averaged", caption, figure
+
+
+def _chosen(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+    values = [(method, counts) for method in methods if (counts := times_chosen(run.summary["runs"], method))]
+    if not differ([counts for _, counts in values]):
+        return
+    most = max(len(each) for _, counts in values for each in counts.values()) - 1
+    caption = (
+        "The share of clients that were asked to train at most that many times, mean over seeds. A line that begins "
+        "high leaves many clients out, one that rises in a single step asks all equally often, and a long way to 100% "
+        "means that a few are asked again and again; methods that choose the same share one line."
+    )
+    figure = cohort_plots.chosen([(method, chosen_at_most(list(counts.values()), most)) for method, counts in values])
+    yield "chosen", "How often clients were chosen", caption, figure
+
+
+def _compositions(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+    for place, method in enumerate(methods):
+        found = pooled_composition(run.summary["runs"], method)
+        if found is None:
+            continue
+        caption = (
+            "A dot is one class of one client: its share of the client's samples as the selector estimates it, against "
+            f"the true one, for some of the {found.clients:g} clients (mean over seeds) that it has an estimate of; on "
+            "the line both agree. The rank correlation is Spearman's over the classes of a client, mean over clients "
+            f"and seeds: {_ranks(found)}, where 1 is the right order of the classes and 0 is chance."
+        )
+        figure = cohort_plots.composition(found.true, found.estimated, method, _ranks(found))
+        name = f"Estimated and true class composition of {printable(method, LONGEST_NAME)}"
+        yield f"composition-{place + 1}", name, caption, figure
+
+
+def _ranks(found: Composition) -> str:
+    mean, std, _ = found.rank_correlation
+    if mean is None:
+        return "not known"
+    return (f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")).replace("-", MINUS)

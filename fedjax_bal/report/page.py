@@ -10,7 +10,16 @@ from typing import Any
 from fedjax_bal.files import write_atomically
 from fedjax_bal.report.folder import ReportError, RunFolder, read
 from fedjax_bal.report.statistics import MethodSummary, compare
-from fedjax_bal.report.words import INTERVAL_IN_WORDS, LONGEST_NAME, printable, table, verdict
+from fedjax_bal.report.words import (
+    INTERVAL_IN_WORDS,
+    KL_IN_WORDS,
+    LONGEST_NAME,
+    printable,
+    shows_divergence,
+    table,
+    tied,
+    verdict,
+)
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 SPREAD_IN_WORDS = (
@@ -149,20 +158,22 @@ def _table(summaries: Sequence[MethodSummary], target: float | None) -> str:
     if not summaries:
         return "<p>No run has been evaluated yet.</p>"
     text = table(summaries, target)
-    best = max((s.final.mean for s in summaries if s.final.mean is not None), default=None)
+    finals = [] if tied(summaries) else [s.final.mean for s in summaries if s.final.mean is not None]
+    best = max(finals, default=None)
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in text.headings)
     rows = []
     for summary, (first, *cells) in zip(summaries, text.rows, strict=True):
-        mark = " class=best" if summary.final.mean is not None and summary.final.mean == best else ""
+        mark = " class=best" if best is not None and summary.final.mean == best else ""
         data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
         # A long name breaks after `_` or `+` rather than within a word.
         label = escape(first).replace("_", "_<wbr>").replace("+", "+<wbr>")
         rows.append(f'<tr{mark}><th scope="row">{label}</th>{data}</tr>')
+    kl = f"<p class=note>{escape(KL_IN_WORDS)}</p>" if shows_divergence(summaries) else ""
     note = SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if any(_has_interval(s) for s in summaries) else "")
     return (
         '<div class=scroll role="region" aria-label="Comparison of methods" tabindex="0">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-        f"<p class=note>{escape(note.strip())}</p>"
+        f"{kl}<p class=note>{escape(note.strip())}</p>"
     )
 
 

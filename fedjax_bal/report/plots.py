@@ -1,31 +1,22 @@
 """The report's figures, each a pure function from numbers to a matplotlib figure.
 
-Methods are told apart by colour (Okabe and Ito's, which colour-blind readers can distinguish), by marker and by dash,
-the same in every figure. Nothing touches pyplot's global state.
-
-References:
-    M. Okabe and K. Ito, Color Universal Design: how to make figures and presentations that are friendly to colorblind
-    people, 2008.
+Nothing touches pyplot's global state.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from fedjax_bal.report.looks import legend, legend_rows, look
 from fedjax_bal.report.statistics import Curve
-from fedjax_bal.report.svg import INK, WIDTH, blank, style
+from fedjax_bal.report.svg import INK, blank, style
 from fedjax_bal.report.words import printable
 
-COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
-DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
 # From a blue that even one sample sets off from the white of none.
 SAMPLES = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
 MOST_NAMED = 20
@@ -86,14 +77,14 @@ def accuracy_by_class(
     named = len(classes) <= MOST_NAMED
     few = len(values) <= MOST_WITH_SPREAD
     height = 0.7 + len(classes) * (0.17 + (0.055 if few else 0.03) * len(values)) if named else 2.9
-    figure = blank(height + 0.19 * _legend_rows([name for name, _ in values]))
+    figure = blank(height + 0.19 * legend_rows([name for name, _ in values]))
     axes = figure.add_subplot()
     for place, (_, (mean, low, high)) in enumerate(values):
         if named:
             _class_dots(axes, place, len(values), mean, (low, high) if few else (None, None))
         else:
             ranked = 100 * np.sort(mean[~np.isnan(mean)])
-            axes.plot(np.arange(1, len(ranked) + 1), ranked, **_look(place, len(ranked)))
+            axes.plot(np.arange(1, len(ranked) + 1), ranked, **look(place, len(ranked)))
     if named:
         axes.set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
         axes.set_ylim(len(classes) - 0.5, -0.5)
@@ -104,7 +95,7 @@ def accuracy_by_class(
         axes.set(xlabel="test accuracy of the class, %", xlim=(-2, 102))
     else:
         axes.set(xlabel="rank of the class, from worst to best", ylabel="test accuracy of the class, %", ylim=(-2, 102))
-    _legend(figure, [name for name, _ in values], "none" if named else None)
+    legend(figure, [name for name, _ in values], "none" if named else None)
     return figure
 
 
@@ -182,14 +173,14 @@ def _curves(
     curves: Sequence[tuple[str, Curve]], positions: Sequence[np.ndarray], label: str, target: float | None
 ) -> Figure:
     names = [name for name, _ in curves]
-    figure = blank(2.9 + 0.19 * _legend_rows(names))
+    figure = blank(2.9 + 0.19 * legend_rows(names))
     axes = figure.add_subplot()
     for place, ((_, curve), at) in enumerate(zip(curves, positions, strict=True)):
-        look = _look(place, len(at))
-        axes.plot(at, 100 * curve.mean, zorder=3, **look)
+        line = look(place, len(at))
+        axes.plot(at, 100 * curve.mean, zorder=3, **line)
         if curve.low is not None and curve.high is not None:
             low, high = (100 * np.clip(edge, 0, 1) for edge in (curve.low, curve.high))
-            axes.fill_between(at, low, high, color=look["color"], alpha=0.14, linewidth=0)
+            axes.fill_between(at, low, high, color=line["color"], alpha=0.14, linewidth=0)
     if target is not None:
         axes.axhline(100 * target, color="#666666", linewidth=1)
         axes.annotate(
@@ -199,20 +190,8 @@ def _curves(
     axes.set(xlabel=label, ylabel="test accuracy, %")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=label == "round"))
-    _legend(figure, names)
+    legend(figure, names)
     return figure
-
-
-def _look(place: int, points: int = 1) -> dict[str, Any]:
-    every = max(1, points // 8)
-    return {
-        "color": COLOURS[place % len(COLOURS)],
-        "marker": MARKERS[place % len(MARKERS)],
-        "linestyle": DASHES[place % len(DASHES)],
-        "markevery": (place * every // 4 % every, every),
-        "markeredgecolor": "white",
-        "markeredgewidth": 0.5,
-    }
 
 
 def _class_dots(
@@ -220,30 +199,10 @@ def _class_dots(
 ) -> None:
     low, high = band
     at = np.arange(len(mean)) + (place + 0.5 - methods / 2) * 0.76 / methods
-    look = {**_look(place), "linestyle": "none"}
-    axes.plot(100 * mean, at, zorder=3, **look)
+    dots = {**look(place), "linestyle": "none"}
+    axes.plot(100 * mean, at, zorder=3, **dots)
     if low is not None and high is not None:
-        axes.hlines(at, 100 * np.clip(low, 0, 1), 100 * np.clip(high, 0, 1), color=look["color"], linewidth=1.1)
-
-
-def _legend_columns(names: Sequence[str]) -> int:
-    # Legends fill one column after the other; a letter takes about 5.6 points, what comes before a name about 44.
-    widths = [44 + 5.6 * len(printable(name, 40)) for name in names]
-    for columns in range(min(4, len(names)), 1, -1):
-        if sum(max(column) for column in np.array_split(widths, columns)) <= 72 * WIDTH:
-            return columns
-    return 1
-
-
-def _legend_rows(names: Sequence[str]) -> int:
-    return -(-len(names) // _legend_columns(names))
-
-
-def _legend(figure: Figure, names: Sequence[str], linestyle: str | None = None) -> None:
-    looks = [_look(place) for place in range(len(names))]
-    handles = [Line2D([], [], **(look if linestyle is None else {**look, "linestyle": linestyle})) for look in looks]
-    labels = [printable(name, 40) for name in names]
-    figure.legend(handles, labels, loc="outside lower center", ncols=_legend_columns(names), handlelength=3.2)
+        axes.hlines(at, 100 * np.clip(low, 0, 1), 100 * np.clip(high, 0, 1), color=dots["color"], linewidth=1.1)
 
 
 def _frame(axes: Axes) -> None:

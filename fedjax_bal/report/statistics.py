@@ -56,6 +56,9 @@ class MethodSummary(NamedTuple):
         reached: how many seeds reached it.
         traffic_bytes: up and down together, mean over seeds, or None.
         difference: from the first method; None for the first method itself.
+        traffic_to_target_bytes: what was sent until then, mean over the same seeds; None if not known of all of them.
+        chain_kl: how far from even the classes behind each averaged model are, in nats, mean over seeds, or None.
+        evens: whether the method has chains of several clients or augmented copies, which make these classes more even.
     """
 
     method: str
@@ -67,6 +70,9 @@ class MethodSummary(NamedTuple):
     reached: int
     traffic_bytes: float | None
     difference: Difference | None
+    traffic_to_target_bytes: float | None = None
+    chain_kl: float | None = None
+    evens: bool = False
 
 
 class Curve(NamedTuple):
@@ -93,7 +99,8 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
 
     Args:
         runs: `runs` of a `summary.json`: mappings with method, seed, final_accuracy, best_accuracy, last5_accuracy,
-            rounds_to_target and traffic_bytes; any of the last five may be None.
+            rounds_to_target, traffic_bytes and, if at hand, traffic_to_target_bytes, chain_kl, clients_per_chain and
+            copies; any after the seed may be None.
 
     Returns:
         One summary per method, in the order in which the methods first appear.
@@ -259,6 +266,7 @@ def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarr
 
 def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[str, Any]]) -> MethodSummary:
     reached = spread([run["rounds_to_target"] for run in runs])
+    sent = spread([run.get("traffic_to_target_bytes") for run in runs if run["rounds_to_target"] is not None])
     same = runs[0]["method"] == first[0]["method"]
     return MethodSummary(
         method=method,
@@ -270,6 +278,9 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
         reached=reached.seeds,
         traffic_bytes=spread([run["traffic_bytes"] for run in runs]).mean,
         difference=None if same else paired_difference(_final_by_seed(runs), _final_by_seed(first)),
+        traffic_to_target_bytes=sent.mean if sent.seeds == reached.seeds else None,
+        chain_kl=spread([run.get("chain_kl") for run in runs]).mean,
+        evens=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
     )
 
 

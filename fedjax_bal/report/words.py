@@ -15,6 +15,11 @@ INTERVAL_IN_WORDS = (
     "of many, some exclude 0 by chance."
 )
 
+KL_IN_WORDS = (
+    "KL: divergence of the classes behind each averaged model from uniform, in nats (0 is even), mean over chains, "
+    "evaluated rounds and seeds."
+)
+
 
 class Table(NamedTuple):
     """A comparison as text.
@@ -100,24 +105,59 @@ def megabytes(traffic_bytes: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def row(summary: MethodSummary, target: bool = True) -> tuple[str, ...]:
+def nats(value: float | None) -> str:
+    """A divergence, to three decimals.
+
+    Args:
+        value: in nats, or None.
+
+    Returns:
+        Such as "0.125"; a dash without a value.
+
+    >>> nats(0.12543), nats(None)
+    ('0.125', '–')
+    """
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
+    """Whether the table has a column of how even the classes behind the averaged models are.
+
+    Args:
+        summaries: from `compare`.
+
+    Returns:
+        True where some method does something about it, by chains of several clients or by augmented copies.
+
+    >>> shows_divergence([])
+    False
+    """
+    return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
+
+
+def row(summary: MethodSummary, target: bool = True, short: bool = False, divergence: bool = False) -> tuple[str, ...]:
     """One method's line of the comparison.
 
     Args:
         summary: of the method.
-        target: whether the table has the column of rounds to a target accuracy.
+        target: whether the table has the columns of rounds and traffic to a target accuracy.
+        short: whether it is the one for a narrow terminal, which has no room for traffic to the target.
+        divergence: whether the table has the column of `chain_kl`, in a short one in the place of the best accuracy.
 
     Returns:
         One cell for each heading of `table`.
 
     >>> one = Spread(0.5, None, 1)
-    >>> row(MethodSummary("fedavg", 1, one, one, one, 12.0, 1, 2e6, None))
-    ('fedavg', '50.0', '–', '50.0', '50.0', '12', '2', '1')
+    >>> row(MethodSummary("fedavg", 1, one, one, one, 12.0, 1, 2e6, None, 1.5e6))
+    ('fedavg', '50.0', '–', '50.0', '50.0', '12', '1.5', '2', '1')
     """
     missing = summary.seeds - summary.final.seeds
     final = percent(summary.final) + (f" ({summary.final.seeds} of {summary.seeds} seeds)" if missing else "")
-    cells = [summary.method, final, points(summary.difference), percent(summary.last5), percent(summary.best)]
+    cells = [summary.method, final, points(summary.difference), percent(summary.last5)]
+    cells += [] if divergence and short else [percent(summary.best)]
+    cells += [nats(summary.chain_kl)] if divergence else []
     cells += [_rounds_to_target(summary)] if target else []
+    cells += [_traffic_to_target(summary)] if target and not short else []
     return (*cells, megabytes(summary.traffic_bytes), str(summary.seeds))
 
 
@@ -126,8 +166,9 @@ def table(summaries: Sequence[MethodSummary], target_accuracy: float | None = No
 
     Args:
         summaries: from `compare`.
-        target_accuracy: the share that counts as reached; None leaves that column out.
-        short: headings for a narrow terminal.
+        target_accuracy: the share that counts as reached; None leaves its columns out.
+        short: for a narrow terminal: short headings, no column of traffic to the target, and none of the best accuracy
+            where there is one of `chain_kl`, which there is if `shows_divergence`.
 
     Returns:
         Headings and rows; accuracies in percent, differences in percentage points.
@@ -136,25 +177,42 @@ def table(summaries: Sequence[MethodSummary], target_accuracy: float | None = No
     >>> table([MethodSummary("fedavg", 1, one, one, one, None, 0, 2e6, None)]).rows
     [('fedavg', '50.0', '–', '50.0', '50.0', '2', '1')]
     """
-    target = target_accuracy is not None
+    target, divergence = target_accuracy is not None, shows_divergence(summaries)
+    kl = ["KL"] if divergence else []
+    rows = [row(summary, target, short, divergence) for summary in summaries]
     first = summaries[0].method if summaries else "the first"
     paired = any(summary.difference and summary.difference.low is not None for summary in summaries)
     if short:
         goal = [f"to {100 * target_accuracy:g}%"] if target_accuracy is not None else []
         versus = f"vs {first}" + (" [95%]" if paired else "")
-        return Table(
-            ("method", "final", versus, "last 5", "best", *goal, "MB", "seeds"),
-            [row(summary, target) for summary in summaries],
-        )
+        return Table(("method", "final", versus, "last 5", *(kl or ["best"]), *goal, "MB", "seeds"), rows)
     headings = [
         "Method",
         "Final accuracy, %",
         f"Difference from {first}, points" + (" [95% interval]" if paired else ""),
     ]
-    headings += ["Mean of last 5, %", "Best, %"]
-    headings += [f"Rounds to {100 * target_accuracy:g}%"] if target_accuracy is not None else []
+    headings += ["Mean of last 5, %", "Best, %", *kl]
+    if target_accuracy is not None:
+        headings += [f"Rounds to {100 * target_accuracy:g}%", f"Traffic to {100 * target_accuracy:g}%, MB"]
     headings += ["Traffic, MB", "Seeds"]
-    return Table(tuple(headings), [row(summary, target) for summary in summaries])
+    return Table(tuple(headings), rows)
+
+
+def tied(summaries: Sequence[MethodSummary]) -> bool:
+    """Whether several methods have a mean final accuracy and it is the same for all of them, to the digit shown.
+
+    Args:
+        summaries: from `compare`.
+
+    Returns:
+        True where none can be called the best.
+
+    >>> one = MethodSummary("a", 1, *3 * [Spread(0.5, None, 1)], None, 0, 2e6, None)
+    >>> tied([one, one._replace(final=Spread(0.5004, None, 1))]), tied([one])
+    (True, False)
+    """
+    shown = [f"{100 * summary.final.mean:.1f}" for summary in summaries if summary.final.mean is not None]
+    return len(shown) > 1 and len(set(shown)) == 1
 
 
 def verdict(summaries: Sequence[MethodSummary]) -> str:
@@ -164,8 +222,8 @@ def verdict(summaries: Sequence[MethodSummary]) -> str:
         summaries: from `compare`.
 
     Returns:
-        One or two sentences: "no clear difference" where the interval covers 0, and that there is no interval where
-        only one seed was run.
+        One or two sentences: "no clear difference" where the interval covers 0, that there is no interval where only
+        one seed was run, and no best method where all end at the same accuracy.
 
     >>> one = Spread(0.5, None, 1)
     >>> verdict([MethodSummary("fedavg", 1, one, one, one, None, 0, 2e6, None)])
@@ -180,10 +238,18 @@ def verdict(summaries: Sequence[MethodSummary]) -> str:
             "one seed: no interval" if best.final.seeds == 1 else f"mean ± standard deviation, {best.final.seeds} seeds"
         )
         return f"{best.method} reaches a final accuracy of {_percent_sign(best.final)} ({one})."
+    if tied(ranked):
+        return f"{_all(ranked, summaries)} end at the same mean final accuracy, {100 * (best.final.mean or 0.0):.1f}%."
     lead = f"{best.method} has the highest mean final accuracy, {_percent_sign(best.final)}"
     if best is first:
         return f"{lead}; the next is {ranked[1].method}, {_distance(ranked[1], first.method)}."
     return f"{lead}, {_distance(best, first.method)}."
+
+
+def _all(ranked: Sequence[MethodSummary], summaries: Sequence[MethodSummary]) -> str:
+    if len(ranked) < len(summaries):
+        return f"The {len(ranked)} methods that have a final accuracy"
+    return "Both methods" if len(ranked) == 2 else f"All {len(ranked)} methods"
 
 
 def _distance(summary: MethodSummary, first: str) -> str:
@@ -209,6 +275,18 @@ def _rounds_to_target(summary: MethodSummary) -> str:
         return f"not reached ({share})" if summary.seeds > 1 else "not reached"
     rounds = f"{summary.rounds_to_target:.1f}".removesuffix(".0")
     return rounds if summary.reached == summary.seeds else f"{rounds} ({share})"
+
+
+def _traffic_to_target(summary: MethodSummary) -> str:
+    # The rounds stand beside it and say how many seeds did not reach the target; a second time would be too wide.
+    if summary.rounds_to_target is None:
+        return "not reached"
+    sent = megabytes(summary.traffic_to_target_bytes)
+    return (
+        sent
+        if sent == NOTHING or summary.reached == summary.seeds
+        else f"{sent} ({summary.reached} of {summary.seeds})"
+    )
 
 
 def _signed(share: float) -> str:

@@ -1,15 +1,13 @@
-"""Who trains: selectors as pure triples of functions."""
+"""Who trains: selectors as pure triples of functions, and the plan that comes of a choice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_bal.checks import whole_number
-from fedjax_bal.selection.draws import generator
+from fedjax_bal.selection.draws import generator, sample
 from fedjax_bal.types import Plan
-
-_CROWD = 4  # clients for each one wanted, from which on drawing one by one is cheaper than ordering them all
 
 
 class Selector(NamedTuple):
@@ -19,11 +17,16 @@ class Selector(NamedTuple):
         init: `init(seed, num_clients) -> state`; a pytree of NumPy arrays, so that it can be saved.
         select: `select(state, seed, round, available) -> (clients, state)` for `available: Bool[N]`; clients
             `Int32[groups, links]`, N marking empty places.
-        update: `update(state, plan, probes) -> state` after the round.
+        update: `update(state, plan, probes) -> state` after the round; probes are a dict of arrays `[G, L, ...]` by
+            slot.
         groups: G, chains a round.
         links: L, clients a chain.
         passes: how often a chain goes through its clients.
         closed_loop: whether a choice depends on what earlier rounds brought, which then must be over first.
+        clients: the most clients a round, where the last chain is short; None for as many as there are places.
+        needs: the slots of the probes that `update` learns from.
+        compositions: `compositions(state) -> Float[N, C]`, what it believes each client to hold, zeros where it knows
+            nothing; None for a selector that believes nothing.
     """
 
     init: Callable[[int, int], Any]
@@ -33,6 +36,14 @@ class Selector(NamedTuple):
     links: int
     passes: int
     closed_loop: bool
+    clients: int | None = None
+    needs: tuple[str, ...] = ()
+    compositions: Callable[[Any], np.ndarray] | None = None
+
+    @property
+    def most(self) -> int:
+        """The most clients a round."""
+        return self.groups * self.links if self.clients is None else self.clients
 
 
 def uniform(clients_per_round: int) -> Selector:
@@ -54,40 +65,89 @@ def uniform(clients_per_round: int) -> Selector:
     groups = whole_number("clients_per_round", clients_per_round)
 
     def select(state: tuple, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, tuple]:
-        chosen = _sample(generator(seed, "selection", round), available, groups)
-        clients = np.full((groups, 1), len(available), np.int32)
-        clients[: len(chosen), 0] = chosen
-        return clients, state
+        return single(sample(generator(seed, "selection", round), available, groups), groups, len(available)), state
 
-    return Selector(
-        init=lambda seed, num_clients: (),
-        select=select,
-        update=lambda state, plan, probes: state,
-        groups=groups,
-        links=1,
-        passes=1,
-        closed_loop=False,
-    )
+    return open_loop(select, groups)
 
 
-def _sample(rng: np.random.Generator, available: np.ndarray, size: int) -> np.ndarray:
-    """Clients at random without replacement, all of them where fewer are available."""
-    there, total = int(np.count_nonzero(available)), len(available)
-    if _CROWD * size > there:
-        order = np.argsort(np.where(available, rng.random(total), np.inf), kind="stable")
-        return order[: min(size, there)]
-    # Few of many: clients are drawn one by one, and those that are not there or were drawn before drawn again.
-    drawn = np.zeros(0, np.int64)
-    while True:
-        drawn = np.append(drawn, rng.integers(0, total, 2 * size * total // there + 1))
-        _, first = np.unique(drawn, return_index=True)
-        chosen = drawn[np.sort(first)]
-        chosen = chosen[available[chosen]]
-        if len(chosen) >= size:
-            return chosen[:size]
+def open_loop(
+    select: Callable[[Any, int, int, np.ndarray], tuple[np.ndarray, Any]],
+    groups: int,
+    init: Callable[[int, int], Any] = lambda seed, num_clients: (),
+    links: int = 1,
+    passes: int = 1,
+    clients: int | None = None,
+) -> Selector:
+    """A selector that learns nothing from the rounds.
+
+    Args:
+        select: as in `Selector`.
+        groups: as in `Selector`.
+        init: as in `Selector`; without state unless given.
+        links: as in `Selector`.
+        passes: as in `Selector`.
+        clients: as in `Selector`.
+
+    Returns:
+        The selector, its `update` handing the state back.
+    """
+    return Selector(init, select, lambda state, plan, probes: state, groups, links, passes, False, clients)
 
 
-SELECTORS: dict[str, Callable[..., Selector]] = {"uniform": uniform}
+def single(chosen: np.ndarray, groups: int, num_clients: int) -> np.ndarray:
+    """Clients as chains of one.
+
+    Args:
+        chosen: at most `groups` clients.
+        groups: G.
+        num_clients: N, which marks the places left empty.
+
+    Returns:
+        `Int32[G, 1]`.
+
+    Example:
+        >>> single(np.array([2]), 2, 4).tolist()
+        [[2], [4]]
+    """
+    clients = np.full((groups, 1), num_clients, np.int32)
+    clients[: len(chosen), 0] = chosen
+    return clients
+
+
+def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np.ndarray, np.ndarray]:
+    """What the clients that delivered sent in one slot.
+
+    A value that is not finite counts as not delivered: a client that diverged has nothing to say about itself.
+
+    Args:
+        plan: the round's plan.
+        probes: arrays `[G, L, ...]` by slot.
+        slot: which of them.
+        *shape: what follows G and L.
+
+    Returns:
+        Clients `Int[K]` and their values `Float64[K, ...]`.
+
+    Raises:
+        ValueError: there is no such slot, or its shape is another one.
+
+    Example:
+        >>> plan = Plan(np.array([[1], [3]]), np.array([[True], [False]]))
+        >>> clients, losses = delivered_probe(plan, {"loss": np.array([[0.5], [0.7]])}, "loss")
+        >>> clients.tolist(), losses.tolist()
+        ([1], [0.5])
+    """
+    if not isinstance(probes, Mapping) or slot not in probes:
+        received = ", ".join(map(repr, probes)) if isinstance(probes, Mapping) and probes else "none"
+        raise ValueError(
+            f"probes: received {received}, but this selector learns from {slot!r}: train with a recipe that reports it"
+        )
+    values, needed = np.asarray(probes[slot], np.float64), (*np.shape(plan.clients), *shape)
+    if values.shape != needed:
+        raise ValueError(f"probe {slot!r}: received shape {values.shape}, must be {needed} (groups, links, ...)")
+    finite = np.isfinite(values).all(axis=tuple(range(2, values.ndim)))
+    arrived = np.asarray(plan.delivered) & finite
+    return np.asarray(plan.clients)[arrived], values[arrived]
 
 
 def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:

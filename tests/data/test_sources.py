@@ -150,18 +150,31 @@ def test_tensorflow_datasets_is_not_installed(monkeypatch):
 
 
 def test_the_catalogue():
-    assert list(DATASETS) == ["fashion_mnist_small", "fashion_mnist", "mnist", "cifar10", "cifar100"]
+    classes = {"fashion_mnist_small": 10, "fashion_mnist": 10, "mnist": 10, "cifar10": 10, "labels_47": 47}
+    classes |= {"cifar100": 100, "emnist_balanced": 47, "emnist_bymerge": 47, "emnist_astraea": 47, "cinic10": 10}
+    assert list(DATASETS) == list(classes)
     for name, info in DATASETS.items():
-        assert len(set(info.class_names)) == info.num_classes == (100 if name == "cifar100" else 10)
+        assert len(set(info.class_names)) == info.num_classes == classes[name]
         assert len(info.mean) == len(info.std) == info.image_shape[-1]
         assert "\n" not in info.description
     assert (DATASETS["mnist"].mean, DATASETS["fashion_mnist_small"].std) == ((0.1307,), (0.3081,))
     assert DATASETS["cifar100"].mean == (0.4914, 0.4822, 0.4465)
     assert DATASETS["cifar10"].std == (0.2023, 0.1994, 0.2010)
+    assert DATASETS["emnist_astraea"][1:] == DATASETS["emnist_bymerge"][1:]
+    assert DATASETS["emnist_bymerge"].mean == DATASETS["emnist_balanced"].mean == (0.1307,)
+    assert DATASETS["cinic10"].mean == (0.47889522, 0.47227842, 0.43047404)
+    assert DATASETS["cinic10"].class_names == DATASETS["cifar10"].class_names
+
+
+def test_labels_alone_need_no_files():
+    dataset = load("labels_47")
+    assert np.bincount(dataset.train_labels).tolist() == [16_000] * 47
+    assert np.bincount(dataset.test_labels).tolist() == [10] * 47
+    assert dataset.train_images.shape == (752_000, 1, 1, 1) and not dataset.train_images.any()
 
 
 def test_import_is_light():
-    heavy = ("tensorflow_datasets", "matplotlib")
+    heavy = ("tensorflow_datasets", "matplotlib", "PIL")
     code = f"import sys, fedjax_bal.data.sources; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

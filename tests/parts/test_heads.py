@@ -60,7 +60,7 @@ def federation():
     plain = toys.federation()
     spare = np.setdiff1d(np.arange(len(plain.labels)), plain.rows).astype(np.int32)
     assert len(spare) % TUNING["batch_size"] > 0
-    return plain._replace(auxiliary={"fine_tuning": spare[::-1]})
+    return plain._replace(auxiliary={"balanced": spare[::-1]})
 
 
 def simulation(recipe, model=None, data=None, **changes):
@@ -141,7 +141,7 @@ def train(received, client, number, trained):
 def tuned(w, number, purpose):
     """The classifier after the server's epochs, in the library's order of rows."""
     key = purpose_key(jax.random.fold_in(jax.random.key(SEED), number), purpose)
-    rows = federation().auxiliary["fine_tuning"]
+    rows = federation().auxiliary["balanced"]
     w, velocity = dict(w), {"kernel": 0.0, "bias": 0.0}
     for epoch in range(TUNING["epochs"]):
         order = rows[np.asarray(jax.random.permutation(jax.random.fold_in(key, epoch), len(rows)))]
@@ -235,16 +235,16 @@ def test_a_batch_larger_than_the_set_takes_all_of_it():
     variables, key = network().init(jax.random.key(0)), jax.random.key(1)
     data = jax.tree.map(jnp.asarray, federation())
     whole, larger = (fine_tuned(key, variables, network(), data, Schedule(2, size, 0.3, 0.6)) for size in (13, 500))
-    assert len(data.auxiliary["fine_tuning"]) == 13
+    assert len(data.auxiliary["balanced"]) == 13
     assert toys.largest_difference(whole, larger) == 0
     assert toys.largest_difference(whole, variables) > 1e-3
 
 
 @pytest.mark.parametrize("recipe", [fedavg_ft(), fedbabu(fine_tune_epochs=1)], ids=["fedavg_ft", "fedbabu"])
 def test_a_federation_without_rows_for_it_is_refused(recipe):
-    for auxiliary in ({}, {"fine_tuning": np.zeros(0, np.int32)}):
+    for auxiliary in ({}, {"balanced": np.zeros(0, np.int32)}):
         data = toys.federation()._replace(auxiliary=auxiliary)
-        with pytest.raises(ValueError, match=r"must have rows in 'fine_tuning' .* set auxiliary.per_class"):
+        with pytest.raises(ValueError, match=r"must have rows in 'balanced' .* set auxiliary.per_class"):
             simulation(recipe, data=data)
 
 

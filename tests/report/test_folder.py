@@ -74,6 +74,18 @@ def test_a_missing_file_is_named(folder, name):
             r"per_class_accuracy: a list of 3 of a number .* received \[1, 2\]",
         ),
         ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "test_accuracy": "1"}\n', "received '1'"),
+        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "chain_kl": [1]}\n', r"chain_kl: a number .* \[1\]"),
+        (
+            "metrics.jsonl",
+            b'{"method": "a", "seed": 0, "round": 1, "chain_kls": [0.5, -0.1]}\n',
+            r"line 1: expected chain_kls: a list of at most 100 numbers from 0 to 1e\+18, or null; received \[0.5, -",
+        ),
+        (
+            "metrics.jsonl",
+            b'{"method": "a", "seed": 0, "round": 1, "chain_kls": [' + b"1," * 100 + b"1]}\n",
+            "chain_kls: a list of at most 100 numbers",
+        ),
+        ("metrics.jsonl", b'{"method": "a", "seed": 0, "round": 1, "chain_kls": [NaN]}\n', r"chain_kls: .*\[None\]"),
     ],
 )
 def test_damage_is_named_with_file_line_and_what_was_expected(folder, name, content, expected):
@@ -96,6 +108,68 @@ def test_damage_is_named_with_file_line_and_what_was_expected(folder, name, cont
 )
 def test_a_summary_that_does_not_fit_is_refused(folder, change, expected):
     edit(folder / "summary.json", change)
+    with pytest.raises(ReportError, match=expected):
+        read(folder)
+
+
+COMPOSITION = {"clients": 2, "rank_correlation": 0.5, "shown": [1], "estimated": [[0, 0.5, 0.5]], "true": [[1, 0, 0]]}
+AUGMENTATION = {"before": [1, 2, 3], "after": [3, 2, 3], "extra_rows": 2, "extra_bytes": 1568}
+
+
+def test_cohorts_are_read_and_may_be_missing_or_null(folder):
+    first, second = (dict.fromkeys(["chosen", "composition", "traffic_to_target_bytes"]) for _ in range(2))
+    first |= {"chosen": [1, 1], "composition": COMPOSITION, "traffic_to_target_bytes": 12}
+    edit(folder / "summary.json", lambda s: [s["runs"][place].update(new) for place, new in enumerate((first, second))])
+    edit(folder / "summary.json", lambda s: s["partitions"][0].update(augmentation=AUGMENTATION))
+    summary = read(folder).summary
+    assert summary["partitions"][0]["augmentation"] == AUGMENTATION
+    assert summary["runs"][0] | first == summary["runs"][0]
+    for run in summary["runs"][1:]:
+        assert run["chosen"] is run["composition"] is run["traffic_to_target_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("chosen", {"0": 1}, r"runs\[0\].chosen: a list of at most 100000 whole numbers from 0 .* received {'0': 1}"),
+        ("chosen", [1, -1], r"chosen: .*received \[1, -1\]"),
+        ("chosen", [1.5], r"chosen: a list of at most 100000 whole numbers"),
+        ("chosen", [True], r"chosen: .*received \[True\]"),
+        ("chosen", [[1]], r"chosen: .*received \[\[1\]\]"),
+        ("chosen", [0] * 100_001, r"chosen: a list of at most 100000 whole numbers"),
+        ("traffic_to_target_bytes", "12", r"runs\[0\].traffic_to_target_bytes: a number"),
+        ("chain_kl", [0.5], r"runs\[0\].chain_kl: a number"),
+        ("clients_per_chain", True, r"runs\[0\].clients_per_chain: a number .* received True"),
+        ("copies", "7", r"runs\[0\].copies: a number"),
+        ("composition", [], r"runs\[0\].composition: an object; received \[\]"),
+        ("composition", {**COMPOSITION, "clients": None}, r"composition.clients: a value of type int"),
+        ("composition", {**COMPOSITION, "clients": -1}, r"composition.clients: a number \(from 0 to"),
+        ("composition", {**COMPOSITION, "rank_correlation": 1.5}, r"rank_correlation: a number \(within ±1\), or null"),
+        ("composition", {**COMPOSITION, "shown": list(range(1001))}, "composition.shown: a list of at most 1000 whole"),
+        ("composition", {**COMPOSITION, "shown": ["1"]}, r"composition.shown: .*received \['1'\]"),
+        ("composition", {**COMPOSITION, "estimated": [[0, 1]]}, "estimated: a list of 1 of a list of 3 of a number"),
+        ("composition", {**COMPOSITION, "true": [[0, 1, 2]]}, r"composition.true: .*\(from 0 to 1\)"),
+        ("composition", {**COMPOSITION, "true": [[0, 1, None]]}, "composition.true: a list of 1 of a list of 3"),
+    ],
+)
+def test_cohorts_of_a_run_that_do_not_fit_are_refused(folder, key, value, expected):
+    edit(folder / "summary.json", lambda s: s["runs"][0].update({key: value}))
+    with pytest.raises(ReportError, match=expected):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3, r"partitions\[0\].augmentation: an object; received 3"),
+        ({**AUGMENTATION, "extra_rows": 2.0}, r"augmentation.extra_rows: a value of type int; received 2.0"),
+        ({**AUGMENTATION, "extra_bytes": -1}, r"augmentation.extra_bytes: a number \(from 0"),
+        ({**AUGMENTATION, "after": [1, 2]}, r"augmentation.after: a list of 3 of a number"),
+        ({**AUGMENTATION, "before": [1, 2, -3]}, r"augmentation.before: .*received \[1, 2, -3\]"),
+    ],
+)
+def test_an_augmentation_that_does_not_fit_is_refused(folder, value, expected):
+    edit(folder / "summary.json", lambda s: s["partitions"][0].update(augmentation=value))
     with pytest.raises(ReportError, match=expected):
         read(folder)
 

@@ -78,6 +78,49 @@ def test_page_is_whole_and_self_contained(make_run, tmp_path, case):
         assert ElementTree.parse(folder / "plots" / name).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
+def test_a_page_with_cohorts_is_whole_too(make_run, make_cohorts, tmp_path):
+    folder = make_cohorts(make_run(tmp_path / "run", methods=("fedavg", "<b>&"), rounds=5), even=("<b>&",))
+    reader = parse(build(folder))
+    assert len(reader.ids) == len(set(reader.ids))
+    assert reader.tags.count("svg") == reader.tags.count("figcaption") == len(list((folder / "plots").iterdir())) == 9
+    # Two seeds reached the target, in 8 and 9 of 5 rounds that sent 2 MB each: 17 MB.
+    assert reader.cells[:9][6] == "Traffic to 60%, MB" and reader.cells[9:18][6] == "17 (2 of 3)"
+
+
+def change_runs(folder, change):
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text())
+    for run in summary["runs"]:
+        run |= change(run["method"])
+    path.write_text(json.dumps(summary))
+
+
+def test_divergences_are_in_the_table_with_a_line_under_it_only_where_classes_are_evened(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=2)
+    before = build(folder).read_bytes()
+    kls = {"fedavg": 0.55, "rebafl": 0.125}
+    change_runs(folder, lambda method: {"chain_kl": kls[method], "clients_per_chain": 1, "copies": 0})
+    assert build(folder).read_bytes() == before
+    change_runs(folder, lambda method: {"copies": 7 if method == "rebafl" else 0})
+    reader = parse(build(folder))
+    at = reader.cells.index("KL")
+    assert [cell for cell in reader.cells if cell in ("0.550", "0.125")] == ["0.550", "0.125"]
+    assert reader.cells[at + 10] == "0.550" and reader.cells[at + 20] == "0.125"
+    assert (
+        "".join(reader.text).count("KL: divergence of the classes behind each averaged model from uniform, in nats")
+        == 1
+    )
+
+
+def test_no_row_stands_out_where_all_methods_end_alike(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=2)
+    assert build(folder).read_text(encoding="utf-8").count("<tr class=best>") == 1
+    change_runs(folder, lambda _: {"final_accuracy": 0.021})
+    text = build(folder).read_text(encoding="utf-8")
+    assert "<tr class=best>" not in text
+    assert "<p class=verdict>Both methods end at the same mean final accuracy, 2.1%.</p>" in text
+
+
 def test_the_answer_comes_first_and_how_to_reproduce_is_there(make_run, tmp_path):
     text = " ".join(parse(build(make_run(tmp_path / "run"))).text).replace("\N{NO-BREAK SPACE}", " ")
     assert text.index("rebafl has the highest mean final accuracy") < text.index("Comparison")

@@ -78,6 +78,39 @@ def test_rounds_to_target_counts_those_that_reached_it():
     assert (a.rounds_to_target, a.reached, a.seeds, a.traffic_bytes) == (5.5, 2, 3, 30.0)
 
 
+def test_traffic_to_target_counts_those_that_reached_it():
+    def sent(*runs):
+        (a,) = compare(
+            [run("a", s, 0.5, rounds_to_target=r, traffic_to_target_bytes=b) for s, (r, b) in enumerate(runs)]
+        )
+        return a.traffic_to_target_bytes
+
+    assert sent((4, 10), (None, None), (7, 40)) == 25.0
+    assert sent((4, 10), (None, 99)) == 10.0
+    assert sent((None, None)) is None
+    assert sent((4, 10), (7, None)) is None
+    assert compare([run("a", 0, 0.5, rounds_to_target=4)])[0].traffic_to_target_bytes is None
+
+
+def test_divergence_is_a_mean_over_the_seeds_that_have_one():
+    (a,) = compare([run("a", s, 0.5, chain_kl=kl) for s, kl in enumerate((0.25, 0.75, None))])
+    assert (a.chain_kl, a.evens) == (0.5, False)
+    assert compare([run("a", 0, 0.5)])[0].chain_kl is None
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        ({"clients_per_chain": 1, "copies": 0}, False),
+        ({"clients_per_chain": None, "copies": None}, False),
+        ({"clients_per_chain": 2, "copies": 0}, True),
+        ({"clients_per_chain": 1, "copies": 1}, True),
+    ],
+)
+def test_a_method_evens_classes_by_chains_or_by_copies(about, expected):
+    assert compare([run("a", 0, 0.5, **about)])[0].evens is expected
+
+
 def test_the_same_run_twice_is_refused():
     with pytest.raises(ValueError, match="2 runs of method 'a' with seed 0"):
         compare([run("a", 0, 0.5), run("a", 0, 0.6)])

@@ -9,10 +9,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .astraea import astraea
 from .dirichlet import dirichlet
 from .even import iid, shards
+from .letters import letter_shares
 from .long_tail import long_tail
+from .normal import normal_density, normal_shares
 from .pathological import pathological
+from .realworld import flcir_realworld
+from .sizes import empirical_sizes, lognormal_sizes
 
 SCHEMES: dict[str, Callable[..., list[np.ndarray]]] = {
     "iid": iid,
@@ -20,7 +25,24 @@ SCHEMES: dict[str, Callable[..., list[np.ndarray]]] = {
     "dirichlet": dirichlet,
     "shards": shards,
     "long_tail": long_tail,
+    "flcir_realworld": flcir_realworld,
+    "astraea": astraea,
+    "normal_density": normal_density,
 }
 """Name of each scheme -> the function that draws it."""
 
-__all__ = ["SCHEMES", "dirichlet", "iid", "long_tail", "pathological", "shards"]
+__all__ = [
+    "SCHEMES",
+    "astraea",
+    "dirichlet",
+    "empirical_sizes",
+    "flcir_realworld",
+    "iid",
+    "letter_shares",
+    "lognormal_sizes",
+    "long_tail",
+    "normal_density",
+    "normal_shares",
+    "pathological",
+    "shards",
+]

@@ -1,0 +1,105 @@
+"""What augmented copies cost: their pixels kept among the images, or made whenever they are drawn.
+
+    python benchmarks/augmentation.py --data-dir DIR [--rounds 10] [--repeats 3] [--json FILE]
+
+FedAvg with Astraea's augmentation (alpha 0.67) on letter-like Fashion-MNIST, 100 clients, 20 a round, one epoch of
+batches of 20 with Adam, Astraea's network. Rounds in turns, medians; and what federating takes. Two minutes.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal import data, models, optimizer
+from fedjax_bal.data import extra_bytes
+from fedjax_bal.parts import Augmentation
+from fedjax_bal.recipes import fedavg
+from fedjax_bal.simulation import build
+from fedjax_bal.types import Dataset, Federation
+
+WAYS = {"no copies": None, "copies kept": True, "copies made when drawn": False}
+
+Record = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", required=True, help="the folder with Fashion-MNIST's files")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds a measurement (default 10)")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each is measured (default 3)")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    asked = parser.parse_args()
+    dataset = data.load("fashion_mnist", asked.data_dir)
+    runners = {name: Runner(dataset, store, asked.rounds) for name, store in WAYS.items()}
+    times: dict[str, list[float]] = {name: [] for name in runners}
+    for _ in range(asked.repeats):
+        for name, runner in runners.items():
+            times[name].append(runner.seconds())
+    records = [runner.record(name, times[name]) for name, runner in runners.items()]
+    print("| | rows | extra MB | augmenting, s | round, ms | step, ms |\n|---|---|---|---|---|---|")
+    for record in records:
+        cells = (record["extra_bytes"] / 1e6, record["augment_s"], 1e3 * record["round_s"], 1e3 * record["step_s"])
+        print(f"| {record['way']} | {record['rows']:,} | " + " | ".join(f"{cell:.3g}" for cell in cells) + " |")
+    if asked.json:
+        asked.json.write_text(json.dumps(records, indent=1) + "\n")
+
+
+class Runner:
+    """One way, compiled and ready to be timed."""
+
+    def __init__(self, dataset: Dataset, store: bool | None, rounds: int) -> None:
+        self.rounds, began = rounds, time.perf_counter()
+        self.federation = federation_of(dataset, store)
+        self.augment_s = time.perf_counter() - began
+        model = models.build("astraea_cnn", 10, (28, 28, 1))
+        self.simulation = build(
+            fedavg(),
+            model,
+            self.federation,
+            (dataset.test_images[:20], dataset.test_labels[:20]),
+            rounds=10**6,
+            clients_per_round=20,
+            batch_size=20,
+            local_optimizer=optimizer("adam", 0.001),
+            evaluate_every=rounds,
+            rounds_per_dispatch=rounds,
+        )
+        self.progress, self.steps = self.simulation.init(0), []
+        self.seconds()
+        self.steps.clear()
+
+    def seconds(self) -> float:
+        """The time of the next dispatch."""
+        began = time.perf_counter()
+        advance = self.simulation.advance(0, self.progress)
+        took = time.perf_counter() - began
+        self.progress = advance.progress
+        self.steps.append(took / advance.work.useful)
+        return took
+
+    def record(self, way: str, times: list[float]) -> Record:
+        """What it came to."""
+        return {
+            "way": way,
+            "rows": len(self.federation.rows),
+            "extra_bytes": extra_bytes(self.federation),
+            "augment_s": self.augment_s,
+            "round_s": statistics.median(times) / self.rounds,
+            "step_s": statistics.median(self.steps),
+        }
+
+
+def federation_of(dataset: Dataset, store: bool | None) -> Federation:
+    """Letter-like Fashion-MNIST, with copies unless `store` is None."""
+    rows = data.partition.astraea(np.random.default_rng(0), dataset.train_labels, 100, "LTRF2")
+    plain = data.federate(dataset.train_images, dataset.train_labels, rows, 10, mean=0.1307, std=0.3081)
+    return plain if store is None else Augmentation(store=store).enlarge(plain)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Images shifted, rotated, sheared and zoomed: what an augmented copy of a sample looks like."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, Num, UInt32
+
+
+@jax.jit
+def random_affine(
+    keys: Key[Array, " B"] | UInt32[Array, "B _"],
+    images: Num[Array, "B H W K"],
+    shift: Num[Array, ""] | float,
+    rotate: Num[Array, ""] | float,
+    shear: Num[Array, ""] | float,
+    zoom: Num[Array, ""] | float,
+) -> Num[Array, "B H W K"]:
+    """Each image under a random affine map of its own.
+
+    About its centre an image is zoomed, then sheared, then rotated, then shifted, by amounts that are uniform in
+    plus or minus the range; see `affine_matrix`. Bilinear, and zero outside: warp pixels before they are normalised.
+
+    Args:
+        keys: one JAX random key an image, `[B]`. The same key always gives the same map.
+        images: `[B, H, W, K]`, of any real type.
+        shift: share of the side, along each axis.
+        rotate: degrees.
+        shear: tangent of the angle.
+        zoom: relative, below 1; the same along both axes.
+
+    Returns:
+        `[B, H, W, K]` of the type of `images`: integers are rounded. Ranges of 0 give the images back exactly.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> images = jnp.full((2, 28, 28, 1), 200, jnp.uint8)
+        >>> warped = random_affine(jax.random.split(jax.random.key(0), 2), images, 0.1, 15.0, 0.2, 0.2)
+        >>> warped.dtype, int(warped[0, 14, 14, 0])
+        (dtype('uint8'), 200)
+
+    References:
+        Astraea (Duan et al., 2019), section III-B: shift, rotation, shear and zoom. It gives neither ranges nor order.
+    """
+    return warp(images, random_matrices(keys, images.shape[1], images.shape[2], shift, rotate, shear, zoom))
+
+
+@partial(jax.jit, static_argnames=("height", "width"))
+def random_matrices(
+    keys: Key[Array, " B"] | UInt32[Array, "B _"],
+    height: int,
+    width: int,
+    shift: Num[Array, ""] | float,
+    rotate: Num[Array, ""] | float,
+    shear: Num[Array, ""] | float,
+    zoom: Num[Array, ""] | float,
+) -> Float[Array, "B 2 3"]:
+    """The maps that `random_affine` draws.
+
+    For images that must move together, such as a picture and its mask.
+
+    Args:
+        keys: one JAX random key a map, `[B]`.
+        height: H, in pixels.
+        width: W, in pixels.
+        shift: largest shift, as a share of the side.
+        rotate: largest rotation, in degrees.
+        shear: largest shear, as a tangent.
+        zoom: largest relative change of size, below 1.
+
+    Returns:
+        `[B, 2, 3]`, for `warp`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> matrices = random_matrices(jax.random.split(jax.random.key(0), 2), 28, 28, 0.1, 0.0, 0.0, 0.0)
+        >>> matrices.shape, bool((jnp.abs(matrices[:, :, 2]) <= 2.8).all())
+        ((2, 2, 3), True)
+    """
+    drawn = jax.vmap(lambda key: jax.random.uniform(key, (5,), float, -1.0, 1.0))(keys)
+    moved = shift * drawn[:, :2] * jnp.array([height, width], float)
+    return affine_matrix(moved, rotate * drawn[:, 2], shear * drawn[:, 3], 1.0 + zoom * drawn[:, 4])
+
+
+@jax.jit
+def affine_matrix(
+    shift: Num[Array, "*batch 2"],
+    rotate: Num[Array, "*batch"] | float,
+    shear: Num[Array, "*batch"] | float,
+    zoom: Num[Array, "*batch"] | float,
+) -> Float[Array, "*batch 2 3"]:
+    r"""Where the pixels of a zoomed, sheared, rotated and shifted image come from.
+
+    With offsets $p$ from the centre, in pixels, rows downwards and columns to the right, the image's point $p$ goes to
+    $q = R S z p + t$: zoomed by $z$, then sheared by $S$ (columns move by $s$ times the row), then rotated by $R$,
+    then shifted by $t$. The matrix is of the way back, $p = [A \mid -A t] (q, 1)$ with $A = (R S z)^{-1}$.
+
+    Args:
+        shift: t, rows down and columns to the right, in pixels, `[..., 2]`.
+        rotate: degrees, anticlockwise as seen, `[...]`.
+        shear: s, a tangent, `[...]`.
+        zoom: z, above 0; 2 shows everything at twice the size, `[...]`.
+
+    Returns:
+        `[..., 2, 3]`, for `warp`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> affine_matrix(jnp.array([3.0, 1.0]), 0.0, 0.5, 2.0).tolist()
+        [[0.5, 0.0, -1.5], [-0.25, 0.5, 0.25]]
+    """
+    angle = jnp.deg2rad(jnp.asarray(rotate, float))
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    rows = jnp.stack([cosine, sine], -1)
+    columns = jnp.stack([-sine - shear * cosine, cosine - shear * sine], -1)
+    back = jnp.stack([rows, columns], -2) / jnp.asarray(zoom, float)[..., None, None]
+    # Summed by hand: a matrix product may be cut to fewer bits on an accelerator.
+    return jnp.concatenate([back, -(back * shift[..., None, :]).sum(-1, keepdims=True)], -1)
+
+
+@jax.jit
+def warp(images: Num[Array, "B H W K"], matrices: Float[Array, "B 2 3"]) -> Num[Array, "B H W K"]:
+    r"""Images under affine maps, each pixel mixed from the four around the place where it comes from.
+
+    The output's pixel at the offset $q$ from the centre, $((H - 1) / 2, (W - 1) / 2)$, is the input at $M (q, 1)$,
+    bilinear between pixel centres and zero from the first pixel outside on.
+
+    Args:
+        images: `[B, H, W, K]`, of any real type.
+        matrices: M, from an output offset to an input offset, (row, column) in pixels, `[B, 2, 3]`.
+
+    Returns:
+        `[B, H, W, K]` of the type of `images`; integers are rounded.
+
+    Example:
+        A shift by one column to the right:
+
+        >>> import jax.numpy as jnp
+        >>> image = jnp.array([[1, 2, 3]])[None, :, :, None]
+        >>> warp(image, jnp.array([[[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]]))[0, 0, :, 0].tolist()
+        [0, 1, 2]
+    """
+    return jax.vmap(_warped)(images, matrices)
+
+
+def _warped(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[Array, "H W K"]:
+    height, width, channels = image.shape
+    down = jnp.arange(height)[:, None] - (height - 1) / 2
+    right = jnp.arange(width)[None, :] - (width - 1) / 2
+    row, column = (line[0] * down + line[1] * right + line[2] for line in matrix)
+    top, low = _split(row + (height - 1) / 2, height)
+    left, far = _split(column + (width - 1) / 2, width)
+    # Framed by zeros, so that no neighbour needs a mask: one before, two behind, as places run from -1 to the side.
+    framed = jnp.pad(image, ((1, 2), (1, 2), (0, 0))).reshape(-1, channels)
+    first = (top + 1) * (width + 3) + left + 1
+    exact = jnp.promote_types(image.dtype, jnp.float32)
+    pixel = lambda step: framed.at[first + step].get(mode="clip").astype(exact)
+    upper = pixel(0) * (1.0 - far) + pixel(1) * far
+    lower = pixel(width + 3) * (1.0 - far) + pixel(width + 4) * far
+    mixed = upper * (1.0 - low) + lower * low
+    return (jnp.round(mixed) if jnp.issubdtype(image.dtype, jnp.integer) else mixed).astype(image.dtype)
+
+
+def _split(place: Float[Array, "H W"], side: int) -> tuple[Num[Array, "H W"], Float[Array, "H W 1"]]:
+    """The pixel at or before a place, and how far behind it the place is; places further out count as just outside."""
+    place = jnp.clip(place, -1.0, side)
+    before = jnp.floor(place)
+    return before.astype(int), (place - before)[..., None]

@@ -1,0 +1,143 @@
+"""What a client's model tells of the classes that its client holds, and how much a balanced client is worth."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from fedjax_bal.balance.divergence import kl_to_uniform
+
+# What a class without any gradient counts as, unless others have less.
+_NO_GRADIENT = 1e-12
+# What is added to shares, so that their logarithm is finite.
+_NO_SHARE = 1e-15
+_LEAST_DIVERGENCE = 1e-6
+
+
+@partial(jax.jit, static_argnames="mode")
+def composition_from_gradients(
+    squared_norms: Num[Array, "*batch C"], mode: str = "inverse", beta: Num[Array, ""] | float = 1.0
+) -> Float[Array, "*batch C"]:
+    r"""Class shares of a client, estimated from its model's gradients on a few balanced images.
+
+    A class that the client trained on has been learnt, so that $g_c$, the squared gradient of its loss, is small.
+
+    - `"inverse"`: $R_c \propto 1 / g_c$.
+    - `"softmax_inv"`: $R_c \propto \exp(\beta / g_c)$; for gradients well below 1 nearly all of it is one class.
+    - `"softmax_rel"`: $R_c \propto \exp(\beta \min g / g_c)$, which does not depend on the scale of the gradients.
+
+    Args:
+        squared_norms: g, `[..., C]`, 0 or more: sums or means over parameters, as long as all classes have the same.
+        mode: `"inverse"`, `"softmax_inv"` or `"softmax_rel"`.
+        beta: sharpness of the softmaxes, 0 or more.
+
+    Returns:
+        Shares `[..., C]` that sum to 1. Finite for anything but NaN, which gives NaN: the model has diverged.
+
+    Raises:
+        ValueError: another mode.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [round(float(share), 4) for share in composition_from_gradients(jnp.array([0.01, 0.01, 0.02, 0.04]))]
+        [0.3636, 0.3636, 0.1818, 0.0909]
+
+    References:
+        FL-CIR (Yang et al., 2021), eq. 7, is `"softmax_inv"` of the gradient of each output neuron's weights. The
+        authors' code gives that up for `"inverse"` of the whole network's, and has `"softmax_rel"` commented out.
+    """
+    if mode not in ("inverse", "softmax_inv", "softmax_rel"):
+        raise ValueError(f"mode: received {mode!r}, must be 'inverse', 'softmax_inv' or 'softmax_rel'")
+    norms = _positive(jnp.asarray(squared_norms, float))
+    least = norms.min(-1, keepdims=True)
+    if mode == "inverse":
+        shares = least / norms
+        return shares / shares.sum(-1, keepdims=True)
+    # The exponent less its largest value: min g / g - 1, and for 1 / g the same over min g. Runs to -inf at worst.
+    exponent = beta * ((least - norms) / norms)
+    return jax.nn.softmax(exponent / least if mode == "softmax_inv" else exponent)
+
+
+def _positive(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
+    """Norms between the smallest and the largest normal number, with zeros not above the smallest of the others."""
+    limits = jnp.finfo(norms.dtype)
+    none = norms < limits.tiny
+    smallest = jnp.where(none, jnp.inf, norms).min(-1, keepdims=True)
+    return jnp.minimum(jnp.where(none, jnp.minimum(smallest, _NO_GRADIENT), norms), limits.max)
+
+
+@partial(jax.jit, static_argnames="mode")
+def composition_reward(composition: Num[Array, "*batch C"], mode: str = "bounded") -> Float[Array, "*batch"]:
+    r"""What choosing a client of this composition is worth: the more even, the more.
+
+    - `"bounded"`: $1 / (\log C + KL(U \| R))$, between 0 and $1 / \log C$.
+    - `"literal"`: $1 / KL(R \| U)$ with a divergence of at least $10^{-6}$, so at most a million.
+
+    Args:
+        composition: R, `[..., C]`; normalised inside. Zeros are fine; nothing but zeros counts as uniform.
+        mode: `"bounded"` or `"literal"`.
+
+    Returns:
+        One over nats, `[...]`; NaN for a composition with NaN.
+
+    Raises:
+        ValueError: another mode.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [round(float(r), 4) for r in composition_reward(jnp.array([[0.1] * 10, [1.0] + [0.0] * 9]))]
+        [0.4343, 0.0322]
+        >>> round(float(composition_reward(jnp.array([1.0, 0.0]), "literal")), 4)
+        1.4427
+
+    References:
+        FL-CIR, eq. 9, is `"literal"`. The authors' code takes the cross-entropy of the uniform distribution against
+        the composition, which is `"bounded"`: a reward without bound would drown the bonus for exploring.
+    """
+    if mode not in ("bounded", "literal"):
+        raise ValueError(f"mode: received {mode!r}, must be 'bounded' or 'literal'")
+    shares = jnp.asarray(composition, float)
+    total = shares.sum(-1, keepdims=True)
+    shares = jnp.where(total == 0, 1.0 / shares.shape[-1], shares / jnp.where(total == 0, 1.0, total))
+    if mode == "bounded":
+        divergence = -jnp.log(shares + _NO_SHARE).mean(-1)
+    else:
+        divergence = jnp.where(jnp.isnan(total[..., 0]), jnp.nan, kl_to_uniform(shares))
+    return 1.0 / jnp.maximum(divergence, _LEAST_DIVERGENCE)
+
+
+@jax.jit
+def discounted_mean(
+    mean: Num[Array, "*shape"],
+    weight: Num[Array, ""] | float,
+    value: Num[Array, "*shape"],
+    rho: Num[Array, ""] | float,
+) -> tuple[Float[Array, "*shape"], Float[Array, ""]]:
+    r"""A mean in which each value counts rho times as much as the one after it, brought up to date with one more.
+
+    $S \leftarrow \rho S + 1$ and $\bar R \leftarrow \bar R + (R - \bar R) / S$, which comes to
+    $\sum_t \rho^{T - t} R(t) / \sum_t \rho^{T - t}$ without keeping the values.
+
+    Args:
+        mean: of the values so far, of any shape; 0 before the first.
+        weight: S, the sum of their weights; 0 before the first.
+        value: the new one.
+        rho: in [0, 1]; at 1 all values count the same.
+
+    Returns:
+        The mean and S.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mean, weight = discounted_mean(jnp.zeros(2), 0.0, jnp.array([0.0, 1.0]), 0.5)
+        >>> mean, weight = discounted_mean(mean, weight, jnp.array([1.0, 1.0]), 0.5)
+        >>> [round(float(m), 4) for m in mean], float(weight)
+        ([0.6667, 1.0], 1.5)
+
+    References:
+        FL-CIR, eq. 10, for the composition; with rho 1 the mean reward of Algorithm 1.
+    """
+    mean, value = jnp.asarray(mean, float), jnp.asarray(value, float)
+    weight = jnp.asarray(rho, float) * weight + 1.0
+    return mean + (value - mean) / weight, weight

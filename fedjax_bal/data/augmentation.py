@@ -1,0 +1,221 @@
+"""Copies of rare samples, as further rows of the clients that hold them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..balance import random_matrices
+from ..checks import finite_number, switch, whole_number
+from ..rows import copied
+from ..types import Federation, Warp
+from ._common import MAX_ROWS, available_bytes
+
+LARGEST_SEED = 2**32 - 1
+
+_MAPS = 2**14  # maps to choose from: more than a sample has copies, few enough to hand to the device
+_FINENESS = 128
+_BLOCK = 4096  # images made at a time
+_LARGEST = {"shift": 1.0, "rotate": 360.0, "shear": 10.0, "zoom": 0.99}
+_ROW_BYTES = 8  # a row's number and the number of its copy
+_WORK_BYTES = 72  # what making a row takes on top
+
+
+def augment(
+    federation: Federation,
+    copies_per_class: np.ndarray | None = None,
+    *,
+    copies_per_row: np.ndarray | None = None,
+    seed: int = 0,
+    shift: float = 0.1,
+    rotate: float = 15.0,
+    shear: float = 0.2,
+    zoom: float = 0.2,
+    store: bool = True,
+) -> Federation:
+    """Gives each client copies of its own samples, each under a random affine map of its own.
+
+    The map of a copy follows from the seed, the sample's row number and the number of the copy, so that it is the same
+    in every epoch and for every client. It comes from a table of 16,384 maps drawn from the ranges, their entries
+    rounded to multiples of 1/128: pixels of bytes then come out the same wherever they are computed.
+
+    Args:
+        federation: without copies; images of bytes or floats.
+        copies_per_class: `Int[C]`, copies of every sample, by class; from `balance.augmentation_counts`, say.
+        copies_per_row: `Int[R]` in its place, copies of each of the federation's rows.
+        seed: decides the maps, from 0 to 2**32 - 1.
+        shift: largest shift, as a share of the side.
+        rotate: largest rotation, in degrees.
+        shear: largest shear, as a tangent.
+        zoom: largest relative change of size, below 1.
+        store: make the pixels of all copies now and add them to the images, which takes their memory; otherwise they
+            are made whenever they are drawn, which takes time. Both give the same pixels.
+
+    Returns:
+        The federation with copies behind their originals; class counts, and with them the clients' weights, include
+        them.
+
+    Raises:
+        ValueError: copies of another shape or kind, more than memory holds, a federation that has copies, or values
+            out of range.
+
+    Example:
+        >>> from fedjax_bal.data import federate
+        >>> images, labels = np.zeros((3, 8, 8, 1), np.uint8), np.array([0, 0, 1])
+        >>> larger = augment(federate(images, labels, [np.arange(3)], 2), np.array([0, 2]))
+        >>> larger.class_counts.tolist(), larger.copy.tolist(), len(larger.images)
+        ([[2, 3]], [0, 0, 0, 1, 2], 5)
+
+    References:
+        Astraea (Duan et al., 2019), Algorithm 2 and section III-B.
+    """
+    if federation.warp is not None or np.any(federation.copy):
+        raise ValueError("augment: received a federation that has copies; augment the original one, once")
+    ranges = {"shift": shift, "rotate": rotate, "shear": shear, "zoom": zoom}
+    asked = copy_options({"seed": seed, "store": store, **ranges})
+    copies = _copies(federation, copies_per_class, copies_per_row)
+    _check_room(federation, copies, asked["store"])
+    if not copies.any():
+        return federation
+    maps = _maps(asked["seed"], federation.images.shape[1:3], {name: asked[name] for name in _LARGEST})
+    larger = _with_copies(federation, copies)._replace(warp=Warp(np.uint32(asked["seed"]), maps))
+    return _stored(larger) if asked["store"] else larger
+
+
+def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
+    """Checks what decides how copies look and where they are kept.
+
+    Args:
+        options: of `augment`: `seed`, `store`, and the ranges `shift`, `rotate`, `shear` and `zoom`.
+        owner: stands before the names in messages.
+
+    Returns:
+        The same as plain integers, floats and booleans.
+
+    Raises:
+        ValueError: one of them is of another kind or out of range.
+
+    Example:
+        >>> copy_options({"seed": 3, "store": True, "shift": 0, "rotate": 15, "shear": 0.2, "zoom": 0.2})["rotate"]
+        15.0
+    """
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+    seed = whole_number(f"{owner}seed", given["seed"], low=0)
+    if seed > LARGEST_SEED:
+        raise ValueError(f"{owner}seed: received {seed}, must be a whole number from 0 to {LARGEST_SEED}")
+    ranges = {name: finite_number(f"{owner}{name}", given[name], high=most) for name, most in _LARGEST.items()}
+    return {"seed": seed, "store": switch(f"{owner}store", given["store"]), **ranges}
+
+
+def extra_bytes(federation: Federation) -> int:
+    """What a federation's copies take to store: one image for each copy that a client holds.
+
+    Args:
+        federation: from `augment`, whether the pixels of its copies are stored or not; without copies it is 0.
+
+    Returns:
+        Bytes, at the size of the federation's images. A copy that two clients hold counts twice, as each stores it.
+
+    Example:
+        >>> from fedjax_bal.data import federate
+        >>> plain = federate(np.zeros((2, 8, 8, 1), np.uint8), np.array([0, 1]), [np.arange(2)], 2)
+        >>> extra_bytes(augment(plain, np.array([0, 3])))
+        192
+    """
+    image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
+    return int(np.count_nonzero(federation.copy)) * image
+
+
+def _copies(federation: Federation, by_class: np.ndarray | None, by_row: np.ndarray | None) -> np.ndarray:
+    """Copies of each row, `Int64[R]`."""
+    if (by_class is None) == (by_row is None):
+        raise ValueError("augment: received both or none of copies_per_class and copies_per_row; give one of them")
+    name, given = ("copies_per_row", by_row) if by_class is None else ("copies_per_class", by_class)
+    wanted = (len(federation.rows) if by_class is None else federation.num_classes,)
+    copies = np.asarray(given)
+    if copies.shape != wanted or copies.dtype.kind not in "iu" or (copies < 0).any():
+        raise ValueError(
+            f"{name}: received shape {copies.shape} of {copies.dtype}, must be whole numbers of shape {wanted}, "
+            "0 or more"
+        )
+    if copies.max(initial=0) > MAX_ROWS:
+        raise ValueError(f"{name}: received {copies.max()} copies of a sample; at most {MAX_ROWS} rows are supported")
+    copies = copies.astype(np.int64)
+    return copies if by_class is None else copies[np.asarray(federation.labels)[federation.rows]]
+
+
+def _check_room(federation: Federation, copies: np.ndarray, store: bool) -> None:
+    """Refuses more copies than can be numbered, or than fit into memory, before any is made."""
+    count, rows = int(copies.sum()), len(copies) + int(copies.sum())
+    fewer = "ask for fewer copies (a smaller alpha, or max_copies)"
+    if rows > MAX_ROWS:
+        raise ValueError(f"copies: received {count:,} of them, which makes {rows:,} rows; at most {MAX_ROWS}: {fewer}")
+    what, taken, alone = "rows", count * _ROW_BYTES, rows * (_ROW_BYTES + _WORK_BYTES)
+    needed = alone
+    if store:
+        images = len(federation.labels)
+        image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
+        most = np.zeros(images, np.int64)  # copies of each image; clients that share one share its copies
+        np.maximum.at(most, federation.rows, copies)
+        what, taken = "pixels", int(most.sum()) * image
+        needed += images * image + taken
+    free = available_bytes()
+    if count and free is not None and needed > free:
+        remedy = f"{fewer}, or set store=False, which keeps no pixels of copies" if alone <= free else fewer
+        raise ValueError(
+            f"copies: received {count:,} of them, whose {what} take {taken / 1e9:.3g} GB; with all else that making "
+            f"them takes it is {needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free: {remedy}"
+        )
+
+
+def _maps(seed: int, sides: tuple[int, int], ranges: Mapping[str, float]) -> np.ndarray:
+    keys = jax.random.split(jax.random.key(seed), _MAPS)
+    maps = np.asarray(random_matrices(keys, *sides, **ranges))
+    return (np.round(maps * _FINENESS) / _FINENESS).astype(np.float32)
+
+
+def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
+    times = copies + 1
+    starts = np.cumsum(times) - times
+    numbers = np.arange(times.sum()) - np.repeat(starts, times)
+    owner = np.repeat(np.arange(federation.num_clients), np.diff(federation.offsets))
+    classes = federation.num_classes
+    place = owner * classes + np.asarray(federation.labels)[federation.rows]
+    counts = np.bincount(place, weights=times, minlength=federation.num_clients * classes)
+    return federation._replace(
+        rows=np.repeat(federation.rows, times),
+        offsets=np.append(0, np.cumsum(times))[federation.offsets].astype(np.int32),
+        class_counts=counts.reshape(-1, classes).astype(np.int32),
+        copy=numbers.astype(np.int32),
+    )
+
+
+def _stored(federation: Federation) -> Federation:
+    """The federation with the pixels of its copies among the images."""
+    copies = federation.copy > 0
+    pairs, own = np.unique(np.stack([federation.rows[copies], federation.copy[copies]], 1), axis=0, return_inverse=True)
+    labels = np.asarray(federation.labels)
+    rows = federation.rows.copy()
+    rows[copies] = len(labels) + own.reshape(-1)
+    return federation._replace(
+        images=_with_pixels(federation, pairs),
+        labels=np.concatenate([labels, labels[pairs[:, 0]]]),
+        rows=rows,
+        warp=None,
+    )
+
+
+def _with_pixels(federation: Federation, pairs: np.ndarray) -> np.ndarray:
+    """The images, and behind them a copy for each pair of a row and the number of a copy."""
+    images = np.asarray(federation.images)
+    larger = np.empty((len(images) + len(pairs), *images.shape[1:]), images.dtype)
+    larger[: len(images)] = images
+    make = jax.jit(copied)
+    for begin in range(0, len(pairs), _BLOCK):
+        block = pairs[begin : begin + _BLOCK]
+        padded = np.pad(block, ((0, _BLOCK - len(block)), (0, 0)), mode="edge")
+        place = len(images) + begin
+        made = make(federation.warp, images[padded[:, 0]], *padded.T)
+        larger[place : place + len(block)] = np.asarray(made)[: len(block)]
+    return larger

@@ -1,0 +1,97 @@
+"""A globally imbalanced set: class sizes along the standard normal density."""
+
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Literal
+
+import numpy as np
+
+from .._common import checked_count, checked_labels, rows_by_label
+from .shaped import class_quotas, client_sizes, deal
+
+
+def normal_shares(num_classes: int, span: float = 3.0) -> np.ndarray:
+    r"""Shares of the classes in proportion to the normal density.
+
+    share_c is proportional to exp(-x_c^2 / 2), x_c the middle of the c-th of C equal bins of [-span, span]: for ten
+    classes -2.7, -2.1, ..., 2.7, so the largest is e^3.6 = 36.6 times the smallest.
+
+    Args:
+        num_classes: C.
+        span: half the width, above 0 and at most 10.
+
+    Returns:
+        `Float[C]` that sum to 1; the first and the last are the smallest.
+
+    Raises:
+        ValueError: arguments of the wrong kind.
+
+    Example:
+        >>> shares = normal_shares(10)
+        >>> round(float(shares.max() / shares.min()), 1)
+        36.6
+    """
+    num_classes = checked_count("num_classes", num_classes)
+    if isinstance(span, bool) or not isinstance(span, Real) or not 0 < span <= 10:
+        raise ValueError(f"span={span!r}; expected a number above 0 and of at most 10.")
+    middles = span * ((2 * np.arange(num_classes) + 1) / num_classes - 1)
+    density = np.exp(-(middles**2) / 2)
+    return density / density.sum()
+
+
+def normal_density(
+    rng: np.random.Generator,
+    labels: np.ndarray,
+    num_clients: int,
+    total: int | None = None,
+    sizes: Literal["equal", "lognormal", "empirical"] = "equal",
+    local: Literal["even", "iid", "random"] = "random",
+    local_skew: Literal["uniform", "exponential"] = "uniform",
+    span: float = 3.0,
+    sigma: float = 1.2,
+    least: int = 10,
+    values: Sequence[float] | None = None,
+    quantiles: Mapping[float, float] | None = None,
+) -> list[np.ndarray]:
+    """Draws a set whose class sizes follow the normal density and deals it out.
+
+    The set is the largest one with exactly these shares, or one of the size asked for; then classes that run out are
+    made up for by others. No row goes to two clients.
+
+    Args:
+        rng: source of randomness.
+        labels: `Int[D]`, the pool; C is the number of different ones, which stand along the density in their order.
+        num_clients: N; 100 in the paper.
+        total: rows in all.
+        sizes: `"equal"`, to within a row, `"lognormal"`, or `"empirical"`, drawn from `values` or `quantiles`.
+        local: `"even"`, the same classes for every client, to within about a row; `"iid"`, rows dealt at random; or
+            `"random"`, a class law for each client, that of all clients times independent weights.
+        local_skew: law of these weights, `"uniform"` on (0, 1) or `"exponential"`.
+        span: half the width of the interval that the classes divide.
+        sigma: standard deviation of the logarithm of the sizes, for lognormal ones.
+        least: the smallest size, for lognormal and empirical ones.
+        values: observed sizes to draw from, for empirical ones; they are scaled to the rows in all.
+        quantiles: level in [0, 1] -> observed size, in place of `values`, as a mapping or as pairs; see
+            `empirical_sizes`.
+
+    Returns:
+        N disjoint arrays of row numbers; not all rows of the pool are used.
+
+    Raises:
+        ValueError: too few rows for the clients or for the total, an unknown word, or arguments of the wrong kind.
+
+    Example:
+        >>> labels = np.repeat(np.arange(10), 9000)
+        >>> parts = normal_density(np.random.default_rng(0), labels, 100)
+        >>> np.bincount(labels[np.concatenate(parts)]).tolist()
+        [246, 1038, 3056, 6279, 9000, 9000, 6279, 3056, 1038, 246]
+
+    References:
+        Astraea, section IV-A: CINIC-10 with "its global distribution following the standard normal distribution".
+        The bins, the size of the set and the clients' own laws and sizes are not published.
+    """
+    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    _, _, available = rows_by_label(labels)
+    quotas = class_quotas(normal_shares(len(available), span), available, total)
+    held = client_sizes(rng, sizes, int(quotas.sum()), num_clients, sigma, least, values, quantiles)
+    return deal(rng, labels, quotas, held, local, local_skew)

@@ -1,0 +1,72 @@
+"""What a round is recorded by, from its plan: who came, what was sent, how even the classes were."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_bal.engine.program import Traffic
+from fedjax_bal.metrics import divergences, order_statistics
+from fedjax_bal.types import Federation, Plan
+
+
+class Counts(NamedTuple):
+    """Counts since the last evaluation, as NumPy scalars so that they can be saved."""
+
+    clients: Any = np.int64(0)
+    dropped: Any = np.int64(0)
+    bytes_up: Any = np.int64(0)
+    bytes_down: Any = np.int64(0)
+
+
+def count(counts: Counts, plan: Plan, num_clients: int, passes: int, bytes_: Traffic, exact: bool = False) -> Counts:
+    r"""Adds a round.
+
+    A chain has a mediator, which exchanges models with its clients and once with the server, unless it is one client
+    that trains once. The bytes of models are then $2 |w| (\lceil c / \gamma \rceil + c)$ for c clients, gamma a chain;
+    exactly, the second c counts once a pass.
+
+    Args:
+        counts: those before.
+        plan: the round's plan.
+        num_clients: N.
+        passes: how often a chain goes through its clients.
+        bytes_: of an exchange.
+        exact: count a client's exchanges in every pass, and not once, as the formula does.
+
+    Returns:
+        Those after; a client that doesn't deliver has received the model all the same.
+
+    Example:
+        >>> plan = Plan(np.array([[0, 1], [2, 5]]), np.array([[True, False], [True, False]]))
+        >>> [int(number) for number in count(Counts(), plan, 5, 1, Traffic(down=10, up=7))]
+        [2, 1, 28, 50]
+
+    References:
+        Astraea (Duan et al., 2019), section IV-C.
+    """
+    selected = plan.clients < num_clients
+    asked, delivered = int(selected.sum()), int(plan.delivered.sum())
+    mediated, exchanges = plan.clients.shape[1] * passes > 1, passes if exact else 1
+    opened, returned = (int(there.any(1).sum()) if mediated else 0 for there in (selected, plan.delivered))
+    return Counts(
+        counts.clients + delivered,
+        counts.dropped + asked - delivered,
+        counts.bytes_up + (delivered * exchanges + returned) * bytes_.up,
+        counts.bytes_down + (asked * exchanges + opened) * bytes_.down,
+    )
+
+
+def chain_divergences(federation: Federation, plan: Plan) -> dict[str, Any]:
+    """How far the classes of the chains that deliver are from even, each chain's clients taken together.
+
+    Args:
+        federation: the federation.
+        plan: the round's plan.
+
+    Returns:
+        `chain_kl`: the mean of KL(P || U) over the chains, in nats, None where nobody delivers; `chain_kls`: the values
+        in rising order, evenly spaced ones where there are many.
+    """
+    counts = np.asarray(federation.class_counts)[np.minimum(plan.clients, federation.num_clients - 1)]
+    values = divergences((counts * plan.delivered[..., None]).sum(1, dtype=np.float64))
+    return {"chain_kl": float(values.mean()) if len(values) else None, "chain_kls": order_statistics(values)}

@@ -1,0 +1,89 @@
+"""What a summary says about clients: how often they were chosen, how even they are, what they are held to have."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.checks import is_number
+from fedjax_bal.data import extra_bytes
+from fedjax_bal.engine.simulation import Simulation
+from fedjax_bal.metrics import rank_correlations
+from fedjax_bal.types import Federation
+
+_SHOWN = 50  # clients whose estimates are kept for a picture
+
+
+def about_clients(simulation: Simulation, chosen: np.ndarray, selector: Any) -> dict[str, Any]:
+    """Who was chosen so far, and what the selector believes them to hold.
+
+    Args:
+        simulation: the method's simulation.
+        chosen: how often each client was asked to train, `Int[N]`.
+        selector: the selector's state.
+
+    Returns:
+        `chosen`: the number of clients that were chosen 0 times, once, twice and so on. With a selector that estimates
+        class compositions also `composition`: `clients`, how many it knows of; `rank_correlation`, Spearman's of the
+        estimated and the true shares over the classes of a client, mean over these; and both for some of them.
+    """
+    about: dict[str, Any] = {"chosen": np.bincount(chosen).tolist()}
+    look = simulation.selector.compositions
+    if look is not None:
+        about["composition"] = _compared(look(selector), np.asarray(simulation.federation.class_counts))
+    return about
+
+
+def about_chains(simulation: Simulation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How even the classes are behind each model that is averaged, and what the method does about it.
+
+    Args:
+        simulation: the method's simulation.
+        lines: of one run's metrics, of which those without a usable `chain_kl` don't count.
+
+    Returns:
+        `chain_kl`: the mean over the evaluated rounds of their `chain_kl`, in nats, None where there is none;
+        `clients_per_chain`: how many clients one averaged model goes through at most; `copies`: augmented samples of
+        all clients.
+    """
+    known = [line["chain_kl"] for line in lines if is_number(line.get("chain_kl")) and math.isfinite(line["chain_kl"])]
+    return {
+        "chain_kl": math.fsum(known) / len(known) if known else None,
+        "clients_per_chain": simulation.selector.links,
+        "copies": int(np.count_nonzero(simulation.federation.copy)),
+    }
+
+
+def about_copies(federation: Federation) -> dict[str, Any]:
+    """What augmentation added, by class and in bytes; nothing for a federation without copies.
+
+    Args:
+        federation: as it is trained on.
+
+    Returns:
+        `augmentation`: `before` and `after`, samples of each class; `extra_rows`; `extra_bytes`, an image each.
+    """
+    if not np.any(federation.copy):
+        return {}
+    classes, originals = federation.num_classes, federation.rows[federation.copy == 0]
+    before = np.bincount(np.asarray(federation.labels)[originals], minlength=classes)
+    after = np.asarray(federation.class_counts).sum(0, dtype=np.int64)
+    sizes = {"extra_rows": int(after.sum() - before.sum()), "extra_bytes": extra_bytes(federation)}
+    return {"augmentation": {"before": before.tolist(), "after": after.tolist(), **sizes}}
+
+
+def _compared(estimates: np.ndarray, class_counts: np.ndarray) -> dict[str, Any]:
+    known = np.flatnonzero(estimates.sum(1) > 0)
+    true = class_counts[known] / class_counts[known].sum(1, keepdims=True)
+    ranks = rank_correlations(estimates[known], true)
+    ranks = ranks[np.isfinite(ranks)]
+    shown = np.unique(np.linspace(0, len(known) - 1, min(len(known), _SHOWN)).astype(int)) if len(known) else []
+    rounded = lambda table: [[round(float(share), 4) for share in row] for row in table]
+    return {
+        "clients": len(known),
+        "rank_correlation": round(float(ranks.mean()), 4) if len(ranks) else None,
+        "shown": known[shown].tolist() if len(known) else [],
+        "estimated": rounded(estimates[known][shown]) if len(known) else [],
+        "true": rounded(true[shown]) if len(known) else [],
+    }

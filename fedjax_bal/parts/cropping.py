@@ -1,0 +1,46 @@
+"""The usual augmentation of small photographs: shifted and mirrored anew each time they are drawn."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.parts.part import part, static
+from fedjax_bal.parts.roles import Batches
+from fedjax_bal.types import Array, Batch, Context, Key
+
+
+@part
+class CropAndFlip(Batches):
+    """Cuts a window of the image's own size out of the image with a black border, and mirrors half of the windows.
+
+    Window and mirroring are drawn for each image of each local step. Evaluation, probes and prototypes see the images
+    as they are.
+
+    Attributes:
+        pad: width of the border in pixels, and so the largest shift to either side.
+        flip: whether to mirror, left to right.
+
+    References:
+        He et al., 2016, section 4.2, for CIFAR-10. The border is black, pixel value 0 before normalisation.
+    """
+
+    pad: int = static(4)
+    flip: bool = static(True)
+
+    def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
+        """The batch with other windows of its images."""
+        federation, (count, height, width, channels) = ctx.federation, batch.images.shape
+        corner_key, flip_key = jax.random.split(key)
+        corners = jax.random.randint(corner_key, (count, 2), 0, 2 * self.pad + 1)
+        black = -federation.mean / federation.std
+        bordered = jnp.broadcast_to(black, (count, height + 2 * self.pad, width + 2 * self.pad, channels))
+        bordered = lax.dynamic_update_slice(bordered, batch.images, (0, self.pad, self.pad, 0))
+        images = jax.vmap(_window, (0, 0, None))(bordered, corners, (height, width, channels))
+        if self.flip:
+            mirrored = jax.random.bernoulli(flip_key, shape=(count, 1, 1, 1))
+            images = jnp.where(mirrored, images[:, :, ::-1], images)
+        return batch._replace(images=images)
+
+
+def _window(image: Array, corner: Array, shape: tuple[int, int, int]) -> Array:
+    return lax.dynamic_slice(image, (corner[0], corner[1], 0), shape)

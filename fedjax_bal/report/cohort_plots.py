@@ -1,0 +1,178 @@
+"""The figures about cohorts and classes, each a pure function from numbers to a matplotlib figure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedjax_bal.report.looks import COLOURS, legend, legend_rows, look
+from fedjax_bal.report.plots import MOST_NAMED
+from fedjax_bal.report.svg import INK, blank, style
+from fedjax_bal.report.words import nats, printable
+
+WHISKERS = (5, 95)
+BEFORE, AFTER = COLOURS[1], COLOURS[2]
+ROUND = [1, 2, 5, 10]
+LONGEST_LINE = 22
+LEAST_NATS = 0.02
+
+
+@style()
+def evenness(values: Sequence[tuple[str, np.ndarray, float]]) -> Figure:
+    """How far from even the classes are that each averaged model was trained on: a box per method.
+
+    Args:
+        values: name of each method, its divergences `Float[K]` in nats, at least one, and their mean.
+
+    Returns:
+        The figure: boxes from the lower to the upper quartile with a line at the median, whiskers from 5% to 95%, a
+        marker at the mean, and the mean in numbers.
+
+    >>> [text.get_text() for text in evenness([("fedavg", np.array([0.1, 0.3]), 0.2)]).axes[0].texts]
+    ['0.200', 'mean']
+    """
+    figure = blank(0.95 + 0.33 * len(values))
+    axes = figure.add_subplot()
+    for place, (_, divergences, mean) in enumerate(values):
+        _box(axes, place, divergences, mean)
+    axes.set_yticks(range(len(values)), [_two_lines(name) for name, *_ in values])
+    axes.set_ylim(len(values) - 0.4, -0.6)
+    axes.set_xlim(0, max(axes.get_xlim()[1], LEAST_NATS))
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=ROUND))
+    axes.set_xlabel("KL from even classes, nats")
+    axes.annotate("mean", (1, -0.6), (6, 2), **_BESIDE, color="#555555", va="bottom")
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+@style()
+def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]]) -> Figure:
+    """Which share of the clients was chosen at most so many times: a stair per method.
+
+    Args:
+        values: name of each method, times `Int[K]` and shares `Float[K]`.
+
+    Returns:
+        The figure.
+
+    >>> chosen([("fedavg", (np.arange(3), np.array([0.2, 0.5, 1.0])))]).axes[0].get_xlabel()
+    'times chosen'
+    """
+    names = [name for name, _ in values]
+    figure = blank(2.7 + 0.19 * legend_rows(names))
+    axes = figure.add_subplot()
+    for place, (_, (times, shares)) in enumerate(values):
+        axes.plot(times, 100 * shares, drawstyle="steps-post", zorder=3, **look(place, len(times)))
+    axes.set(xlabel="times chosen", ylabel="share of the clients, %", ylim=(-2, 103))
+    axes.margins(x=0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))
+    legend(figure, names)
+    return figure
+
+
+@style()
+def composition(true: np.ndarray, estimated: np.ndarray, method: str, ranks: str) -> Figure:
+    """Class shares of clients as a selector estimates them against what they are: a cloud of dots.
+
+    Args:
+        true: `Float[K]`, shares.
+        estimated: `Float[K]`, of the same classes and clients.
+        method: its name.
+        ranks: the rank correlation in words.
+
+    Returns:
+        The figure, in percent, with the line on which both agree.
+
+    >>> composition(np.array([0.2]), np.array([0.3]), "flcir", "1.00").axes[0].get_ylabel()
+    'estimated share of the class, %'
+    """
+    figure = blank(3.5)
+    axes = figure.add_subplot()
+    ends = [104 * max(float(shares.max(initial=0)), 0.01) for shares in (true, estimated)]
+    axes.plot([0, 100], [0, 100], color="#666666", linewidth=1)
+    axes.plot(100 * true, 100 * estimated, "o", color=COLOURS[2], markersize=3.4, alpha=0.35, markeredgewidth=0)
+    axes.set(xlabel="true share of the class, %", ylabel="estimated share of the class, %")
+    axes.set_title(f"{printable(method, 44)}\nrank correlation {ranks}")
+    axes.set(xlim=(-0.02 * ends[0], ends[0]), ylim=(-0.02 * ends[1], ends[1]))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(6, steps=ROUND))
+    return figure
+
+
+@style()
+def augmentation(before: np.ndarray, after: np.ndarray, classes: Sequence[str]) -> Figure:
+    """How many samples of each class there are before and after augmentation.
+
+    Args:
+        before: `Float[C]`.
+        after: `Float[C]`.
+        classes: C names.
+
+    Returns:
+        The figure: a row per class with a ring, a dot and the line between them; for more than 20 classes two lines,
+        each with the classes in falling order.
+
+    >>> augmentation(np.array([9, 2]), np.array([9, 6]), ["cat", "dog"]).axes[0].get_xlabel()
+    'samples'
+    """
+    named = len(classes) <= MOST_NAMED
+    figure = blank(0.95 + 0.23 * len(classes) if named else 3.0)
+    axes = figure.add_subplot()
+    if named:
+        _dumbbells(axes, before, after)
+        axes.set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
+        axes.set_ylim(len(classes) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.set(xlabel="samples")
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND, integer=True))
+        axes.set_xlim(left=0)
+    else:
+        _falling(axes, before, after)
+    figure.legend(loc="outside lower center", ncols=2, handlelength=2.2)
+    return figure
+
+
+_BESIDE = {
+    "xycoords": ("axes fraction", "data"), "textcoords": "offset points", "size": 9, "annotation_clip": False,
+}  # fmt: skip
+
+
+def _box(axes: Axes, place: int, divergences: np.ndarray, mean: float) -> None:
+    low, lower, middle, upper, high = np.percentile(divergences, [WHISKERS[0], 25, 50, 75, WHISKERS[1]])
+    line = look(place)
+    axes.hlines(place, low, high, color=line["color"], linewidth=1.1, zorder=2)
+    axes.vlines([low, high], place - 0.12, place + 0.12, color=line["color"], linewidth=1.1, zorder=2)
+    axes.barh(place, upper - lower, 0.5, lower, facecolor="white", edgecolor=line["color"], linewidth=1.3, zorder=3)
+    axes.barh(place, upper - lower, 0.5, lower, color=line["color"], alpha=0.18, linewidth=0, zorder=4)
+    axes.vlines(middle, place - 0.25, place + 0.25, color=line["color"], linewidth=1.8, zorder=5)
+    marker = {**line, "linestyle": "none", "markersize": 6.5, "markeredgewidth": 0.9, "clip_on": False}
+    axes.plot(mean, place, zorder=6, **marker)
+    axes.annotate(nats(mean), (1, place), (6, 0), **_BESIDE, color=INK, va="center")
+
+
+def _two_lines(name: str) -> str:
+    text = printable(name, 2 * LONGEST_LINE)
+    if len(text) <= LONGEST_LINE:
+        return text
+    cut = max(text.rfind(mark, 0, LONGEST_LINE) for mark in " _+,-") + 1 or LONGEST_LINE
+    return f"{text[:cut].rstrip()}\n{printable(text[cut:], LONGEST_LINE)}"
+
+
+def _dumbbells(axes: Axes, before: np.ndarray, after: np.ndarray) -> None:
+    at = np.arange(len(before))
+    axes.hlines(at, before, after, color="#9a9a9a", linewidth=2.2, zorder=2)
+    ring = {"markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.4, "zorder": 4, "clip_on": False}
+    axes.plot(before, at, "o", color=BEFORE, label="before", linestyle="none", **ring)
+    axes.plot(after, at, "D", color=AFTER, label="after", linestyle="none", markersize=4.2, zorder=3, clip_on=False)
+
+
+def _falling(axes: Axes, before: np.ndarray, after: np.ndarray) -> None:
+    ranks = np.arange(1, len(before) + 1)
+    for place, (counts, label, colour) in enumerate(((before, "before", BEFORE), (after, "after", AFTER))):
+        axes.plot(ranks, np.sort(counts)[::-1], label=label, **{**look(place, len(ranks)), "color": colour})
+    axes.set(xlabel="rank of the class, from most to fewest samples", ylabel="samples")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))

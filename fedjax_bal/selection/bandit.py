@@ -1,0 +1,233 @@
+"""FL-CIR's selection: a bandit picks one client, the others are added so that the classes come out even."""
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from fedjax_bal.checks import finite_number, one_of, whole_number
+from fedjax_bal.selection.estimates import (
+    ABSENT,
+    COMPOSITION,
+    BanditState,
+    Reward,
+    from_uniform,
+    learned,
+    to_uniform,
+)
+from fedjax_bal.selection.greedy import check_clients, checked_table, smallest, spans
+from fedjax_bal.selection.selectors import Selector, delivered_probe, single
+from fedjax_bal.types import Plan
+
+Direction = Literal["from_uniform", "to_uniform"]
+
+_LAST = 1e300  # a divergence after all others, and before infinity, which marks those taken
+
+
+def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: float) -> np.ndarray:
+    r"""Upper confidence bounds of the clients' rewards.
+
+    $\hat r_k = \bar r_k + \alpha \sqrt{3 \ln r / (2 T_k)}$, and infinity where T_k = 0, whatever alpha is.
+
+    Args:
+        mean_rewards: `Float[N]`.
+        pulls: T_k, `Int[N]`, at least 0.
+        round: r, the global round from 0; ln r counts as 0 in rounds 0 and 1.
+        alpha: weight of the bonus, at least 0.
+
+    Returns:
+        `Float64[N]`.
+
+    Raises:
+        ValueError: a value out of range, or two tables of different length.
+
+    Example:
+        >>> ucb_scores(np.array([0.4, 0.3, 0.0]), np.array([4, 1, 0]), 10, 0.2).round(3).tolist()
+        [0.586, 0.672, inf]
+
+    References:
+        FL-CIR (Yang et al., 2021), Algorithm 1. Its round starts at N after the first sweep; here it is the global one,
+        as in the published code.
+    """
+    means, counts = np.asarray(mean_rewards, np.float64), np.asarray(pulls)
+    if means.shape != counts.shape or (counts < 0).any():
+        raise ValueError(
+            f"pulls: received {pulls!r} of shape {counts.shape}, must be counts from 0 of shape {means.shape}, as "
+            "mean_rewards"
+        )
+    bonus = finite_number("alpha", alpha) * np.sqrt(1.5 * math.log(max(round, 1)) / np.maximum(counts, 1))
+    return np.where(counts > 0, means + bonus, np.inf)
+
+
+def class_balancing_set(
+    compositions: Any, scores: Any, size: int, *, direction: Direction = "from_uniform"
+) -> np.ndarray:
+    r"""Clients whose compositions are together close to even, starting from the one with the highest score.
+
+    After the first client, the highest score's (lowest index on ties), one after another is added: k with the smallest
+    $KL(U \| \bar R_{S \cup k})$, where $\bar R_S$ is the plain mean of the members' compositions, plus 1e-15 in each
+    class and normalised. Equal divergences (within 1e-12 nats) go to the lowest index. A client of which nothing is
+    known has a composition of zeros and changes nothing; next to a first client of this kind, where there is nothing
+    to change, those that something is known of come before others like it.
+
+    Args:
+        compositions: `[N, C]`, not negative, each of sum 1 or all zeros.
+        scores: `[N]`; infinity is allowed.
+        size: how many, at least 1; all of them where there are fewer.
+        direction: `"from_uniform"`, KL(U || R), or `"to_uniform"`, KL(R || U).
+
+    Returns:
+        `Int[min(size, N)]` in the order added.
+
+    Raises:
+        ValueError: arguments of the wrong kind, or shapes that don't go together.
+
+    Example:
+        >>> class_balancing_set(np.array([[0.9, 0.1], [0.8, 0.2], [0.2, 0.8]]), np.array([0.5, 0.4, 0.1]), 2).tolist()
+        [0, 2]
+
+    References:
+        FL-CIR, Algorithm 2. There the first client's composition is left out of the sum, and eq. 8 has KL(R || U);
+        the published code has it in, and KL(U || R).
+    """
+    table = checked_table("compositions", compositions, "the composition of each client by class")
+    size, base = whole_number("size", size), np.asarray(scores, np.float64)
+    one_of("direction", direction, ("from_uniform", "to_uniform"))
+    if base.shape != table.shape[:1]:
+        raise ValueError(f"scores: received shape {base.shape}, must be {table.shape[:1]}, one for each client")
+    if np.isnan(base).any():
+        raise ValueError(f"scores: received nan for client {np.argmax(np.isnan(base))}, must be numbers or infinity")
+    columns, chosen = np.ascontiguousarray(table.T), np.empty(min(size, len(table)), np.int64)
+    total, taken = np.zeros((table.shape[1], 1)), np.zeros(len(table), bool)
+    for place in range(len(chosen)):
+        if place:
+            values = _divergences(columns, total, place + 1, direction)
+            if not total.any():
+                values = np.where(columns.any(0), values, _LAST)
+            chosen[place] = smallest(np.where(taken, np.inf, values))[0]
+        else:
+            chosen[place] = np.argmax(base)
+        taken[chosen[place]] = True
+        total = total + columns[:, chosen[place : place + 1]]
+    return chosen
+
+
+def cucb(
+    clients_per_round: int,
+    alpha: float = 0.2,
+    rho: float = 0.99,
+    reward: Reward = "bounded",
+    direction: Direction = "from_uniform",
+    *,
+    num_classes: int,
+) -> Selector:
+    r"""Clients by a combinatorial bandit that learns their class compositions from probes.
+
+    First everybody is asked once: in rounds 0 to ceil(N / |S|) - 1 come the available clients that were asked the
+    least, in the order of their numbers, so blocks of |S|, of which the last one wraps round to client 0. Later the
+    highest of `ucb_scores` and its `class_balancing_set` among the available. A client that came too late for the
+    sweep, or whose update was lost in it, has an infinite score: one of them a round, the lowest number first.
+
+    After a round, of every client that delivered a finite composition R: T <- T + 1, the plain mean of its rewards,
+    S <- rho S + 1 and mean <- mean + (R - mean) / S, which weighs the t-th of T compositions with rho^(T - t). A client
+    that didn't deliver, or whose composition isn't finite, keeps all it had but the count of how often it was asked.
+
+    Args:
+        clients_per_round: |S|, at least 1.
+        alpha: weight of the exploration bonus, at least 0.
+        rho: discount of older compositions, above 0 and at most 1; 1 is the plain mean.
+        reward: see `rewards`.
+        direction: see `class_balancing_set`.
+        num_classes: C.
+
+    Returns:
+        A closed-loop selector; `update` takes compositions `Float[G, 1, C]` in the slot `"composition"`.
+
+    Raises:
+        ValueError: an argument of the wrong kind or out of range.
+
+    Example:
+        >>> selector = cucb(2, num_classes=3)
+        >>> clients, _ = selector.select(selector.init(0, 5), 0, 0, np.ones(5, bool))
+        >>> clients.tolist()
+        [[0], [1]]
+
+    References:
+        FL-CIR, Algorithms 1 and 2, eq. 9 and 10. The published code has alpha 0.8 and rho 1.
+    """
+    size, classes = whole_number("clients_per_round", clients_per_round), whole_number("num_classes", num_classes)
+    alpha = finite_number("alpha", alpha)
+    rho = finite_number("rho", rho, 0.0, 1.0)
+    if rho == 0:
+        raise ValueError("rho: received 0, must be above 0 and at most 1; with 1 all compositions count the same")
+    one_of("reward", reward, ("bounded", "literal"))
+    one_of("direction", direction, ("from_uniform", "to_uniform"))
+
+    def init(seed: int, num_clients: int) -> BanditState:
+        counts, zeros = np.zeros(num_clients, np.int64), np.zeros(num_clients)
+        return BanditState(counts, counts.copy(), zeros, np.zeros((num_clients, classes)), zeros.copy())
+
+    def select(state: BanditState, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, BanditState]:
+        check_clients("selector's state", len(state.pulls), len(available))
+        there = np.flatnonzero(available)
+        if round * size < len(available):
+            chosen = there[np.argsort(state.asked[there], kind="stable")[:size]]
+        elif len(there):
+            scores = ucb_scores(state.mean_rewards[there], state.pulls[there], round, alpha)
+            chosen = there[class_balancing_set(state.compositions[there], scores, size, direction=direction)]
+        else:
+            chosen = there
+        return single(chosen, size, len(available)), state
+
+    def update(state: BanditState, plan: Plan, probes: Any) -> BanditState:
+        arrived = delivered_probe(plan, probes, COMPOSITION, classes)
+        asked = state.asked + np.bincount(plan.clients.ravel(), minlength=len(state.asked) + 1)[:-1]
+        return learned(state._replace(asked=asked), *arrived, rho, reward)
+
+    return Selector(init, select, update, size, 1, 1, True, None, (COMPOSITION,), lambda state: state.compositions)
+
+
+def greedy(
+    clients_per_round: int,
+    rho: float = 0.99,
+    reward: Reward = "bounded",
+    direction: Direction = "from_uniform",
+    *,
+    num_classes: int,
+) -> Selector:
+    """`cucb` without exploration: alpha 0, so that the first client is the one with the best mean reward.
+
+    Args:
+        clients_per_round: |S|, at least 1.
+        rho: see `cucb`.
+        reward: see `rewards`.
+        direction: see `class_balancing_set`.
+        num_classes: C.
+
+    Returns:
+        A closed-loop selector.
+
+    Raises:
+        ValueError: an argument of the wrong kind or out of range.
+
+    Example:
+        >>> greedy(2, num_classes=3).needs
+        ('composition',)
+
+    References:
+        FL-CIR, section on the experiments, the comparison method of this name.
+    """
+    return cucb(clients_per_round, 0.0, rho, reward, direction, num_classes=num_classes)
+
+
+def _divergences(columns: np.ndarray, total: np.ndarray, members: int, direction: Direction) -> np.ndarray:
+    """The divergence of each client's composition `columns[:, k]` averaged with the total of the members before."""
+    measure = from_uniform if direction == "from_uniform" else to_uniform
+    found = np.empty(columns.shape[1])
+    for span in spans(*columns.shape):
+        mean = columns[:, span] + total
+        mean /= members
+        mean += ABSENT
+        mean /= mean.sum(0)
+        found[span] = measure(mean)
+    return found

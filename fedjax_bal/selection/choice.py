@@ -1,0 +1,84 @@
+"""A selector by its name, for a federation that isn't known yet."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_bal.checks import one_of
+from fedjax_bal.selection.bandit import cucb, greedy
+from fedjax_bal.selection.mediators import mediated
+from fedjax_bal.selection.orders import by_size, power_of_choice, round_robin
+from fedjax_bal.selection.selectors import Selector, uniform
+from fedjax_bal.types import Federation
+
+SELECTORS: Mapping[str, Callable[..., Selector]] = {
+    "uniform": uniform,
+    "round_robin": round_robin,
+    "by_size": by_size,
+    "power_of_choice": power_of_choice,
+    "mediated": mediated,
+    "cucb": cucb,
+    "greedy": greedy,
+}
+"""Name of each selector -> its factory.
+
+What belongs to the federation is given by keyword: the names in `FROM_FEDERATION`.
+"""
+
+FROM_FEDERATION: Mapping[str, Callable[[Federation], Any]] = {
+    "class_counts": lambda federation: federation.class_counts,
+    "sizes": lambda federation: np.diff(federation.offsets),
+    "num_classes": lambda federation: federation.num_classes,
+}
+"""What a factory may ask of the federation."""
+
+
+class Choice(NamedTuple):
+    """Which selector, with which options.
+
+    Attributes:
+        name: one of `SELECTORS`.
+        options: its options by name, in order; all but the number of clients and what the federation says.
+    """
+
+    name: str = "uniform"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def build(self, clients_per_round: int, federation: Federation) -> Selector:
+        """The selector for a federation.
+
+        Args:
+            clients_per_round: at least 1.
+            federation: as it is trained on, copies included.
+
+        Returns:
+            The selector.
+
+        Raises:
+            ValueError: an unknown name, an option that is unknown, missing or out of range.
+
+        Example:
+            >>> from fedjax_bal.conformance.toy import federation
+            >>> Choice("mediated", (("size", 2), ("passes", 1))).build(4, federation()).links
+            2
+        """
+        factory = SELECTORS[one_of("selector", self.name, tuple(SELECTORS))]
+        takes = inspect.signature(factory).parameters
+        known = {name: look(federation) for name, look in FROM_FEDERATION.items() if name in takes}
+        options = dict(self.options)
+        own = {name: one for name, one in takes.items() if name not in ("clients_per_round", *known)}
+        _check_options(self.name, options, own)
+        return factory(clients_per_round, **options, **known)
+
+
+def _check_options(name: str, options: Mapping[str, Any], takes: Mapping[str, inspect.Parameter]) -> None:
+    required = [option for option, one in takes.items() if one.default is inspect.Parameter.empty]
+    unknown, missing = sorted(set(options) - set(takes)), sorted(set(required) - set(options))
+    if unknown or missing:
+        fault = f"received {unknown[0]!r}" if unknown else f"lacks {missing[0]!r}"
+        raise ValueError(
+            f"selector {name}: {fault}; its options are {', '.join(takes) or 'none'}: "
+            f"Choice({name!r}, (('option', value), ...))"
+        )

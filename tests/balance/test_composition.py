@@ -1,0 +1,169 @@
+"""FL-CIR's composition, reward and discounted mean against float64, and at their edges."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_bal.balance import composition_from_gradients, composition_reward, discounted_mean
+
+MODES = ["inverse", "softmax_inv", "softmax_rel"]
+NORMS = np.array([[0.3, 0.05, 2.0, 0.7], [1e-4, 3e-4, 1e-1, 1e-4], [5.0, 5.0, 5.0, 5.0]])
+EXTREMES = [0.0, 1e-45, 1e-38, 1e-30, 1e-12, 1e-6, 1.0, 1e38]
+ANY_NORM = st.one_of(st.floats(0, 2.0**127, width=32), st.sampled_from(EXTREMES))
+
+
+def transcribed(norms, mode, beta):
+    """Shares in float64, with what overflows left to scipy's softmax."""
+    norms = np.asarray(norms, np.float64)
+    if mode == "inverse":
+        return (1 / norms) / (1 / norms).sum(-1, keepdims=True)
+    if mode == "softmax_inv":
+        return scipy.special.softmax(beta / norms, axis=-1)
+    relative = norms.min(-1, keepdims=True) / norms
+    return scipy.special.softmax(beta * (relative - relative.mean(-1, keepdims=True)), axis=-1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_shares_equal_the_formula_in_float64(mode, beta):
+    got = composition_from_gradients(NORMS.astype(np.float32), mode, beta)
+    np.testing.assert_allclose(got, transcribed(NORMS.astype(np.float32), mode, beta), rtol=3e-5, atol=1e-30)
+
+
+def test_beta_sharpens_the_relative_softmax_like_a_temperature():
+    got = composition_from_gradients(NORMS, "softmax_rel", 1 / 0.25)
+    relative = NORMS.min(-1, keepdims=True) / NORMS
+    wanted = scipy.special.softmax((relative - relative.mean(-1, keepdims=True)) / 0.25, axis=-1)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_inverse_of_counts_of_any_type():
+    for dtype in (np.int32, np.float32):
+        np.testing.assert_allclose(
+            composition_from_gradients(np.array([1, 2, 4], dtype)), np.array([4, 2, 1]) / 7, rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=150, deadline=None)
+@given(norms=st.lists(ANY_NORM, min_size=5, max_size=5))
+def test_any_norms_give_shares_that_fall_as_the_norm_rises(mode, norms):
+    norms = np.array(norms, np.float32)
+    shares = np.asarray(composition_from_gradients(norms, mode))
+    assert np.isfinite(shares).all()
+    assert (shares >= 0).all()
+    assert shares.sum() == pytest.approx(1, abs=1e-6)
+    assert (np.diff(shares[np.argsort(norms, kind="stable")]) <= 0).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-8, 1e30])
+@pytest.mark.parametrize("mode", ["inverse", "softmax_rel"])
+def test_the_scale_of_the_gradients_does_not_matter(mode, scale):
+    norms = np.array([3.0, 1.0, 2.0, 5.0], np.float32)
+    got = composition_from_gradients(norms * np.float32(scale), mode)
+    np.testing.assert_allclose(got, composition_from_gradients(norms, mode), rtol=1e-5)
+
+
+def test_a_class_without_gradient_counts_as_one_in_a_million_millions():
+    got = composition_from_gradients(np.array([0.0, 1e-12, 1e-11, 1e-3]))
+    np.testing.assert_allclose(got, np.array([1, 1, 0.1, 1e-9]) / 2.1, rtol=1e-5)
+    np.testing.assert_allclose(composition_from_gradients(np.array([0.0, 1e-20, 2e-20])), [0.4, 0.4, 0.2], rtol=1e-5)
+    for mode in MODES:
+        np.testing.assert_allclose(composition_from_gradients(np.zeros(4), mode), 0.25)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_infinite_norms_have_no_share_and_nan_stays(mode):
+    shares = np.asarray(composition_from_gradients(np.array([np.inf, 2.0, 2.0]), mode))
+    assert shares[1] == shares[2]
+    assert shares.sum() == pytest.approx(1, abs=1e-6)
+    if mode == "inverse":
+        assert shares[0] == 0
+    assert np.isnan(composition_from_gradients(np.array([np.nan, 1.0, 0.0]), mode)).all()
+
+
+def test_rewards_of_uniform_and_of_one_class():
+    one = np.eye(10)[3]
+    assert float(composition_reward(np.full(10, 0.1))) == pytest.approx(0.434294, abs=5e-7)
+    assert float(composition_reward(one)) == pytest.approx(1 / 31.085, rel=2e-5)
+    assert float(composition_reward(one)) == pytest.approx(0.03217, abs=5e-6)
+    assert float(composition_reward(one, "literal")) == pytest.approx(1 / np.log(10), rel=1e-6)
+    assert float(composition_reward(np.full(10, 0.1), "literal")) == pytest.approx(1e6)
+
+
+def test_rewards_equal_scipy():
+    compositions = np.random.default_rng(0).dirichlet(np.full(6, 0.5), 30)
+    uniform = np.full(6, 1 / 6)
+    bounded = [1 / (np.log(6) + scipy.stats.entropy(uniform, row + 1e-15)) for row in compositions]
+    literal = [1 / scipy.stats.entropy(row, uniform) for row in compositions]
+    np.testing.assert_allclose(composition_reward(compositions), bounded, rtol=1e-5)
+    np.testing.assert_allclose(composition_reward(compositions, "literal"), literal, rtol=1e-5)
+    np.testing.assert_allclose(composition_reward(compositions * 7.0), bounded, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["bounded", "literal"])
+@settings(max_examples=100, deadline=None)
+@given(shares=st.lists(st.floats(0, 1, width=32), min_size=4, max_size=4))
+def test_no_composition_is_worth_more_than_the_uniform_one(mode, shares):
+    reward = float(composition_reward(np.array(shares, np.float32), mode))
+    assert 0 < reward <= float(composition_reward(np.full(4, 0.25), mode)) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("mode", ["bounded", "literal"])
+def test_reward_at_its_edges(mode):
+    assert composition_reward(np.zeros(4), mode) == composition_reward(np.ones(4), mode)
+    assert np.isfinite(composition_reward(np.ones(1), mode))
+    assert np.isnan(composition_reward(np.array([np.nan, 0.5, 0.5]), mode))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=30),
+    rho=st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32)),
+)
+def test_discounted_mean_equals_the_two_sums(values, rho):
+    mean, weight = 0.0, 0.0
+    for value in values:
+        mean, weight = discounted_mean(mean, weight, value, rho)
+    weights = rho ** np.arange(len(values) - 1, -1, -1.0)
+    assert float(weight) == pytest.approx(weights.sum(), rel=1e-5)
+    assert float(mean) == pytest.approx((weights * values).sum() / weights.sum(), abs=1e-5)
+
+
+def test_discounted_mean_of_two_and_its_ends():
+    first = discounted_mean(jnp.zeros(2), 0.0, jnp.array([0.0, 0.3]), 0.5)
+    assert (first[0] == jnp.array([0.0, 0.3])).all()
+    mean, weight = discounted_mean(*first, jnp.array([1.0, 0.3]), 0.5)
+    assert float(mean[0]) == pytest.approx(2 / 3)
+    assert (float(mean[1]), float(weight)) == (pytest.approx(0.3), 1.5)
+    assert float(discounted_mean(7.0, 3.0, 1.0, 0.0)[0]) == 1.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_vmap_equals_leading_axes(mode):
+    np.testing.assert_allclose(
+        jax.vmap(lambda norms: composition_from_gradients(norms, mode))(NORMS), composition_from_gradients(NORMS, mode)
+    )
+    shares = composition_from_gradients(NORMS, mode)
+    np.testing.assert_allclose(jax.vmap(composition_reward)(shares), composition_reward(shares), rtol=1e-6)
+
+
+def test_many_clients_are_averaged_by_vmap():
+    means, weights = jnp.zeros((3, 4)), jnp.array([0.0, 1.0, 2.5])
+    together = jax.vmap(discounted_mean, (0, 0, 0, None))(means, weights, NORMS.astype(np.float32), 0.9)
+    for i in range(3):
+        alone = discounted_mean(means[i], weights[i], NORMS[i].astype(np.float32), 0.9)
+        np.testing.assert_allclose(together[0][i], alone[0], rtol=1e-6)
+        assert float(together[1][i]) == pytest.approx(float(alone[1]))
+
+
+def test_unknown_modes_are_refused():
+    with pytest.raises(ValueError, match="mode: received 'inv', must be 'inverse', 'softmax_inv' or 'softmax_rel'"):
+        composition_from_gradients(NORMS, "inv")
+    with pytest.raises(ValueError, match="mode: received 'paper', must be 'bounded' or 'literal'"):
+        composition_reward(NORMS, "paper")
