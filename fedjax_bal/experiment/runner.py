@@ -92,6 +92,7 @@ class Runner:
         self.confusions: dict[tuple[str, int], Any] = {}
         self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # how often chosen; what the selector knows
         self.failures: dict[tuple[str, int], str] = {}
+        self.untold: dict[tuple[str, int], float] = {}  # seconds since the last line
 
     def run(self) -> dict[str, Any]:
         """Does what is left to do.
@@ -221,10 +222,13 @@ class Runner:
         advance = simulation.advance(run[1], saved.progress)
         seconds = time.perf_counter() - began
         earlier = self.lines[name][-1]["wall_s"] if self.lines[name] else 0.0
+        taken = self.untold.pop(name, 0.0) + seconds
         named = [
-            {"method": name[0], "seed": name[1], **record, "wall_s": round(earlier + seconds, 3)}
+            {"method": name[0], "seed": name[1], **record, "wall_s": round(earlier + taken, 3)}
             for record in advance.records
         ]
+        if not named:
+            self.untold[name] = taken
         self.folder.append_metrics(named)
         self.lines[name] += named
         self.cost = Cost(

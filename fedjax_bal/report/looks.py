@@ -76,8 +76,8 @@ def legend(figure: Figure, names: Sequence[str], linestyle: str | None = None) -
 
 
 def _columns(names: Sequence[str]) -> int:
-    # Legends fill one column after the other; a letter takes about 5.6 points, what comes before a name about 44.
-    widths = [44 + 5.6 * len(printable(name, 40)) for name in names]
+    # Legends fill one column after the other; a letter takes about 5.6 points, all else in a column 56.
+    widths = [56 + 5.6 * len(printable(name, 40)) for name in names]
     for columns in range(min(4, len(names)), 1, -1):
         if sum(max(column) for column in np.array_split(widths, columns)) <= 72 * WIDTH:
             return columns

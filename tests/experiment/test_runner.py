@@ -1,12 +1,15 @@
 """A run folder: complete, resumable to the same bits, and robust against damage."""
 
+import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import small_run
 
 from fedjax_bal import data
+from fedjax_bal.experiment import runner
 from fedjax_bal.experiment.folder import FolderError
 from fedjax_bal.experiment.runner import Stopped
 
@@ -169,3 +172,12 @@ def test_a_damaged_summary_is_written_anew(undisturbed, tmp_path, damage):
     file.write_text(json.dumps(json.loads(file.read_text()) | damage))
     small_run.run(undisturbed, small_run.config(tmp_path))
     assert json.loads(file.read_text())["wall_s"] >= 0
+
+
+def test_time_counts_rounds_that_are_not_evaluated_too(tmp_path, monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    one = small_run.config(tmp_path, "execution.rounds_per_dispatch=1", "methods=[{recipe: fedavg}]", "seeds=[0]")
+    small_run.run(tmp_path / "run", one)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["wall_s"]) for line in lines] == [(2, 2.0), (4, 4.0), (6, 6.0), (7, 7.0)]
