@@ -37,11 +37,11 @@ def pairs_of_clients():
     return Selector(lambda seed, n: (), select, lambda state, plan, info: state, 3, 2, 2, False)
 
 
-SERVER_ONLY = {"fedadagrad", "fedavgm", "fedyogi"}
-"""They bring no part, only another optimizer than fedadam for the server."""
+ELSEWHERE = {"fedadagrad", "fedavgm", "fedyogi", "crop_flip"}
+"""Three bring no part, only another optimizer than fedadam for the server; the last one is among the combinations."""
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name not in SERVER_ONLY])
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ELSEWHERE])
 def test_every_recipe_passes_every_check(name):
     report = check_recipe(RECIPES[name]())
     assert report.name == name
@@ -65,8 +65,8 @@ COMBINED = {
         recipes.combine(recipes.feddyn(), recipes.fedlc(), recipes.iwds(schedule="fixed")),
         {"local_epochs": 2},
     ),
-    "adam on both sides": (
-        recipes.fedprox(0.1),
+    "fedprox, crop and flip, adam on both sides": (
+        recipes.combine(recipes.fedprox(0.1), recipes.crop_flip()),
         {"local_optimizer": optimizer("adam", 0.01), "server_optimizer": optimizer("adam", 0.01, eps=1e-2)},
     ),
 }
