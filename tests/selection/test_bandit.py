@@ -23,18 +23,23 @@ def divergence(mean, direction):
 
 
 def by_hand(compositions, scores, size, direction):
-    """Algorithm 2 with explicit loops; divergences within 1e-12 go to the lowest index."""
+    """Algorithm 2 with explicit loops; divergences within 1e-12 go to the lowest index.
+
+    While nothing is known of the members, whoever something is known of comes first.
+    """
     left = set(range(len(compositions)))
     chosen = [max(left, key=lambda k: (scores[k], -k))]
     while len(chosen) < min(size, len(compositions)):
         left.discard(chosen[-1])
         found = {}
-        for k in left:
+        known = {k for k in left if any(compositions[k])}
+        blank = known and not any(any(compositions[i]) for i in chosen)
+        for k in known if blank else left:
             members = [compositions[i] for i in (*chosen, k)]
             found[k] = divergence(
                 [math.fsum(column) / len(members) for column in zip(*members, strict=True)], direction
             )
-        chosen.append(min(k for k in left if found[k] <= min(found.values()) + 1e-12))
+        chosen.append(min(k for k in found if found[k] <= min(found.values()) + 1e-12))
     return chosen
 
 
