@@ -181,3 +181,26 @@ def fitting_drawing(recipe: Recipe, drawing: str | None) -> str:
     if weighs and chosen == "epochs":
         raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
     return chosen
+
+
+def fitting_trial(count: int, test: TestSet) -> int:
+    """On how many test images clients' own models are tried.
+
+    Args:
+        count: how many are asked for; 0 for none.
+        test: the test set.
+
+    Returns:
+        As many.
+
+    Raises:
+        ValueError: more than there are.
+
+    Example:
+        >>> fitting_trial(2, TestSet(np.zeros((1, 3, 1, 1, 1)), np.zeros((1, 3)), np.ones((1, 3), bool)))
+        2
+    """
+    there = int(np.sum(test.real))
+    if whole_number("local_test_images", count, low=0) > there:
+        raise ValueError(f"local_test_images: received {count}, must be at most {there}, the number of test images")
+    return count

@@ -73,6 +73,35 @@ def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -
     return jnp.where(copies.reshape(-1, 1, 1, 1) > 0, moved, images)
 
 
+def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
+    """A batch with added rows behind the client's own.
+
+    Args:
+        batch: the batch.
+        images: `Float[A, H, W, K]`, as the network sees them.
+        labels: `Int32[A]`.
+
+    Returns:
+        The batch of B + A rows; the added ones are extra, and their row numbers lie beyond all rows.
+
+    Example:
+        >>> one = Batch(jnp.zeros((1, 2, 2, 1)), jnp.zeros(1, int), jnp.zeros(1, int), jnp.ones(1, bool))
+        >>> both = join(one, jnp.ones((2, 2, 2, 1)), jnp.array([3, 4]))
+        >>> both.labels.tolist(), both.real.tolist(), both.seen.tolist()
+        ([0, 3, 4], [True, False, False], [True, True, True])
+    """
+    none = jnp.zeros(len(labels), bool)
+    before = jnp.zeros_like(batch.real) if batch.extra is None else batch.extra
+    nowhere = jnp.full(len(labels), jnp.iinfo(batch.rows.dtype).max, batch.rows.dtype)
+    return Batch(
+        jnp.concatenate([batch.images, images.astype(batch.images.dtype)]),
+        jnp.concatenate([batch.labels, labels.astype(batch.labels.dtype)]),
+        jnp.concatenate([batch.rows, nowhere]),
+        jnp.concatenate([batch.real, none]),
+        jnp.concatenate([before, ~none]),
+    )
+
+
 def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
     """Folds a function over all of a client's rows, a batch at a time.
 

@@ -4,22 +4,33 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedjax_bal.checks import one_of, whole_number
+from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.evaluation import TestSet, chunked
 from fedjax_bal.engine.layout import Layout, device_count, lay_out, resolve
 from fedjax_bal.engine.precision import at_precision
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.simulation import Simulation
-from fedjax_bal.fitting import check_carried, check_shapes, fitting_drawing, fitting_selector, only, rounds_together
+from fedjax_bal.fitting import (
+    check_carried,
+    check_shapes,
+    fitting_drawing,
+    fitting_selector,
+    fitting_trial,
+    only,
+    rounds_together,
+)
 from fedjax_bal.optimizers import Optimizer, optimizer
-from fedjax_bal.parts import Enlarge, Extend
+from fedjax_bal.parts import BATCH_STATISTICS, Enlarge, Extend
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.selection import Choice, Presence, Selector, always
 from fedjax_bal.types import Federation, Model, Variables
 
 TRAFFICS = ("paper", "exact")
+LONE_ROWS = ("auto", "keep", "drop")
 
 
 class Result(NamedTuple):
@@ -54,9 +65,12 @@ def build(
     selector: Selector | Choice | None = None,
     availability: Presence | None = None,
     delivery: Presence | None = None,
+    batch_statistics: str = "average",
+    lone_rows: str = "auto",
     evaluate_every: int = 1,
     update_diversity: bool = False,
     local_accuracy: bool = False,
+    local_test_images: int = 0,
     traffic: str = "paper",
     rounds_per_dispatch: str | int = 1,
     strategy: str = "auto",
@@ -85,10 +99,18 @@ def build(
         selector: ready-made, or a choice of one by name; by default what the recipe says, or else `uniform`.
         availability: who is there before selection; by default everybody.
         delivery: who comes back after training; by default everybody.
+        batch_statistics: where running statistics of batch normalisation come from when a client begins: "average",
+            from the global model, whose are the mean of the clients'; "local", from the client's last visit;
+            "server_reset", mean 0 and variance 1. The global model always has the mean of those delivered.
+        lone_rows: whether a client whose last batch of an epoch would be a single row loses that row for good, so that
+            no batch statistics come of one image: "drop", "keep", or "auto", drop it for models with batch
+            normalisation.
         evaluate_every: rounds between evaluations.
         update_diversity: report how far apart the updates of each round lie (ReBaFL eq. 24), which takes a few more
             passes over the parameters.
         local_accuracy: report how well each client's own model, after training, does on the client's rows.
+        local_test_images: report, in each evaluated round, how well these models do on so many of the test images on
+            average, which takes a forward pass over them for each client; 0 for not.
         traffic: how the clients of a mediator count that goes through them several times: "paper", once, as Astraea's
             formula has it; "exact", as often as models are exchanged.
         rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or 1 with a selector that looks at each
@@ -126,15 +148,22 @@ def build(
         whole_number("batches_per_epoch", batches_per_epoch)
     one_of("traffic", traffic, TRAFFICS)
     test = test if isinstance(test, TestSet) else chunked(*test)
+    one_of("batch_statistics", batch_statistics, BATCH_STATISTICS)
+    one_of("lone_rows", lone_rows, LONE_ROWS)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     model = _extended(model, recipe)
+    recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[batch_statistics]))
     federation = (enlarge or enlarged)(federation, recipe)
+    if lone_rows == "drop" or (lone_rows == "auto" and _alone(model, drop_last)):
+        federation = without_lone_rows(federation, batch_size)
     check_shapes(model, federation, test)
     local = local_optimizer or optimizer("sgd", 0.01)
     check_carried(recipe, local)
     for part in recipe.parts:
         part.check(local, recipe.parts)
         part.check_federation(federation)
+    model = at_precision(model, precision)
+    parts = tuple(part.bind(model) for part in recipe.parts)
     selector = fitting_selector(recipe, selector, clients_per_round, federation)
     together = rounds_together(rounds_per_dispatch, selector)
     sizes = np.diff(federation.offsets)
@@ -143,10 +172,10 @@ def build(
     if chunk != "auto":
         whole_number("execution.chunk", chunk)
     setting = Setting(
-        parts=recipe.parts,
+        parts=parts,
         local=local,
         server=only("server_optimizer", recipe.server_optimizer, server_optimizer) or optimizer("sgd", 1.0),
-        model=at_precision(model, precision),
+        model=model,
         local_epochs=local_epochs,
         batch_size=batch_size,
         drop_last=drop_last,
@@ -156,6 +185,8 @@ def build(
         max_size=largest,
         diversity=update_diversity,
         local_accuracy=local_accuracy,
+        local_test_images=fitting_trial(local_test_images, test),
+        test_images=int(np.sum(test.real)),
         carried=bool(recipe.carried),
         layout=Layout(resolve(strategy), device_count(devices)),
         precision=precision,
@@ -235,6 +266,12 @@ def simulate(
             for record in advance.records:
                 on_round(record)
     return Result(progress.state.variables, history, confusion)
+
+
+def _alone(model: Model, drop_last: bool) -> bool:
+    """Whether a batch of a single row can come up, and matters."""
+    normalises = bool(jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats))
+    return normalises and not drop_last
 
 
 def _extended(model: Model, recipe: Recipe) -> Model:

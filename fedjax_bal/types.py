@@ -142,13 +142,21 @@ class Batch(NamedTuple):
         images: `Float[B, H, W, K]`, normalised.
         labels: `Int32[B]`.
         rows: `Int32[B]`, row numbers into the federation's images.
-        real: `Bool[B]`; False marks padding, which must count for nothing.
+        real: `Bool[B]`; False marks rows that must count for nothing in losses over labels.
+        extra: `Bool[B]`, rows that a part has added to the client's own, none of them real: the model sees them, batch
+            statistics too, and the cross-entropy doesn't. None where there are none.
     """
 
     images: Array
     labels: Array
     rows: Array
     real: Array
+    extra: Array | None = None
+
+    @property
+    def seen(self) -> Array:
+        """The rows that may enter batch statistics, `Bool[B]`; what is left is padding."""
+        return self.real if self.extra is None else self.real | self.extra
 
 
 class Context(NamedTuple):
@@ -300,6 +308,8 @@ class Info(NamedTuple):
             where nobody asked for it.
         local_accuracy: share of the delivering clients' rows that each one's own trained model classifies correctly,
             `Float[]`; 0 where nobody asked for it, nan where nobody delivered.
+        local_test_accuracy: mean accuracy of the delivering clients' own trained models on test images, `Float[]`;
+            0 in rounds that aren't evaluated, nan where nobody asked for it or delivered.
         steps: local steps of each visit, `Int32[G, L]`.
         finite: whether each delivered visit ended in finite parameters, `Bool[G, L]`.
         model_finite: whether the new global model is finite, `Bool[]`.
@@ -310,6 +320,7 @@ class Info(NamedTuple):
     train_loss: Array
     update_diversity: Array
     local_accuracy: Array
+    local_test_accuracy: Array
     steps: Array
     finite: Array
     model_finite: Array

@@ -21,11 +21,13 @@ REBAFL = [name for name in FILES if name.startswith("papers/rebafl/")]
 IWDS = [name for name in FILES if name.startswith("papers/iwds/")]
 ASTRAEA = [name for name in FILES if name.startswith("papers/astraea/")]
 FLCIR = [name for name in FILES if name.startswith("papers/flcir/")]
+CBFL = [name for name in FILES if name.startswith("papers/cbfl/")]
 
 ROWS = {name: [rows] * 10 for name, rows in (("fashion_mnist", 6000), ("cifar10", 5000), ("fashion_mnist_small", 1000))}
-ROWS |= {"cinic10": [9000] * 10, "labels_47": [16_000] * 47}
+ROWS |= {"cinic10": [9000] * 10, "labels_47": [16_000] * 47, "cifar100": [500] * 100}
+ROWS |= {f"inaturalist2019{size}": np.linspace(25, 500, 1010).astype(int).tolist() for size in ("", "_32")}
 ROWS["emnist_astraea"] = [34_000] * 10 + np.linspace(2_500, 17_000, 37).astype(int).tolist()
-"""Training images of each class; those of EMNIST ByMerge are about as uneven as the real ones."""
+"""Training images of each class; those of EMNIST ByMerge and iNaturalist are about as uneven as the real ones."""
 
 TOTALS = {("fashion_mnist", "astraea"): 19_537, ("labels_47", "astraea"): 230_752}
 TOTALS |= {("cinic10", "normal_density"): 39_238, ("cifar10", "normal_density"): 21_799}
@@ -47,15 +49,17 @@ CONSTANTS = {
 def small_data(tmp_path_factory):
     """A folder with balanced sets of random images in the official formats.
 
-    CIFAR-10 with 2,500 + 500 of them, CINIC-10 with 600 + 10, EMNIST with 4,700 for training as of ByMerge and 47 for
-    testing as of Balanced.
+    CIFAR-10 with 2,500 + 500 of them, CIFAR-100 with 500 + 500, CINIC-10 with 600 + 10, iNaturalist with 120 + 2, and
+    EMNIST with 4,700 for training as of ByMerge and 47 for testing as of Balanced.
     """
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    layout = LAYOUTS["cifar10"]
-    for file in (*layout.train, layout.test):
-        records = rng.integers(0, 256, (500, 3073), dtype=np.uint8)
-        records[:, 0] = np.arange(500) % 10
-        (folder / file).write_bytes(records.tobytes())
+    for data, bytes_of_labels in (("cifar10", 1), ("cifar100", 2)):
+        layout, classes = LAYOUTS[data], DATASETS[data].num_classes
+        (folder / layout.folder).mkdir()
+        for file in (*layout.train, layout.test):
+            records = rng.integers(0, 256, (500, 3072 + bytes_of_labels), dtype=np.uint8)
+            records[:, :bytes_of_labels] = (np.arange(500) % classes)[:, None] // np.array([10, 1])[-bytes_of_labels:]
+            (folder / layout.folder / file).write_bytes(records.tobytes())
     for half, rows in (("bymerge-train", 4_700), ("balanced-test", 47)):
         header = [number.to_bytes(4, "big") for number in (0x803, rows, 28, 28, 0x801, rows)]
         labels = (np.arange(rows) % 47).astype(np.uint8)
@@ -67,6 +71,14 @@ def small_data(tmp_path_factory):
             file = folder / half / name / f"{row}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(file, compress_level=1)
+    for half, rows in (("train", 120), ("val", 2)):
+        images = [{"id": row, "file_name": f"train_val2019/{half}{row}.jpg"} for row in range(rows)]
+        classes = [{"image_id": row, "category_id": 8 * row} for row in range(rows)]
+        (folder / f"{half}2019.json").write_text(json.dumps({"images": images, "annotations": classes}))
+        for image in images:
+            file = folder / image["file_name"]
+            file.parent.mkdir(exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)).save(file)
     return str(folder)
 
 
@@ -87,7 +99,25 @@ def small(name, *overrides):
         changes.append("partition.samples_per_client=60")
     if config.partition.parameters.get("total"):
         changes += [f"{place}.total=1500" for place in changed(config, "partition", "total")]
+    if config.evaluation.local_test_images:
+        changes.append("evaluation.local_test_images=5")
+    if name in CBFL:
+        changes += fewer_fakes(config)
+    if config.dataset.name.startswith("inaturalist2019") and "partition.clients=10" not in changes:
+        changes += ["partition.clients=10", "selection.clients_per_round=5"]
     return load_config(FILES[name], changes)
+
+
+def fewer_fakes(config):
+    """Changes that make generators as small as can be, all of them at work from the second round on."""
+    sizes = {"warm_up": 1, "iterations": 1, "generator_batch": 4, "width": 4, "latent": 3, "fakes": 4}
+    dcgans = {"dcgan_iterations": 1, "dcgan_pool": 2}
+    changes = []
+    for index, method in enumerate(config.methods):
+        if method.recipes[0].name == "cbfl":
+            asked = sizes | (dcgans if method.recipes[0].hyperparameters["generator"] == "dcgan" else {})
+            changes += [f"methods.{index}.recipe.0.{key}={value}" for key, value in asked.items()]
+    return changes
 
 
 def changed(config, section, key):
@@ -113,6 +143,8 @@ def tiny(name):
         changes += ["partition.total=1500", "partition.least=20"]
     if any(spec.name == "flcir" for method in config.methods for spec in method.recipes):
         changes.append("execution.rounds_per_dispatch=1")
+    if name in CBFL:
+        changes.append("model.name=tiny_bn")
     return small(name, *changes)
 
 
@@ -142,6 +174,20 @@ def setting_of(method):
     return [recipes, *(method[part] for part in ("dataset", "auxiliary", "partition", "model", "training"))]
 
 
+def plain_setting_of(method):
+    """The network on a data set, without what methods add; MobileNetV2, which takes long, on one alone."""
+    network = method["model"]["name"]
+    data = [] if network == "mobilenetv2" else method["dataset"]
+    return [data, network] if method["recipes"][0]["name"] == "fedavg" else None
+
+
+def fakes_of(method):
+    """A generator or DCGANs; other kinds of fakes, and methods without any, are tested elsewhere."""
+    first = method["recipes"][0]
+    kind = first["hyperparameters"].get("generator") if first["name"] == "cbfl" else None
+    return kind if kind in ("shared", "dcgan") else None
+
+
 def program_of(method):
     """What decides which program is compiled: numbers are values that it gets, but those of mediators shape it.
 
@@ -158,13 +204,13 @@ def program_of(method):
     return [recipes, steps, flags]
 
 
-SET_UP: set[str] = set()
-RAN: set[str] = set()
+SET_UP: set[str] = {json.dumps(None)}
+RAN: set[str] = {json.dumps(None)}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_methods_can_be_set_up(name, small_data):
-    config = unseen(small(name), SET_UP, setting_of)
+    config = unseen(small(name), SET_UP, plain_setting_of if name in CBFL else setting_of)
     if not config.methods:
         return
     comparison = set_up(config, small_data)
@@ -172,12 +218,17 @@ def test_methods_can_be_set_up(name, small_data):
     for method, simulation in zip(comparison.methods, comparison.simulations, strict=True):
         assert simulation.federation.num_clients == method.partition.clients
         assert simulation.setting.model.name.startswith(method.model.name)
-        assert (np.diff(simulation.federation.offsets) > 0).all()
+        assert (np.diff(simulation.federation.offsets) > 0).all() or may_be_empty(method.partition)
+
+
+def may_be_empty(split):
+    """Whether clients may come out without images, as they do in CBFL's code."""
+    return split.parameters.get("form") == "cbfl"
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_three_rounds_of_a_small_copy(name, small_data):
-    config = unseen(tiny(name), RAN, program_of)
+    config = unseen(tiny(name), RAN, fakes_of if name in CBFL else program_of)
     if not config.methods:
         return
     comparison = set_up(config, small_data)
@@ -216,7 +267,7 @@ def test_the_partition_exists_at_full_size(name):
         kept = auxiliary.per_class if auxiliary.source == "train" else 0
         labels, parts = _full_partition(data, kept, json.dumps(wanted.model_dump(mode="json")))
         assert len(parts) == wanted.clients
-        assert all(len(rows) for rows in parts)
+        assert all(len(rows) for rows in parts) or may_be_empty(wanted)
         rows = np.concatenate(parts)
         if wanted.scheme == "pathological":
             cycle = np.resize(wanted.parameters["classes_per_client"], wanted.clients)
@@ -230,6 +281,9 @@ def test_the_partition_exists_at_full_size(name):
             shares = np.bincount(labels[rows]) / (ROWS[data][0] - kept)
             assert np.flatnonzero(shares < 0.1).tolist() == [1, 5, 7]
             assert (np.delete(shares, [1, 5, 7]) == 1).all()
+        elif may_be_empty(wanted):
+            assert len(rows) > 0.99 * len(labels)
+            assert sum(len(own) == 0 for own in parts) < wanted.clients / 4
         else:
             np.testing.assert_array_equal(np.sort(rows), np.arange(len(labels)))
 
@@ -406,3 +460,140 @@ def test_flcir_figures_are_whole():
     assert {_of(m, "choose", "alpha") for m in numbers} == {("cucb", 0.2)}
     assert [_of(m, "choose", "alpha") for m in alphas] == [("cucb", a) for a in (0.0125, 0.05, 0.2, 0.8, 3.2)]
     assert {m.selection.clients_per_round for m in (*schemes, *alphas)} == {20}
+
+
+def _cbfl(stem):
+    return methods_of(load_config(FILES[f"papers/cbfl/{stem}.yaml"]))
+
+
+BIG = [name for name in CBFL if "small" not in name]
+SMALL = [name for name in CBFL if "small" in name]
+SHORT = {"cifar10": "c10", "cifar100": "c100", "cinic10": "cinic10"}
+CODE = {"teacher": "snapshot", "generator_rate": 0.003}
+"""The constants of the authors' code where they aren't the paper's, with those of each data set."""
+CODE_OF = {"cifar10": {"interval": 3, "iterations": 1000, "gamma": 3.0}, "cifar100": {"interval": 7}}
+VARIED = {
+    "table4_c10": ("labels", ["uniform", "balanced"]),
+    "table6_cinic10": ("rarest", [2, 4, 6, 8, None]),
+    "table7_c10": ("learn", ["cross_entropy", "distillation"]),
+    "table8_c100": ("weight", [0.01, 0.1, 1.0, 5.0, 10.0]),
+    "table9_c100": ("attention", [0.0, 200.0, 400.0, 600.0, 800.0]),
+    "figure9_c10": ("warm_up", list(range(0, 1000, 100))),
+} | {f"table5_{data}": ("generator", ["gaussian", "dcgan", "shared"]) for data in SHORT.values()}
+"""Tables and a figure about CBFL itself: what is varied, and its values in order."""
+
+
+def _stem(name):
+    return Path(name).stem
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_cbfl_training(name):
+    for method in methods_of(load_config(FILES[name])):
+        (spec, images), training, optimizer = method.recipes, method.training, method.training.optimizer
+        natural = method.dataset.name == "inaturalist2019"
+        assert (images.name, images.hyperparameters) == ("crop_flip", {"pad": 28 if natural else 4, "flip": True})
+        assert (training.local_epochs, training.batch_size, training.drop_last) == (5, 50, False)
+        assert training.rounds == (2000 if "table12" in name else 1000)
+        assert (training.batches_per_epoch, training.batch_statistics, training.lone_rows) == (None, "average", "auto")
+        slow = spec.name in ("scaffold", "fednova")
+        assert (optimizer.learning_rate, optimizer.decay) == ((0.01, 1.0) if slow else (0.1, 0.996))
+        assert (optimizer.name, optimizer.parameters["momentum"], optimizer.weight_decay) == ("sgd", 0.9, 1e-4)
+        assert method.evaluation.every == 1 and method.availability.name == method.delivery.name == "always"
+        if spec.name != "cbfl":
+            wanted = {"fedprox": {"mu": 0.001}, "scaffold": {"variant": "cbfl_code"}, "fednova": {"mu": 0.0}}
+            assert wanted.get(spec.name, {}).items() <= spec.hyperparameters.items()
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_cbfl_constants(name):
+    varied = VARIED.get(_stem(name), ("", []))[0]
+    for method in methods_of(load_config(FILES[name])):
+        data, spec = method.dataset.name, method.recipes[0]
+        if spec.name != "cbfl":
+            continue
+        warm_up = {"cifar10": 700, "cifar100": 800, "cinic10": 500}.get(data, 700)
+        begin = warm_up + name.endswith("_code.yaml")  # their code's fakes come a round after the warm-up
+        wanted = {"warm_up": begin, "interval": 1, "teacher": "current", "generator": "shared", "labels": "balanced"}
+        wanted |= {"rarest": None, "learn": "distillation", "fakes": 70, "weight": 1.0, "attention": 400.0}
+        wanted |= {"temperature": 5.0, "direction": "teacher_student", "gamma": 10.0, "layers": "mean"}
+        wanted |= {"iterations": 2000, "generator_batch": 256, "generator_rate": 0.001, "width": 128, "latent": 100}
+        wanted |= CODE | CODE_OF[data] if name.endswith("_code.yaml") else {}
+        free = {varied, "labels" if varied == "rarest" else varied}
+        kept = {key: value for key, value in wanted.items() if key not in free}
+        assert {key: spec.hyperparameters[key] for key in kept} == kept
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_cbfl_clients(name):
+    (method, *others), stem = methods_of(load_config(FILES[name])), _stem(name)
+    assert all((other.partition, other.selection) == (method.partition, method.selection) for other in others)
+    natural, few = "inaturalist" in stem, "table11" in stem
+    clients = int(stem.rpartition("_k")[2]) if "_k" in stem else 2295 if natural else 100
+    assert method.partition.clients == clients
+    assert method.selection.clients_per_round == (clients if few else clients // 10)
+    assert (method.partition.scheme, method.partition.seed) == ("dirichlet", 7777)
+    alpha = float(stem.removesuffix("_code").rpartition("_a")[2]) if stem[0] == "c" else 0.1
+    assert method.partition.parameters["alpha"] == alpha
+    assert method.partition.parameters["form"] == ("balanced" if natural else "cbfl")
+
+
+@pytest.mark.parametrize("stem", VARIED)
+def test_cbfl_ablations_are_whole(stem):
+    key, values = VARIED[stem]
+    fedavg, *arms = _cbfl(stem)
+    if key in ("weight", "attention", "warm_up"):
+        arms = [fedavg, *arms]
+    else:
+        assert fedavg.recipes[0].name == "fedavg"
+    assert [_of(arm, key)[0] for arm in arms] == values
+    if key == "rarest":
+        assert [_of(arm, "labels")[0] for arm in arms] == ["rarest"] * 4 + ["balanced"]
+    wanted = {"table5": "mobilenetv2"}.get(stem[:6], "resnet20")
+    assert {(arm.model.name, SHORT[arm.dataset.name]) for arm in arms} == {(wanted, stem.rpartition("_")[2])}
+    assert {arm.evaluation.local_test_images for arm in (fedavg, *arms)} == {1_000 * (stem == "table7_c10")}
+
+
+def test_cbfl_comparisons_are_whole():
+    four = ["fedavg", "fedprox", "fednova", "cbfl"]
+    five = ["fedavg", "fedprox", "scaffold", "fednova", "cbfl"]
+    wanted = {f"{data}_{net}_a0.1": five for data in SHORT.values() for net in ("resnet20", "mobilenetv2")}
+    wanted |= {f"{stem}_code": ["fedavg", "cbfl"] for stem in wanted if "cinic10" not in stem}
+    wanted |= {f"{data}_resnet20_a{alpha}": four for data in SHORT.values() for alpha in (0.07, 0.05, 0.03, 0.01)}
+    wanted |= {f"inaturalist_{net}": four for net in ("resnet18", "mobilenetv2")}
+    wanted |= {f"table10_c10_k{clients}": four for clients in (150, 200, 250, 300)}
+    wanted |= {f"table11_c10_k{clients}": ["fedavg", "fedprox", "fednova", "scaffold", "cbfl"] for clients in (5, 16)}
+    wanted |= {f"table12_c100_{net}": four for net in ("resnet20", "mobilenetv2")} | {"table13_c100": four}
+    assert sorted(map(_stem, BIG)) == sorted([*wanted, *VARIED])
+    for stem, recipes in wanted.items():
+        methods = _cbfl(stem)
+        assert [method.recipes[0].name for method in methods] == recipes
+        net = next((net for net in ("mobilenetv2", "resnet18") if net in stem), "resnet20")
+        assert {method.model.name for method in methods} == {net}
+        short = {SHORT.get(method.dataset.name, "inaturalist") for method in methods}
+        assert len(short) == 1 and short < set(stem.split("_"))
+        locals_too = net != "resnet18" and "inaturalist" not in stem and stem.endswith("_a0.1")  # Figure 6
+        assert {method.evaluation.local_test_images for method in methods} == {1_000 * locals_too}
+    targets = {stem: _cbfl(stem)[0].evaluation.target_accuracy for stem in wanted}
+    found = {stem: target for stem, target in targets.items() if target is not None}
+    assert found == {"table12_c100_resnet20": 0.6, "table12_c100_mobilenetv2": 0.66}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_cbfl_files_differ_in_their_methods_alone(name):
+    reference, here = (FILES[file].read_text() for file in ("papers/cbfl/small_cifar10.yaml", name))
+    common, found = (text[text.index("\ndataset:") : text.index("\nmethods:")] for text in (reference, here))
+    assert common == found
+    large, (key, values) = next((item for item in VARIED.items() if item[0].split("_")[0] in name), (None, ("", [])))
+    arms = [method for method in methods_of(load_config(FILES[name])) if method.recipes[0].name == "cbfl"]
+    ours = next(arm for arm in _cbfl("small_cifar10") if arm.name == "cbfl").recipes[0].hyperparameters
+    free = {key, "labels", "dcgan_iterations", "dcgan_pool"}
+    if large is not None:
+        for arm in arms:
+            assert {k: v for k, v in arm.recipes[0].hyperparameters.items() if k not in free} == {
+                k: v for k, v in ours.items() if k not in free
+            }
+    if key not in ("", "warm_up"):
+        assert [_of(arm, key)[0] for arm in arms] == values
+    if key == "warm_up":
+        assert [_of(arm, key)[0] for arm in arms] == list(range(0, 101, 20))

@@ -4,14 +4,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from parts import faking
 
 from fedjax_bal import check_part, check_recipe, conformance, recipes
 from fedjax_bal.conformance import ConformanceError, runs, toy
 from fedjax_bal.conformance.workbench import Workbench
 from fedjax_bal.engine import visit
 from fedjax_bal.optimizers import optimizer
-from fedjax_bal.parts import Draw, Logits, Loss, Memory, Part, Proximal, Reduce, Report, Server, Weigh, part, static
+from fedjax_bal.parts import (
+    Batches,
+    Draw,
+    Logits,
+    Loss,
+    Memory,
+    Part,
+    Proximal,
+    Reduce,
+    Report,
+    Server,
+    Weigh,
+    part,
+    static,
+)
 from fedjax_bal.recipes import RECIPES, Recipe
+from fedjax_bal.rows import join
 from fedjax_bal.selection import Selector, clustered, periodic
 
 NAMES = (
@@ -39,14 +55,29 @@ def pairs_of_clients():
 
 ELSEWHERE = {"fedadagrad", "fedavgm", "fedyogi", "balanced_softmax", "crop_flip", "fedlc", "iwds"}
 """Three bring no part, only another optimizer than fedadam for the server; the others are among the combinations."""
-SMALLER = {"astraea": {"size": 2}}
+FITTING = {"fakes": 2, "attention": 1.0, "iterations": 2, "generator_batch": 3, "latent": 2}
+SMALLER = {"astraea": {"size": 2}, "cbfl": {"warm_up": 1, "interval": 2, "teacher": "snapshot", **FITTING}}
+
+
+def larger_images():
+    """A generator has no images of 1x4 pixels."""
+    return {"model": faking.network(), "federation": faking.federation(), "test": faking.test_set()}
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in ELSEWHERE])
-def test_every_recipe_passes_every_check(name):
-    report = check_recipe(RECIPES[name](**SMALLER.get(name, {})))
+def test_every_recipe_passes_every_check(name, monkeypatch):
+    faking.replace_generators(monkeypatch, faking.simplest)
+    report = check_recipe(RECIPES[name](**SMALLER.get(name, {})), **(larger_images() if name == "cbfl" else {}))
     assert report.name == name
     assert report.passed == NAMES
+
+
+def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkeypatch):
+    faking.replace_generators(monkeypatch, faking.simplest)
+    recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **FITTING)
+    bench = Workbench(recipe, larger_images(), 2e-6)
+    assert bench.difference_of_all is None
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
 
 
 COMBINED = {
@@ -127,6 +158,14 @@ class Rowwise(Loss):
 
     def loss(self, outputs, batch, params, ctx):
         return (outputs.features**2).mean(-1)
+
+
+@part
+class Careless(Batches):
+    """Adds rows without saying that they are extra."""
+
+    def batch(self, key, batch, ctx):
+        return join(batch, batch.images, batch.labels)._replace(extra=None)
 
 
 @part
@@ -326,6 +365,7 @@ BROKEN = [
     (Counting(), "types", r"Counting\.loss: received int32\[\], must be float32\[\]: cast it with astype\(float\)"),
     (Double(), "types", "received a request for 64 bits"),
     (Rowwise(), "types", r"Rowwise\.loss: received float32\[4\], must be float32\[\]: reduce"),
+    (Careless(), "types", r"Careless\.batch: received the structure"),
     (Forgetful(), "types", r"Forgetful\.remember: received float32\[3\], must be float32\[2\]"),
     (Yes(), "types", r"Yes\.report: received bool\[\], must be numbers"),
     (Endless(), "one program", "Received ValueError: Reverse-mode differentiation"),

@@ -5,24 +5,31 @@ Nothing here knows of clients, rounds or models: use these functions in any JAX 
 
 from fedjax_bal.balance.affine import affine_matrix, random_affine, random_matrices, warp
 from fedjax_bal.balance.augmentation import augmentation_copies, augmentation_counts
+from fedjax_bal.balance.batch_statistics import batch_norm_statistics_loss
 from fedjax_bal.balance.composition import composition_from_gradients, composition_reward, discounted_mean
+from fedjax_bal.balance.distillation import attention_transfer_loss, distillation_loss
 from fedjax_bal.balance.divergence import kl_divergence, kl_to_uniform
 from fedjax_bal.balance.effective_number import decayed_beta, effective_number_weights
+from fedjax_bal.balance.inverse_frequency import inverse_class_probs
 from fedjax_bal.balance.logit_scale import logit_calibration, restricted_scale
 from fedjax_bal.balance.prior import prior_calibrated_cross_entropy, prior_calibrated_logits, smoothed_prior
 from fedjax_bal.balance.prototypes import class_prototypes, class_sums, transfer_features
 
 __all__ = [
     "affine_matrix",
+    "attention_transfer_loss",
     "augmentation_copies",
     "augmentation_counts",
+    "batch_norm_statistics_loss",
     "class_prototypes",
     "class_sums",
     "composition_from_gradients",
     "composition_reward",
     "decayed_beta",
     "discounted_mean",
+    "distillation_loss",
     "effective_number_weights",
+    "inverse_class_probs",
     "kl_divergence",
     "kl_to_uniform",
     "logit_calibration",

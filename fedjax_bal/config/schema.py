@@ -150,6 +150,8 @@ class Training(Section):
         batch_size: images a local step.
         drop_last: leave out the last batch of an epoch when it is short.
         batches_per_epoch: the most batches of an epoch, of rows drawn anew each time; None for all of a client's rows.
+        batch_statistics: where a client's running batch statistics come from, see `fedjax_bal.simulation.build`.
+        lone_rows: what becomes of a row that would be a batch of its own, see there.
         optimizer: of the clients, fresh at each visit.
         server_optimizer: of the server.
     """
@@ -159,6 +161,8 @@ class Training(Section):
     batch_size: Count
     drop_last: Switch = False
     batches_per_epoch: Annotated[int | None, under(OrNull(Whole(1)))] = None
+    batch_statistics: Annotated[str, under(OneOf(lambda: ("average", "local", "server_reset")))] = "average"
+    lone_rows: Annotated[str, under(OneOf(lambda: ("auto", "keep", "drop")))] = "auto"
     optimizer: Optimizer
     server_optimizer: ServerOptimizer = Field(default_factory=dict)  # type: ignore[arg-type]
 
@@ -243,6 +247,10 @@ class Evaluation(Section):
         every: rounds between two tests.
         update_diversity: report how far apart the updates of each round lie (ReBaFL eq. 24).
         local_accuracy: report how well the clients' own models do on their own rows after training.
+        local_test_images: on how many test images they are tried too, in each evaluated round; 0 for none.
+        privacy: at the end of each method's run with the first seed, look for what it gives away: neighbours of
+            generated images among the clients', and attacks on shared prototypes.
+        attack_steps: training steps of each of these attacks.
         traffic: how a client counts that a mediator visits several times a round: `paper`, once, as in Astraea's
             formula; `exact`, as often as models are exchanged.
         target_accuracy: the accuracy in (0, 1] whose first round is reported; None for none.
@@ -251,6 +259,9 @@ class Evaluation(Section):
     every: Count = 1
     update_diversity: Switch = False
     local_accuracy: Switch = False
+    local_test_images: Annotated[int, under(Whole(0))] = 0
+    privacy: Switch = False
+    attack_steps: Count = 1000
     traffic: Annotated[str, under(OneOf(("paper", "exact")))] = "paper"
     target_accuracy: Annotated[float | None, under(OrNull(Real(0, 1, above=True)))] = None
 

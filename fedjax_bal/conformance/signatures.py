@@ -21,6 +21,7 @@ from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.visit import outcome_of, prepare
 from fedjax_bal.parts import (
     Batches,
+    Disclose,
     Draw,
     Gradient,
     Logits,
@@ -32,6 +33,7 @@ from fedjax_bal.parts import (
     Refine,
     Report,
     Server,
+    Statistics,
     Step,
     Trainable,
     Update,
@@ -146,12 +148,40 @@ def _scene(setting: Setting, key: Key, plan: Plan, federation: Federation) -> Sc
     ctx = prepare(setting, key, context(setting, shared, state.variables, link))
     places = jnp.arange(setting.batch_size)
     batch = gather(federation, places, places < ctx.size)
-    outputs, _ = setting.model.apply(state.variables, batch.images, train=True, key=key, real=batch.real)
+    batch = _filled(setting, key, batch, ctx)
+    outputs, _ = setting.model.apply(state.variables, batch.images, train=True, key=key, real=batch.seen)
     outcome = outcome_of(setting, ctx, state.variables)
     reports = {part.slot: part.report(outcome) for part in setting.playing(Report)}
     cohort = cohort_of(setting, zero, plan, federation)
     aggregate = Aggregate(state.variables.params, reports, cohort.sizes, cohort)
     return Scene(setting, key, zero, state._replace(server=slots), ctx, batch, outputs, outcome, aggregate, federation)
+
+
+def _filled(setting: Setting, key: Key, batch: Batch, ctx: Context) -> Batch:
+    """The batch as the model sees it, without what breaks the rule: that is for the rule to say."""
+    for part in setting.playing(Batches):
+        made = part.batch(key, batch, ctx)
+        batch = batch if _compare(part.slot, made, _longer(batch, made)) else made
+    return batch
+
+
+def _longer(batch: Batch, made: PyTree) -> Batch:
+    """A batch like another one, with as many rows as a part has made of it; those that are added have to be extra."""
+    rows = jnp.size(made.labels) if isinstance(made, Batch) else 0
+    if rows <= len(batch.labels):
+        return batch
+    batch = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), batch)
+    return batch._replace(extra=jnp.zeros(rows, bool))
+
+
+def _longer_batch(part: Any, scene: Scene) -> Batch:
+    return _longer(scene.batch, part.batch(scene.key, scene.batch, scene.ctx))
+
+
+def _of_each_class(part: Any, scene: Scene) -> PyTree:
+    del part
+    known = scene.ctx.class_counts > 0
+    return jnp.zeros((len(known), scene.outputs.features.shape[-1])), known
 
 
 def _params(part: Any, scene: Scene) -> PyTree:
@@ -183,7 +213,19 @@ RULES = (
         lambda p, s: p.log_weights(s.ctx.class_counts, s.ctx),
         lambda p, s: s.ctx.class_counts.astype(float),
     ),
-    Rule(Batches, "batch", lambda p, s: p.batch(s.key, s.batch, s.ctx), lambda p, s: s.batch),
+    Rule(Batches, "batch", lambda p, s: p.batch(s.key, s.batch, s.ctx), _longer_batch),
+    Rule(
+        Batches,
+        "added",
+        lambda p, s: p.added(s.ctx.class_counts),
+        lambda p, s: s.ctx.class_counts.astype(float),
+    ),
+    Rule(
+        Statistics,
+        "statistics",
+        lambda p, s: p.statistics(s.state.variables.stats, s.ctx),
+        lambda p, s: s.state.variables.stats,
+    ),
     Rule(Gradient, "gradient", lambda p, s: p.gradient(_params(p, s), _params(p, s), s.ctx), _params),
     Rule(Update, "updates", lambda p, s: p.updates(_params(p, s), _params(p, s), s.ctx), _params),
     Rule(
@@ -220,6 +262,7 @@ RULES = (
         lambda p, s: p.update(s.key, s.round, s.state.server[p.slot], s.aggregate, s.state.variables),
         lambda p, s: s.state.server[p.slot],
     ),
+    Rule(Disclose, "disclosed", lambda p, s: p.disclosed(s.state.server[p.slot]), _of_each_class),
 )
 """What the engine relies on; roles that are not listed may return anything."""
 

@@ -5,6 +5,7 @@ from .augmentation import augment, extra_bytes
 from .catalogue import DATASETS, DatasetInfo
 from .errors import DataError
 from .federation import carve, federate
+from .lone import without_lone_rows
 from .sources import load
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "federate",
     "load",
     "partition",
+    "without_lone_rows",
 ]

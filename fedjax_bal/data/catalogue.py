@@ -40,8 +40,10 @@ pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose
 skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
 tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
+_SPECIES = tuple(map(str, range(1010)))
 _GREY = {"mean": (0.1307,), "std": (0.3081,), "image_shape": (28, 28, 1)}
 _COLOUR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010), "image_shape": (32, 32, 3)}
+_NATURAL = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "class_names": _SPECIES}
 
 DATASETS = MappingProxyType(
     {
@@ -93,11 +95,22 @@ DATASETS = MappingProxyType(
             image_shape=(32, 32, 3),
             class_names=_CIFAR10,
         ),
+        "inaturalist2019": DatasetInfo(
+            "iNaturalist 2019: 265,213 + 3,030 colour images of 1,010 species, made 224x224, which takes 38 GiB",
+            image_shape=(224, 224, 3),
+            **_NATURAL,
+        ),
+        "inaturalist2019_32": DatasetInfo(
+            "iNaturalist 2019, made 32x32: 265,213 + 3,030 colour images of 1,010 species",
+            image_shape=(32, 32, 3),
+            **_NATURAL,
+        ),
     }
 )
 """Name of each data set -> what is known about it.
 
 All grey sets are normalised with the constants of MNIST and both CIFARs with those of CIFAR-10, as the papers do
-whose tables are reproduced here; CINIC-10 with its own, which its authors publish. Of CINIC-10 the 90,000 images for
-validation are not used. Whether some of EMNIST Balanced's test images are among ByMerge's training images is not known.
+whose tables are reproduced here; CINIC-10 with its own, which its authors publish; iNaturalist with those of ImageNet.
+Of CINIC-10 the 90,000 images for validation are not used; those of iNaturalist are its test set, and its classes are
+called by their numbers. Whether some of EMNIST Balanced's test images are among ByMerge's training images is not known.
 """

@@ -15,6 +15,7 @@ from .cifar import LAYOUTS, read_cifar
 from .errors import DataError
 from .folders import read_cinic10
 from .idx import read_labelled
+from .inaturalist import read_inaturalist
 
 _Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -45,6 +46,16 @@ _EMNIST = {
 }
 """Of which set of EMNIST the images for training and those for testing are."""
 
+_FILES_ALONE = {
+    "cinic10": "train/ and test/ (unpacked from CINIC-10.tar.gz), or cinic10/ or CINIC-10/ with them",
+    **dict.fromkeys(
+        ("inaturalist2019", "inaturalist2019_32"),
+        "train2019.json, val2019.json and train_val2019/ (unpacked from the archives of these names), or "
+        "inaturalist2019/ with them",
+    ),
+}
+"""Data sets that TensorFlow Datasets doesn't have, and which files they need."""
+
 _IDX = {name: _layout((name, ""), "train", "t10k") for name in ("mnist", "fashion_mnist")} | {
     name: _layout(("emnist", "gzip", name, ""), f"emnist-{train}-train", f"emnist-{test}-test", turned=True)
     for name, (train, test) in _EMNIST.items()
@@ -56,17 +67,19 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> Dataset:
 
     `fashion_mnist_small` comes with the package, and `labels_47` needs no files. The others are read from `data_dir` in
     their official file formats: idx files for `fashion_mnist`, `mnist` and the sets of EMNIST, the binary version
-    for `cifar10` and `cifar100`, folders of PNG files for `cinic10`. Without `data_dir` TensorFlow Datasets provides
-    them, which downloads them once; all but `cinic10`, which it doesn't have.
+    for `cifar10` and `cifar100`, folders of PNG files for `cinic10`, JPEG files with annotations for `inaturalist2019`.
+    Without `data_dir` TensorFlow Datasets provides them, which downloads them once; all but the last two, which it
+    doesn't have.
 
     Images of EMNIST, which are stored with rows and columns swapped, are turned so that they read like those of MNIST.
     `emnist_astraea` has ByMerge's images for training and Balanced's for testing; their files lie in the same folder.
+    `inaturalist2019_32` has the images of `inaturalist2019` at 32x32 pixels.
 
     Args:
         name: one of `DATASETS`.
         data_dir: the folder that holds the files, or the one that holds their folder: `fashion_mnist/`, `mnist/`,
             `emnist/`, `gzip/` or the set's name for EMNIST, `cifar-10-batches-bin/`, `cifar-100-binary/`, `cinic10/` or
-            `CINIC-10/`. Not needed for the first two.
+            `CINIC-10/`, `inaturalist2019/`. Not needed for the first two.
 
     Returns:
         Images `UInt8[D, H, W, K]`, labels `Int32[D]`, the same for the test set, and the names of the classes.
@@ -99,6 +112,8 @@ def load(name: str, data_dir: str | os.PathLike | None = None) -> Dataset:
         arrays = read_cifar(name, data_dir)
     elif name == "cinic10":
         arrays = read_cinic10(data_dir, DATASETS[name].class_names)
+    elif name in _FILES_ALONE:
+        arrays = read_inaturalist(data_dir, DATASETS[name].image_shape[0])
     else:
         arrays = _read_idx_folder(name, Path(data_dir))
     if name in _IDX and _IDX[name].turned:  # TensorFlow Datasets hands them on as they are
@@ -161,7 +176,7 @@ def _find(name: str, data_dir: Path, file: str) -> Path:
 
 def _read_tfds(name: str) -> _Arrays:
     """Reads through TensorFlow Datasets, as random-access sources, which need no TensorFlow."""
-    if name == "cinic10":
+    if name in _FILES_ALONE:
         raise DataError(
             f"{name}: TensorFlow Datasets doesn't have it; pass --data-dir with the folder that holds "
             f"{_wanted_files(name)}."
@@ -204,8 +219,8 @@ def _wanted_files(name: str) -> str:
         return (
             f"{', '.join((*layout.train, layout.test))} (unpacked from {layout.archive}), or {layout.folder}/ with them"
         )
-    if name == "cinic10":
-        return "train/ and test/ (unpacked from CINIC-10.tar.gz), or cinic10/ or CINIC-10/ with them"
+    if name in _FILES_ALONE:
+        return _FILES_ALONE[name]
     layout = _IDX[name]
     files = ", ".join(file for files in layout.halves for file in files)
     return f"{files} (each may end in .gz), or {layout.folders[0]}/ with them"

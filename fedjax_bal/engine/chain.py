@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_bal.engine.evaluation import TestSet, hits
 from fedjax_bal.engine.keys import visit_key
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.spread import squared_norm
@@ -32,6 +33,7 @@ class Shown(NamedTuple):
         steps: steps of the last pass, `Int32[]`.
         broken: 1 where the parameters are not finite, `Int32[]`.
         correct: the client's rows that its trained model classifies correctly, `Int32[]`; 0 unless asked for.
+        tried: the test images of the trial that it classifies correctly, `Int32[]`; 0 where there is none.
         probes: what each probe part found out in the last pass, by slot.
     """
 
@@ -40,6 +42,7 @@ class Shown(NamedTuple):
     steps: Array
     broken: Array
     correct: Array
+    tried: Array
     probes: PyTree
 
 
@@ -71,14 +74,27 @@ class Passed(NamedTuple):
     optimizer: PyTree
 
 
+class Trial(NamedTuple):
+    """What clients' own models are tried on after training.
+
+    Attributes:
+        test: test images.
+        due: whether they are tried this round, `Bool[]`.
+    """
+
+    test: TestSet
+    due: Array
+
+
 class Round(NamedTuple):
-    """What is the same for all chains of a round."""
+    """What is the same for all chains of a round; `trial` is None where clients' models aren't tried."""
 
     key: Key
     number: Array
     variables: Variables
     broadcast: PyTree
     federation: Federation
+    trial: Trial | None = None
 
 
 def chain(setting: Setting, shared: Round, links: Links, longest: Array) -> ChainResult:
@@ -105,7 +121,7 @@ def chain(setting: Setting, shared: Round, links: Links, longest: Array) -> Chai
             ctx = context(setting, shared, passed.variables, link)
             key = visit_key(shared.key, shared.number, link.clients, turn)
             outcome, last = visit(setting, key, ctx, longest, passed.optimizer)
-            variables, seen = leave(setting, link, outcome, last.loss_sum)
+            variables, seen = leave(setting, shared, link, outcome, last.loss_sum)
             return Passed(variables, last.optimizer if setting.carried else None), seen
 
         passed, (reports, shown) = lax.scan(one_link, passed, (links._replace(memory=memory), longest))
@@ -146,11 +162,14 @@ def context(setting: Setting, shared: Round, variables: Variables, link: Links) 
     )
 
 
-def leave(setting: Setting, link: Links, outcome: Outcome, loss_sum: Array) -> tuple[Variables, tuple[PyTree, Shown]]:
+def leave(
+    setting: Setting, shared: Round, link: Links, outcome: Outcome, loss_sum: Array
+) -> tuple[Variables, tuple[PyTree, Shown]]:
     """The end of a visit.
 
     Args:
         setting: the setting.
+        shared: what all chains of the round have in common.
         link: the client.
         outcome: what it produced.
         loss_sum: its training loss, summed.
@@ -167,7 +186,8 @@ def leave(setting: Setting, link: Links, outcome: Outcome, loss_sum: Array) -> t
     probes = {part.slot: _where(on, part.probe(outcome), None) for part in setting.playing(Probe)}
     broken = (on & ~all_finite(outcome.end)).astype(jnp.int32)
     correct = _correct(outcome) if setting.local_accuracy else jnp.zeros((), jnp.int32)
-    shown = Shown(memory, loss_sum, outcome.steps, broken, correct, probes)
+    tried = jnp.where(on & (outcome.steps > 0), _tried(setting, shared, outcome.end), 0)
+    shown = Shown(memory, loss_sum, outcome.steps, broken, correct, tried, probes)
     return _where(on, outcome.end, outcome.start), (reports, shown)
 
 
@@ -186,7 +206,7 @@ def leave_alone(setting: Setting, shared: Round, links: Links, end: Variables, l
     """
     link = jax.tree.map(lambda leaf: leaf[0], links)
     ctx = prepare(setting, own_key(shared, link), context(setting, shared, shared.variables, link))
-    end, (reports, shown) = leave(setting, link, outcome_of(setting, ctx, end), loss_sum)
+    end, (reports, shown) = leave(setting, shared, link, outcome_of(setting, ctx, end), loss_sum)
     return _result(shared, end, reports, jax.tree.map(lambda leaf: leaf[None], shown))
 
 
@@ -204,7 +224,7 @@ def nothing_yet(setting: Setting, shared: Round, link: Links) -> ChainResult:
 
     def untrained(shared: Round, link: Links) -> ChainResult:
         ctx = prepare(setting, own_key(shared, link), context(setting, shared, shared.variables, link))
-        end, (reports, shown) = leave(setting, link, outcome_of(setting, ctx, shared.variables), jnp.zeros(()))
+        end, (reports, shown) = leave(setting, shared, link, outcome_of(setting, ctx, shared.variables), jnp.zeros(()))
         return _result(shared, end, reports, shown)
 
     shapes = jax.eval_shape(untrained, shared, link)
@@ -233,6 +253,15 @@ def _correct(outcome: Outcome) -> Array:
         return total + (batch.real & (outputs.logits.argmax(-1) == batch.labels)).sum()
 
     return over_rows(add, jnp.zeros((), jnp.int32), outcome.ctx)
+
+
+def _tried(setting: Setting, shared: Round, end: Variables) -> Array:
+    """How many test images of the trial a client's trained model classifies correctly, `Int32[]`."""
+    none = jnp.zeros((), jnp.int32)
+    if shared.trial is None:
+        return none
+    test, (mean, std) = shared.trial.test, (shared.federation.mean, shared.federation.std)
+    return lax.cond(shared.trial.due, lambda: hits(setting.model, end, test, mean, std), lambda: none)
 
 
 def _result(shared: Round, end: Variables, reports: PyTree, shown: Shown) -> ChainResult:

@@ -66,6 +66,39 @@ def padded(test: TestSet, multiple: int) -> TestSet:
     return TestSet(*(pad(leaf, [(0, short)] + [(0, 0)] * (leaf.ndim - 1)) for leaf in test))
 
 
+def some(test: TestSet, count: int, total: int, size: int = CHUNK) -> TestSet:
+    """Test images from all over a test set, for when all of them would take too long.
+
+    Args:
+        test: the test set.
+        count: how many; no more than there are.
+        total: how many real images it has.
+        size: images a chunk.
+
+    Returns:
+        A test set of that many.
+
+    Example:
+        >>> import numpy as np
+        >>> few = some(chunked(np.zeros((6, 1, 1, 1)), np.arange(6), 2), 3, 6)
+        >>> few.labels[few.real].tolist()
+        [0, 2, 4]
+    """
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), test)
+    size = min(size, count)
+    chunks = -(-count // size)
+    index = np.arange(chunks * size)
+    rows = np.minimum(index, count - 1) * total // count  # on the host, whose integers are long enough
+    fold = lambda leaf: jnp.asarray(leaf)[rows].reshape(chunks, size, *leaf.shape[1:])
+    return TestSet(fold(flat.images), fold(flat.labels), (index < count).reshape(chunks, size))
+
+
+def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> Array:
+    """How many test images a model classifies correctly, `Int32[]`; the arguments are those of `evaluate`."""
+    confusion, _, _ = _totals(model, variables, test, mean, std)
+    return jnp.trace(confusion)
+
+
 def evaluate(
     model: Model, variables: Variables, test: TestSet, mean: Array, std: Array, layout: Layout | None = None
 ) -> Evaluation:

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.chain import ChainResult, Links, Round, nothing_yet
+from fedjax_bal.engine.chain import ChainResult, Links, Round, Trial, nothing_yet
 from fedjax_bal.engine.deal import Deal
-from fedjax_bal.engine.evaluation import TestSet, evaluate
+from fedjax_bal.engine.evaluation import TestSet, evaluate, some
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.memory import size_in_bytes
 from fedjax_bal.engine.precision import matmul_precision
@@ -98,10 +98,12 @@ def dispatch(
         state, *shown = carry
         row = jax.tree.map(lambda leaf: leaf[place], schedule)
         with jax.default_matmul_precision(matmul_precision(setting.precision)):
-            state, info = run_round(setting, key, row.number, state, row.plan, row.seats, row.deal, federation)
+            trial = None if tried is None else Trial(tried, row.evaluate)
+            state, info = run_round(setting, key, row.number, state, row.plan, row.seats, row.deal, federation, trial)
         evaluation = lax.cond(row.evaluate, assess, lambda *_: nothing[1], state, row.number)
         return state, *jax.tree.map(lambda all_, new: all_.at[place].set(new), shown, [info, evaluation])
 
+    tried = some(test, setting.local_test_images, setting.test_images) if setting.local_test_images else None
     # Rounds that are not live come last and are left out: a branch around a round would copy the state.
     schedule = jax.tree.map(jnp.asarray, schedule)
     nothing = _nothing(schedule.plan.clients.shape[1:], setting.model.num_classes, _visit(setting, state, federation))
@@ -119,7 +121,7 @@ def _presented(setting: Setting, key: Key, variables: Variables, federation: Fed
 def _nothing(places: tuple[int, ...], classes: int, visit: ChainResult) -> tuple[Info, Evaluation]:
     number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
     probes = jax.tree.map(lambda leaf: jnp.zeros((*places, *leaf.shape), leaf.dtype), visit.shown.probes)
-    info = Info(number, number, number, visits, visits > 0, jnp.zeros((), bool), jnp.zeros(places), probes)
+    info = Info(number, number, number, number, visits, visits > 0, jnp.zeros((), bool), jnp.zeros(places), probes)
     return info, Evaluation(jnp.zeros((classes, classes), jnp.int32), number)
 
 
@@ -149,6 +151,7 @@ def traffic(setting: Setting, federation: Federation, state: State) -> Traffic:
     model = size_in_bytes(state.variables)
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s)[1], state)
+    sent = {part.slot: sent[part.slot] for part in setting.playing(Server) if part.travels}
     visit = _visit(setting, state, federation)
     return Traffic(model + size_in_bytes(sent), model + size_in_bytes((visit.reports, visit.shown.probes)))
 

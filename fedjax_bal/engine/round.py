@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.engine.axis import Brought, over_chains
-from fedjax_bal.engine.chain import Links, Round, all_finite
+from fedjax_bal.engine.chain import Links, Round, Trial, all_finite
 from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.setting import Setting
@@ -36,6 +36,7 @@ def run_round(
     seats: Array,
     deal: Deal,
     federation: Federation,
+    trial: Trial | None = None,
 ) -> tuple[State, Info]:
     """Trains one cohort and updates the global model.
 
@@ -48,6 +49,7 @@ def run_round(
         seats: where in the memory each client's part is, `Int32[G, L]`.
         deal: which device trains which chain.
         federation: the federation, on the device.
+        trial: what clients' own models are tried on; None for nothing.
 
     Returns:
         The new state, and what the round has to report.
@@ -58,7 +60,8 @@ def run_round(
     shares = _shares(setting, cohort)
     memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
     links = Links(plan.clients, plan.delivered, memory)
-    brought = over_chains(setting, Round(key, number, variables, sent, federation), links, shares, deal)
+    shared = Round(key, number, variables, sent, federation, trial)
+    brought = over_chains(setting, shared, links, shares, deal)
 
     aggregate = Aggregate(_reduced(setting, brought, shares.delta), brought.tally.reports, shares.delta, cohort)
     own = jax.random.fold_in(key, number)
@@ -67,7 +70,7 @@ def run_round(
         to_update = purpose_key(own, f"update/{part.slot}")
         slots[part.slot] = part.update(to_update, number, slots[part.slot], aggregate, variables)
     memory = _keep(state.memory, plan, seats, brought.shown.memory)
-    return State(variables, optimizer, memory, slots), _info(cohort, brought, variables)
+    return State(variables, optimizer, memory, slots), _info(setting, cohort, brought, variables)
 
 
 def broadcast(setting: Setting, key: Key, number: Array, state: State) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
@@ -153,16 +156,24 @@ def _keep(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
     return jax.tree.map(lambda all_, own: all_.at[kept].set(own, mode="drop"), memory, new)
 
 
-def _info(cohort: Cohort, brought: Brought, variables: Variables) -> Info:
+def _info(setting: Setting, cohort: Cohort, brought: Brought, variables: Variables) -> Info:
+    trained = (cohort.visit_steps > 0).sum()
     steps, losses, spread = brought.shown.steps, brought.shown.loss_sum, brought.tally.spread
     mean = lambda total, count: jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
     return Info(
         train_loss=mean(losses.sum(), steps.sum()),
         update_diversity=jnp.array(jnp.nan) if spread is None else spread.diversity,
         local_accuracy=brought.shown.correct.sum() / cohort.sizes.sum(),
+        local_test_accuracy=_share(setting, brought.shown.tried, trained),
         steps=steps,
         finite=brought.shown.broken == 0,
         model_finite=all_finite(variables),
         losses=mean(losses, steps),
         probes=brought.shown.probes,
     )
+
+
+def _share(setting: Setting, tried: Array, trained: Array) -> Array:
+    """Of the test images that all who trained were tried on, the share classified correctly."""
+    images = setting.local_test_images
+    return tried.sum() / (images * trained) if images else jnp.array(jnp.nan)

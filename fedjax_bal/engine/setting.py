@@ -31,6 +31,8 @@ class Setting:
         max_size: the number of rows of the largest client.
         diversity: whether each round says how far apart its updates lie.
         local_accuracy: whether each round says how well the trained clients do on their own rows.
+        local_test_images: on how many test images the trained clients' own models are tried; 0 for none.
+        test_images: how many there are.
         layout: how the clients are laid out on the machine.
         batches_per_epoch: the most local steps of an epoch, on as many random rows; None for all rows.
         carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
@@ -53,6 +55,8 @@ class Setting:
     precision: str = dataclasses.field(default="float32", metadata={"static": True})
     carried: bool = dataclasses.field(default=False, metadata={"static": True})
     batches_per_epoch: int | None = dataclasses.field(default=None, metadata={"static": True})
+    local_test_images: int = dataclasses.field(default=0, metadata={"static": True})
+    test_images: int = dataclasses.field(default=0, metadata={"static": True})
 
     @property
     def strategy(self) -> str:
@@ -67,6 +71,22 @@ class Setting:
     def playing(self, role: type[R]) -> list[R]:
         """The parts that play a role, in order."""
         return [part for part in self.parts if isinstance(part, role)]
+
+    @property
+    def beginnings(self) -> list[int]:
+        """The rounds in which local steps change what they are made of, ascending, the first of them 0."""
+        return sorted({0, *(part.first_round for part in self.parts)})
+
+    def since(self, round: int) -> "Setting":
+        """The setting with those parts alone that have begun by a round, for local steps.
+
+        Args:
+            round: the round, from 0; a Python int.
+
+        Returns:
+            A setting.
+        """
+        return dataclasses.replace(self, parts=tuple(part for part in self.parts if part.first_round <= round))
 
     def steps_per_epoch(self, size: Any) -> Any:
         """Local steps that a client of this size takes in an epoch; works on host and device."""

@@ -18,6 +18,7 @@ from fedjax_bal.engine.planner import Planned, Planner
 from fedjax_bal.engine.program import Schedule, Traffic, init_state, traffic
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.metrics import classification_metrics
+from fedjax_bal.parts import Disclose, Illustrate
 from fedjax_bal.selection import LOSS, Presence, Selector
 from fedjax_bal.types import Evaluation, Federation, Info, Plan, State
 
@@ -184,6 +185,37 @@ class Simulation:
         asked = np.concatenate([plan.clients[plan.clients < self.federation.num_clients] for plan in plans])
         return Advance(after, records, confusion, asked, visits, self._samples(plans), planned.work, losses)
 
+    def generated(self, progress: Snapshot) -> np.ndarray | None:
+        """Images that a part has learnt to make, to look at.
+
+        Args:
+            progress: where the run stands.
+
+        Returns:
+            Pixels `UInt8[c, S, H, W, K]`, S images of each of the first c classes; None where nothing makes any, or
+            hasn't learnt to yet.
+        """
+        for part in self.setting.playing(Illustrate):
+            if progress.round <= part.first_round:
+                return None
+            images = np.asarray(jax.jit(part.illustrate)(jax.random.key(0), progress.state.server[part.slot]))
+            pixels = (images * np.asarray(self.federation.std) + np.asarray(self.federation.mean)) * 255
+            return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+        return None
+
+    def disclosed(self, progress: Snapshot) -> tuple[Any, Any] | None:
+        """What the method shares about images beside parameters.
+
+        Args:
+            progress: where the run stands.
+
+        Returns:
+            A feature vector of each class, `Float[C, F]`, and which are known, `Bool[C]`; None where it shares nothing.
+        """
+        for part in self.setting.playing(Disclose):
+            return part.disclosed(progress.state.server[part.slot])
+        return None
+
     def state_shapes(self) -> Snapshot:
         """The shapes of a run's progress, for checking what is read back."""
         selector = self.selector.init(0, self.federation.num_clients)
@@ -271,7 +303,11 @@ class Simulation:
         return records, counts, confusion
 
     def _asked(self, info: Info, offset: int) -> dict[str, float | None]:
-        asked = {"update_diversity": self.setting.diversity, "local_accuracy": self.setting.local_accuracy}
+        asked = {
+            "update_diversity": self.setting.diversity,
+            "local_accuracy": self.setting.local_accuracy,
+            "local_test_accuracy": self.setting.local_test_images > 0,
+        }
         return {name: _number(getattr(info, name)[offset]) for name, wanted in asked.items() if wanted}
 
     def _samples(self, plans: list[Plan]) -> int:

@@ -1,5 +1,6 @@
 """One visit to one client: prepare, draw, train."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ from jax import lax
 from fedjax_bal.engine.drawing import shuffled, weighted
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.parts import Batches, Draw, Gradient, Logits, Loss, Prepare, Trainable, Update
+from fedjax_bal.parts import Batches, Draw, Gradient, Logits, Loss, Prepare, Statistics, Trainable, Update
 from fedjax_bal.rows import gather
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
@@ -109,10 +110,28 @@ def train_step(
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
     batch = gather(ctx.federation, first + places, real)
+    carry = _with_statistics(setting, ctx, index, carry)
     own = lambda purpose: jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
-    for part in setting.playing(Batches):
-        batch = part.batch(own(f"batch/{part.slot}"), batch, ctx)
-    return _learn(setting, own("model"), ctx, batch, carry)
+
+    def step(setting: Setting, carry: Training) -> Training:
+        filled = batch
+        for part in setting.playing(Batches):
+            filled = part.batch(own(f"batch/{part.slot}"), filled, ctx)
+        return _learn(setting, own("model"), ctx, filled, carry)
+
+    # A branch, as the round is the same for all clients: what hasn't begun costs nothing.
+    begun = setting.beginnings
+    place = sum(((ctx.round >= start).astype(jnp.int32) for start in begun[1:]), jnp.zeros((), jnp.int32))
+    return lax.switch(place, [partial(step, setting.since(start)) for start in begun], carry)
+
+
+def _with_statistics(setting: Setting, ctx: Context, index: Array, carry: Training) -> Training:
+    """What a local step begins with; before the first one, with the batch statistics that the parts say."""
+    stats = carry.variables.stats
+    for part in setting.playing(Statistics):
+        stats = part.statistics(stats, ctx)
+    chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), stats, carry.variables.stats)
+    return carry._replace(variables=carry.variables._replace(stats=chosen)) if setting.playing(Statistics) else carry
 
 
 def _order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
@@ -127,7 +146,7 @@ def _learn(setting: Setting, key: Key, ctx: Context, batch: Batch, carry: Traini
     params, stats = carry.variables
 
     def objective(params: PyTree) -> tuple[Array, PyTree]:
-        outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.real)
+        outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.seen)
         logits = outputs.logits
         for part in setting.playing(Logits):
             logits = part.logits(logits, batch, ctx)

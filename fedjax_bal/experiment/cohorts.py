@@ -4,12 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal.checks import is_number
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.metrics import rank_correlations
+from fedjax_bal.parts import Batches
 from fedjax_bal.types import Federation
 
 _SHOWN = 50  # clients whose estimates are kept for a picture
@@ -71,6 +74,53 @@ def about_copies(federation: Federation) -> dict[str, Any]:
     after = np.asarray(federation.class_counts).sum(0, dtype=np.int64)
     sizes = {"extra_rows": int(after.sum() - before.sum()), "extra_bytes": extra_bytes(federation)}
     return {"augmentation": {"before": before.tolist(), "after": after.tolist(), **sizes}}
+
+
+def about_batches(simulation: Simulation) -> dict[str, Any]:
+    """Which classes clients train on, where parts add rows to their mini-batches (CBFL's Fig. 8).
+
+    Args:
+        simulation: the method's simulation.
+
+    Returns:
+        Of some clients, or of all where there are few: `shown`, who they are; `before`, the share of each class in what
+        they hold; `after`, that in their mini-batches once the method has warmed up. Nothing where no part adds any.
+    """
+    counts = np.asarray(simulation.federation.class_counts, float)
+    shown = np.unique(np.linspace(0, len(counts) - 1, min(len(counts), _SHOWN)).astype(int))
+    shown = shown[counts[shown].sum(1) > 0]
+    before = counts[shown] / counts[shown].sum(1, keepdims=True)
+    own = np.minimum(counts[shown].sum(1), simulation.setting.batch_size)
+    added = sum(
+        (np.asarray(jax.vmap(part.added)(jnp.asarray(counts[shown]))) for part in simulation.setting.playing(Batches)),
+        0.0,
+    )
+    if not np.any(added):
+        return {}
+    after = before * own[:, None] + added
+    after /= after.sum(1, keepdims=True)
+    return {"shown": shown.tolist(), "before": before.round(5).tolist(), "after": after.round(5).tolist()}
+
+
+def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:
+    """Real images, to look at beside others.
+
+    Args:
+        federation: as it is trained on.
+        classes: c, how many classes.
+        count: S, images of each class.
+
+    Returns:
+        Pixels `UInt8[c, S, H, W, K]` of the first rows of each class that clients own; black where there are too few.
+    """
+    rows = np.unique(np.asarray(federation.rows))
+    labels, images = np.asarray(federation.labels)[rows], federation.images
+    found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
+    scale = 1.0 if images.dtype == np.uint8 else 255.0
+    for label in range(classes):
+        own = rows[labels == label][:count]
+        found[label, : len(own)] = np.clip(np.rint(np.asarray(images[own]) * scale), 0, 255)
+    return found
 
 
 def _compared(estimates: np.ndarray, class_counts: np.ndarray) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 import contextlib
 import fcntl
+import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedjax_bal.config import Config, ConfigError, differences, load_config, resolved_yaml
 from fedjax_bal.files import write_atomically
@@ -18,6 +21,8 @@ _OWN_FILES = (
     "report.html",
     "plots/*.svg",
     "checkpoints/method-*-seed-*/round-*.npz",
+    "pictures/method-*-seed-*.npz",
+    "pictures/method-*-seed-*.json",
 )
 _LOCK = ".lock"
 _LINE = {
@@ -107,6 +112,33 @@ class RunFolder:
                 os.fsync(stream.fileno())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(file)) from error
+
+    def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
+        """Replaces what a run has to show, arrays of pixels by name."""
+        content = io.BytesIO()
+        arrays: dict[str, Any] = dict(pictures)
+        np.savez_compressed(content, **arrays)
+        (self.path / "pictures").mkdir(exist_ok=True)
+        write_atomically(self.path / "pictures" / f"method-{method}-seed-{seed}.npz", content.getvalue())
+
+    def clear_pictures(self, method: int, seed: int) -> None:
+        """Removes what an earlier run had to show."""
+        for ending in ("npz", "json"):
+            (self.path / "pictures" / f"method-{method}-seed-{seed}.{ending}").unlink(missing_ok=True)
+
+    def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
+        """Notes what a run gives away."""
+        (self.path / "pictures").mkdir(exist_ok=True)
+        file = self.path / "pictures" / f"method-{method}-seed-{seed}.json"
+        write_atomically(file, (json.dumps(figures, indent=1) + "\n").encode())
+
+    def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
+        """What a run gives away; None where that hasn't been looked for, or the file is damaged."""
+        try:
+            found = json.loads((self.path / "pictures" / f"method-{method}-seed-{seed}.json").read_text("utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
 
     def read_summary(self) -> dict[str, Any]:
         """The summary of an earlier session; empty where there is none or it is damaged."""

@@ -14,9 +14,10 @@ from fedjax_bal.config import Config, digest
 from fedjax_bal.engine import checkpoint
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.simulation import Simulation, Snapshot
-from fedjax_bal.experiment.cohorts import about_chains, about_clients, about_copies
+from fedjax_bal.experiment.cohorts import about_batches, about_chains, about_clients, about_copies, some_of_each_class
 from fedjax_bal.experiment.environment import device_name, versions
 from fedjax_bal.experiment.folder import FolderError, RunFolder
+from fedjax_bal.experiment.leaks import inversions, neighbours
 from fedjax_bal.experiment.setup import Comparison, set_up
 from fedjax_bal.metrics import summarise
 from fedjax_bal.progress import Progress
@@ -135,6 +136,7 @@ class Runner:
                 self.lines[name], saved = [], None
             if saved is None:  # or else they would count as newer than what is saved from now on
                 checkpoint.clear(self.folder.checkpoints(*run))
+                self.folder.clear_pictures(*run)
             self.confusions[name] = saved.confusion if saved else np.zeros((0, 0))
             if saved:
                 self.clients[name] = saved.chosen, saved.progress.selector
@@ -192,6 +194,7 @@ class Runner:
             saved = self._template(run)._replace(progress=simulation.init(seed))
         if saved.progress.round >= simulation.rounds:
             self._show(run, simulation.rounds, 0.0)
+            self._look_for_leaks(run, saved.progress)
             return
         if saved.progress.round:
             self.display.note(f"{name[0]}, seed {seed}: going on after round {saved.progress.round}")
@@ -204,10 +207,37 @@ class Runner:
             stopping = self.should_stop()
             every = self.comparison.methods[method].execution.checkpoint_every
             if stopping or unsaved >= every or saved.progress.round >= simulation.rounds:
+                self._keep_pictures(run, saved.progress)  # first: what has a checkpoint isn't done again
                 checkpoint.save(self.folder.checkpoints(*run), saved.progress.round, jax.device_get(saved))
                 unsaved = 0
             if stopping:
                 raise Stopped
+        self._look_for_leaks(run, saved.progress)
+
+    def _keep_pictures(self, run: tuple[int, int], progress: Snapshot) -> dict[str, np.ndarray]:
+        simulation = self.comparison.simulations[run[0]]
+        generated = simulation.generated(progress)
+        if generated is None:
+            return {}
+        pictures = {"real": some_of_each_class(simulation.federation, *generated.shape[:2]), "generated": generated}
+        self.folder.write_pictures(*run, pictures)
+        return pictures
+
+    def _look_for_leaks(self, run: tuple[int, int], progress: Snapshot) -> None:
+        evaluation = self.comparison.methods[run[0]].evaluation
+        if not evaluation.privacy or run[1] != self.config.seeds[0] or self.folder.read_leaks(*run) is not None:
+            return
+        simulation = self.comparison.simulations[run[0]]
+        self.display.note(f"{self._name(run)[0]}, seed {run[1]}: looking for what it gives away")
+        pictures = self._keep_pictures(run, progress)
+        found = [inversions(simulation, progress, evaluation.attack_steps)]
+        if pictures:
+            found.append(neighbours(simulation, pictures["generated"]))
+        for leaks in found:
+            pictures |= leaks.pictures
+        if pictures:
+            self.folder.write_pictures(*run, pictures)
+        self.folder.write_leaks(*run, {name: value for leaks in found for name, value in leaks.figures.items()})
 
     def _compile(self, method: int) -> None:
         simulation = self.comparison.simulations[method]
@@ -272,6 +302,7 @@ class Runner:
             "target_accuracy": self.config.evaluation.target_accuracy,
             "class_names": list(self.comparison.dataset.class_names),
             "partitions": self._partitions(),
+            "batches": self._batches(),
             "runs": runs,
         }
         self.folder.write_summary(summary)
@@ -294,6 +325,7 @@ class Runner:
             **about_chains(self.comparison.simulations[run[0]], lines),
             "confusion_matrix": [] if failure else np.asarray(self.confusions[name]).tolist(),
             **self._clients(run),
+            "leaks": self.folder.read_leaks(*run),
             "failure": failure,
         }
 
@@ -305,7 +337,7 @@ class Runner:
         return self.failures.get(self._name(run))
 
     def _partitions(self) -> list[dict[str, Any]]:
-        shared: dict[int, dict[str, Any]] = {}
+        shared: dict[Any, dict[str, Any]] = {}
         for method, simulation in zip(self.config.methods, self.comparison.simulations, strict=True):
             federation = simulation.federation
             clients = federation.num_clients
@@ -317,8 +349,21 @@ class Runner:
                 "class_counts": np.asarray(federation.class_counts)[shown].tolist(),
                 **about_copies(federation),
             }
-            shared.setdefault(id(federation), entry)["methods"].append(method.name)
+            # By content: what a method does to its federation may leave it like another one's.
+            key = np.asarray(federation.class_counts).tobytes(), repr(about_copies(federation))
+            shared.setdefault(key, entry)["methods"].append(method.name)
         return list(shared.values())
+
+    def _batches(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for method, simulation in zip(self.config.methods, self.comparison.simulations, strict=True):
+            about = about_batches(simulation)
+            alike = next((entry for entry in found if {**entry, **about} == entry), None) if about else None
+            if alike:
+                alike["methods"].append(method.name)
+            elif about:
+                found.append({"methods": [method.name], **about})
+        return found
 
 
 def _cost_of(saved: Any) -> Cost:

@@ -15,6 +15,7 @@ from fedjax_bal.engine.evaluation import TestSet, chunked, padded
 from fedjax_bal.engine.layout import Layout, device_count
 from fedjax_bal.engine.placement import divide, replicate
 from fedjax_bal.engine.simulation import Simulation
+from fedjax_bal.experiment.leaks import check_attack
 from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.parts import Enlarge
 from fedjax_bal.parts.auxiliary import BALANCED
@@ -194,6 +195,9 @@ def set_up(config: Config, data_dir: str | None = None, devices: str | int | Non
     workshop = _Workshop(data_dir, devices)
     methods = tuple(config.for_method(index) for index in range(len(config.methods)))
     simulations = tuple(_simulation(workshop, index, method) for index, method in enumerate(methods))
+    for method, simulation in zip(methods, simulations, strict=True):
+        if method.evaluation.privacy:
+            _check_attack(method.name, simulation)
     fingerprints = tuple(workshop.fingerprint(method) for method in methods)
     return Comparison(config, methods, simulations, workshop.dataset(methods[0]), fingerprints)
 
@@ -215,6 +219,8 @@ def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simula
             batch_size=training.batch_size,
             drop_last=training.drop_last,
             batches_per_epoch=training.batches_per_epoch,
+            batch_statistics=training.batch_statistics,
+            lone_rows=training.lone_rows,
             local_optimizer=optimizer(**training.optimizer.keywords),
             server_optimizer=_unless_default(optimizer(**training.server_optimizer.keywords)),
             selector=chosen,
@@ -224,6 +230,7 @@ def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simula
             evaluate_every=config.evaluation.every,
             update_diversity=config.evaluation.update_diversity,
             local_accuracy=config.evaluation.local_accuracy,
+            local_test_images=config.evaluation.local_test_images,
             traffic=config.evaluation.traffic,
             rounds_per_dispatch=execution.rounds_per_dispatch,
             strategy=execution.strategy,
@@ -244,3 +251,11 @@ def _chosen(wanted: Selection) -> Choice | None:
 def _unless_default(server: Optimizer) -> Optimizer | None:
     """None for plain averaging, which every recipe may replace by its own."""
     return None if server == optimizer("sgd", 1.0) else server
+
+
+def _check_attack(name: str, simulation: Simulation) -> None:
+    """Refuses what can't be attacked before it is trained."""
+    try:
+        check_attack(simulation)
+    except ValueError as error:
+        raise SetupError(f"evaluation.privacy: {name}: {error}; or set it to false") from error

@@ -146,6 +146,8 @@ class FedavgCnn(nn.Module):
 class TinyBn(nn.Module):
     """One convolution with batch normalisation: the smallest network that has batch statistics.
 
+    The feature maps before and after pooling are recorded in the collection "taps", so that there are two of them.
+
     Attributes:
         convolve: the convolution.
     """
@@ -159,7 +161,10 @@ class TinyBn(nn.Module):
             4, (3, 3), use_bias=False, kernel_init=uniform_kernel, conv_general_dilated=self.convolve, name="conv"
         )(images)
         maps = nn.relu(BatchNorm(name="norm")(maps, real, train=train))
-        return flatten(max_pool(maps))
+        pooled = max_pool(maps)
+        for tap in (maps, pooled):
+            self.sow("taps", "maps", tap)
+        return flatten(pooled)
 
 
 class Conv2Lenet(nn.Module):

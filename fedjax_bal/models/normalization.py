@@ -1,5 +1,8 @@
 """Batch normalisation in PyTorch's conventions that knows which rows are real."""
 
+import functools
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -15,7 +18,7 @@ EPSILON = 1e-5
 class BatchNorm(nn.Module):
     """Normalise each channel over the batch, then scale and shift it.
 
-    y = scale (x - mean) / sqrt(var + 1e-5) + shift. In training, mean and biased variance of the batch are used, and
+    y = scale (x - mean) / sqrt(var + epsilon) + shift. In training, mean and biased variance of the batch are used, and
     the running ones move: running <- 0.9 running + 0.1 batch, where the running variance takes the unbiased batch
     variance. In evaluation the running ones are used and stay.
 
@@ -25,10 +28,17 @@ class BatchNorm(nn.Module):
     Mean and biased variance of the input are recorded in the collection "norm_inputs", in training and in evaluation.
     Running statistics live in the collection "stats".
 
+    Attributes:
+        epsilon: what is added to a variance before its root is taken.
+        affine: whether there are a scale and a shift to train; without them they are 1 and 0.
+
     References:
         Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
         Shift", ICML 2015, Algorithms 1 and 2.
     """
+
+    epsilon: float = EPSILON
+    affine: bool = True
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Bool[Array, " B"] | None, *, train: bool) -> Array:
@@ -56,13 +66,13 @@ class BatchNorm(nn.Module):
         channels = images.shape[-1:]
         running_mean = self.variable("stats", "mean", jnp.zeros, channels)
         running_var = self.variable("stats", "var", jnp.ones, channels)
-        scale = self.param("scale", initializers.ones, channels)
-        shift = self.param("bias", initializers.zeros, channels)
+        scale, shift = self._affine_part(channels)
         running = running_mean.value, running_var.value
         if not train or self.is_initializing():
             self.sow("norm_inputs", "moments", moments(images, real)[:2])
-            return _affine(images, *running, scale, shift)
-        normalised, mean, var, count = normalise_batch(images, scale, shift, real, running)
+            return _affine(images, *running, scale, shift, self.epsilon)
+        found: Any = normalise_batch(images, scale, shift, real, running, self.epsilon)
+        normalised, mean, var, count = found
         self.sow("norm_inputs", "moments", (mean, var))
         step = jnp.where(count > 0, 1 - MOMENTUM, 0.0)
         unbiased = var * count / jnp.maximum(count - 1, 1)
@@ -70,14 +80,21 @@ class BatchNorm(nn.Module):
         running_var.value += step * (unbiased - running_var.value)
         return normalised
 
+    def _affine_part(self, channels: tuple[int, ...]) -> tuple[Array, Array]:
+        """Scale and shift `[K]`."""
+        if not self.affine:
+            return jnp.ones(channels), jnp.zeros(channels)
+        return self.param("scale", initializers.ones, channels), self.param("bias", initializers.zeros, channels)
 
-@jax.custom_vjp
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def normalise_batch(
     images: Float[Array, "B H W K"],
     scale: Float[Array, " K"],
     shift: Float[Array, " K"],
     real: Bool[Array, " B"] | None,
     fallback: tuple[Array, Array],
+    epsilon: float = EPSILON,
 ) -> tuple[Array, Array, Array, Array]:
     """Normalise a batch by its own moments, then scale and shift it.
 
@@ -89,6 +106,7 @@ def normalise_batch(
         shift: `[K]`.
         real: `Bool[B]`, the rows that enter the moments; None for all.
         fallback: mean and variance `[K]` where there is no real row; no gradient reaches them.
+        epsilon: added to the variance; a Python number.
 
     Returns:
         The normalised images, mean and biased variance `[K]` as `moments` gives them, and the number of values.
@@ -101,7 +119,7 @@ def normalise_batch(
         ([-1.0, 3.0], 2.0, 1.0, 2)
     """
     mean, var, count = moments(images, real)
-    normalised = _affine(images, *_used(mean, var, count, fallback), scale, shift)
+    normalised = _affine(images, *_used(mean, var, count, fallback), scale, shift, epsilon)
     return normalised, mean, var, count
 
 
@@ -110,20 +128,23 @@ def _used(mean: Array, var: Array, count: Array, fallback: tuple[Array, Array]) 
     return jnp.where(count > 0, mean, fallback[0]), jnp.where(count > 0, var, fallback[1])
 
 
-def _forward(images: Array, scale: Array, shift: Array, real: Array | None, fallback: tuple[Array, Array]) -> PyTree:
-    results = normalise_batch(images, scale, shift, real, fallback)
+def _forward(
+    images: Array, scale: Array, shift: Array, real: Array | None, fallback: tuple[Array, Array], epsilon: float
+) -> PyTree:
+    results: Any = normalise_batch(images, scale, shift, real, fallback, epsilon)
     return results, (images, scale, real, fallback, results[1:])
 
 
-def _backward(saved: PyTree, cotangents: PyTree) -> PyTree:
-    """The gradients: with d = x - mean, r = 1 / sqrt(var + eps), dx = scale r (g - (sum g + d r^2 sum g d) / n).
+def _backward(epsilon: float, saved: PyTree, cotangents: PyTree) -> PyTree:
+    """The gradients.
 
-    What comes back through the moments themselves is added to it.
+    With d = x - mean and r = 1 / sqrt(var + epsilon), dx = scale r (g - (sum g + d r^2 sum g d) / n). What comes back
+    through the moments themselves is added to it.
     """
     images, scale, real, fallback, (mean, var, count) = saved
     of_result, of_mean, of_var, _ = cotangents
     centre, spread = _used(mean, var, count, fallback)
-    rate = 1 / jnp.sqrt(spread + EPSILON)
+    rate = 1 / jnp.sqrt(spread + epsilon)
     slope = channel_sums(of_result * (images - centre))
     total = channel_sums(of_result * rate) / rate
     divisor = jnp.maximum(count, 1)
@@ -138,8 +159,8 @@ def _backward(saved: PyTree, cotangents: PyTree) -> PyTree:
 normalise_batch.defvjp(_forward, _backward)
 
 
-def _affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array) -> Array:
-    return ((images - mean) * (scale / jnp.sqrt(var + EPSILON)) + shift).astype(images.dtype)
+def _affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array, epsilon: float) -> Array:
+    return ((images - mean) * (scale / jnp.sqrt(var + epsilon)) + shift).astype(images.dtype)
 
 
 def moments(images: Array, real: Bool[Array, " B"] | None) -> tuple[Array, Array, Array]:

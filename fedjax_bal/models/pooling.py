@@ -1,4 +1,4 @@
-"""Max pooling of 2x2 pixels with a gradient that is fast on CPUs.
+"""Max pooling with a gradient that is fast on CPUs: of 2x2 pixels each, and of 3x3 that overlap.
 
 XLA's own gradient of a window maximum is a scatter of selected elements, which is slow there; comparing with the
 maximum and interleaving the four corners is not. Where two pixels are equal the first one, row by row, takes the
@@ -62,3 +62,49 @@ def _first_maximum(images: Array, highest: Array) -> Int[Array, "B H2 W2 K"]:
     """Number of the corner that is the maximum; the last one where none is equal to it, which happens for NaN only."""
     first, second, third, _ = _corners(images)
     return jnp.where(first == highest, 0, jnp.where(second == highest, 1, jnp.where(third == highest, 2, 3)))
+
+
+@jax.custom_vjp
+def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
+    """The maximum of the 3x3 pixels around every second pixel of every second row; what lies outside does not count.
+
+    Args:
+        images: `[B, H, W, K]`.
+
+    Returns:
+        `[B, ceil(H / 2), ceil(W / 2), K]`.
+
+    Example:
+        >>> overlapping_max_pool(jnp.arange(12.0).reshape(1, 3, 4, 1))[0, :, :, 0]
+        Array([[ 5.,  7.],
+               [ 9., 11.]], dtype=float32)
+        >>> jax.grad(lambda images: overlapping_max_pool(images).sum())(jnp.zeros((1, 2, 3, 1)))[0, :, :, 0]
+        Array([[1., 1., 0.],
+               [0., 0., 0.]], dtype=float32)
+    """
+    return functools.reduce(jnp.maximum, _neighbours(images, -jnp.inf))
+
+
+def _overlapping_forward(images: Array) -> tuple[Array, tuple[Array, Array]]:
+    highest = functools.reduce(jnp.maximum, _neighbours(images, -jnp.inf))
+    return highest, (images, highest)
+
+
+def _overlapping_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
+    """Send the gradient to the pixels that were chosen; the centre stands in where none is, which happens for NaN."""
+    images, highest = saved
+    equal = [view == highest for view in _neighbours(images, -jnp.inf)]
+    chosen = jnp.select(equal, list(range(9)), 4)
+    shares = [jnp.where(chosen == i, cotangent, 0) for i in range(9)]
+    scatter = jax.linear_transpose(lambda images: _neighbours(images, 0), images)
+    return scatter(shares)
+
+
+overlapping_max_pool.defvjp(_overlapping_forward, _overlapping_backward)
+
+
+def _neighbours(images: Array, outside: float) -> list[Array]:
+    """What lies at each of the nine places around every second pixel, row by row."""
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=outside)
+    height, width = (side + side % 2 for side in images.shape[1:3])
+    return [padded[:, i : i + height - 1 : 2, j : j + width - 1 : 2] for i in range(3) for j in range(3)]

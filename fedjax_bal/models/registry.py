@@ -1,6 +1,7 @@
 """Models by name."""
 
 import difflib
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import initialization, networks
 from fedjax_bal.models.cifar_networks import FlcirCnn, KerasCifar10, Vgg9
 from fedjax_bal.models.layers import Convolution, Linear
+from fedjax_bal.models.mobilenet import MobileNetV2
 from fedjax_bal.models.networks import Network
-from fedjax_bal.models.resnet import ResNet20
+from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
@@ -101,7 +103,14 @@ _ENTRIES = {
     ),
     "conv2_pfl": _Entry("pfl-research's CIFAR-10 net: conv 32, conv 64, dense 128", networks.Conv2Pfl, 4),
     "conv2_lenet": _Entry("LeNet-like: conv 16, conv 32, dense 128", networks.Conv2Lenet, 4),
-    "resnet20": _Entry("ResNet-20 with batch normalisation and projection shortcuts", ResNet20, 1),
+    "resnet8": _Entry("ResNet-8: resnet20 with one residual unit a stage", functools.partial(ResNet, units=1), 1),
+    "resnet20": _Entry("ResNet-20 with batch normalisation and projection shortcuts", ResNet, 1),
+    "mobilenetv2": _Entry("MobileNetV2 for 32x32 images, with batch normalisation", MobileNetV2, 1),
+    "resnet18": _Entry(
+        "ResNet-18 for 224x224 images, with batch normalisation and projection shortcuts",
+        functools.partial(ResNet, channels=(64, 128, 256, 512), units=2, large=True, start=he_normal_of_outputs),
+        32,
+    ),
     "tiny_bn": _Entry("conv 4, batch normalisation, dense C: for tests and demos", networks.TinyBn, 2),
 }
 

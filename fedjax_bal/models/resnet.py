@@ -1,45 +1,73 @@
-"""Residual networks for small images."""
+"""Residual networks with batch normalisation."""
 
 import functools
 
 import flax.linen as nn
 from jax.nn import initializers
+from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.layers import Convolution, Real
 from fedjax_bal.models.normalization import BatchNorm
+from fedjax_bal.models.pooling import overlapping_max_pool
 
 he_uniform = initializers.variance_scaling(2.0, "fan_in", "uniform")
 """Uniform of variance 2 / fan in."""
 
+he_normal_of_outputs = initializers.variance_scaling(2.0, "fan_out", "normal")
+"""Normal of variance 2 / fan out."""
 
-class ResNet20(nn.Module):
-    """ResNet-20: a 3x3 convolution, then nine residual units of two, in stages of 16, 32 and 64 channels.
 
-    The shortcut of the two units that halve the image is a 1x1 convolution with batch normalisation, as in CBFL's
-    code: 272,474 parameters with 10 classes. The paper's own shortcut without parameters would give 269,722.
+class ResNet(nn.Module):
+    """A convolution, stages of residual units of two convolutions each, and the mean over all pixels.
 
-    The nine units' outputs are recorded in the collection "taps".
+    Every stage but the first halves the image. The shortcut of the units that do so is a 1x1 convolution with batch
+    normalisation, as in CBFL's code. Trainable parameters, for colour images:
+
+    | network | channels | units a stage | classes | parameters |
+    |---|---|---|---|---|
+    | ResNet-8 | 16, 32, 64 | 1 | 10 | 78,042 = 464 + 4,672 + 14,528 + 57,728 + 650 |
+    | ResNet-20 | 16, 32, 64 | 3 | 10, 100 | 272,474; 278,324 |
+    | ResNet-18 | 64, 128, 256, 512 | 2 | 1010 | 11,694,642 |
+
+    (ResNet-8: stem, three units, classifier. ResNet-20 would have 269,722 with the paper's own shortcut, which has no
+    parameters.) ResNet-8 is ResNet-20's scheme made as short as it can be, for machines with few cores. ResNet-18
+    divides an image's sides by 32.
+
+    The units' outputs are recorded in the collection "taps".
 
     Attributes:
         convolve: the convolution.
+        channels: of each stage.
+        units: of each stage.
+        large: whether images are large: the first convolution is then 7x7 of stride 2, and 3x3 max pooling follows that
+            halves the image again; otherwise it is 3x3 and leaves the size.
+        start: what convolutions start as.
 
     References:
-        He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
+        He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2 for the small networks and
+        Table 1 for ResNet-18, which has the layers and the start of PyTorch's model of that name.
     """
 
     convolve: Convolution
+    channels: tuple[int, ...] = (16, 32, 64)
+    units: int = 3
+    large: bool = False
+    start: Initializer = he_uniform
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, 64]` of images `[B, H, W, K]`."""
-        stem = NormedConv(16, 3, 1, self.convolve, name="stem")
+        """Features `[B, channels[-1]]` of images `[B, H, W, K]`."""
+        size, stride = (7, 2) if self.large else (3, 1)
+        stem = NormedConv(self.channels[0], size, stride, self.convolve, self.start, name="stem")
         maps = nn.relu(stem(images, real, train=train))
-        for stage, channels in enumerate((16, 32, 64)):
-            for unit in range(3):
+        if self.large:
+            maps = overlapping_max_pool(maps)
+        for stage, channels in enumerate(self.channels):
+            for unit in range(self.units):
                 stride = 2 if stage > 0 and unit == 0 else 1
-                residual = ResidualUnit(channels, stride, self.convolve, name=f"unit_{3 * stage + unit}")
-                maps = residual(maps, real, train=train)
+                name = f"unit_{self.units * stage + unit}"
+                maps = ResidualUnit(channels, stride, self.convolve, self.start, name=name)(maps, real, train=train)
                 self.sow("taps", "units", maps)
         return maps.mean((1, 2))
 
@@ -51,16 +79,18 @@ class ResidualUnit(nn.Module):
         channels: of its output.
         stride: of the first convolution; with more than 1 the shortcut is a 1x1 convolution.
         convolve: the convolution.
+        start: what convolutions start as.
     """
 
     channels: int
     stride: int
     convolve: Convolution
+    start: Initializer = he_uniform
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
         """Map `[B, H, W, K]` to `[B, H', W', channels]`."""
-        layer = functools.partial(NormedConv, self.channels, convolve=self.convolve)
+        layer = functools.partial(NormedConv, self.channels, convolve=self.convolve, start=self.start)
         shortcut = maps
         if self.stride > 1:
             shortcut = layer(size=1, stride=self.stride, name="shortcut")(maps, real, train=train)
@@ -76,12 +106,16 @@ class NormedConv(nn.Module):
         size: side of the kernel, in pixels; half of it is padded on each side.
         stride: steps between outputs, in pixels.
         convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
+        start: what the kernel starts as.
+        groups: into how many groups channels are split, each with a kernel of its own.
     """
 
     channels: int
     size: int
     stride: int
     convolve: Convolution
+    start: Initializer = he_uniform
+    groups: int = 1
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
@@ -91,8 +125,9 @@ class NormedConv(nn.Module):
             (self.size, self.size),
             strides=(self.stride, self.stride),
             padding=self.size // 2,
+            feature_group_count=self.groups,
             use_bias=False,
-            kernel_init=he_uniform,
+            kernel_init=self.start,
             conv_general_dilated=self.convolve,
             name="conv",
         )(maps)

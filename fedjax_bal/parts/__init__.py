@@ -7,9 +7,12 @@ from fedjax_bal.parts.contrast import ModelContrast
 from fedjax_bal.parts.control_variates import ControlVariates, LateControlVariates
 from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.damped import ParticipatingShare
+from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.dynamic import DynamicRegularisation
+from fedjax_bal.parts.fakes import Fakes
 from fedjax_bal.parts.fine_tuning import RefinedHead, ShownHead
 from fedjax_bal.parts.frozen import FrozenHead
+from fedjax_bal.parts.generator import LocalGenerator, SharedGenerator
 from fedjax_bal.parts.normalised import NormalisedAveraging
 from fedjax_bal.parts.part import Part, part, static
 from fedjax_bal.parts.prior import PriorCalibration
@@ -19,10 +22,12 @@ from fedjax_bal.parts.restricted import RestrictedSoftmax
 from fedjax_bal.parts.robust import Median, TrimmedMean
 from fedjax_bal.parts.roles import (
     Batches,
+    Disclose,
     Draw,
     Enlarge,
     Extend,
     Gradient,
+    Illustrate,
     Logits,
     Loss,
     Memory,
@@ -33,28 +38,36 @@ from fedjax_bal.parts.roles import (
     Refine,
     Report,
     Server,
+    Statistics,
     Step,
     Trainable,
     Update,
     Weigh,
 )
+from fedjax_bal.parts.statistics import BATCH_STATISTICS, FreshStatistics, OwnStatistics
 from fedjax_bal.parts.transfer import FeatureTransfer
 
 __all__ = [
+    "BATCH_STATISTICS",
     "Augmentation",
     "Batches",
     "CompositionProbe",
     "ControlVariates",
     "CropAndFlip",
     "DecayedResampling",
+    "Disclose",
     "Draw",
     "DynamicRegularisation",
     "Enlarge",
     "Extend",
+    "Fakes",
     "FeatureTransfer",
+    "FreshStatistics",
     "FrozenHead",
     "Gradient",
+    "Illustrate",
     "LateControlVariates",
+    "LocalGenerator",
     "LogitCalibration",
     "Logits",
     "Loss",
@@ -62,6 +75,7 @@ __all__ = [
     "Memory",
     "ModelContrast",
     "NormalisedAveraging",
+    "OwnStatistics",
     "Part",
     "ParticipatingShare",
     "Prepare",
@@ -75,7 +89,10 @@ __all__ = [
     "Report",
     "RestrictedSoftmax",
     "Server",
+    "SharedDcgans",
+    "SharedGenerator",
     "ShownHead",
+    "Statistics",
     "Step",
     "Trainable",
     "TrimmedMean",

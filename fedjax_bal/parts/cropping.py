@@ -14,7 +14,7 @@ class CropAndFlip(Batches):
     """Cuts a window of the image's own size out of the image with a black border, and mirrors half of the windows.
 
     Window and mirroring are drawn for each image of each local step. Evaluation, probes and prototypes see the images
-    as they are.
+    as they are, and so does everybody those that another part has added to the client's own.
 
     Attributes:
         pad: width of the border in pixels, and so the largest shift to either side.
@@ -39,6 +39,8 @@ class CropAndFlip(Batches):
         if self.flip:
             mirrored = jax.random.bernoulli(flip_key, shape=(count, 1, 1, 1))
             images = jnp.where(mirrored, images[:, :, ::-1], images)
+        if batch.extra is not None:
+            images = jnp.where(batch.extra[:, None, None, None], batch.images, images)
         return batch._replace(images=images)
 
 

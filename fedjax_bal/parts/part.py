@@ -6,7 +6,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import jax
 
 from fedjax_bal.optimizers import Optimizer
-from fedjax_bal.types import Federation
+from fedjax_bal.types import Federation, Model
 
 T = TypeVar("T")
 
@@ -46,9 +46,29 @@ class Part:
     fresh_momentum: ClassVar[bool] = False
 
     @property
+    def first_round(self) -> int:
+        """From which round on, counted from 0, it changes local steps; before it they don't even compute its share."""
+        return 0
+
+    @property
     def slot(self) -> str:
         """The name under which the engine keeps what belongs to this part."""
         return type(self).__name__
+
+    def bind(self, model: Model) -> "Part":
+        """The part as it works with a model; itself, unless it has to know the network before a round begins.
+
+        Args:
+            model: the simulation's.
+
+        Returns:
+            A part of the same kind.
+
+        Raises:
+            ValueError: a model that it can't work with.
+        """
+        del model
+        return self
 
     def check(self, local: Optimizer, parts: "tuple[Part, ...]") -> None:
         """Refuses a setting in which this part would not mean what it says.

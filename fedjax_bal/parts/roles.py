@@ -6,6 +6,8 @@ The engine asks for the role, never for the method: composing, adding or keeping
 import abc
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
+
 from fedjax_bal.parts.part import Part
 from fedjax_bal.types import (
     Aggregate,
@@ -53,7 +55,19 @@ class Batches(Part, abc.ABC):
 
     @abc.abstractmethod
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """A batch of the same shapes; the key is this local step's own."""
+        """The batch, maybe with rows of its own behind the client's (see `join`); the key is this local step's own."""
+
+    def added(self, class_counts: Array) -> Array:
+        """How many rows of each class it adds to a client's batch on average, `Float[C]`; none unless it says so."""
+        return jnp.zeros(class_counts.shape)
+
+
+class Statistics(Part, abc.ABC):
+    """Says which running batch statistics a client begins with; several compose in order."""
+
+    @abc.abstractmethod
+    def statistics(self, stats: PyTree, ctx: Context) -> PyTree:
+        """From the statistics received to others like them; parameters and `ctx.start` stay what was received."""
 
 
 class Gradient(Part, abc.ABC):
@@ -182,7 +196,13 @@ class Enlarge(Part, abc.ABC):
 
 
 class Server(Part, abc.ABC):
-    """Keeps state on the server and sends something to the clients; each part on its own."""
+    """Keeps state on the server and sends something to the clients; each part on its own.
+
+    Attributes:
+        travels: whether what it sends counts as traffic; not if clients could make it from the model that they get.
+    """
+
+    travels: ClassVar[bool] = True
 
     @abc.abstractmethod
     def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
@@ -195,3 +215,22 @@ class Server(Part, abc.ABC):
     @abc.abstractmethod
     def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
         """At the end of a round: the new state; `variables` is the updated global model."""
+
+
+class Illustrate(Part, abc.ABC):
+    """Shows what it has learnt as pictures, for the report."""
+
+    @abc.abstractmethod
+    def illustrate(self, key: Key, state: PyTree) -> Array:
+        """From the part's state on the server to images of the first classes, normalised, `Float[c, S, H, W, K]`.
+
+        Nobody asks before the part's `first_round` is over.
+        """
+
+
+class Disclose(Part, abc.ABC):
+    """Shares something about images beside parameters, from which an attacker may try to get them back."""
+
+    @abc.abstractmethod
+    def disclosed(self, state: PyTree) -> tuple[Array, Array]:
+        """From the part's state on the server to a feature vector of each class, `Float[C, F]`, and which are known."""

@@ -12,7 +12,7 @@ from fedjax_bal.balance import (
     transfer_features,
 )
 from fedjax_bal.parts.part import part, static
-from fedjax_bal.parts.roles import Loss, Prepare, Report, Server
+from fedjax_bal.parts.roles import Disclose, Loss, Prepare, Report, Server
 from fedjax_bal.rows import over_rows
 from fedjax_bal.types import (
     Aggregate,
@@ -74,7 +74,7 @@ def prototypes_of(sums: FeatureSums) -> Prototypes:
 
 
 @part
-class FeatureTransfer(Prepare, Loss, Report, Server):
+class FeatureTransfer(Prepare, Loss, Report, Server, Disclose):
     r"""Adds $\mu$ times the cross-entropy of the classifier on transferred features.
 
     Before training a client computes prototypes of its own classes with the received extractor and takes those of the
@@ -141,6 +141,10 @@ class FeatureTransfer(Prepare, Loss, Report, Server):
         """No prototypes."""
         del variables
         return Prototypes(jnp.zeros((shapes.num_classes, shapes.num_features)), jnp.zeros(shapes.num_classes, bool))
+
+    def disclosed(self, state: Prototypes) -> tuple[Array, Array]:
+        """The prototypes that everybody gets."""
+        return state.means, state.present
 
     def broadcast(
         self, key: Key, round: Array, state: Prototypes, variables: Variables

@@ -17,6 +17,7 @@ from fedjax_bal.recipes.averaging import (
 )
 from fedjax_bal.recipes.drift import moon, scaffold
 from fedjax_bal.recipes.dynamic import feddyn
+from fedjax_bal.recipes.generating import cbfl
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
 from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedrs, rebafl
 from fedjax_bal.recipes.normalising import fednova
@@ -29,6 +30,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
     for recipe in (
         astraea,
         balanced_softmax,
+        cbfl,
         crop_flip,
         fedadagrad,
         fedadam,
@@ -58,6 +60,7 @@ __all__ = [
     "Recipe",
     "astraea",
     "balanced_softmax",
+    "cbfl",
     "combine",
     "crop_flip",
     "fedadagrad",

@@ -49,6 +49,47 @@ def evenness(values: Sequence[tuple[str, np.ndarray, float]]) -> Figure:
 
 
 @style()
+def images(kinds: Sequence[tuple[str, np.ndarray]], classes: Sequence[str]) -> Figure:
+    """Images of several kinds side by side, a row for each class.
+
+    Args:
+        kinds: titles and pixels `UInt8[C, S, H, W, K]`, K 1 or 3.
+        classes: names, C.
+
+    Returns:
+        The figure; the first ten classes where there are more.
+
+    >>> pixels = np.zeros((2, 3, 4, 4, 1), np.uint8)
+    >>> figure = images([("real", pixels), ("generated", pixels)], ["a", "b"])
+    >>> [axes.get_title() for axes in figure.axes]
+    ['real', 'generated']
+    """
+    rows = min(len(kinds[0][1]), len(classes), MOST_NAMED)
+    widths = [pixels.shape[1] for _, pixels in kinds]
+    narrow = max(widths) == 1
+    figure = blank((1.0 if narrow else 0.5) + rows * min(0.27, 3.6 / (sum(widths) + len(widths))))
+    pair = figure.subplots(1, len(kinds), width_ratios=widths, squeeze=False)[0]
+    for place, (axes, (title, pixels)) in enumerate(zip(pair, kinds, strict=True)):
+        axes.imshow(_mosaic(pixels[:rows]), interpolation="nearest", cmap="gray", vmin=0, vmax=255)
+        axes.set_title(title, **({"rotation": 90} if narrow else {}))
+        axes.grid(False)
+        axes.set_xticks([])
+        height = pixels.shape[2]
+        names = [printable(name, LONGEST_LINE) for name in classes[:rows]]
+        axes.set_yticks(height * (np.arange(rows) + 0.5), [] if place else names)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def _mosaic(pixels: np.ndarray) -> np.ndarray:
+    """All images in one, `UInt8[C * H, S * W]`, or with three channels."""
+    classes, shown, height, width, channels = pixels.shape
+    table = pixels.transpose(0, 2, 1, 3, 4).reshape(classes * height, shown * width, channels)
+    return table[..., 0] if channels == 1 else table
+
+
+@style()
 def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]]) -> Figure:
     """Which share of the clients was chosen at most so many times: a stair per method.
 
@@ -132,6 +173,41 @@ def augmentation(before: np.ndarray, after: np.ndarray, classes: Sequence[str]) 
     else:
         _falling(axes, before, after)
     figure.legend(loc="outside lower center", ncols=2, handlelength=2.2)
+    return figure
+
+
+@style()
+def batches(before: np.ndarray, after: np.ndarray, clients: Sequence[int], classes: Sequence[str]) -> Figure:
+    """Class shares of clients in what they hold and in what they train on, side by side.
+
+    Args:
+        before: `Float[S, C]`.
+        after: `Float[S, C]`.
+        clients: their ids, S.
+        classes: C names.
+
+    Returns:
+        The figure; a column is a client.
+
+    >>> figure = batches(np.eye(2), np.full((2, 2), 0.5), [0, 1], ["cat", "dog"])
+    >>> [axes.get_title() for axes in figure.axes[:2]]
+    ['what clients hold', 'what they train on']
+    """
+    named = len(classes) <= MOST_NAMED
+    figure = blank(1.1 + 0.22 * len(classes) if named else 4.0)
+    pair = figure.subplots(1, 2, sharey=True)
+    for axes, title, shares in zip(pair, ("what clients hold", "what they train on"), (before, after), strict=True):
+        image = axes.imshow(shares.T, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        axes.set(title=title, xlabel="client")
+        axes.grid(False)
+        axes.tick_params(length=0)
+        at = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), 5)).round().astype(int))
+        axes.set_xticks(at, [str(clients[place]) for place in at])
+    if named:
+        pair[0].set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
+    else:
+        pair[0].set_ylabel("class")
+    figure.colorbar(image, ax=list(pair), label="share", pad=0.02)
     return figure
 
 

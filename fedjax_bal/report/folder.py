@@ -1,9 +1,13 @@
 """Reading a run folder: its three files, checked, or one message that says what is wrong and what to do."""
 
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import numpy as np
 
 # Far beyond any count of bytes, and small enough to be added and drawn.
 LARGEST = 1e18
@@ -39,12 +43,15 @@ class RunFolder(NamedTuple):
         config_text: the same as the file has it.
         lines: of `metrics.jsonl`, one per run and round, in the order of the file.
         summary: `summary.json`.
+        pictures: of methods that have learnt to make images, by method's name: the first seed's, by what they are,
+            `UInt8[c, S, H, W, K]`; real ones are among them.
     """
 
     config: dict[str, Any]
     config_text: str
     lines: list[dict[str, Any]]
     summary: dict[str, Any]
+    pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
 
 
 def read(folder: Path) -> RunFolder:
@@ -70,7 +77,31 @@ def read(folder: Path) -> RunFolder:
     config, config_text = _read_config(folder / "config.yaml")
     summary = _read_summary(folder / "summary.json")
     lines = _read_metrics(folder / "metrics.jsonl", len(summary["class_names"]))
-    return RunFolder(config, config_text, lines, summary)
+    return RunFolder(config, config_text, lines, summary, _read_pictures(folder / "pictures", summary))
+
+
+def _read_pictures(folder: Path, summary: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+    first: dict[str, int] = {}
+    for run in summary["runs"]:
+        first.setdefault(run["method"], run["seed"])
+    # Methods begin in their order, so that their places in the summary are their numbers.
+    paths = {method: folder / f"method-{place}-seed-{seed}.npz" for place, (method, seed) in enumerate(first.items())}
+    return {method: _pixels(path, len(summary["class_names"])) for method, path in paths.items() if path.is_file()}
+
+
+def _pixels(path: Path, classes: int) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ReportError(f"{path}: can't be read as arrays ({error}); {RERUN}, or remove the file") from error
+    for name, pixels in arrays.items():
+        if pixels.dtype != np.uint8 or pixels.ndim != 5 or len(pixels) > classes or pixels.shape[-1] not in (1, 3):
+            raise ReportError(
+                f"{path}: {name!r}: {pixels.dtype}{list(pixels.shape)}, must be uint8[at most {classes}, S, H, W, "
+                f"1 or 3]: {RERUN}, or remove the file"
+            )
+    return arrays
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], str]:
@@ -120,6 +151,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
             _check_numbers(path, 1, f"runs[{place}].{key}", run.setdefault(key, None))
         _check_list(path, 1, f"runs[{place}].chosen", run.setdefault("chosen", None), MOST_TIMES, whole=True)
         _check_composition(path, f"runs[{place}].composition", run.setdefault("composition", None), classes)
+        _check_leaks(path, f"runs[{place}].leaks", run.setdefault("leaks", None))
         # A run without an evaluation has a matrix of size 0.
         run["confusion_matrix"] = run.get("confusion_matrix") or None
         _check_numbers(path, 1, f"runs[{place}].confusion_matrix", run["confusion_matrix"], (classes, classes))
@@ -128,7 +160,31 @@ def _read_summary(path: Path) -> dict[str, Any]:
         shape = (len(part["shown"]), classes)
         _check_numbers(path, 1, f"partitions[{place}].class_counts", part.get("class_counts"), shape)
         _check_augmentation(path, f"partitions[{place}].augmentation", part.setdefault("augmentation", None), classes)
+    _check(path, 1, "", {"batches": summary.setdefault("batches", [])}, {"batches": list})
+    for place, entry in enumerate(summary["batches"]):
+        _check(path, 1, f"batches[{place}].", entry, {"methods": list, "shown": list, "before": list, "after": list})
+        _check_list(path, 1, f"batches[{place}].shown", entry["shown"], MOST_SHOWN, whole=True)
+        for key in ("before", "after"):
+            _check_numbers(
+                path, 1, f"batches[{place}].{key}", entry[key], (len(entry["shown"]), classes), within=(0, 1)
+            )
     return summary
+
+
+def _check_leaks(path: Path, where: str, value: Any) -> None:
+    if value is None:
+        return
+    _check(path, 1, f"{where}.", {"it": value}, {"it": dict})
+    for name, wanted in (("nearest", ("mean", "least")), ("inversion", ("truth", "others"))):
+        part = value.setdefault(name, {})
+        _check(path, 1, f"{where}.", value, {name: dict})
+        for key in part:
+            _check(path, 1, f"{where}.{name}.", part, {key: dict})
+            for number in wanted:
+                _check(path, 1, f"{where}.{name}.{key}.", part[key], {number: float})
+                _check_numbers(path, 1, f"{where}.{name}.{key}.{number}", part[key][number])
+    if value["nearest"]:
+        _check(path, 1, f"{where}.nearest.", value["nearest"], {"generated": dict, "test": dict})
 
 
 def _check_composition(path: Path, where: str, value: Any, classes: int) -> None:
@@ -158,7 +214,7 @@ def _read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
             continue
         line = _parse(path, number, _decode(path, raw, number))
         _check(path, number, "", line, {"method": str, "seed": int, "round": int})
-        for key in ("round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl"):
+        for key in ("round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl", "local_test_accuracy"):
             _check_numbers(path, number, key, line.get(key))
         _check_list(path, number, "chain_kls", line.get("chain_kls"), MOST_CHAINS)
         _check_numbers(path, number, "per_class_accuracy", line.get("per_class_accuracy"), (classes,), gaps=True)

@@ -1,6 +1,6 @@
 """Which figures a run gets, with what titles and captions."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,18 @@ from fedjax_bal.report.words import LONGEST_NAME, MINUS, megabytes, printable
 
 BAND = "Bands are one standard deviation either side of the mean over seeds."
 ONE_SEED = "One seed, so there is no band."
+_BESIDE_FAKES = {"real": "real", "generated": "generated", "nearest": "nearest real"}
+_ATTACKED = {
+    "mean": "mean",
+    "prototype/upcnn": "UpCNN",
+    "prototype/vae": "VAE",
+    "prototype/grnn": "GRNN",
+    "single": "single",
+    "single/upcnn": "UpCNN",
+    "single/vae": "VAE",
+    "single/grnn": "GRNN",
+    "gradient/grnn": "gradient",
+}
 
 
 class Picture(NamedTuple):
@@ -68,12 +80,16 @@ def draw(run: RunFolder) -> list[Picture]:
 def _figures(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
     methods = list(dict.fromkeys([entry["method"] for entry in [*run.summary["runs"], *run.lines]]))
     yield from _over_rounds(run, methods)
+    yield from _local(run, methods)
     yield from _over_classes(run, methods)
     yield from _partitions(run)
     yield from _augmentations(run)
+    yield from _batches(run)
     yield from _evenness(run, methods)
     yield from _chosen(run, methods)
     yield from _compositions(run, methods)
+    yield from _pictures(run)
+    yield from _attacks(run)
     yield from _confusions(run, methods)
 
 
@@ -100,6 +116,26 @@ def _over_rounds(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str,
             f"both means over seeds; higher and further left is better. {band}",
             plots.accuracy_by_traffic([(m, pair[0]) for m, pair in kept], [pair[1] for _, pair in kept]),
         )
+
+
+def _local(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+    found = [(method, curve(run.lines, method, "local_test_accuracy")) for method in methods]
+    values = [(method, local) for method, local in found if len(local.rounds)]
+    if not values:
+        return
+    whole = {method: curve(run.lines, method, "test_accuracy") for method, _ in values}
+    ends = "; ".join(
+        f"{printable(method, LONGEST_NAME)} {100 * local.mean[-1]:.1f} / {100 * whole[method].mean[-1]:.1f}"
+        for method, local in values
+        if len(whole[method].rounds)
+    )
+    band = BAND if any(local.low is not None for _, local in values) else ONE_SEED
+    caption = (
+        "Each client's own model after its local training and before averaging, on test images of all classes: the "
+        "mean over the clients of the round, and over seeds. How far it lies below the global model is what averaging "
+        f"has to make good. At the end, local / global in %: {ends}. {band}"
+    )
+    yield "local", "Local models on the test set", caption, plots.local_accuracy_by_round(values)
 
 
 def _at_common_rounds(accuracy: Curve, traffic: Curve) -> tuple[Curve, np.ndarray] | None:
@@ -190,6 +226,27 @@ def _augmentations(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
         yield f"augmentation-{place + 1}", title, caption, figure
 
 
+def _batches(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+    for place, entry in enumerate(run.summary.get("batches", [])):
+        before, after = (np.array(entry[key], dtype=float) for key in ("before", "after"))
+        if not before.size:
+            continue
+        divergences = " to ".join(f"{mean:.2f}" for mean in (_mean_divergence(before), _mean_divergence(after)))
+        names = ", ".join(printable(str(method), LONGEST_NAME) for method in entry["methods"])
+        caption = (
+            "The share of each class, by client, before the method fills up mini-batches and once it does; darker is "
+            f"more, and even columns are balanced. The mean divergence from equal shares goes from {divergences} nats."
+        )
+        figure = cohort_plots.batches(before, after, entry["shown"], run.summary["class_names"])
+        yield f"batches-{place + 1}", f"Classes in the clients' mini-batches, {names}", caption, figure
+
+
+def _mean_divergence(shares: np.ndarray) -> float:
+    """Mean Kullback-Leibler divergence of rows of shares from uniform ones, in nats."""
+    logs = np.log(np.where(shares > 0, shares, 1) * shares.shape[1])
+    return float((shares * logs).sum(1).mean())
+
+
 def _evenness(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
     found = [(method, chain_divergences(run.lines, method), mean_divergence(run.lines, method)) for method in methods]
     values = [(method, value, mean) for method, value, mean in found if value and mean is not None]
@@ -243,3 +300,51 @@ def _ranks(found: Composition) -> str:
     if mean is None:
         return "not known"
     return (f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")).replace("-", MINUS)
+
+
+def _pictures(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+    for place, (method, shown) in enumerate(_with(run, "generated")):
+        kinds = [(title, shown[name]) for name, title in _BESIDE_FAKES.items() if name in shown]
+        caption = (
+            "A row is a class: images of clients, and what the generator makes for this class at the end of the first "
+            "seed's run. Fakes need not please the eye: they are what the model remembers." + _nearness(run, method)
+        )
+        figure = cohort_plots.images(kinds, run.summary["class_names"])
+        yield f"pictures-{place + 1}", f"Real images and fakes of {printable(method, LONGEST_NAME)}", caption, figure
+
+
+def _with(run: RunFolder, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:
+    return [(method, shown) for method, shown in run.pictures.items() if name in shown]
+
+
+def _nearness(run: RunFolder, method: str) -> str:
+    found = _leaks(run, method).get("nearest")
+    if not found:
+        return ""
+    made, tested = (found[kind] for kind in ("generated", "test"))
+    return (
+        " On the right, for each fake, the client's image that is nearest: "
+        f"{made['mean']:.1f} away on average, the nearest of all {made['least']:.1f}, root mean squares over pixels "
+        f"of 0 to 255; test images, which no client has, are {tested['mean']:.1f} away from their nearest ones, the "
+        f"nearest {tested['least']:.1f}. A fake that lies much nearer than these would be a copy."
+    )
+
+
+def _attacks(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+    for place, (method, shown) in enumerate(_with(run, "prototype/upcnn")):
+        kinds = [(title, shown[name]) for name, title in _ATTACKED.items() if name in shown]
+        found = _leaks(run, method).get("inversion") or {}
+        ends = "; ".join(f"{name} {value['truth']:.2f}, {value['others']:.2f}" for name, value in found.items())
+        ends = ends.replace(" -", f" {MINUS}")
+        caption = (
+            "A row is a class. From the left: the mean of the clients' images, what three attacks make of the shared "
+            "prototype, a single test image, what they make of its features, and of its gradient (the first four). "
+            f"Correlation of the pixels with the truth, and with other classes' truth: {ends}. An attack gives "
+            "something away where the first is clearly above the second."
+        )
+        figure = cohort_plots.images(kinds, run.summary["class_names"])
+        yield f"attacks-{place + 1}", f"Attacks on prototypes of {printable(method, LONGEST_NAME)}", caption, figure
+
+
+def _leaks(run: RunFolder, method: str) -> dict[str, Any]:
+    return next((entry["leaks"] for entry in run.summary["runs"] if entry["method"] == method and entry["leaks"]), {})

@@ -41,6 +41,23 @@ def accuracy_by_round(curves: Sequence[tuple[str, Curve]], target: float | None 
     return _curves(curves, [curve.rounds for _, curve in curves], "round", target)
 
 
+def local_accuracy_by_round(curves: Sequence[tuple[str, Curve]]) -> Figure:
+    """Mean test accuracy of the clients' own models against the round, drawn as `accuracy_by_round` draws.
+
+    Args:
+        curves: name and curve of each method; accuracies are shares.
+
+    Returns:
+        The figure.
+
+    >>> flat = Curve(np.array([1, 2]), np.array([0.5, 0.6]), None, None)
+    >>> local_accuracy_by_round([("fedavg", flat)]).axes[0].get_ylabel()
+    'mean local test accuracy, %'
+    """
+    label = "mean local test accuracy, %"
+    return _curves(curves, [curve.rounds for _, curve in curves], "round", None, label)
+
+
 def accuracy_by_traffic(curves: Sequence[tuple[str, Curve]], traffic: Sequence[np.ndarray]) -> Figure:
     """Test accuracy against all that was sent up and down until then.
 
@@ -170,7 +187,11 @@ def partition(class_counts: np.ndarray, clients: Sequence[int], classes: Sequenc
 
 @style()
 def _curves(
-    curves: Sequence[tuple[str, Curve]], positions: Sequence[np.ndarray], label: str, target: float | None
+    curves: Sequence[tuple[str, Curve]],
+    positions: Sequence[np.ndarray],
+    label: str,
+    target: float | None,
+    height: str = "test accuracy, %",
 ) -> Figure:
     names = [name for name, _ in curves]
     figure = blank(2.9 + 0.19 * legend_rows(names))
@@ -187,7 +208,7 @@ def _curves(
             f"target {100 * target:g}%", (1, 100 * target), (-2, 3), xycoords=("axes fraction", "data"),
             textcoords="offset points", ha="right", color="#555555", size=9,
         )  # fmt: skip
-    axes.set(xlabel=label, ylabel="test accuracy, %")
+    axes.set(xlabel=label, ylabel=height)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=label == "round"))
     legend(figure, names)

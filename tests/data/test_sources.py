@@ -152,6 +152,7 @@ def test_tensorflow_datasets_is_not_installed(monkeypatch):
 def test_the_catalogue():
     classes = {"fashion_mnist_small": 10, "fashion_mnist": 10, "mnist": 10, "cifar10": 10, "labels_47": 47}
     classes |= {"cifar100": 100, "emnist_balanced": 47, "emnist_bymerge": 47, "emnist_astraea": 47, "cinic10": 10}
+    classes |= {"inaturalist2019": 1010, "inaturalist2019_32": 1010}
     assert list(DATASETS) == list(classes)
     for name, info in DATASETS.items():
         assert len(set(info.class_names)) == info.num_classes == classes[name]

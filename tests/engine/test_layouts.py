@@ -30,7 +30,7 @@ def simulation(name="fedavg", **changes):
     options = {
         "rounds": ROUNDS, "batch_size": 4, "local_epochs": 2, "local_optimizer": optimizer("sgd", 0.1),
         "availability": bernoulli(0.8), "delivery": bernoulli(0.8), "rounds_per_dispatch": ROUNDS,
-        "update_diversity": True,
+        "update_diversity": True, "local_test_images": 5,
     }  # fmt: skip
     if "selector" not in changes:
         options["clients_per_round"] = 6
@@ -61,6 +61,7 @@ def assert_alike(got, wanted):
         assert one["update_diversity"] == pytest.approx(other["update_diversity"], rel=1e-4)
         assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
         assert one["test_accuracy"] == other["test_accuracy"]
+        assert one["local_test_accuracy"] == pytest.approx(other["local_test_accuracy"])
 
 
 @pytest.mark.parametrize("name", ["fedavg", "everything"])

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_bal.models.pooling import max_pool
+from fedjax_bal.models.pooling import max_pool, overlapping_max_pool
 
 
 def reference(images, cotangent):
@@ -58,3 +58,35 @@ def test_nan_reaches_the_gradient():
     images = jnp.full((1, 2, 2, 1), jnp.nan)
     gradient = jax.jit(jax.grad(lambda x: (max_pool(x) ** 2).sum()))(images)
     assert jnp.isnan(gradient).any()
+
+
+def overlapping_reference(images, cotangent):
+    """3x3 maximum around every second pixel, and its gradient; argmax takes the first of equals, inside the image."""
+    highest, gradient = np.zeros_like(cotangent), np.zeros_like(images)
+    for n, i, j, k in np.ndindex(*highest.shape):
+        top, left = max(2 * i - 1, 0), max(2 * j - 1, 0)
+        around = images[n, top : 2 * i + 2, left : 2 * j + 2, k]
+        row, column = np.unravel_index(around.argmax(), around.shape)
+        highest[n, i, j, k] = around[row, column]
+        gradient[n, top + row, left + column, k] += cotangent[n, i, j, k]
+    return highest, gradient
+
+
+@jax.jit
+def overlapping(images, cotangent):
+    highest, pullback = jax.vjp(overlapping_max_pool, images)
+    return highest, *pullback(cotangent)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 6, 2), (1, 4, 7, 1), (1, 1, 2, 1)])
+def test_overlapping_values_and_gradients_with_and_without_ties(shape):
+    rng = np.random.default_rng(0)
+    cotangent = rng.integers(-9, 9, (shape[0], -(-shape[1] // 2), -(-shape[2] // 2), shape[3])).astype(np.float32)
+    for values in (2, 1000):
+        images = -rng.integers(1, values + 1, shape).astype(np.float32)
+        for actual, expected in zip(
+            overlapping(images, cotangent), overlapping_reference(images, cotangent), strict=True
+        ):
+            np.testing.assert_array_equal(actual, expected)
+    _, gradient = overlapping(np.full(shape, np.nan, np.float32), cotangent)
+    np.testing.assert_array_equal(gradient[:, ::2, ::2], cotangent)

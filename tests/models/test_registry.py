@@ -24,9 +24,11 @@ SMALL = {
     "vgg9": (8, 8, 3),
     "flcir_cnn": (18, 18, 3),
     "keras_cifar10": (10, 10, 3),
+    "resnet8": (4, 4, 1),
     "resnet20": (4, 4, 1),
     "tiny_bn": (6, 6, 2),
 }
+LARGE = {"mobilenetv2", "resnet18"}
 
 
 @functools.cache
@@ -57,6 +59,7 @@ def applied(name, train):
         ("keras_cifar10", (32, 32, 3), {}, 1_250_858),
         ("conv2_pfl", (32, 32, 3), {}, 896 + 18_496 + 14_400 * 128 + 128 + 1_290),
         ("conv2_lenet", (28, 28, 1), {}, 416 + 12_832 + 1_568 * 128 + 128 + 1_290),
+        ("resnet8", (32, 32, 3), {}, 464 + 4_672 + 14_528 + 57_728 + 650),
         ("resnet20", (32, 32, 3), {}, 272_474),
         ("tiny_bn", (8, 8, 1), {}, 36 + 8 + 650),
     ],
@@ -66,8 +69,23 @@ def test_parameter_counts(name, shape, options, expected, convolution):
     assert num_params(build(name, 10, shape, convolution=convolution, **options)) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "classes", "expected"),
+    [
+        ("resnet20", 100, 278_324),
+        ("mobilenetv2", 10, 2_296_922),
+        ("mobilenetv2", 100, 2_412_212),
+        ("mobilenetv2", 1010, 3_577_922),
+        ("resnet18", 1010, 11_694_642),
+    ],
+)
+def test_parameter_counts_of_the_networks_of_cbfl(name, classes, expected):
+    side = 224 if name == "resnet18" else 32
+    assert num_params(build(name, classes, (side, side, 3))) == expected
+
+
 def test_the_list_names_every_model_in_one_line():
-    assert set(MODELS) == set(SMALL)
+    assert set(MODELS) == set(SMALL) | LARGE
     assert all(text and "\n" not in text for text in MODELS.values())
 
 
@@ -104,7 +122,7 @@ def test_training_moves_statistics_only(name):
     jax.tree.map(np.testing.assert_array_equal, after.params, variables.params)
     pairs = zip(*map(jax.tree.leaves, (after.stats, variables.stats)), strict=True)
     moved = [not np.array_equal(a, b) for a, b in pairs]
-    assert moved == [True] * 2 * {"tiny_bn": 1, "resnet20": 21}.get(name, 0)
+    assert moved == [True] * 2 * {"tiny_bn": 1, "resnet8": 9, "resnet20": 21}.get(name, 0)
 
 
 def test_dropout_needs_a_key_and_drops_its_share_in_training_only():
@@ -124,6 +142,22 @@ def test_resnet20_shows_the_output_of_its_nine_units():
     taps = applied("resnet20", False)[0].taps
     assert [tap.shape for tap in taps] == [(4, 4, 4, 16)] * 3 + [(4, 2, 2, 32)] * 3 + [(4, 1, 1, 64)] * 3
     np.testing.assert_allclose(taps[-1].mean((1, 2)), applied("resnet20", False)[0].features, rtol=1e-6)
+
+
+def test_tiny_bn_shows_its_maps_before_and_after_pooling():
+    outputs = applied("tiny_bn", False)[0]
+    maps, pooled = outputs.taps
+    assert maps.shape == (4, 6, 6, 4)
+    np.testing.assert_array_equal(pooled, maps.reshape(4, 3, 2, 3, 2, 4).max((2, 4)))
+    np.testing.assert_array_equal(pooled.reshape(4, -1), outputs.features)
+
+
+@pytest.mark.parametrize("name", ["tiny_bn", "resnet8", "resnet20"])
+def test_norm_inputs_are_in_the_order_of_the_statistics(name):
+    outputs, after = applied(name, True)
+    means = jax.tree.leaves(after.stats)[::2]
+    for (mean, _), running in zip(outputs.norm_inputs, means, strict=True):
+        np.testing.assert_allclose(running, 0.1 * mean, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["rebafl_fmnist", "rebafl_cifar", "fedavg_cnn", "conv2_pfl"])

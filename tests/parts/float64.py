@@ -35,7 +35,7 @@ def simulation(recipe, options=OPTIONS, **changes):
         settings["clients_per_round"] = 6
     settings |= changes
     model, federation = settings.pop("model", toys.network()), settings.pop("federation", toys.federation())
-    return build(recipe, model, federation, toys.test_set(), **settings)
+    return build(recipe, model, federation, settings.pop("test", toys.test_set()), **settings)
 
 
 def run(sim):

@@ -11,6 +11,7 @@ from parts import float64
 
 from fedjax_bal.parts import Batches, CropAndFlip, part, static
 from fedjax_bal.recipes import Recipe, crop_flip, fedavg
+from fedjax_bal.rows import join
 from fedjax_bal.types import Batch
 
 MEAN, STD = np.array([0.25, 0.5], np.float32), np.array([0.5, 0.25], np.float32)
@@ -64,6 +65,20 @@ def test_without_border_and_mirror_images_are_left_alone():
     shifted = seen(CropAndFlip(pad=1, flip=False), np.stack([originals[0]] * 64))
     straight = [window for (_, _, step), window in windows(originals[0], 1).items() if step == 1]
     assert all(any(np.array_equal(pixels, window) for window in straight) for pixels in shifted)
+
+
+def test_rows_that_another_part_has_added_are_left_alone():
+    originals, count = images(6), 4
+    rows = jnp.arange(count)
+    own = Batch(jnp.asarray(originals[:count]), rows, rows, jnp.array([True, True, False, False]))
+    both = join(own, jnp.asarray(originals[count:]), jnp.arange(2))
+    cropped = CropAndFlip(pad=2).batch(jax.random.key(0), both, CONTEXT)
+    np.testing.assert_array_equal(cropped.images[count:], originals[count:])
+    for image, pixels in zip(originals[:count], cropped.images[:count], strict=True):
+        assert any(np.array_equal(pixels, window) for window in windows(image, 2).values())
+        assert not np.array_equal(pixels, image)
+    for before, after in zip(both[1:], cropped[1:], strict=True):
+        np.testing.assert_array_equal(after, before)
 
 
 @part

@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from fedjax_bal.report.folder import ReportError, read
@@ -170,6 +171,82 @@ def test_cohorts_of_a_run_that_do_not_fit_are_refused(folder, key, value, expect
 )
 def test_an_augmentation_that_does_not_fit_is_refused(folder, value, expected):
     edit(folder / "summary.json", lambda s: s["partitions"][0].update(augmentation=value))
+    with pytest.raises(ReportError, match=expected):
+        read(folder)
+
+
+LEAKS = {
+    "nearest": {"generated": {"mean": 30.5, "least": 9.0}, "test": {"mean": 20.0, "least": 5.0}},
+    "inversion": {"prototype/upcnn": {"truth": 0.9, "others": 0.5}},
+}
+
+
+def test_what_a_run_gives_away_may_be_missing_or_null(folder):
+    edit(folder / "summary.json", lambda s: s["runs"][0].update(leaks=LEAKS))
+    edit(folder / "summary.json", lambda s: s["runs"][1].update(leaks=None))
+    found = [run["leaks"] for run in read(folder).summary["runs"]]
+    assert found[0] == LEAKS and found[1:] == [None] * (len(found) - 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ([], r"runs\[0\].leaks.it: a value of type dict; received \[\]"),
+        ({"nearest": 3}, r"leaks.nearest: a value of type dict; received 3"),
+        ({"nearest": {"test": {"mean": 1.0, "least": 1.0}}}, r"leaks.nearest.generated: a value of type dict"),
+        (
+            {"inversion": {"upcnn": {"truth": "1", "others": 0.0}}},
+            r"inversion.upcnn.truth: a value of type float",
+        ),
+        ({"inversion": {"upcnn": {"truth": 1.0, "others": None}}}, r"leaks.inversion.upcnn.others: a value of type"),
+    ],
+)
+def test_leaks_that_do_not_fit_are_refused(folder, value, expected):
+    edit(folder / "summary.json", lambda s: s["runs"][0].update(leaks=value))
+    with pytest.raises(ReportError, match=expected):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"methods": "a"}, r"batches\[0\].methods: a value of type list"),
+        ({"shown": [0.5]}, r"batches\[0\].shown: a list of at most 1000 whole numbers"),
+        ({"before": [[0.5, 0.5]]}, r"batches\[0\].before: a list of 1 of a list of 3 of a number"),
+        ({"after": [[0.5, 0.5, 2]]}, r"batches\[0\].after: .*\(from 0 to 1\)"),
+    ],
+)
+def test_classes_of_batches_that_do_not_fit_are_refused(folder, changes, expected):
+    fitting = {"methods": ["cbfl"], "shown": [4], "before": [[1, 0, 0]], "after": [[0.4, 0.3, 0.3]]}
+    edit(folder / "summary.json", lambda s: s.update(batches=[fitting]))
+    assert read(folder).summary["batches"] == [fitting]
+    edit(folder / "summary.json", lambda s: s.update(batches=[fitting | changes]))
+    with pytest.raises(ReportError, match=expected):
+        read(folder)
+
+
+def test_pictures_are_those_of_the_first_seed_of_methods_that_are_there(folder):
+    (folder / "pictures").mkdir()
+    edit(folder / "summary.json", lambda s: [run.update(seed=run["seed"] + 9) for run in s["runs"]])
+    for pixel, name in ((9, "0-seed-9"), (10, "0-seed-10"), (1, "9-seed-9"), (2, "x-seed-9")):
+        np.savez(folder / "pictures" / f"method-{name}.npz", real=np.full((3, 2, 4, 4, 1), pixel, np.uint8))
+    ((method, found),) = read(folder).pictures.items()
+    assert method == "fedavg" and (found["real"] == 9).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"real": np.zeros((3, 2, 4, 4, 1))}, r"'real': float64\[3, 2, 4, 4, 1\], must be uint8\[at most 3, S"),
+        ({"real": np.zeros((4, 2, 4, 4, 1), np.uint8)}, r"'real': uint8\[4, 2, 4, 4, 1\]"),
+        ({"real": np.array([{}], object)}, "can't be read as arrays"),
+        (None, "can't be read as arrays"),
+    ],
+)
+def test_pictures_that_do_not_fit_are_refused(folder, content, expected):
+    (folder / "pictures").mkdir()
+    path = folder / "pictures" / "method-0-seed-0.npz"
+    path.write_bytes(b"no archive") if content is None else np.savez(path, **content, allow_pickle=True)
     with pytest.raises(ReportError, match=expected):
         read(folder)
 

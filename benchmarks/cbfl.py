@@ -1,0 +1,151 @@
+"""Where CBFL's time goes, and what it costs over FedAvg.
+
+    python benchmarks/cbfl.py [--model resnet20] [--size 32] [--classes 10] [--repeats 5] [--scale 1.0] [--json FILE]
+
+Each piece of a local step is compiled and timed by itself, one client, on one device: the student's forward and
+backward pass for 50 real images, and for 50 real ones and 70 fakes in one batch; the teacher's forward pass for the 70;
+making them; and a step of the generator's training on 256 images. From these, and the paper's constants, comes what a
+round after warm-up is made of: 10 clients of 500 images, 5 epochs, 2,000 steps of one generator for all, the same every
+7th round as in the authors' code, or one for each. Where clients run several at a time (`vmap`) they share the teacher,
+so that its pass is one over all their fakes; how that compares with a teacher for each is measured for four clients.
+Random pixels; medians of interleaved passes. --scale makes generator, fakes and batches smaller by that factor.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal import models
+from fedjax_bal.models.generator import build_generator
+from fedjax_bal.parts.generator import Fit, fitted
+from fedjax_bal.recipes import cbfl
+from fedjax_bal.rows import join
+from fedjax_bal.types import Batch
+
+REAL, FAKES, GENERATED, WIDTH = 50, 70, 256, 128
+CLIENTS, STEPS, ITERATIONS = 10, 50, 2000
+INTERVAL = 7  # of the authors' code on CIFAR-100
+ABREAST = 4
+Work = Callable[[], Any]
+PAPER, WARM_UP = 9.0 / 4.1, 0.8
+"""Hours of CBFL over hours of FedAvg, table 13: CIFAR-100, ResNet-20, 800 of 1,000 rounds of warm-up."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet20", help="a model with batch normalisation (default resnet20)")
+    parser.add_argument("--size", type=int, default=32, help="side of the images, a multiple of 4 (default 32)")
+    parser.add_argument("--classes", type=int, default=10, help="classes (default 10)")
+    parser.add_argument("--repeats", type=int, default=5, help="how often each piece is timed (default 5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the sizes of what is generated (default 1)")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    asked = parser.parse_args()
+    took = timed(pieces(asked) | teachers(asked), asked.repeats)
+    print("| piece | ms |\n|---|---|")
+    for name, seconds in took.items():
+        print(f"| {name} | {1000 * seconds:.1f} |")
+    rounds = made_of(took)
+    for name, parts in rounds.items():
+        total = sum(parts.values())
+        shares = ", ".join(f"{part} {100 * seconds / total:.0f}%" for part, seconds in parts.items())
+        print(f"{name}: {total:.0f} s a round, one client after another ({shares})")
+    fedavg, *others = (sum(parts.values()) for parts in rounds.values())
+    ratios = {name: other / fedavg for name, other in zip(list(rounds)[1:], others, strict=True)}
+    for name, ratio in ratios.items():
+        whole = WARM_UP + (1 - WARM_UP) * ratio
+        print(f"{name}: {ratio:.1f} times FedAvg after warm-up; over a run with {WARM_UP:.0%} of warm-up {whole:.1f}")
+    print(f"paper: {PAPER:.1f} over a whole run, on its GPU, with 800 of 1,000 rounds of warm-up")
+    if asked.json:
+        found = {"seconds": took, "rounds": rounds, "ratios": ratios}
+        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def pieces(asked: argparse.Namespace) -> dict[str, Work]:
+    """What a local step and the generator's training are made of; the last one takes ten steps."""
+    shape, key = (asked.size, asked.size, 3), jax.random.key(0)
+    model = models.build(asked.model, asked.classes, shape)
+    width, fakes, batch = (max(2, int(asked.scale * one)) for one in (WIDTH, FAKES, GENERATED))
+    net = build_generator(asked.classes, shape, width)
+    variables, generator = model.init(key), net.init(key)
+    labels = jnp.arange(fakes) % asked.classes
+    images = jax.random.normal(key, (REAL, *shape))
+    real = Batch(images, jnp.arange(REAL) % asked.classes, jnp.arange(REAL), jnp.ones(REAL, bool))
+    both = join(real, jax.random.normal(key, (fakes, *shape)), labels)
+    (*_, made) = cbfl(generator="gaussian", fakes=fakes, warm_up=0).parts
+    teach = jax.jit(lambda images: model.apply(variables, images, train=False)[0])
+    outputs = teach(both.images[REAL:])
+
+    def student(batch: Batch) -> Work:
+        def loss(params: Any) -> Any:
+            out, after = model.apply(variables._replace(params=params), batch.images, train=True, real=batch.seen)
+            losses = optax.softmax_cross_entropy_with_integer_labels(out.logits, batch.labels)
+            wrong = jnp.where(batch.real, losses, 0.0).sum() / REAL
+            return (wrong if batch.extra is None else wrong + made.learnt(out, outputs, REAL)), after.stats
+
+        step = jax.jit(jax.grad(loss, has_aux=True))
+        return lambda: step(variables.params)
+
+    ten = Fit(10, batch, 0.001, 10.0, "mean")
+    make = jax.jit(lambda z: net.apply(generator, z, labels, train=False)[0])
+    train = jax.jit(lambda key: fitted(key, net, model, variables, ten))
+    noise = jax.random.normal(key, (fakes, net.latent))
+    return {
+        f"student, {REAL} real": student(real),
+        f"student, {REAL} real and {fakes} fakes": student(both),
+        f"teacher, {fakes} fakes": lambda: teach(both.images[REAL:]),
+        f"making {fakes} fakes": lambda: make(noise),
+        f"ten steps of the generator, {batch} images": lambda: train(key),
+    }
+
+
+def teachers(asked: argparse.Namespace) -> dict[str, Work]:
+    """The teacher's pass for the fakes of several clients at once."""
+    shape, key, fakes = (asked.size, asked.size, 3), jax.random.key(0), max(2, int(asked.scale * FAKES))
+    model = models.build(asked.model, asked.classes, shape)
+    images, one = jax.random.normal(key, (ABREAST, fakes, *shape)), model.init(key)
+    each = jax.tree.map(lambda leaf: jnp.stack([leaf] * ABREAST), one)
+    logits = lambda variables, images: model.apply(variables, images, train=False)[0].logits
+    shared, own = (jax.jit(jax.vmap(logits, (axis, 0))) for axis in (None, 0))
+    return {
+        f"teacher, {ABREAST} x {fakes} fakes, one for all": lambda: shared(one, images),
+        f"teacher, {ABREAST} x {fakes} fakes, one for each": lambda: own(each, images),
+    }
+
+
+def timed(works: dict[str, Work], repeats: int) -> dict[str, float]:
+    """Median seconds of each, after a call that compiles; they take turns, so that drift meets all alike."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
+        jax.block_until_ready(work())
+    for _ in range(repeats):
+        for name, work in works.items():
+            began = time.perf_counter()
+            jax.block_until_ready(work())
+            times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def made_of(took: dict[str, float]) -> dict[str, dict[str, float]]:
+    """Seconds of a round by what they go into, for FedAvg and both kinds of generator."""
+    alone, both, teacher, making, ten, *_ = took.values()
+    training = ten / 10
+    steps = CLIENTS * STEPS
+    local = {"student": steps * both, "teacher": steps * teacher, "fakes": steps * making}
+    return {
+        "FedAvg": {"student": steps * alone},
+        "CBFL, one generator for all": {**local, "generator": ITERATIONS * training},
+        "CBFL, one generator for all every 7th round": {**local, "generator": ITERATIONS * training / INTERVAL},
+        "CBFL, one for each client": {**local, "generator": CLIENTS * ITERATIONS * training},
+    }
+
+
+if __name__ == "__main__":
+    main()

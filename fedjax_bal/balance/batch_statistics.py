@@ -1,0 +1,87 @@
+"""How far what a network sees is from what its batch normalisation has seen before."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+_VARIANCE = 1e-6
+MODES = ("mean", "sum")
+
+
+@partial(jax.jit, static_argnames="mode")
+def batch_norm_statistics_loss(
+    means: Sequence[Float[Array, " _"]],
+    variances: Sequence[Float[Array, " _"]],
+    running_means: Sequence[Float[Array, " _"]],
+    running_variances: Sequence[Float[Array, " _"]],
+    mode: str = "mean",
+) -> Float[Array, ""]:
+    r"""Divergence of the stored from the observed statistics of each batch normalisation, taken as normal laws.
+
+    With $\hat\mu, \hat v$ mean and biased variance of a channel of a layer's input and $\mu, v$ the stored ones, each
+    channel adds
+
+    $$KL(N(\hat\mu, \hat v) \| N(\mu, v)) = \frac12 \log \frac{v + \epsilon}{\hat v + \epsilon} +
+    \frac{\hat v + (\hat\mu - \mu)^2}{2 v + \epsilon} - \frac12, \qquad \epsilon = 10^{-6}.$$
+
+    It is summed over the channels of a layer, then
+
+    - `"mean"`: averaged over layers;
+    - `"sum"`: summed over layers.
+
+    Args:
+        means: observed, a sequence of layers, each `[channels]` with a number of channels of its own.
+        variances: observed and biased, as `means`.
+        running_means: stored, as `means`; constants, no gradient reaches them.
+        running_variances: stored, as `means`; constants, no gradient reaches them.
+        mode: `"mean"` or `"sum"`.
+
+    Returns:
+        Nats, `[]`; 0 for no layers. Finite for channels that are constant; for equal statistics a little below 0, by
+        $\epsilon / 4v$ a channel.
+
+    Raises:
+        ValueError: another mode, or sequences that do not match.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> one, two = [jnp.ones(3), jnp.ones(5)], [jnp.full(3, 2.0), jnp.ones(5)]
+        >>> round(float(batch_norm_statistics_loss(two, one, one, one)), 4)
+        0.75
+        >>> round(float(batch_norm_statistics_loss(two, one, one, one, "sum")), 4)
+        1.5
+
+    References:
+        CBFL (Li et al., 2023), eq. 8, is `"sum"`. The authors' code is `"mean"`, and the weights of this loss, 10 in
+        the paper and 3 in the code for CIFAR-10, go with it. The code has no $\epsilon$ in the logarithm, which is
+        infinite for a channel that is constant.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode: received {mode!r}, must be 'mean' or 'sum'")
+    names = ("variances", "running_means", "running_variances")
+    for name, values in zip(names, (variances, running_means, running_variances), strict=True):
+        _check(name, [layer.shape for layer in values], [layer.shape for layer in means])
+    layers = zip(means, variances, running_means, running_variances, strict=True)
+    total = sum((_divergence(*layer).sum() for layer in layers), jnp.zeros(()))
+    return total / max(len(means), 1) if mode == "mean" else total
+
+
+def _divergence(
+    mean: Float[Array, " K"], variance: Float[Array, " K"], stored_mean: Float[Array, " K"], stored: Float[Array, " K"]
+) -> Float[Array, " K"]:
+    """Of each channel of one layer."""
+    stored_mean, stored = jax.lax.stop_gradient((stored_mean, stored))
+    spread = 0.5 * jnp.log((stored + _VARIANCE) / (variance + _VARIANCE))
+    return spread + (variance + (mean - stored_mean) ** 2) / (2.0 * stored + _VARIANCE) - 0.5
+
+
+def _check(name: str, shapes: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]) -> None:
+    """Raise unless there is a value for each channel of each layer."""
+    if list(shapes) != list(wanted):
+        raise ValueError(
+            f"{name}: received layers of channels {[shape[0] for shape in shapes]}, must be those of means, "
+            f"{[shape[0] for shape in wanted]}"
+        )

@@ -1,0 +1,155 @@
+"""Losses that pull a student towards a teacher: in its logits, and in where its feature maps are active."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Num
+
+# What is added to the length of an attention map before dividing by it.
+_LENGTH = 1e-6
+DIRECTIONS = ("teacher_student", "student_teacher")
+
+
+@partial(jax.jit, static_argnames="direction")
+def distillation_loss(
+    student_logits: Float[Array, "B C"],
+    teacher_logits: Float[Array, "B C"],
+    temperature: Num[Array, ""] | float,
+    direction: str = "teacher_student",
+    real: Bool[Array, " B"] | None = None,
+) -> Float[Array, ""]:
+    r"""How far a student's class probabilities are from its teacher's, both softened by a temperature.
+
+    With $p_t$ and $p_s$ the softmax of the logits over T, the mean over the rows of
+
+    - `"teacher_student"`: $T^2 KL(p_t \| p_s)$;
+    - `"student_teacher"`: $T^2 KL(p_s \| p_t)$.
+
+    The factor $T^2$ keeps the size of the gradient about the same at every temperature.
+
+    Args:
+        student_logits: `[B, C]`; minus infinity excludes a class.
+        teacher_logits: `[B, C]`; a constant, no gradient reaches it.
+        temperature: T, above 0.
+        direction: `"teacher_student"` or `"student_teacher"`.
+        real: `[B]`; False leaves a row out, whatever it holds. None for all rows.
+
+    Returns:
+        Nats, `[]`; 0 where no row is real.
+
+    Raises:
+        ValueError: another direction.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> student, teacher = jnp.array([[0.0, 0.0]]), jnp.array([[0.0, jnp.log(3.0)]])
+        >>> round(float(distillation_loss(student, teacher, 1.0)), 4)
+        0.1308
+        >>> round(float(distillation_loss(student, teacher, 1.0, "student_teacher")), 4)
+        0.1438
+
+    References:
+        CBFL (Li et al., 2023), eq. 11, is `"student_teacher"` without a temperature, so 1. The authors' code, and the
+        default here, is `"teacher_student"` at T = 5, which is that of Hinton et al., "Distilling the Knowledge in a
+        Neural Network", 2015.
+    """
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction: received {direction!r}, must be 'teacher_student' or 'student_teacher'")
+    teacher = jax.lax.stop_gradient(_real_rows(teacher_logits, real))
+    student_log, teacher_log = (
+        jax.nn.log_softmax(jnp.asarray(logits, float) / temperature)
+        for logits in (_real_rows(student_logits, real), teacher)
+    )
+    pair = (teacher_log, student_log) if direction == "teacher_student" else (student_log, teacher_log)
+    return jnp.asarray(temperature, float) ** 2 * _mean(_divergence(*pair), real)
+
+
+@jax.jit
+def attention_transfer_loss(
+    student_features: Sequence[Float[Array, "B _ _ _"]],
+    teacher_features: Sequence[Float[Array, "B _ _ _"]],
+    real: Bool[Array, " B"] | None = None,
+) -> Float[Array, ""]:
+    r"""How differently a student and its teacher spread their activity over an image.
+
+    The attention map of a feature map F is $A(F) = \sum_k F_k^2$ over its channels, divided by its length over all
+    pixels, $\|A(F)\|_2 + 10^{-6}$. The loss is the sum over layers of the mean over rows and pixels of the squared
+    difference of the two maps. Neither sign nor scale of the features matters, up to the $10^{-6}$.
+
+    Args:
+        student_features: feature maps, each `[B, H, W, K]` with sizes of its own.
+        teacher_features: as many, each of the same B, H and W as the student's; K may differ. Constants, no gradient
+            reaches them.
+        real: `[B]`; False leaves a row out, whatever it holds. None for all rows.
+
+    Returns:
+        `[]`; 0 where no row is real, and for no layers. A map of zeros counts as itself: its gradient is 0.
+
+    Raises:
+        ValueError: numbers or shapes of the maps that do not match.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> left, right = jnp.array([1.0, 0.0]).reshape(1, 1, 2, 1), jnp.array([0.0, 2.0]).reshape(1, 1, 2, 1)
+        >>> round(float(attention_transfer_loss([left, left], [right, 3 * left])), 4)
+        1.0
+
+    References:
+        CBFL (Li et al., 2023), eq. 12, after Zagoruyko and Komodakis, "Paying More Attention to Attention", ICLR 2017.
+        As printed, eq. 12 divides the features, not the maps, by the length of the map and takes a length in place of
+        a mean of squares; the authors' code does what is done here, and its weight of 400 goes with the mean.
+    """
+    _check_maps([maps.shape for maps in student_features], [maps.shape for maps in teacher_features])
+    loss = jnp.zeros(())
+    for student, teacher in zip(student_features, teacher_features, strict=True):
+        difference = _attention(_real_rows(student, real)) - jax.lax.stop_gradient(
+            _attention(_real_rows(teacher, real))
+        )
+        loss += _mean((difference**2).mean((1, 2)), real)
+    return loss
+
+
+def _divergence(p: Float[Array, "B C"], q: Float[Array, "B C"]) -> Float[Array, " B"]:
+    """Divergence of q from p, both logarithms of probabilities; 0 log 0 = 0, in the gradient too."""
+    shares = jnp.exp(p)
+    present = shares > 0
+    ratio = jnp.where(present, p, 0.0) - jnp.where(present, q, 0.0)
+    return (shares * ratio).sum(-1)
+
+
+def _attention(features: Float[Array, "B H W K"]) -> Float[Array, "B H W"]:
+    """Attention maps of length 1; shorter for maps that are near the added 1e-6."""
+    maps = (jnp.asarray(features, float) ** 2).sum(-1)
+    # Measured in the largest pixel, so that squares of squares do not overflow.
+    unit = jax.lax.stop_gradient(jnp.maximum(maps.max((1, 2), keepdims=True), _LENGTH))
+    scaled = maps / unit
+    squares = (scaled**2).sum((1, 2), keepdims=True)
+    length = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
+    return scaled / (length + _LENGTH / unit)
+
+
+def _real_rows(rows: Float[Array, "B ..."], real: Bool[Array, " B"] | None) -> Float[Array, "B ..."]:
+    """The rows with zeros in place of those that do not count, so that nothing of them reaches value or gradient."""
+    return rows if real is None else jnp.where(real.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
+
+
+def _mean(values: Float[Array, " B"], real: Bool[Array, " B"] | None) -> Float[Array, ""]:
+    """Mean over the real rows; 0 where there are none."""
+    counted = jnp.ones(values.shape, bool) if real is None else real
+    return jnp.where(counted, values, 0.0).sum() / jnp.maximum(counted.sum(), 1)
+
+
+def _check_maps(student: Sequence[tuple[int, ...]], teacher: Sequence[tuple[int, ...]]) -> None:
+    """Raise unless the maps can be compared pixel by pixel."""
+    if len(student) != len(teacher):
+        raise ValueError(
+            f"teacher_features: received {len(teacher)} feature maps for the student's {len(student)}, must be as many"
+        )
+    for layer, (own, other) in enumerate(zip(student, teacher, strict=True)):
+        if own[:3] != other[:3]:
+            raise ValueError(
+                f"teacher_features: received shape {other} in place {layer}, must have rows, height and width of the "
+                f"student's {own}: compare the same layers on the same images"
+            )

@@ -1,0 +1,235 @@
+"""A pair of networks, one that makes images from noise and one that tells them from real ones."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jaxtyping import Array, Float
+
+from fedjax_bal.checks import whole_number
+from fedjax_bal.models import convolution as convolutions
+from fedjax_bal.models.forms.gradients import interleaved
+from fedjax_bal.models.layers import Convolution, Real, flatten
+from fedjax_bal.models.normalization import BatchNorm
+from fedjax_bal.models.product import dense_product
+from fedjax_bal.types import Key, Variables
+
+SLOPE = 0.2
+PADS = ((1, 1), (1, 1))
+
+narrow_normal = initializers.normal(0.02)
+"""Normal of deviation 0.02: all weights but those of normalisations."""
+
+
+class Dcgan(NamedTuple):
+    """Generator and discriminator, as pure functions.
+
+    Attributes:
+        init: `init(key) -> (generator, discriminator)`, the `Variables` of both.
+        generate: `generate(generator, latents, *, train) -> (images, Variables)` for noise `Float[B, Z]` from the
+            standard normal law, to images `Float[B, H, W, K]` with values from -1 to 1; in training with the statistics
+            of this batch, which move the running ones.
+        judge: `judge(discriminator, images, *, train, real=None) -> (logits, Variables)` for images `Float[B, H, W, K]`
+            with values from -1 to 1, to `Float[B]`, above 0 for what is taken for real; `real: Bool[B]` marks the rows
+            that may enter batch statistics, None for all.
+        latent: Z, the length of the noise.
+        image_shape: `(H, W, K)`.
+    """
+
+    init: Callable[[Key], tuple[Variables, Variables]]
+    generate: Callable[..., tuple[Array, Variables]]
+    judge: Callable[..., tuple[Array, Variables]]
+    latent: int
+    image_shape: tuple[int, int, int]
+
+
+def build_dcgan(
+    image_shape: tuple[int, int, int], width: int = 128, latent: int = 100, convolution: str = "fast"
+) -> Dcgan:
+    """Build a DCGAN.
+
+    With h = H / 4, w = W / 4 and c channels the generator has Z h w c + 2 c + 16 c (c/2) + 2 (c/2) + 16 (c/2) K + K
+    parameters, the discriminator 16 K (c/2) + c/2 + 16 (c/2) c + 2 c + h w c + 1: 953,731 and 142,657 by default for
+    32x32x3 images.
+
+    A layer has a bias unless a normalisation follows. Without any, a discriminator that normalises fakes by themselves
+    sees neither how bright they are nor how strong their contrast, and a generator of uniform grey deceives it.
+
+    Args:
+        image_shape: `(H, W, K)`, height and width in pixels, multiples of 4, then channels.
+        width: channels of the maps of a quarter of the image's side; those of half of it have half as many.
+        latent: Z, the length of the noise.
+        convolution: as in `fedjax_bal.models.build`: "fast", or "plain", which has second derivatives.
+
+    Returns:
+        Both networks as pure functions.
+
+    Raises:
+        ValueError: for sizes that they can't have, an unknown convolution, and, when they are applied, noise or images
+            of another shape.
+
+    Example:
+        >>> gan = build_dcgan((8, 8, 1), width=4, latent=3)
+        >>> generator, discriminator = jax.jit(gan.init)(jax.random.key(0))
+        >>> images, _ = jax.jit(gan.generate, static_argnames="train")(generator, jnp.ones((2, 3)), train=False)
+        >>> logits, _ = jax.jit(gan.judge, static_argnames="train")(discriminator, images, train=False)
+        >>> images.shape, logits.shape
+        ((2, 8, 8, 1), (2,))
+
+    References:
+        Radford, Metz and Chintala, "Unsupervised Representation Learning with Deep Convolutional Generative Adversarial
+        Networks", ICLR 2016, section 3: strides in place of pooling, batch normalisation but for the generator's last
+        and the discriminator's first layer, ReLU and tanh there, leaky ReLU of slope 0.2 here, weights normal of
+        deviation 0.02. They make images of 64 pixels by four doublings; images of 28 and 32 take two here.
+    """
+    whole_number("latent", latent)
+    whole_number("width", width, 2)
+    if len(image_shape) != 3 or min(image_shape) < 1 or image_shape[0] % 4 or image_shape[1] % 4:
+        raise ValueError(
+            f"image_shape: received {image_shape}, must be (height, width, channels) with height and width multiples "
+            "of 4, because a DCGAN doubles its first maps twice: pad or crop the images"
+        )
+    height, across, channels = image_shape
+    shape = (height, across, channels)
+    convolve = convolutions.of_name(convolution)
+    generate = _of_shape(_Generator(shape, width, convolve), "latents", (latent,))
+    judge = _of_shape(_Discriminator(width, convolve), "images", shape)
+
+    def init(key: Key) -> tuple[Variables, Variables]:
+        first, second = jax.random.split(key)
+        return generate.init(first), judge.init(second)
+
+    return Dcgan(init, generate.apply, judge.apply, latent, shape)
+
+
+class _Generator(nn.Module):
+    """A dense layer to maps of a quarter of the side, two transposed convolutions that double it, tanh.
+
+    Attributes:
+        image_shape: `(H, W, K)`.
+        width: channels of the first maps.
+        convolve: the convolution.
+    """
+
+    image_shape: tuple[int, int, int]
+    width: int
+    convolve: Convolution
+
+    @nn.compact
+    def __call__(self, latents: Float[Array, "B Z"], real: Real, *, train: bool) -> Array:
+        """Images `[B, H, W, K]`."""
+        height, width, channels = self.image_shape
+        doubled = doubling(self.convolve)
+        maps = _dense(self.width * (height // 4) * (width // 4), "dense")(latents)
+        maps = maps.reshape(-1, height // 4, width // 4, self.width)
+        maps = nn.relu(BatchNorm(name="norm_0")(maps, real, train=train))
+        maps = _conv(self.width // 2, 1, doubled, "conv_0")(maps)
+        maps = nn.relu(BatchNorm(name="norm_1")(maps, real, train=train))
+        return jnp.tanh(_conv(channels, 1, doubled, "conv_1", bias=True)(maps))
+
+
+class _Discriminator(nn.Module):
+    """Two convolutions that halve the side, and a dense layer to one number.
+
+    Attributes:
+        width: channels of the last maps.
+        convolve: the convolution.
+    """
+
+    width: int
+    convolve: Convolution
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Array:
+        """Logits `[B]`."""
+        maps = nn.leaky_relu(_conv(self.width // 2, 2, self.convolve, "conv_0", bias=True)(images), SLOPE)
+        maps = _conv(self.width, 2, self.convolve, "conv_1")(maps)
+        maps = nn.leaky_relu(BatchNorm(name="norm_1")(maps, real, train=train), SLOPE)
+        return _dense(1, "dense", bias=True)(flatten(maps))[:, 0]
+
+
+def doubling(convolve: Convolution) -> Callable[..., Array]:
+    """A transposed convolution of 4x4 kernels, stride 2 and one pixel of padding, computed on the small images.
+
+    Of the sixteen taps four fall on each pixel of the result, others for each of the four places within a doubled
+    pixel. So each place is a 2x2 convolution of the small images, and the four are one with four times the channels.
+
+    Args:
+        convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
+
+    Returns:
+        A function that `flax.linen.Conv` takes as `conv_general_dilated`, for 4x4 kernels, stride 1 and one pixel of
+        padding: images `[B, H, W, K]` and a kernel `[4, 4, K, O]` to `[B, 2 H, 2 W, O]`, the same as the convolution
+        of the images, a zero between any two of their pixels and two around them.
+
+    Example:
+        >>> images, kernel = jnp.ones((1, 2, 2, 1)), jnp.ones((4, 4, 1, 1))
+        >>> doubling(jax.lax.conv_general_dilated)(images, kernel, (1, 1), PADS)[0, :, :, 0].tolist()
+        [[1.0, 2.0, 2.0, 1.0], [2.0, 4.0, 4.0, 2.0], [2.0, 4.0, 4.0, 2.0], [1.0, 2.0, 2.0, 1.0]]
+    """
+
+    def doubled(images: Array, kernel: Array, strides: Any, padding: Any, **settings: Any) -> Array:
+        given = kernel.shape[:2], tuple(strides), tuple(map(tuple, padding))
+        if given != ((4, 4), (1, 1), PADS):
+            raise ValueError(
+                f"doubling: received a kernel of {given[0]}, strides {given[1]} and padding {given[2]}, must be "
+                f"(4, 4), (1, 1) and {PADS}: only that convolution can be computed on the small images"
+            )
+        settings.setdefault("dimension_numbers", ("NHWC", "HWIO", "NHWC"))
+        (_, height, width, channels), outputs = images.shape, kernel.shape[-1]
+        # Tap 2 t + a of the kernel is tap t of the small kernel of place a.
+        places = kernel.reshape(2, 2, 2, 2, channels, outputs).transpose(0, 2, 4, 1, 3, 5)
+        maps = convolve(images, places.reshape(2, 2, channels, 4 * outputs), strides, padding, **settings)
+        own = jnp.split(maps, 4, -1)
+        shifted = [
+            own[2 * down + right][:, down : down + height, right : right + width] for down in (0, 1) for right in (0, 1)
+        ]
+        return interleaved(jnp.concatenate(shifted, -1), (2, 2), (2 * height, 2 * width))
+
+    return doubled
+
+
+def _dense(outputs: int, name: str, bias: bool = False) -> nn.Dense:
+    """A dense layer."""
+    return nn.Dense(outputs, use_bias=bias, kernel_init=narrow_normal, dot_general=dense_product, name=name)
+
+
+def _conv(outputs: int, stride: int, convolve: Callable[..., Array], name: str, bias: bool = False) -> nn.Conv:
+    """A convolution of 4x4 kernels."""
+    return nn.Conv(
+        outputs,
+        (4, 4),
+        (stride, stride),
+        PADS,
+        use_bias=bias,
+        kernel_init=narrow_normal,
+        conv_general_dilated=convolve,
+        name=name,
+    )
+
+
+class _Pure(NamedTuple):
+    init: Callable[[Key], Variables]
+    apply: Callable[..., tuple[Array, Variables]]
+
+
+def _of_shape(network: nn.Module, name: str, shape: tuple[int, ...]) -> _Pure:
+    """A network's `init` and `apply` for rows of one shape."""
+
+    def init(key: Key) -> Variables:
+        collections = network.init(key, jnp.zeros((1, *shape)), None, train=False)
+        return Variables(collections["params"], collections["stats"])
+
+    def apply(variables: Variables, rows: Array, *, train: bool, real: Array | None = None) -> tuple[Array, Variables]:
+        if rows.shape[1:] != shape:
+            wanted = ", ".join(map(str, ("B", *shape)))
+            raise ValueError(f"{name}: received shape {rows.shape}, must be [{wanted}]")
+        collections = {"params": variables.params, "stats": variables.stats}
+        mutable = ["stats"] if train else []
+        results, changed = network.apply(collections, rows, real, train=train, mutable=mutable)
+        return results, variables._replace(stats=changed.get("stats", variables.stats))
+
+    return _Pure(init, apply)

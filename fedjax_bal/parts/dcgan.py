@@ -1,0 +1,204 @@
+"""DCGANs that clients train on their own data and lend each other: what CBFL's generator is compared with."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal.data._common import MAX_ROWS, available_bytes
+from fedjax_bal.models.dcgan import build_dcgan
+from fedjax_bal.parts.adversarial import Training, noise, trained
+from fedjax_bal.parts.part import part, static
+from fedjax_bal.parts.roles import Enlarge
+from fedjax_bal.rows import gather, normalised
+from fedjax_bal.types import Array, Context, Federation, Key
+
+POOL = "dcgan"
+"""The name of the auxiliary set that says which of the federation's images are whose DCGAN's."""
+
+NOBODY = -1
+"""The label of an image that was made, and the row number of one that wasn't."""
+
+_BYTES = 255.0
+
+
+def lending(class_counts: Array, labels: Array, client: Array) -> Array:
+    """Whose images a client borrows as fakes of given classes.
+
+    With n_m,y images of class y client m lends one with a probability in proportion to n_m,y. Nobody borrows from
+    themselves. Where nobody else holds a class, all others who hold anything are as likely.
+
+    Args:
+        class_counts: `Int[N, C]`.
+        labels: `Int[A]`.
+        client: who borrows, `Int[]`.
+
+    Returns:
+        Probabilities, `Float[A, N]`.
+
+    Example:
+        >>> counts = jnp.array([[5, 5], [3, 0], [1, 0], [0, 0]])
+        >>> lending(counts, jnp.array([0, 1]), 0).tolist()
+        [[0.0, 0.75, 0.25, 0.0], [0.0, 0.5, 0.5, 0.0]]
+    """
+    others = jnp.arange(len(class_counts)) != client
+    held = jnp.where(others, class_counts[:, labels].T, 0)
+    anything = others & (class_counts.sum(1) > 0)
+    weights = jnp.where(held.sum(1, keepdims=True) > 0, held, anything)
+    return weights / jnp.maximum(weights.sum(1, keepdims=True), 1)
+
+
+def borrowed(key: Key, labels: Array, ctx: Context) -> Array:
+    """Images that other clients' DCGANs have made, `Float[A, H, W, K]`, as the network sees them.
+
+    Args:
+        key: decides whose, and which of theirs.
+        labels: the classes that are asked for, `Int[A]`.
+        ctx: the visit's context; its federation is one that `SharedDcgans` has enlarged.
+
+    Returns:
+        An image for each label.
+    """
+    federation = ctx.federation
+    lender_key, image_key = jax.random.split(key)
+    pools = jnp.asarray(federation.auxiliary[POOL]).reshape(federation.num_clients, -1)
+    law = lending(jnp.asarray(federation.class_counts), labels, ctx.client)
+    lenders = jax.random.categorical(lender_key, jnp.log(law))
+    rows = pools[lenders, jax.random.randint(image_key, labels.shape, 0, pools.shape[1])]
+    return normalised(federation.images.at[rows].get(mode="clip"), federation.mean, federation.std)
+
+
+@part
+class SharedDcgans(Enlarge):
+    """Has every client train a DCGAN on its own rows, before the first round, and lend it to all others.
+
+    A DCGAN has no classes, so nobody can ask one for images of a class. What a sampler of classes can do is ask those
+    who hold the class, see `lending`: whether the image shows it is left to chance.
+
+    What is lent is not the network but `pool` images that it has made once: each fake of a mini-batch is another
+    client's, so that each would go through a network of its own, 70 networks and a quarter of a gigabyte of weights in
+    a local step. Taking images from a pool costs no time in a round. In return fakes come again: that of 100 clients,
+    256 each, is half as large as CIFAR-10.
+
+    The images stand behind the federation's own, of the same type: bytes are rounded, floats lie between the lowest
+    and the highest value of the client's own. Clients' rows and counts stay as they are. The auxiliary set "dcgan",
+    `Int32[N * pool]`, has each client's images one after another; -1 in the places of clients without rows, who train
+    nothing and lend nothing. A client's DCGAN depends on its number, its rows (copies included) and the seed, not on
+    anybody else; all seeds of a run share it. It is trained whenever a simulation is built, one client after another.
+
+    That networks are exchanged, once, is no part of the traffic that is counted.
+
+    Attributes:
+        iterations: steps of the optimizers.
+        pool: images that each DCGAN makes.
+        batch_size: images a step, drawn with replacement from the client's rows.
+        rate: Adam's learning rate.
+        width: see `fedjax_bal.models.dcgan.build_dcgan`.
+        latent: length of the noise.
+        seed: decides initial weights, noise and batches, from 0 to 2**32 - 1.
+
+    References:
+        CBFL (Li et al., 2023), section 6.2 and Table 5, which give neither the architecture nor any constant, and do
+        not say whose DCGAN a client asks. Radford, Metz and Chintala, ICLR 2016, for the networks and the optimizer.
+    """
+
+    iterations: int = static(2000)
+    pool: int = static(256)
+    batch_size: int = static(64)
+    rate: float = static(0.0002)
+    width: int = static(128)
+    latent: int = static(100)
+    seed: int = static(0)
+
+    def check_federation(self, federation: Federation) -> None:
+        """Refuses a federation in which nobody could borrow from anybody."""
+        holders = np.count_nonzero(np.diff(np.asarray(federation.offsets)))
+        if holders < 2:
+            raise ValueError(
+                f"shared DCGANs: received a federation in which {holders} of {federation.num_clients} clients have "
+                "rows, must be at least 2, as nobody takes fakes from their own DCGAN: partition for more clients"
+            )
+
+    def enlarge(self, federation: Federation) -> Federation:
+        """The federation with all DCGANs' images.
+
+        Raises:
+            ValueError: fewer than two clients with rows, images of a size that a DCGAN can't have, more than memory
+                holds, or a federation that has such images.
+        """
+        if POOL in federation.auxiliary:
+            raise ValueError("shared DCGANs: received a federation that has their images; enlarge the original one")
+        self.check_federation(federation)
+        build_dcgan(tuple(federation.images.shape[1:]), self.width, self.latent)
+        holders = np.flatnonzero(np.diff(np.asarray(federation.offsets)))
+        _check_room(federation, len(holders) * self.pool)
+        first = len(federation.images)
+        rows = np.full((federation.num_clients, self.pool), NOBODY, np.int32)
+        rows[holders] = first + np.arange(len(holders) * self.pool).reshape(-1, self.pool)
+        labels = np.asarray(federation.labels)
+        return federation._replace(
+            images=_with_made(self, federation, holders),
+            labels=np.concatenate([labels, np.full(len(holders) * self.pool, NOBODY, labels.dtype)]),
+            auxiliary={**federation.auxiliary, POOL: rows.reshape(-1)},
+        )
+
+
+def _check_room(federation: Federation, count: int) -> None:
+    """Refuses more images than can be numbered, or than fit into memory, before any is made."""
+    own, fewer = len(federation.images), "ask for a smaller pool"
+    if own + count > MAX_ROWS:
+        raise ValueError(f"pool: {count:,} images make {own + count:,} rows; at most {MAX_ROWS} are supported: {fewer}")
+    image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
+    needed, free = (2 * own + count) * image, available_bytes()  # the old ones twice: also where training reads them
+    if free is not None and needed > free:
+        raise ValueError(
+            f"pool: {count:,} images take {count * image / 1e9:.3g} GB; with all else that making them takes it is "
+            f"{needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free: {fewer}"
+        )
+
+
+def _with_made(part: SharedDcgans, federation: Federation, holders: np.ndarray) -> np.ndarray:
+    """The images, and behind them those that each holder's DCGAN makes."""
+    images = np.asarray(federation.images)
+    larger = np.empty((len(images) + len(holders) * part.pool, *images.shape[1:]), images.dtype)
+    larger[: len(images)] = images
+    plain = jax.tree.map(jnp.asarray, federation._replace(images=images, auxiliary={}))
+    key, unseeded = jax.random.key(part.seed), dataclasses.replace(part, seed=0)  # one program for all seeds
+    for place, client in enumerate(holders):
+        begin = len(images) + place * part.pool
+        own = federation.rows[federation.offsets[client] : federation.offsets[client + 1]]
+        larger[begin : begin + part.pool] = np.asarray(_made(unseeded, plain, key, client, *_range(images, own)))
+    return larger
+
+
+def _range(images: np.ndarray, rows: np.ndarray) -> tuple[Any, Any]:
+    """The values that become -1 and 1, bytes scaled to [0, 1]."""
+    if images.dtype == np.uint8:
+        return np.float32(0), np.float32(1)
+    low, high = np.float32(images[rows].min()), np.float32(images[rows].max())
+    return low, high if high > low else low + np.float32(1)
+
+
+@partial(jax.jit, static_argnums=0)
+def _made(part: SharedDcgans, federation: Federation, key: Key, client: Array, low: Array, high: Array) -> Array:
+    """What one client's DCGAN makes, `[pool, H, W, K]` of the type of the federation's images."""
+    key = jax.random.fold_in(key, client)
+    net = build_dcgan(federation.images.shape[1:], part.width, part.latent)
+    draw = lambda key: 2 * (_drawn(key, federation, client, part.batch_size) - low) / (high - low) - 1
+    (generator, _), _ = trained(key, net, draw, Training(part.iterations, part.batch_size, part.rate))
+    latents = noise(jax.random.fold_in(key, part.iterations + 1), part.pool, net)
+    images, _ = net.generate(generator, latents, train=False)
+    pixels = (images + 1) / 2 * (high - low) + low
+    whole = federation.images.dtype == jnp.uint8
+    return (jnp.round(_BYTES * pixels) if whole else pixels).astype(federation.images.dtype)
+
+
+def _drawn(key: Key, federation: Federation, client: Array, count: int) -> Array:
+    """Images of a client, drawn with replacement: bytes scaled to [0, 1], floats as they are."""
+    first, end = federation.offsets[client], federation.offsets[client + 1]
+    positions = jax.random.randint(key, (count,), first, end)
+    batch = gather(federation, positions, jnp.ones(count, bool))
+    return batch.images * federation.std + federation.mean

@@ -1,0 +1,87 @@
+"""How well clients' own models do on the test set."""
+
+import numpy as np
+import pytest
+import toys
+
+from fedjax_bal import recipes
+from fedjax_bal.engine.evaluation import chunked, some
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.selection import Selector, bernoulli
+from fedjax_bal.simulation import build
+
+OPTIONS = {"rounds": 4, "batch_size": 4, "local_optimizer": optimizer("sgd", 0.3), "rounds_per_dispatch": 4}
+
+
+def records(**options):
+    test = options.pop("test", toys.test_set())
+    simulation = build(recipes.fedavg(), toys.network(), toys.federation(), test, **(OPTIONS | options))
+    return simulation.advance(0, simulation.init(0)).records
+
+
+def test_of_a_single_client_it_is_the_global_models():
+    labels = toys.test_set()[1]
+    for record in records(clients_per_round=1, local_test_images=len(labels)):
+        assert record["local_test_accuracy"] == pytest.approx(record["test_accuracy"], abs=1e-7)
+
+
+def only(client):
+    """A selector of one client."""
+    select = lambda state, seed, round, available: (np.array([[client]], np.int32), state)
+    return Selector(lambda s, n: (), select, lambda s, p, i: s, 1, 1, 1, False)
+
+
+def test_it_is_the_mean_over_those_who_deliver_on_images_from_all_over():
+    images, labels = toys.test_set()
+    half = len(labels) // 2
+    place = np.arange(half) * len(labels) // half
+    model, options = toys.network(), OPTIONS | {"rounds": 1, "rounds_per_dispatch": 1}
+    make = lambda **more: build(recipes.fedavg(), model, toys.federation(), (images, labels), **(options | more))
+    together = make(local_test_images=half, delivery=bernoulli(0.6))
+    plan, _ = together.plan(0, 0, together.selector.init(0, toys.federation().num_clients))
+    brought = plan.clients[plan.delivered]
+    assert 1 < len(brought) < plan.clients.size
+
+    def share(client):
+        one = make(selector=only(client))
+        outputs, _ = model.apply(one.advance(0, one.init(0)).progress.state.variables, images[place], train=False)
+        return np.mean(np.argmax(outputs.logits, 1) == labels[place])
+
+    found = together.advance(0, together.init(0)).records[0]["local_test_accuracy"]
+    assert found == pytest.approx(np.mean([share(client) for client in brought]), abs=1e-6)
+
+
+def test_rounds_without_an_evaluation_have_none():
+    assert [record["round"] for record in records(evaluate_every=3, local_test_images=3)] == [3, 4]
+
+
+def test_without_being_asked_for_it_is_not_told():
+    assert "local_test_accuracy" not in records()[0]
+
+
+def test_more_images_than_there_are_are_refused():
+    with pytest.raises(ValueError, match=r"local_test_images: received 1000, must be at most \d+"):
+        records(local_test_images=1000)
+
+
+def test_some_images_come_from_all_over_the_test_set():
+    few = some(chunked(np.arange(11).reshape(11, 1, 1, 1), np.arange(11), 4), 5, 11, 2)
+    assert few.labels[few.real].tolist() == [0, 2, 4, 6, 8]
+    assert np.array_equal(np.asarray(few.images)[few.real].ravel(), few.labels[few.real])
+
+
+def test_numbers_of_images_beyond_32_bits_are_no_matter():
+    labels = np.arange(90_000)
+    few = some(chunked(np.zeros((90_000, 1, 1, 1), np.uint8), labels), 30_000, 90_000)
+    assert np.array_equal(few.labels[few.real], labels[::3])
+
+
+@pytest.mark.parametrize("delivery", [bernoulli(1.0), bernoulli(0.4)])
+def test_along_mediators_too_only_visits_that_happened_count(delivery):
+    chains = np.array([[4, 7, 0], [2, 10, 9]], np.int32)  # 10 marks an empty place
+    select = lambda state, seed, round, available: (chains, state)
+    selector = Selector(lambda s, n: (), select, lambda s, p, i: s, 2, 3, 2, False)
+    still = optimizer("sgd", 1e-12)  # nobody moves, so that all models are the global one
+    every = len(toys.test_set()[1])
+    for record in records(selector=selector, delivery=delivery, local_optimizer=still, local_test_images=every):
+        assert record["local_test_accuracy"] == pytest.approx(record["test_accuracy"], abs=1e-6)

@@ -1,0 +1,174 @@
+"""The generator: exact counts, every layer against NumPy in float64, statistics, classes, and how it starts."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_bal.models.generator import build_generator
+from fedjax_bal.types import Variables
+
+CLASSES, LATENT, SHAPE, WIDTH = 3, 3, (8, 12, 1), 4
+RNG = np.random.default_rng(0)
+LATENTS = RNG.normal(size=(5, LATENT)).astype(np.float32)
+LABELS = np.array([0, 2, 1, 2, 2])
+WEIGHTS = RNG.normal(size=(5, *SHAPE)).astype(np.float32)
+
+
+@functools.cache
+def tiny():
+    """A generator, variables in which every number matters, and its compiled `apply`."""
+    generator = build_generator(CLASSES, SHAPE, WIDTH, LATENT)
+    drawn = jax.jit(generator.init)(jax.random.key(0))
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(lambda leaf: leaf + rng.uniform(-0.3, 0.3, leaf.shape).astype(np.float32), drawn.params)
+    stats = jax.tree.map(lambda leaf: leaf + rng.uniform(0, 0.5, leaf.shape).astype(np.float32), drawn.stats)
+    return generator, Variables(params, stats), jax.jit(generator.apply, static_argnames="train")
+
+
+def transcribed(variables, latents, labels, train):
+    """Images and new running statistics, layer by layer, in float64."""
+    params, stats = jax.tree.map(np.float64, variables)
+    moved = {}
+
+    def normalise(maps, name, epsilon):
+        flat, kept = maps.reshape(-1, maps.shape[-1]), stats[name]
+        mean, var = (flat.mean(0), flat.var(0)) if train else (kept["mean"], kept["var"])
+        moved[name] = {
+            "mean": 0.9 * kept["mean"] + 0.1 * flat.mean(0),
+            "var": 0.9 * kept["var"] + 0.1 * flat.var(0, ddof=1),
+        }
+        result = (maps - mean) / np.sqrt(var + epsilon)
+        return result * params[name]["scale"] + params[name]["bias"] if name in params else result
+
+    def convolve(maps, name):
+        layer, padded = params[name]["conv"], np.pad(maps, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+        return np.einsum("bhwkij,ijko->bhwo", windows, layer["kernel"]) + layer["bias"]
+
+    dense, doubled = params["dense"]["dense"], lambda maps: maps.repeat(2, axis=1).repeat(2, axis=2)
+    leaky = lambda maps: np.where(maps > 0, maps, 0.2 * maps)
+    hidden = (params["embedding"][labels] * latents) @ dense["kernel"] + dense["bias"]
+    maps = normalise(hidden.reshape(-1, 2, 3, 4), "norm_0", 1e-5)
+    maps = leaky(normalise(convolve(doubled(maps), "conv_0"), "norm_1", 0.8))
+    maps = leaky(normalise(convolve(doubled(maps), "conv_1"), "norm_2", 0.8))
+    return normalise(np.tanh(convolve(maps, "conv_2")), "norm_3", 1e-5), moved if train else stats
+
+
+def number(tree):
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize(
+    ("classes", "shape", "width", "params"),
+    [
+        (10, (32, 32, 3), 128, 1_052_139),
+        (100, (32, 32, 3), 128, 1_061_139),
+        # Embedding, dense layer, three normalisations, three convolutions.
+        (10, (28, 28, 1), 32, 1_000 + 101 * 7 * 7 * 32 + 2 * (32 + 32 + 16) + 9_248 + 4_624 + 145),
+    ],
+)
+def test_parameter_counts_and_shapes(classes, shape, width, params):
+    generator = build_generator(classes, shape, width)
+    variables = jax.eval_shape(generator.init, jax.random.key(0))
+    assert number(variables.params) == params
+    assert number(variables.stats) == 2 * (width + width + width // 2 + shape[2])
+    labels = jax.ShapeDtypeStruct((7,), jnp.int32)
+    apply = functools.partial(generator.apply, train=True)
+    images, after = jax.eval_shape(apply, variables, jax.ShapeDtypeStruct((7, 100), jnp.float32), labels)
+    assert (images.shape, images.dtype) == ((7, *shape), jnp.float32)
+    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, variables)
+    assert generator[2:] == (classes, 100, shape)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_every_layer_equals_float64(train):
+    _, variables, apply = tiny()
+    images, after = apply(variables, LATENTS, LABELS, train=train)
+    wanted, stats = transcribed(variables, LATENTS, LABELS, train)
+    np.testing.assert_allclose(images, wanted, rtol=1e-3, atol=1e-4)
+    jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6), after.stats, stats)
+    jax.tree.map(np.testing.assert_array_equal, after.params, variables.params)
+
+
+def test_training_normalises_every_channel_and_evaluation_takes_each_image_alone():
+    _, variables, apply = tiny()
+    images, _ = apply(variables, LATENTS, LABELS, train=True)
+    np.testing.assert_allclose(images.mean((0, 1, 2)), 0, atol=1e-5)
+    np.testing.assert_allclose(images.var((0, 1, 2)), 1, rtol=5e-3)
+    evaluated, after = apply(variables, LATENTS, LABELS, train=False)
+    jax.tree.map(np.testing.assert_array_equal, after, variables)
+    labels = LABELS[::-1].copy()
+    labels[0] = 0
+    turned, _ = apply(variables, LATENTS[::-1].copy(), labels, train=False)
+    np.testing.assert_allclose(turned[1:], evaluated[::-1][1:], rtol=1e-4, atol=1e-5)
+    assert np.abs(turned[0] - evaluated[4]).max() > 0.01
+
+
+def test_labels_matter():
+    _, variables, apply = tiny()
+    noise = np.repeat(3 * LATENTS[:1], 5, axis=0)
+    images, _ = apply(variables, noise, LABELS, train=False)
+    np.testing.assert_allclose(images[1], images[3], rtol=1e-5, atol=1e-6)
+    assert min(np.abs(images[i] - images[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.01
+
+
+def test_it_starts_as_in_pytorch():
+    variables = jax.jit(build_generator(40, (8, 8, 3), width=32).init)(jax.random.key(3))
+    assert np.std(variables.params["embedding"]) == pytest.approx(1, rel=0.05)
+    assert np.abs(variables.params["embedding"]).max() > 3
+    layers = [variables.params["dense"]["dense"], *(variables.params[f"conv_{i}"]["conv"] for i in range(3))]
+    for layer, fan_in in zip(layers, (100, 9 * 32, 9 * 32, 9 * 16), strict=True):
+        assert np.abs(layer["kernel"]).max() == pytest.approx(fan_in**-0.5, rel=0.02)
+        assert np.std(layer["kernel"]) == pytest.approx((3 * fan_in) ** -0.5, rel=0.1)
+        assert 0.05 * fan_in**-0.5 < np.abs(layer["bias"]).max() <= fan_in**-0.5
+    for i in range(3):
+        norm = variables.params[f"norm_{i}"]
+        assert (norm["scale"] == 1).all()
+        assert (norm["bias"] == 0).all()
+    assert "norm_3" not in variables.params
+
+
+def test_gradients_under_vmap_equal_plain_ones_one_by_one():
+    def loss(name, variables, latents):
+        generator = build_generator(CLASSES, SHAPE, WIDTH, LATENT, name)
+        images, after = generator.apply(variables, latents, LABELS, train=True)
+        return (jnp.sin(3 * images) * WEIGHTS).sum(), after.stats
+
+    first = tiny()[1]
+    variables = [first, first._replace(params=jax.tree.map(lambda leaf: 0.8 * leaf, first.params))]
+    noise = [LATENTS, -LATENTS]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *variables)
+    gradient = lambda name: jax.grad(functools.partial(loss, name), has_aux=True)
+    together = jax.jit(jax.vmap(gradient("fast")))(stacked, jnp.stack(noise))
+    plain = jax.jit(gradient("plain"))
+    for i in range(2):
+        mine = jax.tree.map(lambda leaf, i=i: leaf[i], together)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-3), mine, plain(variables[i], noise[i])
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, (8, 8, 1)), "num_classes: received 0, must be a whole number of at least 1"),
+        ((3, (8, 10, 1)), r"image_shape: received \(8, 10, 1\), must be .* multiples of 4"),
+        ((3, (8, 8)), r"image_shape: received \(8, 8\), must be \(height, width, channels\)"),
+        ((3, (8, 8, 1), 1), "width: received 1, must be a whole number of at least 2"),
+        ((3, (8, 8, 1), 4, 0), "latent: received 0, must be a whole number of at least 1"),
+        ((3, (8, 8, 1), 4, 3, "quick"), "convolution='quick' is unknown"),
+    ],
+)
+def test_sizes_that_it_can_not_have_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build_generator(*arguments)
+
+
+def test_noise_of_another_length_is_refused():
+    generator, variables, _ = tiny()
+    with pytest.raises(ValueError, match=r"latents: received shape \(5, 1\) .* must be \[B, 3\] and \[B\]"):
+        generator.apply(variables, LATENTS[:, :1], LABELS, train=False)
