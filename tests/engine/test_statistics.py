@@ -100,6 +100,7 @@ def test_lone_rows_leave_clients_weights_and_counts():
         ("tiny_bn", {}, [8, 4, 12]),
         ("tiny_bn", {"lone_rows": "keep"}, [9, 4, 12]),
         ("tiny_bn", {"drop_last": True}, [9, 4, 12]),
+        ("tiny_bn", {"drawing": "replacement"}, [8, 4, 12]),
         ("mlp", {}, [9, 4, 12]),
         ("mlp", {"lone_rows": "drop"}, [8, 4, 12]),
     ],

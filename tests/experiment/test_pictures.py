@@ -10,7 +10,9 @@ import small_run
 
 from fedjax_bal import report
 from fedjax_bal.config import load_config
+from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.experiment.leaks import _correlations
+from fedjax_bal.experiment.runner import Runner
 from fedjax_bal.experiment.setup import set_up
 from fedjax_bal.privacy import Regression
 
@@ -153,3 +155,13 @@ def test_what_was_found_stays_when_nothing_is_left_to_do_and_goes_with_its_run(f
     small_run.run(tmp_path / "run", small_run.config(tmp_path, *CHANGES))
     assert (tmp_path / "run" / "pictures" / "method-0-seed-3.json").stat().st_mtime_ns == before
     assert summary(tmp_path / "run")["runs"] == summary(folder)["runs"]
+
+
+def test_methods_that_lose_the_same_lone_rows_share_a_partition(tmp_path):
+    changes = (METHODS, "model.name=tiny_bn", "training.batch_size=13", "training.rounds=1", "seeds=[0]")
+    config, folder = small_run.config(tmp_path, *changes), RunFolder(tmp_path / "run")
+    with folder.claimed(config):
+        runner = Runner(config, folder, small_run.Quiet())
+        (entry,) = runner._partitions()
+    assert entry["methods"] == ["rebafl", "fakes"]
+    assert {sum(counts) for counts in entry["class_counts"]} == {39}  # of 40 rows, which would leave one alone

@@ -255,6 +255,17 @@ def test_who_teaches_between_trainings(kept, simplified):
         assert toys.largest_difference(judge, teacher(of)) < 1e-6
 
 
+def test_there_is_nothing_to_see_before_the_first_training(simplified):
+    sim = simulation(small(warm_up=3, iterations=1), rounds=3, rounds_per_dispatch=1)
+    progress, seen = sim.init(0), []
+    for _ in range(3):
+        seen.append(sim.generated(progress) is None)
+        progress = sim.advance(0, progress).progress
+    assert seen == [True] * 3
+    pixels = sim.generated(progress)
+    assert pixels is not None and (pixels.dtype, len(pixels), pixels.ndim) == (np.uint8, toys.CLASSES, 5)
+
+
 def test_nothing_of_it_travels(simplified):
     def bytes_of(recipe):
         sim = simulation(recipe, rounds=1, availability=bernoulli(1.0), delivery=bernoulli(1.0))
