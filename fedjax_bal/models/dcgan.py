@@ -15,6 +15,7 @@ from fedjax_bal.models.forms.gradients import interleaved
 from fedjax_bal.models.layers import Convolution, Real, flatten
 from fedjax_bal.models.normalization import BatchNorm
 from fedjax_bal.models.product import dense_product
+from fedjax_bal.models.upsampling import doubled_twice
 from fedjax_bal.types import Key, Variables
 
 SLOPE = 0.2
@@ -87,13 +88,7 @@ def build_dcgan(
     """
     whole_number("latent", latent)
     whole_number("width", width, 2)
-    if len(image_shape) != 3 or min(image_shape) < 1 or image_shape[0] % 4 or image_shape[1] % 4:
-        raise ValueError(
-            f"image_shape: received {image_shape}, must be (height, width, channels) with height and width multiples "
-            "of 4, because a DCGAN doubles its first maps twice: pad or crop the images"
-        )
-    height, across, channels = image_shape
-    shape = (height, across, channels)
+    shape = doubled_twice(image_shape, "a DCGAN")
     convolve = convolutions.of_name(convolution)
     generate = _of_shape(_Generator(shape, width, convolve), "latents", (latent,))
     judge = _of_shape(_Discriminator(width, convolve), "images", shape)

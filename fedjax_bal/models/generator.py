@@ -14,7 +14,7 @@ from fedjax_bal.checks import whole_number
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.layers import Conv, Convolution, Linear
 from fedjax_bal.models.normalization import BatchNorm
-from fedjax_bal.models.upsampling import enlarging
+from fedjax_bal.models.upsampling import doubled_twice, enlarging
 from fedjax_bal.types import Key, Variables
 
 SLOPE = 0.2
@@ -73,13 +73,7 @@ def build_generator(
     whole_number("num_classes", num_classes)
     whole_number("latent", latent)
     whole_number("width", width, 2)
-    if len(image_shape) != 3 or min(image_shape) < 1 or image_shape[0] % 4 or image_shape[1] % 4:
-        raise ValueError(
-            f"image_shape: received {image_shape}, must be (height, width, channels) with height and width multiples "
-            "of 4, because the generator doubles its first maps twice: pad or crop the images"
-        )
-    height, side, channels = image_shape
-    shape = (height, side, channels)
+    shape = doubled_twice(image_shape, "the generator")
     network = _AcganNetwork(num_classes, shape, width, convolutions.of_name(convolution))
     return Generator(*_pure_functions(network, latent), num_classes, latent, shape)
 

@@ -17,6 +17,32 @@ from fedjax_bal.models.layers import Convolution
 _TAPS = (((1.0, 0.0, 0.0), (0.0, 1.0, 1.0)), ((1.0, 1.0, 0.0), (0.0, 0.0, 1.0)))
 
 
+def doubled_twice(image_shape: tuple[int, ...], who: str) -> tuple[int, int, int]:
+    """The shape of images that a network makes by doubling its first maps twice.
+
+    Args:
+        image_shape: `(H, W, K)`.
+        who: doubles them, for the message.
+
+    Returns:
+        The same.
+
+    Raises:
+        ValueError: a height or width that is not a multiple of 4.
+
+    Example:
+        >>> doubled_twice((28, 28, 1), "the generator")
+        (28, 28, 1)
+    """
+    if len(image_shape) != 3 or min(image_shape) < 1 or image_shape[0] % 4 or image_shape[1] % 4:
+        raise ValueError(
+            f"image_shape: received {tuple(image_shape)}, must be (height, width, channels) with height and width "
+            f"multiples of 4, because {who} doubles its first maps twice: pad or crop the images"
+        )
+    height, width, channels = image_shape
+    return height, width, channels
+
+
 def enlarging(convolve: Convolution) -> Callable[..., Array]:
     """A convolution that takes images of half the height and width and enlarges them first, by repetition.
 

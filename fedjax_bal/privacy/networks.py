@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.layers import Conv, Linear, flatten
-from fedjax_bal.models.upsampling import enlarging
+from fedjax_bal.models.upsampling import doubled_twice, enlarging
 
 SLOPE = 0.2
 
@@ -71,8 +71,4 @@ def check_sides(image_shape: tuple[int, ...]) -> None:
     Example:
         >>> check_sides((28, 28, 1))
     """
-    if len(image_shape) != 3 or min(image_shape) < 1 or image_shape[0] % 4 or image_shape[1] % 4:
-        raise ValueError(
-            f"image_shape: received {tuple(image_shape)}, must be (height, width, channels) with height and width "
-            "multiples of 4, because an attack's network doubles its first maps twice: pad or crop the images"
-        )
+    doubled_twice(image_shape, "an attack's network")
