@@ -1,4 +1,4 @@
-"""The command line: `fedjax-bal run`, `bench`, `report` and `list`."""
+"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report` and `list`."""
 
 import contextlib
 import io
@@ -79,6 +79,40 @@ def run(
 
 
 @app.command()
+def sweep(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE [KEY=VALUE ...]",
+            help="A sweep: a configuration with a list of axes, then changes for all its runs.",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="The sweep's folder; by default runs/NAME.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU by default one.")
+    ] = None,
+    together: Annotated[
+        int | None, typer.Option(min=1, help="Runs in one program at most; by default as many as fit into memory.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
+) -> None:
+    """Run a grid of configurations; the same command again goes on where it stopped."""
+    with _messages():
+        from fedjax_bal.sweep.plan import load_sweep
+
+        paths, overrides = _split(arguments)
+        if not paths:
+            raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")
+        plan = load_sweep(paths[0], overrides)
+        wanted = _devices(devices)
+        for point in plan.points[:1]:
+            _split_cpu(point.config, wanted)
+        _sweep(plan, out or Path("runs") / plan.name, data_dir, wanted, together, dry_run=dry_run, plain=plain)
+
+
+@app.command()
 def bench(
     arguments: Annotated[
         list[str] | None,
@@ -123,7 +157,7 @@ def report(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help=
     """Write report.html of run folders anew."""
     with _messages():
         for folder in folders:
-            _say(_Output(), f"report: {_build_report(folder)}")
+            _say(_Output(), f"report: {_build_page(folder)}")
 
 
 @app.command("list")
@@ -169,7 +203,7 @@ def _work(
     fresh: bool,
     asked: Callable[[], bool],
 ) -> dict[str, Any]:
-    _keep_compiled_programs(display)
+    _keep_compiled_programs(display.note)
     from fedjax_bal.experiment.runner import Runner, Stopped
 
     place = None if data_dir is None else str(data_dir)
@@ -180,6 +214,44 @@ def _work(
         display.stop()
         _say(_Output(), f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
         raise typer.Exit(_INTERRUPTED) from None
+
+
+def _sweep(
+    plan: Any,
+    path: Path,
+    data_dir: Path | None,
+    devices: str | int | None,
+    together: int | None,
+    *,
+    dry_run: bool,
+    plain: bool,
+) -> None:
+    from fedjax_bal.sweep.folder import SweepFolder
+
+    folder, console = SweepFolder(path), _Output()
+    with folder.claimed(), _interruptible() as asked:
+        _keep_compiled_programs(console.print)
+        from fedjax_bal.sweep.command import sweep_and_tell
+
+        place = None if data_dir is None else str(data_dir)
+        options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together}
+        table, stopped = sweep_and_tell(plan, folder, console, **options, plain=plain, dry_run=dry_run)
+    if stopped:
+        _say(console, f"\nStopped; all is saved in {path}. The same command again goes on from there.")
+        raise typer.Exit(_INTERRUPTED)
+    if not dry_run:
+        _conclude_sweep(path, table, console)
+
+
+def _conclude_sweep(path: Path, table: list[dict[str, Any]], console: Console) -> None:
+    _say(console, f"table: {path / 'results.csv'}")
+    _say(console, f"page: {_build_page(path)}")
+    lost = [row for row in table if row["failure"]]
+    if lost:
+        told = [
+            f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}" for row in lost
+        ]
+        _fail("some runs have no result, the rest is done:\n  " + "\n  ".join(told[:20]), 1)
 
 
 def _devices(wanted: str | None) -> str | int | None:
@@ -247,14 +319,20 @@ def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _build_report(path: Path) -> Path:
+def _build_report(path: Path, *, sweep: bool = False) -> Path:
     # Before matplotlib is imported, which otherwise puts its font cache elsewhere, and complains where it can't.
     folder = _cache_folder("matplotlib")
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
         os.environ.setdefault("MPLCONFIGDIR", str(place))
         from fedjax_bal.report import build
+        from fedjax_bal.report.sweep_page import build_sweep
 
-        return build(path)
+        return build_sweep(path) if sweep else build(path)
+
+
+def _build_page(path: Path) -> Path:
+    """The page of a run's folder, or of a sweep's."""
+    return _build_report(path, sweep=(path / "sweep.yaml").is_file())
 
 
 def _two_lines(cell: str) -> str:
@@ -316,13 +394,13 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _keep_compiled_programs(display: Any) -> None:
+def _keep_compiled_programs(note: Callable[[str], None]) -> None:
     """Lets XLA keep compiled programs in the user's cache folder, so that the next run starts at once."""
     import jax
 
     folder = _cache_folder("xla")
     if folder is None:
-        display.note("compiled programs are not kept: the user's cache folder can't be written")
+        note("compiled programs are not kept: the user's cache folder can't be written")
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

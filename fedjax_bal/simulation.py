@@ -168,6 +168,7 @@ def build(
     together = rounds_together(rounds_per_dispatch, selector)
     sizes = np.diff(federation.offsets)
     largest = int(sizes.max())
+    asked_batch_size = batch_size
     batch_size = batch_size if drop_last else min(batch_size, largest)  # larger than anybody can fill is padding
     if chunk != "auto":
         whole_number("execution.chunk", chunk)
@@ -205,6 +206,7 @@ def build(
         fixed_width=chunk != "auto",
         client_memory=client_memory,
         exact_traffic=traffic == "exact",
+        batch_size=asked_batch_size,
     )
 
 

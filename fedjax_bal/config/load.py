@@ -38,14 +38,74 @@ def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = 
         fedjax_bal.config.problems.ConfigError: command line: training.rouns: unknown key; allowed: ...
     """
     source = "built-in quickstart" if path is None else os.fspath(path)
+    data, overridden = _overridden(read_mapping(path), [_parse_override(text) for text in overrides])
+    config, problems = _build(data)
+    raise_all(source, problems, overridden)
+    return config
+
+
+def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
+    """The mapping that a file holds, its keys not looked at yet.
+
+    Args:
+        path: a YAML file; None for the built-in quickstart.
+
+    Returns:
+        The mapping.
+
+    Raises:
+        ConfigError: it can't be read, or holds something else.
+
+    Example:
+        >>> read_mapping(None)["name"]
+        'quickstart'
+    """
+    source = "built-in quickstart" if path is None else os.fspath(path)
     data = read(_quickstart() if path is None else path, source)
     if not isinstance(data, Mapping):
         wanted = f"must be a mapping of {', '.join(Sheet.model_fields)}"
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received(data)}'}, {wanted}")
-    data, overridden = _overridden(data, overrides)
-    config, problems = _build(data)
-    raise_all(source, problems, overridden)
+    return data
+
+
+def build_config(data: Mapping[str, Any], changes: Sequence[tuple[Path, Any]], source: str) -> Config:
+    """A configuration from a mapping and changes to it.
+
+    Args:
+        data: what a file holds.
+        changes: paths and their new values, as `dotted.path=VALUE` on the command line.
+        source: what messages call it.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: anything is wrong; its text has all the problems, one a line.
+
+    Example:
+        >>> build_config(read_mapping(None), [(("training", "rounds"), 3)], "mine").training.rounds
+        3
+    """
+    try:
+        changed, _ = _overridden(data, changes)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(_COMMAND_LINE, source)) from None
+    config, problems = _build(changed)
+    raise_all(source, problems)
     return config
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[tuple[Path, Any]]:
+    """Changes from the command line, each `dotted.path=VALUE` with VALUE in YAML, as paths and values.
+
+    Raises:
+        ConfigError: one of them is not of that form.
+
+    Example:
+        >>> parse_overrides(["training.rounds=3"])
+        [(('training', 'rounds'), 3)]
+    """
+    return [_parse_override(text) for text in overrides]
 
 
 def _quickstart() -> File:
@@ -66,8 +126,7 @@ def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
     return Config(methods=tuple(methods), **shared), []
 
 
-def _overridden(data: Any, overrides: Sequence[str]) -> tuple[Any, list[Path]]:
-    parsed = [_parse_override(text) for text in overrides]
+def _overridden(data: Any, parsed: Sequence[tuple[Path, Any]]) -> tuple[Any, list[Path]]:
     for path, value in _choices_first(parsed):
         data = _assign(data, Sheet, path, value, ())
     return data, [path for path, _ in parsed]

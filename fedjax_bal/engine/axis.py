@@ -14,16 +14,18 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from fedjax_bal.engine import tally as tallies
-from fedjax_bal.engine.chain import ChainResult, Links, Round, Shown, chain, leave_alone, nothing_yet, sizes_of
+from fedjax_bal.engine.chain import ChainResult, Links, Round, Shown, chain, leave_alone, nothing_yet
 from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.lanes import over_buckets, take, train_in_lanes
 from fedjax_bal.engine.layout import CLIENTS
+from fedjax_bal.engine.runs import Alone, Runs
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.spread import Spread
 from fedjax_bal.engine.tally import Shares, Tally
 from fedjax_bal.parts import Reduce
 from fedjax_bal.types import Array, PyTree
+
+ALONE = Alone()
 
 
 class Brought(NamedTuple):
@@ -40,25 +42,28 @@ class Brought(NamedTuple):
     deltas: PyTree
 
 
-def over_chains(setting: Setting, shared: Round, links: Links, shares: Shares, deal: Deal) -> Brought:
-    """Trains all chains of a round.
+def over_chains(
+    setting: Setting, shared: Round, links: Links, shares: Shares, deal: Deal, runs: Runs = ALONE
+) -> Brought:
+    """Trains all chains of a round, of one run or of several.
 
     Args:
         setting: the setting; its layout says how.
-        shared: what all chains have in common.
-        links: their clients, leaves `[G, L, ...]`.
+        shared: what all chains of a run have in common.
+        links: their clients, leaves `[G, L, ...]`; of several runs all chains of one after those of another.
         shares: how much each of them counts, leaves `[G]`.
         deal: which device trains which of them, leaves `[devices, ...]`.
+        runs: whose chains they are.
 
     Returns:
         What they bring, the same on every device; equal to rounding between layouts.
     """
     layout = setting.layout
     if layout.devices == 1:
-        return _own_chains(setting, shared, links, shares, deal)
+        return _own_chains(setting, shared, links, shares, deal, runs)
 
     def on_each(setting: Setting, shared: Round, links: Links, shares: Shares, deal: Deal) -> Brought:
-        return _all_devices(_own_chains(setting, shared, links, shares, deal))
+        return _all_devices(_own_chains(setting, shared, links, shares, deal, runs), runs)
 
     whole, cut = PartitionSpec(), PartitionSpec(CLIENTS)
     specs = (whole, whole, whole, whole, cut)
@@ -66,21 +71,21 @@ def over_chains(setting: Setting, shared: Round, links: Links, shares: Shares, d
     return spread(setting, shared, links, shares, deal)
 
 
-def _own_chains(setting: Setting, shared: Round, links: Links, shares: Shares, deal: Deal) -> Brought:
+def _own_chains(setting: Setting, shared: Round, links: Links, shares: Shares, deal: Deal, runs: Runs) -> Brought:
     deal = jax.tree.map(lambda leaf: leaf[0], deal)
-    train = _train(setting, shared, links, deal)
+    train = _train(setting, shared, links, deal, runs)
 
     def add_bucket(numbers: Array, brought: Brought) -> Brought:
         own = take(links, numbers)
-        longest = sizes_of(shared.federation, own.clients, own.delivered).max(0)
+        longest = runs.sizes(shared.federation, numbers, own).max(0)
         results = _each(setting.layout.width, partial(train, longest), numbers, own)
         theirs = _shares_of(shares, numbers, own.delivered.any(1))
-        summed = tallies.add(brought.tally, theirs, results.delta, results.stats, results.reports)
+        summed = runs.add(brought.tally, numbers, theirs, results)
         put = lambda all_, new: all_.at[numbers].set(new, mode="drop")
         deltas = None if brought.deltas is None else jax.tree.map(put, brought.deltas, results.delta)
         return Brought(summed, jax.tree.map(put, brought.shown, results.shown), deltas)
 
-    return over_buckets(setting.layout, deal, add_bucket, _nothing(setting, shared, links))
+    return over_buckets(setting.layout, deal, add_bucket, _nothing(setting, shared, links, runs))
 
 
 def _shares_of(shares: Shares, numbers: Array, there: Array) -> Shares:
@@ -90,15 +95,15 @@ def _shares_of(shares: Shares, numbers: Array, there: Array) -> Shares:
     )
 
 
-def _train(setting: Setting, shared: Round, links: Links, deal: Deal) -> Callable[..., ChainResult]:
+def _train(setting: Setting, shared: Round, links: Links, deal: Deal, runs: Runs) -> Callable[..., ChainResult]:
     """A function of the longest sizes, a chain's number and its links, which trains that chain."""
     if not setting.layout.lanes:
-        return lambda longest, number, own: chain(setting, shared, own, longest)
-    ends, losses = train_in_lanes(setting, shared, links, deal)
+        return lambda longest, number, own: chain(*runs.view(setting, shared, number), own, longest)
+    ends, losses = train_in_lanes(setting, shared, links, deal, runs)
 
     def finish(longest: Array, number: Array, own: Links) -> ChainResult:
         end, loss = jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), (ends, losses))
-        return leave_alone(setting, shared, own, end, loss)
+        return leave_alone(*runs.view(setting, shared, number), own, end, loss)
 
     return finish
 
@@ -111,20 +116,21 @@ def _each(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTr
     return jax.tree.map(lambda leaf: leaf[None], alone)
 
 
-def _nothing(setting: Setting, shared: Round, links: Links) -> Brought:
-    one = nothing_yet(setting, shared, jax.tree.map(lambda leaf: leaf[0, 0], links))
+def _nothing(setting: Setting, shared: Round, links: Links, runs: Runs) -> Brought:
+    first = runs.view(setting, shared, jnp.zeros((), jnp.int32))
+    one = nothing_yet(*first, jax.tree.map(lambda leaf: leaf[0, 0], links))
     stacked = lambda shape, tree: jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), tree)
     shown = stacked(links.clients.shape, one.shown)
     deltas = stacked(links.clients.shape[:1], one.delta) if setting.playing(Reduce) else None
     spread = Spread(jnp.zeros(()), one.delta, jnp.zeros(())) if setting.diversity else None
-    return Brought(Tally(one.delta, one.stats, one.reports, spread), shown, deltas)
+    return Brought(runs.tallies(Tally(one.delta, one.stats, one.reports, spread)), shown, deltas)
 
 
-def _all_devices(brought: Brought) -> Brought:
+def _all_devices(brought: Brought, runs: Runs) -> Brought:
     # Every chain was trained on one device and left zeros on the others, so that the sum is what that device brought.
     def only(leaf: Array) -> Array:
         numbers = leaf.astype(jnp.int32) if leaf.dtype == jnp.bool_ else leaf
         return lax.psum(numbers, CLIENTS).astype(leaf.dtype)
 
     shown, deltas = jax.tree.map(only, (brought.shown, brought.deltas))
-    return Brought(tallies.over_devices(brought.tally, CLIENTS), shown, deltas)
+    return Brought(runs.over_devices(brought.tally, CLIENTS), shown, deltas)

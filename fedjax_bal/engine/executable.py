@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
 from fedjax_bal.engine.client_memory import divides, spread
 from fedjax_bal.engine.compilation import compile_for_backend
@@ -13,20 +14,28 @@ from fedjax_bal.engine.layout import Layout
 from fedjax_bal.engine.memory import free_bytes, narrower, program_bytes
 from fedjax_bal.engine.program import Schedule, dispatch, init_state
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.types import Federation, PyTree, State
+from fedjax_bal.engine.together import dispatch_together
+from fedjax_bal.types import Federation, Key, PyTree, State
 
 
 def compile_to_fit(
-    setting: Setting, state: State, schedule: Callable[[Setting], Schedule], data: PyTree, *, fixed: bool
+    setting: Setting,
+    state: State,
+    schedule: Callable[[Setting], Schedule],
+    data: PyTree,
+    *,
+    fixed: bool,
+    keys: Key | None = None,
 ) -> tuple[Setting, Any]:
     """Compiles the program of a dispatch, with fewer clients at a time where so many don't fit into memory.
 
     Args:
-        setting: the setting.
+        setting: the setting, or those of several runs, leaves `[S]`.
         state: the state's shapes.
         schedule: makes any schedule for a setting.
         data: federation and test set, on the devices.
         fixed: whether the number of clients at a time is given, and may not be made smaller.
+        keys: the keys of several runs, `[S]`, for a program that does all of them; None for one run's.
 
     Returns:
         The setting with the layout that fits, and the compiled program.
@@ -34,16 +43,23 @@ def compile_to_fit(
     Raises:
         ValueError: even a single client at a time doesn't fit.
     """
+    program = dispatch if keys is None else dispatch_together
     while True:
-        places = shardings(state, data[0].num_clients, setting.layout)
-        shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
         whole = setting.layout.replicated
-        jitted = jax.jit(dispatch, donate_argnames="state", out_shardings=(places, whole, whole))
-        compiled = compile_for_backend(jitted.lower(setting, jax.random.key(0), shapes, schedule(setting), *data))
+        places = shardings(state, data[0].num_clients, setting.layout) if keys is None else everywhere(state, whole)
+        shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
+        jitted = jax.jit(program, donate_argnames="state", out_shardings=(places, whole, whole))
+        key = jax.random.key(0) if keys is None else keys
+        compiled = compile_for_backend(jitted.lower(setting, key, shapes, schedule(setting), *data))
         width = narrower(setting.layout, program_bytes(compiled), free_bytes(setting.layout), fixed=fixed)
         if width is None:
             return setting, compiled
         setting = dataclasses.replace(setting, layout=dataclasses.replace(setting.layout, width=width))
+
+
+def everywhere(state: State, whole: NamedSharding) -> State:
+    """The same sharding for each leaf of a state."""
+    return jax.tree.map(lambda leaf: whole, state)
 
 
 def shardings(state: State, num_clients: int, layout: Layout) -> State:

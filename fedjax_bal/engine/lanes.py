@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.chain import Links, Round, context, own_key, sizes_of
+from fedjax_bal.engine.chain import Links, Round, context, own_key
 from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.layout import Layout
+from fedjax_bal.engine.runs import Runs
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.visit import Training, begin, local_steps, orders, prepare, train_step
-from fedjax_bal.types import Array, PyTree, Variables
+from fedjax_bal.types import Array, Context, PyTree, Variables
 
 
 class Lanes(NamedTuple):
@@ -56,7 +57,7 @@ def take(links: Links, numbers: Array) -> Links:
     return own._replace(delivered=own.delivered & there)
 
 
-def train_in_lanes(setting: Setting, shared: Round, links: Links, deal: Deal) -> tuple[Variables, Array]:
+def train_in_lanes(setting: Setting, shared: Round, links: Links, deal: Deal, runs: Runs) -> tuple[Variables, Array]:
     """Takes the local steps of all of a device's chains, which have one client each.
 
     Args:
@@ -64,54 +65,66 @@ def train_in_lanes(setting: Setting, shared: Round, links: Links, deal: Deal) ->
         shared: what all chains of the round have in common.
         links: the clients of all chains of the round, leaves `[G, 1, ...]`.
         deal: this device's deal.
+        runs: whose chains they are.
 
     Returns:
         The variables after training, leaves `[G, ...]`, and the summed training losses, `Float[G]`; where this device
         does not train a chain, or it takes no step, the variables received and 0.
     """
-    order, prepared = _enter(setting, shared, links, deal)
+    order, prepared = _enter(setting, shared, links, deal, runs)
     groups, queues, stops = len(links.clients), deal.queues, deal.starts[1:]
 
-    def one_lane(number: Array, index: Array, training: Training) -> tuple[Training, Array]:
+    def whose(number: Array) -> tuple[Setting, Round, Links, Context]:
         link = jax.tree.map(lambda leaf: leaf[0], take(links, number))
-        ctx = context(setting, shared, shared.variables, link)
+        own, common = runs.view(setting, shared, number)
+        return own, common, link, context(own, common, common.variables, link)
+
+    def one_lane(number: Array, index: Array, training: Training) -> tuple[Training, Array]:
+        own, common, link, ctx = whose(number)
         ctx = ctx._replace(prepared=jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), prepared))
-        trained = train_step(setting, own_key(shared, link), ctx, index, order, number, training)
-        return trained, index + 1 == local_steps(setting, ctx.size)
+        trained = train_step(own, own_key(common, link), ctx, index, order, number, training)
+        return trained, index + 1 == local_steps(own, ctx.size)
+
+    def at(place: Array) -> Array:
+        return jnp.where(place < stops, queues.at[place].get(mode="clip"), groups)
 
     def turn(_: Array, carry: tuple[Lanes, tuple[Variables, Array]]) -> tuple[Lanes, tuple[Variables, Array]]:
         lanes, ends = carry
-        numbers = jnp.where(lanes.place < stops, queues.at[lanes.place].get(mode="clip"), groups)
+        numbers = at(lanes.place)
         training, over = jax.vmap(one_lane)(numbers, lanes.step, lanes.training)
         lanes = Lanes(training, lanes.place + over, jnp.where(over, 0, lanes.step + 1))
-        change = lambda lanes, ends: (_renew(fresh, over, lanes), _write(ends, numbers, over, lanes))
+        change = lambda lanes, ends: (_renew(start(at(lanes.place)), over, lanes), _write(ends, numbers, over, lanes))
         return lax.cond(over.any(), change, lambda *same: same, lanes, ends)
 
-    first = jax.tree.map(lambda leaf: leaf[0], take(links, jnp.zeros((), jnp.int32)))
-    fresh = begin(setting, context(setting, shared, shared.variables, first))
-    spread = lambda count, tree: jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *jnp.shape(leaf))), tree)
-    none = jnp.zeros(setting.layout.width, jnp.int32)
-    start = Lanes(spread(setting.layout.width, fresh), deal.starts[:-1], none)
-    return lax.fori_loop(0, deal.turns, turn, (start, spread(groups, (fresh.variables, fresh.loss_sum))))[1]
+    def begun(number: Array) -> Training:
+        own, _, _, ctx = whose(number)
+        return begin(own, ctx)
+
+    start, places = runs.starts(begun), deal.starts[:-1]
+    lanes = Lanes(start(at(places)), places, jnp.zeros_like(places))
+    received = start(jnp.arange(groups))
+    return lax.fori_loop(0, deal.turns, turn, (lanes, (received.variables, received.loss_sum)))[1]
 
 
-def _enter(setting: Setting, shared: Round, links: Links, deal: Deal) -> tuple[Array, PyTree]:
+def _enter(setting: Setting, shared: Round, links: Links, deal: Deal, runs: Runs) -> tuple[Array, PyTree]:
     """What is drawn and prepared before training, for all of a device's chains; leaves `[G, ...]`."""
 
-    def one(link: Links, longest: Array) -> tuple[Array, PyTree]:
+    def one(number: Array, link: Links, longest: Array) -> tuple[Array, PyTree]:
+        own, common = runs.view(setting, shared, number)
         link = jax.tree.map(lambda leaf: leaf[0], link)
-        ctx = context(setting, shared, shared.variables, link)
-        key = own_key(shared, link)
-        return orders(setting, key, ctx, longest), prepare(setting, key, ctx).prepared
+        ctx = context(own, common, common.variables, link)
+        key = own_key(common, link)
+        return orders(own, key, ctx, longest), prepare(own, key, ctx).prepared
 
     def bucket(numbers: Array, entered: PyTree) -> PyTree:
         own = take(links, numbers)
-        longest = sizes_of(shared.federation, own.clients, own.delivered).max()
-        made = jax.vmap(one, (0, None))(own, longest)
+        longest = runs.sizes(shared.federation, numbers, own).max()
+        made = jax.vmap(one, (0, 0, None))(numbers, own, longest)
         return jax.tree.map(lambda all_, new: all_.at[numbers].set(new, mode="drop"), entered, made)
 
     alone = jax.tree.map(lambda leaf: leaf[0], links)
-    shapes = jax.eval_shape(one, alone, jnp.zeros((), jnp.int32))
+    none = jnp.zeros((), jnp.int32)
+    shapes = jax.eval_shape(one, none, alone, none)
     zeros = jax.tree.map(lambda leaf: jnp.zeros((len(links.clients), *leaf.shape), leaf.dtype), shapes)
     return over_buckets(setting.layout, deal, bucket, zeros)
 

@@ -96,8 +96,11 @@ class Planner:
         arriving = self.delivery.mask(seed, "delivery", number, everybody, somebody=False)
         return make_plan(clients, arriving), selector
 
-    def _deal(self, plan: Plan) -> tuple[Any, Work]:
+    def steps(self, plan: Plan) -> np.ndarray:
+        """Steps of each client of a plan, 0 for one that doesn't deliver; `Int[G, L]`."""
         inside = np.minimum(plan.clients, len(self.sizes) - 1)
         epochs = self.setting.passes * self.setting.local_epochs
-        steps = epochs * self.setting.steps_per_epoch(self.sizes[inside]) * plan.delivered
-        return deal(self.setting.layout, steps, plan.delivered.any(1))
+        return np.asarray(epochs * self.setting.steps_per_epoch(self.sizes[inside]) * plan.delivered)
+
+    def _deal(self, plan: Plan) -> tuple[Any, Work]:
+        return deal(self.setting.layout, self.steps(plan), plan.delivered.any(1))

@@ -1,5 +1,6 @@
 """Several rounds as one compiled program."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -89,26 +90,73 @@ def dispatch(
         The state after, and what the rounds report and evaluate to, leaves `[T, ...]`; zeros in rounds that are not
         live or not evaluated.
     """
+    tried = tried_on(setting, test)
 
-    def assess(state: State, number: Array) -> Evaluation:
-        variables = _presented(setting, jax.random.fold_in(key, number), state.variables, federation)
-        return evaluate(setting.model, variables, test, federation.mean, federation.std, setting.layout)
+    def advance(state: State, row: Schedule) -> tuple[State, Info]:
+        trial = None if tried is None else Trial(tried, row.evaluate)
+        return run_round(setting, key, row.number, state, row.plan, row.seats, row.deal, federation, trial)
+
+    def appraise(state: State, number: Array) -> Evaluation:
+        return assess(setting, key, state.variables, number, federation, test)
+
+    nothing = nothing_shown(setting, schedule, state, federation)
+    return rounds(setting, schedule, state, nothing, advance, appraise)
+
+
+def rounds(
+    setting: Setting,
+    schedule: Schedule,
+    state: State,
+    nothing: tuple[Info, Evaluation],
+    advance: Callable[[State, Schedule], tuple[State, Info]],
+    appraise: Callable[[State, Array], Evaluation],
+) -> tuple[State, Info, Evaluation]:
+    """The loop over the rounds of a dispatch.
+
+    Args:
+        setting: the setting.
+        schedule: T rounds.
+        state: the state before.
+        nothing: what a round shows that isn't run or evaluated.
+        advance: does one round, given its row of the schedule.
+        appraise: evaluates a state after a round.
+
+    Returns:
+        As `dispatch`.
+    """
+    schedule = jax.tree.map(jnp.asarray, schedule)
 
     def one(place: Array, carry: tuple[State, Info, Evaluation]) -> tuple[State, Info, Evaluation]:
         state, *shown = carry
         row = jax.tree.map(lambda leaf: leaf[place], schedule)
         with jax.default_matmul_precision(matmul_precision(setting.precision)):
-            trial = None if tried is None else Trial(tried, row.evaluate)
-            state, info = run_round(setting, key, row.number, state, row.plan, row.seats, row.deal, federation, trial)
-        evaluation = lax.cond(row.evaluate, assess, lambda *_: nothing[1], state, row.number)
+            state, info = advance(state, row)
+        evaluation = lax.cond(row.evaluate, appraise, lambda *_: nothing[1], state, row.number)
         return state, *jax.tree.map(lambda all_, new: all_.at[place].set(new), shown, [info, evaluation])
 
-    tried = some(test, setting.local_test_images, setting.test_images) if setting.local_test_images else None
     # Rounds that are not live come last and are left out: a branch around a round would copy the state.
-    schedule = jax.tree.map(jnp.asarray, schedule)
-    nothing = _nothing(schedule.plan.clients.shape[1:], setting.model.num_classes, _visit(setting, state, federation))
     shown = jax.tree.map(lambda leaf: jnp.zeros((len(schedule.number), *leaf.shape), leaf.dtype), nothing)
     return lax.fori_loop(0, schedule.live.sum(), one, (state, *shown))
+
+
+def tried_on(setting: Setting, test: TestSet) -> TestSet | None:
+    """The test images that clients' own models are tried on; None where they aren't."""
+    return some(test, setting.local_test_images, setting.test_images) if setting.local_test_images else None
+
+
+def assess(
+    setting: Setting, key: Key, variables: Variables, number: Array, federation: Federation, test: TestSet
+) -> Evaluation:
+    """Evaluates a run's global model as it is shown after a round (from 0)."""
+    shown = _presented(setting, jax.random.fold_in(key, number), variables, federation)
+    return evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
+
+
+def nothing_shown(
+    setting: Setting, schedule: Schedule, state: State, federation: Federation
+) -> tuple[Info, Evaluation]:
+    """Zeros in the shapes of what a round of a single run shows."""
+    return _nothing(schedule.plan.clients.shape[-2:], setting.model.num_classes, _visit(setting, state, federation))
 
 
 def _presented(setting: Setting, key: Key, variables: Variables, federation: Federation) -> Variables:

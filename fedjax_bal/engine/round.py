@@ -1,6 +1,7 @@
 """One round: broadcast, train all chains, add up, step."""
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,23 +55,69 @@ def run_round(
     Returns:
         The new state, and what the round has to report.
     """
-    variables = state.variables
-    slots, sent = broadcast(setting, key, number, state)
-    cohort = cohort_of(setting, number, plan, federation)
-    shares = _shares(setting, cohort)
+    opening = open_round(setting, key, number, state, plan, federation)
     memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
     links = Links(plan.clients, plan.delivered, memory)
-    shared = Round(key, number, variables, sent, federation, trial)
-    brought = over_chains(setting, shared, links, shares, deal)
+    shared = Round(key, number, state.variables, opening.sent, federation, trial)
+    brought = over_chains(setting, shared, links, opening.shares, deal)
+    state, info = close_round(setting, key, number, state, federation, opening, brought)
+    return state._replace(memory=keep(state.memory, plan, seats, brought.shown.memory)), info
 
-    aggregate = Aggregate(_reduced(setting, brought, shares.delta), brought.tally.reports, shares.delta, cohort)
+
+class Opening(NamedTuple):
+    """What is settled before anybody trains.
+
+    Attributes:
+        slots: the server parts' states after sending, by slot.
+        sent: what they send, by slot.
+        cohort: the cohort.
+        shares: how much each chain counts.
+    """
+
+    slots: dict[str, PyTree]
+    sent: dict[str, PyTree]
+    cohort: Cohort
+    shares: Shares
+
+
+def open_round(setting: Setting, key: Key, number: Array, state: State, plan: Plan, federation: Federation) -> Opening:
+    """Sends what is sent, and settles how much each chain counts; the arguments are those of `run_round`."""
+    slots, sent = broadcast(setting, key, number, state)
+    cohort = cohort_of(setting, number, plan, federation)
+    return Opening(slots, sent, cohort, _shares(setting, cohort))
+
+
+def close_round(
+    setting: Setting,
+    key: Key,
+    number: Array,
+    state: State,
+    federation: Federation,
+    opening: Opening,
+    brought: Brought,
+) -> tuple[State, Info]:
+    """Updates the global model and the server's parts with what the cohort brings.
+
+    Args:
+        setting: the setting.
+        key: the run's key.
+        number: the round, from 0.
+        state: the state before the round; its memory goes through unchanged.
+        federation: the federation, on the device.
+        opening: what was settled before.
+        brought: what the cohort brings.
+
+    Returns:
+        The state after, and what the round has to report.
+    """
+    slots, shares = dict(opening.slots), opening.shares
+    aggregate = Aggregate(_reduced(setting, brought, shares.delta), brought.tally.reports, shares.delta, opening.cohort)
     own = jax.random.fold_in(key, number)
     variables, optimizer = _server_step(setting, own, number, state, slots, aggregate, brought.tally.stats, federation)
     for part in setting.playing(Server):
         to_update = purpose_key(own, f"update/{part.slot}")
         slots[part.slot] = part.update(to_update, number, slots[part.slot], aggregate, variables)
-    memory = _keep(state.memory, plan, seats, brought.shown.memory)
-    return State(variables, optimizer, memory, slots), _info(setting, cohort, brought, variables)
+    return State(variables, optimizer, state.memory, slots), _info(setting, opening.cohort, brought, variables)
 
 
 def broadcast(setting: Setting, key: Key, number: Array, state: State) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
@@ -151,7 +198,8 @@ def _server_step(
     return keep(new, state.variables), keep(optimizer, state.optimizer)
 
 
-def _keep(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
+def keep(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
+    """The memory with that of those who delivered replaced."""
     kept = jnp.where(plan.delivered, seats, jnp.iinfo(jnp.int32).max)
     return jax.tree.map(lambda all_, own: all_.at[kept].set(own, mode="drop"), memory, new)
 

@@ -1,6 +1,7 @@
 """The host's loop: plan some rounds, run them as one program, read what they report."""
 
 import dataclasses
+import functools
 import time
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from fedjax_bal.engine.deal import Work
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.evaluation import TestSet, padded
 from fedjax_bal.engine.executable import compile_to_fit, place, start
+from fedjax_bal.engine.memory import program_bytes, size_in_bytes
 from fedjax_bal.engine.placement import divide, replicate
 from fedjax_bal.engine.planner import Planned, Planner
 from fedjax_bal.engine.program import Schedule, Traffic, init_state, traffic
@@ -80,7 +82,10 @@ class Simulation:
         fixed_width: whether as many clients as the layout says are trained at a time, and never fewer to save memory.
         client_memory: where what clients remember is kept: "auto", "device" or "host".
         exact_traffic: whether a client that is visited several times a round counts each time.
+        batch_size: B as it was asked for; the setting's is no larger than the largest client.
         compile_s: seconds spent on compiling, 0 before.
+        on_device: federation and test set, on the devices.
+        keeps_memory_on_host: whether what clients remember is kept on the host.
     """
 
     setting: Setting
@@ -95,6 +100,7 @@ class Simulation:
     fixed_width: bool = False
     client_memory: str = "auto"
     exact_traffic: bool = False
+    batch_size: int = 0
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -107,12 +113,13 @@ class Simulation:
                 f"no client takes a single step (the largest has {self._sizes.max()} rows): use smaller batches"
             )
         layout = self.setting.layout
-        self._on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
-        shapes = jax.eval_shape(init_state, self.setting, jax.random.key(0), self._on_device[0])
-        self._on_host = choose_place(self.client_memory, shapes, self.federation.num_clients, layout) == "host"
+        self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
+        shapes = jax.eval_shape(init_state, self.setting, jax.random.key(0), self.on_device[0])
+        self.keeps_memory_on_host = (
+            choose_place(self.client_memory, shapes, self.federation.num_clients, layout) == "host"
+        )
         self._shapes: State = shapes
         self._compiled: Any = None
-        self._traffic: Traffic | None = None
         self._ahead: tuple[Any, Planned] | None = None
 
     def init(self, seed: int) -> Snapshot:
@@ -124,7 +131,7 @@ class Simulation:
         Returns:
             Round 0.
         """
-        state = start(self.setting, seed, self._on_device[0], on_host=self._on_host)
+        state = start(self.setting, seed, self.on_device[0], on_host=self.keeps_memory_on_host)
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), Counts())
 
     def compile(self) -> float:
@@ -140,14 +147,13 @@ class Simulation:
             return 0.0
         began = time.perf_counter()
         state = self._shapes
-        if self._on_host:
+        if self.keeps_memory_on_host:
             seats = self._any_schedule(self.setting).seats.size
             seated = lambda leaf: jax.ShapeDtypeStruct((seats, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
         self.setting, self._compiled = compile_to_fit(
-            self.setting, state, self._any_schedule, self._on_device, fixed=self.fixed_width
+            self.setting, state, self._any_schedule, self.on_device, fixed=self.fixed_width
         )
-        self._traffic = traffic(self.setting, self.federation, self._shapes)
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
@@ -165,25 +171,49 @@ class Simulation:
             DivergenceError: where a client's parameters stopped being finite.
         """
         self.compile()
-        planned = self._planned(seed, progress.round, progress.selector)
+        planned = self.planned(seed, progress.round, progress.selector)
         state, info, evaluation = self._run(seed, progress.state, planned)
-        selector, plans = planned.selector, planned.plans
-        done = progress.round + len(plans)
+        done = progress.round + len(planned.plans)
         if done < self.rounds and not self.selector.closed_loop:
             # The devices are at work meanwhile.
-            self._ahead = (self._about(seed, done), self._planner().dispatch(seed, done, selector))
+            self._ahead = (self._about(seed, done), self._planner().dispatch(seed, done, planned.selector))
         info, evaluation = jax.device_get((info, evaluation))
-        self._check_finite(progress.round, plans, info)
+        advance = self.conclude(progress, planned, info, evaluation)
         if planned.table is not None:
             state = state._replace(memory=scatter(progress.state.memory, planned.table, state.memory))
+        return advance._replace(progress=advance.progress._replace(state=state))
+
+    def conclude(self, progress: Snapshot, planned: Planned, info: Info, evaluation: Evaluation) -> Advance:
+        """Reads what a dispatch reports, and lets the selector learn from it.
+
+        Args:
+            progress: where the run stood before.
+            planned: what was planned.
+            info: what its rounds report, leaves `[T, ...]`, on the host.
+            evaluation: what they evaluate to.
+
+        Returns:
+            What came of it; the state is still the one before.
+
+        Raises:
+            DivergenceError: where a client's parameters stopped being finite.
+        """
+        plans, selector = planned.plans, planned.selector
+        self._check_finite(progress.round, plans, info)
         if self.selector.closed_loop:
             selector = self.selector.update(selector, plans[0], _probes(info))
-        records, counts, confusion = self._read(progress, plans, planned.schedule, info, evaluation)
+        records, counts, confusion = self._read(progress, plans, planned.schedule.evaluate, info, evaluation)
         visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
-        after = Snapshot(done, state, selector, counts)
+        after = progress._replace(round=progress.round + len(plans), selector=selector, counts=counts)
         losses = [float(loss) for loss in info.train_loss[: len(plans)]]
         asked = np.concatenate([plan.clients[plan.clients < self.federation.num_clients] for plan in plans])
         return Advance(after, records, confusion, asked, visits, self._samples(plans), planned.work, losses)
+
+    @property
+    def device_bytes(self) -> int:
+        """What data, state and, once it is compiled, the program take on each device."""
+        program = program_bytes(self._compiled) if self._compiled is not None else 0
+        return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + program
 
     def generated(self, progress: Snapshot) -> np.ndarray | None:
         """Images that a part has learnt to make, to look at.
@@ -229,6 +259,10 @@ class Simulation:
         """Who trains and who delivers in a round (from 0), and the selector's new state."""
         return self._planner().round(seed, number, selector)
 
+    @functools.cached_property
+    def _traffic(self) -> Traffic:
+        return traffic(self.setting, self.federation, self._shapes)
+
     def _planner(self) -> Planner:
         return Planner(
             self.setting,
@@ -240,10 +274,29 @@ class Simulation:
             self.rounds,
             self.rounds_per_dispatch,
             self.evaluate_every,
-            self._on_host,
+            self.keeps_memory_on_host,
         )
 
-    def _planned(self, seed: int, first: int, selector: Any) -> Planned:
+    @property
+    def steps_of_clients(self) -> np.ndarray:
+        """Steps that each client takes in a visit, `Int[N]`."""
+        return self.setting.local_epochs * np.asarray(self.setting.steps_per_epoch(self._sizes))
+
+    def steps_of(self, plan: Plan) -> np.ndarray:
+        """Steps that each client of a plan takes in a round, 0 for those who don't deliver; `Int[G, L]`."""
+        return self._planner().steps(plan)
+
+    def planned(self, seed: int, first: int, selector: Any) -> Planned:
+        """Plans the rounds of a dispatch, or gives back what was planned while the one before it ran.
+
+        Args:
+            seed: the run's seed.
+            first: its first round, from 0.
+            selector: the selector's state.
+
+        Returns:
+            The dispatch.
+        """
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == self._about(seed, first):
             return ahead[1]
@@ -260,7 +313,7 @@ class Simulation:
         if planned.table is not None:
             state = state._replace(memory=gather(state.memory, planned.table))
         state = place(state, self.federation.num_clients, self.setting.layout)
-        return self._compiled(self.setting, jax.random.key(seed), state, planned.schedule, *self._on_device)
+        return self._compiled(self.setting, jax.random.key(seed), state, planned.schedule, *self.on_device)
 
     def _check_finite(self, first: int, plans: list[Plan], info: Info) -> None:
         for offset, plan in enumerate(plans):
@@ -280,13 +333,13 @@ class Simulation:
                 )
 
     def _read(
-        self, progress: Snapshot, plans: list[Plan], schedule: Schedule, info: Info, evaluation: Evaluation
+        self, progress: Snapshot, plans: list[Plan], due: np.ndarray, info: Info, evaluation: Evaluation
     ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
         records, counts, confusion = [], progress.counts, None
-        costs = self.federation.num_clients, self.setting.passes, self._traffic or Traffic(0, 0), self.exact_traffic
+        costs = self.federation.num_clients, self.setting.passes, self._traffic, self.exact_traffic
         for offset, plan in enumerate(plans):
             counts = count(counts, plan, *costs)
-            if schedule.evaluate[offset]:
+            if due[offset]:
                 confusion = np.asarray(evaluation.confusion[offset])
                 records.append(
                     {

@@ -70,6 +70,19 @@ class RunFolder:
             self._check_owner(config)
             yield
 
+    def check(self, config: Config) -> None:
+        """Makes the folder, and checks that it is this configuration's or free.
+
+        Args:
+            config: the configuration.
+
+        Raises:
+            FolderError: it can't be written, or holds something else.
+        """
+        with _writable(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._check_owner(config)
+
     def begin(self, config: Config, *, fresh: bool) -> None:
         """Writes down whose folder this is; call it once all that can be wrong has been checked.
 

@@ -13,12 +13,12 @@ from fedjax_bal.checks import is_number
 from fedjax_bal.config import Config, digest
 from fedjax_bal.engine import checkpoint
 from fedjax_bal.engine.errors import DivergenceError
-from fedjax_bal.engine.simulation import Simulation, Snapshot
+from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
 from fedjax_bal.experiment.cohorts import about_batches, about_chains, about_clients, about_copies, some_of_each_class
 from fedjax_bal.experiment.environment import device_name, versions
 from fedjax_bal.experiment.folder import FolderError, RunFolder
 from fedjax_bal.experiment.leaks import inversions, neighbours
-from fedjax_bal.experiment.setup import Comparison, set_up
+from fedjax_bal.experiment.setup import Comparison, Workshop, set_up
 from fedjax_bal.metrics import summarise
 from fedjax_bal.progress import Progress
 
@@ -67,6 +67,7 @@ class Runner:
         devices: how many devices share the work, whatever the configuration says; None leaves it to that.
         fresh: start over, whatever is there.
         should_stop: asked between dispatches; True ends the session with `Stopped`.
+        workshop: what other comparisons have built and this one may use too.
     """
 
     def __init__(
@@ -79,9 +80,10 @@ class Runner:
         devices: str | int | None = None,
         fresh: bool = False,
         should_stop: Callable[[], bool] = lambda: False,
+        workshop: Workshop | None = None,
     ) -> None:
         self.folder, self.display, self.should_stop = folder, display, should_stop
-        self.comparison: Comparison = set_up(config, data_dir, devices)
+        self.comparison: Comparison = set_up(config, data_dir, devices, workshop)
         folder.begin(config, fresh=fresh)
         self.config = config
         self.runs = [(index, seed) for seed in config.seeds for index in range(len(config.methods))]
@@ -106,7 +108,7 @@ class Runner:
         Raises:
             Stopped: `should_stop` said so.
         """
-        starts = self._resume()
+        starts = self.resume()
         self.display.start(
             [method.name for method in self.config.methods],
             self.config.seeds,
@@ -118,10 +120,15 @@ class Runner:
                 self._try(run, starts[run])
         finally:
             self._write_summary()
+        return self.finish()
+
+    def finish(self) -> dict[str, Any]:
+        """Writes down all that is known; returns the summary."""
         self.folder.write_metrics(self._all_lines())
         return self._write_summary()
 
-    def _resume(self) -> dict[tuple[int, int], Saved | None]:
+    def resume(self) -> dict[tuple[int, int], Saved | None]:
+        """Where each run (method and seed) stopped; None for one that hasn't begun."""
         found: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for line in self.folder.read_metrics():
             found.setdefault((line["method"], line["seed"]), []).append(line)
@@ -184,16 +191,14 @@ class Runner:
         try:
             self._run(run, saved)
         except DivergenceError as error:
-            self.failures[self._name(run)] = str(error)
-            self.display.note(f"{self._name(run)[0]}, seed {run[1]}: diverged in {error}")
+            self.fail(run, str(error))
 
     def _run(self, run: tuple[int, int], saved: Saved | None) -> None:
         method, seed = run
         simulation, name = self.comparison.simulations[method], self._name(run)
-        if saved is None:
-            saved = self._template(run)._replace(progress=simulation.init(seed))
+        saved = saved or self.begin(run)
         if saved.progress.round >= simulation.rounds:
-            self._show(run, simulation.rounds, 0.0)
+            self.show(run, simulation.rounds, 0.0)
             self._look_for_leaks(run, saved.progress)
             return
         if saved.progress.round:
@@ -207,12 +212,20 @@ class Runner:
             stopping = self.should_stop()
             every = self.comparison.methods[method].execution.checkpoint_every
             if stopping or unsaved >= every or saved.progress.round >= simulation.rounds:
-                self._keep_pictures(run, saved.progress)  # first: what has a checkpoint isn't done again
-                checkpoint.save(self.folder.checkpoints(*run), saved.progress.round, jax.device_get(saved))
+                self.save(run, saved)
                 unsaved = 0
             if stopping:
                 raise Stopped
         self._look_for_leaks(run, saved.progress)
+
+    def begin(self, run: tuple[int, int]) -> Saved:
+        """A run's start."""
+        return self._template(run)._replace(progress=self.comparison.simulations[run[0]].init(run[1]))
+
+    def save(self, run: tuple[int, int], saved: Saved) -> None:
+        """Writes a checkpoint, and pictures where there are any."""
+        self._keep_pictures(run, saved.progress)  # first: what has a checkpoint isn't done again
+        checkpoint.save(self.folder.checkpoints(*run), saved.progress.round, jax.device_get(saved))
 
     def _keep_pictures(self, run: tuple[int, int], progress: Snapshot) -> dict[str, np.ndarray]:
         simulation = self.comparison.simulations[run[0]]
@@ -244,13 +257,29 @@ class Runner:
         if not simulation.compile_s:
             self.display.compiling(self.config.methods[method].name)
             seconds = simulation.compile()
-            self.cost = self.cost._replace(compile_s=self.cost.compile_s + seconds)
+            self.add_compile_s(seconds)
 
     def _advance(self, run: tuple[int, int], simulation: Simulation, saved: Saved) -> Saved:
-        name = self._name(run)
         began = time.perf_counter()
         advance = simulation.advance(run[1], saved.progress)
         seconds = time.perf_counter() - began
+        saved = self.take(run, saved, advance, seconds)
+        self.show(run, advance.progress.round, advance.client_updates / seconds)
+        return saved
+
+    def take(self, run: tuple[int, int], saved: Saved, advance: Advance, seconds: float) -> Saved:
+        """Writes down what a dispatch brought.
+
+        Args:
+            run: method and seed.
+            saved: where the run stood.
+            advance: what the dispatch brought.
+            seconds: how long it took.
+
+        Returns:
+            Where the run stands.
+        """
+        name = self._name(run)
         earlier = self.lines[name][-1]["wall_s"] if self.lines[name] else 0.0
         taken = self.untold.pop(name, 0.0) + seconds
         named = [
@@ -271,10 +300,30 @@ class Runner:
         saved = saved._replace(progress=advance.progress, confusion=self.confusions[name])
         np.add.at(saved.chosen, advance.chosen, 1)
         self.clients[name] = saved.chosen, advance.progress.selector
-        self._show(run, advance.progress.round, advance.client_updates / seconds)
         return saved
 
-    def _show(self, run: tuple[int, int], round: int, pace: float) -> None:
+    def fail(self, run: tuple[int, int], reason: str) -> None:
+        """Notes that a run has no end."""
+        self.failures[self._name(run)] = reason
+        self.display.note(f"{self._name(run)[0]}, seed {run[1]}: diverged in {reason}")
+
+    def failed(self, run: tuple[int, int]) -> str | None:
+        """Why a run has no end; None where it may have one."""
+        return self.failures.get(self._name(run))
+
+    def recall_failures(self) -> None:
+        """Takes over what an earlier session found out about runs that diverged, so that they aren't tried again."""
+        for known in self.before.get("runs", []):
+            name = known.get("method"), known.get("seed")
+            if name in self.lines and isinstance(known.get("failure"), str):
+                self.failures[name] = known["failure"]
+
+    def add_compile_s(self, seconds: float) -> None:
+        """Counts time that was spent on compiling."""
+        self.cost = self.cost._replace(compile_s=self.cost.compile_s + seconds)
+
+    def show(self, run: tuple[int, int], round: int, pace: float) -> None:
+        """Tells the display where a run stands."""
         name = self._name(run)
         accuracy = self.lines[name][-1]["test_accuracy"] if self.lines[name] else None
         self.display.advance(name[0], name[1], round, accuracy, pace)
@@ -286,7 +335,7 @@ class Runner:
         return [line for run in self.runs for line in self.lines.get(self._name(run), [])]
 
     def _write_summary(self) -> dict[str, Any]:
-        runs = [self._summarise(run) for run in self.runs if self.lines[self._name(run)] or self._failed(run)]
+        runs = [self._summarise(run) for run in self.runs if self.lines[self._name(run)] or self.failed(run)]
         wanted = {method.name: method.training.rounds for method in self.comparison.methods}
         done = sum(run["rounds"] == wanted[run["method"]] for run in runs)
         summary = {
@@ -309,7 +358,7 @@ class Runner:
         return summary
 
     def _summarise(self, run: tuple[int, int]) -> dict[str, Any]:
-        name, failure = self._name(run), self._failed(run)
+        name, failure = self._name(run), self.failed(run)
         lines = self.lines[name]
         target = self.comparison.methods[run[0]].evaluation.target_accuracy
         curve = summarise([line["test_accuracy"] for line in lines], [line["round"] for line in lines], target)
@@ -332,9 +381,6 @@ class Runner:
     def _clients(self, run: tuple[int, int]) -> dict[str, Any]:
         known = self.clients.get(self._name(run))
         return {} if known is None else about_clients(self.comparison.simulations[run[0]], *known)
-
-    def _failed(self, run: tuple[int, int]) -> str | None:
-        return self.failures.get(self._name(run))
 
     def _partitions(self) -> list[dict[str, Any]]:
         shared: dict[Any, dict[str, Any]] = {}

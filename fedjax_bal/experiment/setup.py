@@ -47,8 +47,13 @@ class Comparison:
     fingerprints: tuple[np.ndarray, ...]
 
 
-class _Workshop:
-    """Builds what methods share only once."""
+class Workshop:
+    """Builds what methods share only once.
+
+    Args:
+        data_dir: the folder with the data set's files, where it isn't embedded.
+        devices: how many devices share the work, whatever the configurations say; None leaves it to them.
+    """
 
     def __init__(self, data_dir: str | None, devices: str | int | None) -> None:
         self.data_dir, self.devices = data_dir, devices
@@ -56,30 +61,36 @@ class _Workshop:
         self.larger: dict[tuple[Any, ...], Federation] = {}
 
     def once(self, kind: str, make: Any, *sections: Any) -> Any:
+        """What `make` returns, made only once for the same kind and sections of a configuration."""
         key = json.dumps([kind, *(section.model_dump(mode="json") for section in sections)], sort_keys=True)
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
 
     def layout(self, config: MethodConfig) -> Layout:
+        """Which devices share the work."""
         wanted = config.execution.devices if self.devices is None else self.devices
         return Layout(devices=device_count(wanted))
 
     def dataset(self, config: MethodConfig) -> Dataset:
+        """The data set."""
         return self.once("dataset", lambda: data.load(config.dataset.name, self.data_dir), config.dataset)
 
     def test_set(self, config: MethodConfig) -> TestSet:
+        """The test set, on the devices."""
         # On the devices once, whatever the number of methods that are evaluated on it.
         dataset, layout = self.dataset(config), self.layout(config)
         place = lambda: divide(padded(chunked(dataset.test_images, dataset.test_labels), layout.devices), layout)
         return self.once(f"test on {layout.devices}", place, config.dataset)
 
     def federation(self, config: MethodConfig) -> Federation:
+        """The federation as it is partitioned, its images on the devices."""
         devices = self.layout(config).devices
         sections = (config.dataset, config.partition, config.auxiliary)
         return self.once(f"federation on {devices}", lambda: self._federate(config), *sections)
 
     def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
+        """What a recipe makes of a federation before training."""
         parts = [repr(part) for part in recipe.parts if isinstance(part, Enlarge)]
         key = (id(federation), *parts)
         if key not in self.larger:
@@ -87,10 +98,12 @@ class _Workshop:
         return self.larger[key]
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
+        """The SHA-256 of images, labels, partition and auxiliary rows, `UInt8[32]`."""
         sections = (config.dataset, config.partition, config.auxiliary)
         return self.once("fingerprint", lambda: self._digest(config), *sections)
 
     def model(self, config: MethodConfig) -> Model:
+        """The network."""
         return self.once("model", lambda: self._build_model(config), config.model, config.dataset)
 
     def _federate(self, config: MethodConfig) -> Federation:
@@ -105,9 +118,14 @@ class _Workshop:
         federation = data.federate(
             pool.images, pool.labels, rows, classes, pool.auxiliary, mean=info.mean, std=info.std
         )
-        # Images go to the devices once, whatever the number of methods that train on them.
-        images, labels = replicate((federation.images, federation.labels), self.layout(config))
+        images, labels = self._placed(federation, config)
         return federation._replace(images=images, labels=labels)
+
+    def _placed(self, federation: Federation, config: MethodConfig) -> Any:
+        """Images and labels on the devices, once, whatever the number of methods and partitions that train on them."""
+        layout, borrowed = self.layout(config), [config.auxiliary] if config.auxiliary.source == "test" else []
+        place = lambda: replicate((federation.images, federation.labels), layout)
+        return self.once(f"images on {layout.devices}", place, config.dataset, *borrowed)
 
     def _digest(self, config: MethodConfig) -> np.ndarray:
         dataset, federation = self.dataset(config), self.federation(config)
@@ -178,13 +196,19 @@ class _explained:  # noqa: N801 - reads as a verb
             raise SetupError(f"{self.section}: {error}") from error
 
 
-def set_up(config: Config, data_dir: str | None = None, devices: str | int | None = None) -> Comparison:
+def set_up(
+    config: Config,
+    data_dir: str | None = None,
+    devices: str | int | None = None,
+    workshop: Workshop | None = None,
+) -> Comparison:
     """Loads data, partitions it and builds a simulation for every method.
 
     Args:
         config: the configuration.
         data_dir: the folder with the data set's files, where it isn't embedded.
         devices: how many devices share the work, whatever the configuration says; None leaves it to that.
+        workshop: in place of both, what other comparisons have built.
 
     Returns:
         The comparison; nothing is compiled yet.
@@ -192,7 +216,7 @@ def set_up(config: Config, data_dir: str | None = None, devices: str | int | Non
     Raises:
         ValueError: data that can't be read, a partition that doesn't exist, or a recipe that doesn't fit its setting.
     """
-    workshop = _Workshop(data_dir, devices)
+    workshop = workshop or Workshop(data_dir, devices)
     methods = tuple(config.for_method(index) for index in range(len(config.methods)))
     simulations = tuple(_simulation(workshop, index, method) for index, method in enumerate(methods))
     for method, simulation in zip(methods, simulations, strict=True):
@@ -202,7 +226,7 @@ def set_up(config: Config, data_dir: str | None = None, devices: str | int | Non
     return Comparison(config, methods, simulations, workshop.dataset(methods[0]), fingerprints)
 
 
-def _simulation(workshop: _Workshop, index: int, config: MethodConfig) -> Simulation:
+def _simulation(workshop: Workshop, index: int, config: MethodConfig) -> Simulation:
     training, execution, chosen = config.training, config.execution, _chosen(config.selection)
     federation, model = workshop.federation(config), workshop.model(config)
     with _explained(f"selection (of {config.name})"):

@@ -116,7 +116,7 @@ def _page(run: RunFolder, pictures: list[tuple[str, str, str]]) -> str:
         _table(summaries, run.summary.get("target_accuracy")),
         "<h2>Figures</h2>" if pictures else "",
         "<div class=figures>" if pictures else "",
-        *(_figure(*picture) for picture in pictures),
+        *(figure_html(*picture) for picture in pictures),
         "</div>" if pictures else "",
         "<h2>Setting</h2>",
         _definitions(_setting(run.config)),
@@ -129,7 +129,7 @@ def _page(run: RunFolder, pictures: list[tuple[str, str, str]]) -> str:
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{escape(name)}: federated learning report</title><style>{_stylesheet()}</style>"
+        f"<title>{escape(name)}: federated learning report</title><style>{stylesheet()}</style>"
     )
     body = "\n".join(part for part in parts if part)
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{body}\n</main></body>\n</html>\n'
@@ -181,7 +181,8 @@ def _has_interval(summary: MethodSummary) -> bool:
     return summary.difference is not None and summary.difference.low is not None
 
 
-def _figure(html: str, title: str, caption: str) -> str:
+def figure_html(html: str, title: str, caption: str) -> str:
+    """A figure with its caption."""
     return f"<figure>{html}<figcaption><b>{escape(title)}.</b> {escape(caption)}</figcaption></figure>"
 
 
@@ -252,5 +253,6 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _stylesheet() -> str:
+def stylesheet() -> str:
+    """The style of every page."""
     return files("fedjax_bal.report").joinpath("page.css").read_text(encoding="utf-8")

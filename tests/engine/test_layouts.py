@@ -142,7 +142,7 @@ def test_a_program_that_can_not_fit_is_refused_with_the_figures(monkeypatch, chu
 
 def test_client_memory_goes_to_the_host_where_devices_are_too_small(monkeypatch):
     monkeypatch.setattr(client_memory, "free_bytes", lambda layout: 1000)
-    assert simulation("scaffold", client_memory="auto")._on_host
+    assert simulation("scaffold", client_memory="auto").keeps_memory_on_host
     with pytest.raises(ValueError, match=r"for 10 clients .* on each device .*set execution.client_memory to host"):
         simulation("scaffold", client_memory="device")
     monkeypatch.setattr(client_memory, "host_bytes", lambda: 2000)

@@ -1,0 +1,154 @@
+"""Whose chain it is: a single run's, or that of one of several runs which are trained together."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedjax_bal.engine import tally as tallies
+from fedjax_bal.engine.chain import ChainResult, Links, Round, sizes_of
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.tally import Shares, Tally
+from fedjax_bal.types import Array, Federation, PyTree
+
+_OF_A_PARTITION = ("rows", "offsets", "class_counts", "copy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """All chains are those of one run."""
+
+    def view(self, setting: Setting, shared: Round, number: Array) -> tuple[Setting, Round]:
+        """The setting of a chain's run, and what its chains have in common."""
+        return setting, shared
+
+    def sizes(self, federation: Federation, numbers: Array, own: Links) -> Array:
+        """Rows of each client of some chains, `Int32[K, L]`."""
+        return sizes_of(federation, own.clients, own.delivered)
+
+    def starts(self, begin: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
+        """A function of chain numbers `Int32[K]` that gives what they begin with, leaves `[K, ...]`."""
+        fresh = begin(jnp.zeros((), jnp.int32))
+        spread = lambda numbers, leaf: jnp.broadcast_to(leaf, (len(numbers), *jnp.shape(leaf)))
+        return lambda numbers: jax.tree.map(partial(spread, numbers), fresh)
+
+    def tallies(self, tally: Tally) -> Tally:
+        """Zeros for every run, from those of one."""
+        return tally
+
+    def add(self, tally: Tally, numbers: Array, shares: Shares, results: ChainResult) -> Tally:
+        """Adds some chains, leaves `[K, ...]`."""
+        return tallies.add(tally, shares, results.delta, results.stats, results.reports)
+
+    def over_devices(self, tally: Tally, axis: str) -> Tally:
+        """The tally of all devices together."""
+        return tallies.over_devices(tally, axis)
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Chain n is that of run n // groups; settings, what is shared and tallies have leaves `[S, ...]`.
+
+    Attributes:
+        count: S, how many runs.
+        groups: G, chains of each.
+    """
+
+    count: int
+    groups: int
+
+    def run_of(self, numbers: Array) -> Array:
+        """The runs of some chains; the last one's for empty places."""
+        return jnp.minimum(numbers // self.groups, self.count - 1)
+
+    def view(self, setting: Setting, shared: Round, number: Array) -> tuple[Setting, Round]:
+        """The setting of a chain's run, and what its chains have in common."""
+        run = self.run_of(number)
+        own = pick((shared.key, shared.variables, shared.broadcast), run)
+        federation = federation_of(shared.federation, run)
+        return pick(setting, run), Round(own[0], shared.number, own[1], own[2], federation, shared.trial)
+
+    def sizes(self, federation: Federation, numbers: Array, own: Links) -> Array:
+        """Rows of each client of some chains, `Int32[K, L]`."""
+
+        def one(number: Array, links: Links) -> Array:
+            return sizes_of(federation_of(federation, self.run_of(number)), links.clients, links.delivered)
+
+        return jax.vmap(one)(numbers, own)
+
+    def starts(self, begin: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
+        """A function of chain numbers `Int32[K]` that gives what they begin with, leaves `[K, ...]`."""
+        return jax.vmap(begin)
+
+    def tallies(self, tally: Tally) -> Tally:
+        """Zeros for every run, from those of one."""
+        return jax.tree.map(lambda leaf: jnp.zeros((self.count, *leaf.shape), leaf.dtype), tally)
+
+    def add(self, tally: Tally, numbers: Array, shares: Shares, results: ChainResult) -> Tally:
+        """Adds some chains, leaves `[K, ...]`, each to the tally of its run alone, so that none can spoil another's."""
+
+        def one(place: Array, tally: Tally) -> Tally:
+            run = self.run_of(numbers[place])
+            only = lambda tree: jax.tree.map(lambda leaf: leaf[place][None], tree)
+            brought = map(only, (shares, results.delta, results.stats, results.reports))
+            added = tallies.add(pick(tally, run), *brought)
+            return jax.tree.map(lambda all_, new: all_.at[run].set(new), tally, added)
+
+        return lax.fori_loop(0, len(numbers), one, tally)
+
+    def over_devices(self, tally: Tally, axis: str) -> Tally:
+        """The tally of all devices together."""
+        return jax.vmap(partial(tallies.over_devices, axis=axis))(tally)
+
+
+Runs = Alone | Together
+
+
+def pick(tree: PyTree, run: Array) -> PyTree:
+    """One run's part of leaves `[S, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[run], tree)
+
+
+def federation_of(federation: Federation, run: Array) -> Federation:
+    """What one run sees of a federation that all have in common, or of theirs put side by side by `side_by_side`."""
+    if federation.offsets.ndim == 1:
+        return federation
+    own = {name: pick(getattr(federation, name), run) for name in _OF_A_PARTITION}
+    return federation._replace(auxiliary=pick(dict(federation.auxiliary), run), **own)
+
+
+def side_by_side(federations: Sequence[Federation]) -> Federation:
+    """Federations of the same images in one; their partitions differ.
+
+    Args:
+        federations: S of them, with the same images, number of clients and sizes of auxiliary sets.
+
+    Returns:
+        The only one where all are the same object; or else one whose `rows`, `offsets`, `class_counts`, `copy` and
+        auxiliary rows have leaves `[S, ...]`, on the host. Shorter lists of rows end with row 0, which nobody owns.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedjax_bal.data import federate
+        >>> images, labels = np.zeros((4, 1, 1, 1), np.uint8), np.array([0, 1, 0, 1])
+        >>> both = [federate(images, labels, rows, 2) for rows in ([[0, 1], [2]], [[3], [0, 1, 2]])]
+        >>> side_by_side(both).rows.tolist()
+        [[0, 1, 2, 0], [3, 0, 2, 1]]
+    """
+    first = federations[0]
+    if all(federation is first for federation in federations):
+        return first
+    longest = max(len(federation.rows) for federation in federations)
+    extended = lambda leaf: np.pad(np.asarray(leaf), (0, longest - len(leaf)))
+    stack = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])
+    return first._replace(
+        rows=np.stack([extended(federation.rows) for federation in federations]),
+        copy=np.stack([extended(federation.copy) for federation in federations]),
+        offsets=stack(*(federation.offsets for federation in federations)),
+        class_counts=stack(*(federation.class_counts for federation in federations)),
+        auxiliary=jax.tree.map(stack, *(dict(federation.auxiliary) for federation in federations)),
+    )

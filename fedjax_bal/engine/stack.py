@@ -1,0 +1,217 @@
+"""Runs that differ in numbers alone, trained together: one compiled program, one host state each."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal.engine.deal import Work, deal
+from fedjax_bal.engine.errors import DivergenceError
+from fedjax_bal.engine.executable import compile_to_fit, everywhere
+from fedjax_bal.engine.layout import lay_out
+from fedjax_bal.engine.memory import program_bytes, size_in_bytes
+from fedjax_bal.engine.placement import replicate
+from fedjax_bal.engine.planner import Planned
+from fedjax_bal.engine.program import Schedule
+from fedjax_bal.engine.runs import side_by_side
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
+from fedjax_bal.types import Plan, PyTree, State
+
+
+class Member(NamedTuple):
+    """One run of a stack."""
+
+    simulation: Simulation
+    seed: int
+
+
+def kind(simulation: Simulation) -> Any:
+    """What runs must have in common in order to be trained together.
+
+    Args:
+        simulation: a run's.
+
+    Returns:
+        A hashable value; runs with equal ones can be put into a `Stack`. What is left out are numbers: those of parts
+        and optimizers, seeds, partitions, and who is there.
+    """
+    setting, federation, selector = simulation.setting, simulation.federation, simulation.selector
+    flat = dataclasses.replace(setting, max_size=0, batch_size=0, layout=_plain(setting))
+    leaves, structure = jax.tree.flatten(flat)
+    auxiliary = tuple((name, len(rows)) for name, rows in sorted(federation.auxiliary.items()))
+    return (
+        structure,
+        tuple(np.shape(leaf) for leaf in leaves),
+        simulation.batch_size,
+        (id(federation.images), id(federation.warp), id(simulation.test)),
+        (federation.num_clients, federation.num_classes, auxiliary),
+        (selector.groups, selector.links, selector.passes, selector.closed_loop),
+        (simulation.rounds, simulation.rounds_per_dispatch, simulation.evaluate_every),
+        (simulation.fixed_width and setting.layout.width, simulation.keeps_memory_on_host),
+    )
+
+
+def _plain(setting: Setting) -> Any:
+    return dataclasses.replace(setting.layout, width=1, lanes=False)
+
+
+class Stack:
+    """Runs under way.
+
+    Args:
+        members: runs of the same kind, all at the same round.
+        snapshots: where they stand; used up.
+
+    Attributes:
+        members: the runs.
+        snapshots: where they stand now, without the devices' states.
+        failures: what went wrong with those that diverged; None for the others.
+        compile_s: seconds that compiling took, 0 before.
+    """
+
+    def __init__(self, members: Sequence[Member], snapshots: Sequence[Snapshot]) -> None:
+        self.members = tuple(members)
+        self.failures: list[DivergenceError | None] = [None] * len(members)
+        self.compile_s = 0.0
+        self.setting = _common_setting([member.simulation for member in members])
+        first, layout = members[0].simulation, self.setting.layout
+        shared = side_by_side([member.simulation.federation for member in members])
+        place = first.on_device[0] if shared is first.federation else replicate(shared, layout)
+        self._data = (place, first.on_device[1])
+        self._keys = jax.random.wrap_key_data(
+            jnp.stack([jax.random.key_data(jax.random.key(member.seed)) for member in members])
+        )
+        self._state: State = _stacked([snapshot.state for snapshot in snapshots])
+        self.snapshots = [snapshot._replace(state=None) for snapshot in snapshots]
+        self._compiled: Any = None
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return max(int(snapshot.round) for snapshot in self.snapshots)
+
+    @property
+    def device_bytes(self) -> int:
+        """What data, states and, once it is compiled, the program take on each device."""
+        program = program_bytes(self._compiled) if self._compiled is not None else 0
+        return size_in_bytes((self._data, self._state)) + program
+
+    def snapshot(self, place: int) -> Snapshot:
+        """Where a run stands, with its state."""
+        return self.snapshots[place]._replace(state=jax.tree.map(lambda leaf: leaf[place], self._state))
+
+    def compile(self) -> float:
+        """Compiles the program, once; returns the seconds that it took now.
+
+        Raises:
+            ValueError: what it needs doesn't fit into memory.
+        """
+        if self._compiled is not None:
+            return 0.0
+        began = time.perf_counter()
+        fixed = self.members[0].simulation.fixed_width
+        shapes = jax.eval_shape(lambda: self._state)
+        self.setting, self._compiled = compile_to_fit(
+            self.setting, shapes, self._any_schedule, self._data, fixed=fixed, keys=self._keys
+        )
+        self.compile_s = time.perf_counter() - began
+        return self.compile_s
+
+    def advance(self) -> list[Advance | None]:
+        """Runs the next rounds of all runs, as many as one dispatch holds.
+
+        Returns:
+            What came of each; None for those that have diverged, now or before.
+        """
+        self.compile()
+        planned = [self._planned(place) for place in range(len(self.members))]
+        schedule, works = self._schedule(planned, self.setting)
+        whole = self.setting.layout.replicated
+        state = jax.device_put(self._state, everywhere(self._state, whole))
+        self._state, info, evaluation = self._compiled(self.setting, self._keys, state, schedule, *self._data)
+        info, evaluation = jax.device_get((info, evaluation))
+        return [
+            self._concluded(place, own._replace(work=work), *_of_run(place, (info, evaluation)))
+            for place, (own, work) in enumerate(zip(planned, works, strict=True))
+        ]
+
+    def _concluded(self, place: int, planned: Planned, info: Any, evaluation: Any) -> Advance | None:
+        if self.failures[place] is not None:
+            return None
+        try:
+            advance = self.members[place].simulation.conclude(self.snapshots[place], planned, info, evaluation)
+        except DivergenceError as error:
+            self.failures[place] = error
+            return None
+        self.snapshots[place] = advance.progress
+        return advance
+
+    def _planned(self, place: int) -> Planned:
+        simulation, seed = self.members[place]
+        planned = simulation.planned(seed, self.round, self.snapshots[place].selector)
+        if self.failures[place] is None:
+            return planned
+        nobody = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
+        none = planned.schedule.plan._replace(delivered=np.zeros_like(planned.schedule.plan.delivered))
+        return planned._replace(plans=nobody, schedule=planned.schedule._replace(plan=none))
+
+    def _any_schedule(self, setting: Setting) -> Schedule:
+        return self._schedule([self._planned(place) for place in range(len(self.members))], setting)[0]
+
+    def _schedule(self, planned: Sequence[Planned], setting: Setting) -> tuple[Schedule, list[Work]]:
+        """The schedule of all runs, and each one's share of its work."""
+        first = planned[0].schedule
+        plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(own.schedule.plan for own in planned))
+        seats = np.stack([own.schedule.seats for own in planned], 1)
+        steps = [self._steps(number, planned) for number in range(len(first.number))]
+        arriving = plan.delivered.any(-1).reshape(len(steps), -1)
+        dealt = [deal(setting.layout, own, on) for own, on in zip(steps, arriving, strict=True)]
+        deals, works = zip(*dealt, strict=True)
+        schedule = first._replace(plan=plan, seats=seats, deal=jax.tree.map(lambda *leaves: np.stack(leaves), *deals))
+        computed = sum(work.computed for work, live in zip(works, first.live, strict=True) if live)
+        return schedule, self._shares(computed, planned)
+
+    def _shares(self, computed: int, planned: Sequence[Planned]) -> list[Work]:
+        pairs = zip(self.members, planned, strict=True)
+        useful = [sum(int(member.simulation.steps_of(plan).sum()) for plan in own.plans) for member, own in pairs]
+        return [Work(own, round(computed * own / max(sum(useful), 1))) for own in useful]
+
+    def _steps(self, number: int, planned: Sequence[Planned]) -> np.ndarray:
+        """Steps of each client of all runs in a round, `Int[S * G, L]`."""
+        plans = [Plan(*(leaf[number] for leaf in own.schedule.plan)) for own in planned]
+        return np.concatenate(
+            [member.simulation.steps_of(plan) for member, plan in zip(self.members, plans, strict=True)]
+        )
+
+
+def _common_setting(simulations: Sequence[Simulation]) -> Setting:
+    """All settings in one, leaves `[S]`, with room for the largest client of any run."""
+    settings = [simulation.setting for simulation in simulations]
+    largest = max(setting.max_size for setting in settings)
+    batch = max(setting.batch_size for setting in settings)
+    layout = _layout(simulations)
+    alike = [dataclasses.replace(own, max_size=largest, batch_size=batch, layout=layout) for own in settings]
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *alike)
+
+
+def _layout(simulations: Sequence[Simulation]) -> Any:
+    first = simulations[0]
+    layout, selector = first.setting.layout, first.selector
+    steps = np.concatenate([simulation.steps_of_clients for simulation in simulations])
+    chunk = layout.width if first.fixed_width else None
+    groups = len(simulations) * selector.groups
+    return lay_out(layout.strategy, layout.devices, steps[steps > 0], groups, selector.links, selector.passes, chunk)
+
+
+def _stacked(states: Sequence[State]) -> State:
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *states)
+
+
+def _of_run(place: int, tree: PyTree) -> PyTree:
+    """One run's part of leaves `[T, S, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[:, place], tree)

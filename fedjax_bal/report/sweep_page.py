@@ -1,0 +1,154 @@
+"""The page of a sweep: `sweep.html`."""
+
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+from fedjax_bal.files import write_atomically
+from fedjax_bal.report.folder import ReportError
+from fedjax_bal.report.page import POLICY, figure_html, stylesheet
+from fedjax_bal.report.sweep_results import Cell, Results, best, cells, neighbours, read_results
+from fedjax_bal.report.words import LONGEST_NAME, printable
+
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def build_sweep(folder: Path) -> Path:
+    """Writes `sweep.html` and `plots/*.svg` into a sweep's folder.
+
+    Args:
+        folder: with `sweep.yaml` and `results.csv`; the sweep may be unfinished, which the page then says.
+
+    Returns:
+        The page.
+
+    Raises:
+        ReportError: a file is missing or damaged, or the folder can't be written to.
+    """
+    from fedjax_bal.report.svg import inline, to_svg
+    from fedjax_bal.report.sweep_plots import figures
+
+    results = read_results(folder)
+    drawn = [(name, title, text, to_svg(figure, name, title, text)) for name, title, text, figure in figures(results)]
+    html = [figure_html(inline(document), title, text) for _, title, text, document in drawn]
+    try:
+        (folder / "plots").mkdir(exist_ok=True)
+        for name, _, _, document in drawn:
+            write_atomically(folder / "plots" / f"{name}.svg", document.encode())
+        write_atomically(folder / "sweep.html", page(results, html).encode())
+    except OSError as error:
+        raise ReportError(f"{folder}: the page can't be written there ({error.strerror})") from error
+    return folder / "sweep.html"
+
+
+def page(results: Results, figures: Iterable[str]) -> str:
+    """The page as HTML."""
+    drawn = list(figures)
+    parts = [
+        f"<p class=kicker>{escape(_kicker(results))}</p>",
+        f"<h1>{escape(results.name)}</h1>",
+        _lacking(results),
+        f"<p class=verdict>{escape(answer(results))}</p>",
+        "<h2>Best settings</h2>",
+        _best_table(results),
+        *(["<h2>Figures</h2>", "<div class=figures>", *drawn, "</div>"] if drawn else []),
+        "<h2>All settings</h2>",
+        _all_table(results),
+        "<h2>How to reproduce</h2>",
+        "<pre>fedjax-bal sweep sweep.yaml</pre>",
+        f"<details><summary>sweep.yaml</summary><pre>{escape(results.text)}</pre></details>",
+    ]
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<title>{escape(results.name)}: federated learning sweep</title><style>{stylesheet()}</style>"
+    )
+    body = "\n".join(part for part in parts if part)
+    return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{body}\n</main></body>\n</html>\n'
+
+
+def answer(results: Results) -> str:
+    """What the sweep found, in a sentence or two."""
+    tops = [(method, best(results, method)) for method in results.methods]
+    known = [(method, cell) for method, cell in tops if cell is not None]
+    if not known:
+        return "No run is finished yet."
+    known.sort(key=lambda pair: -(pair[1].mean or 0.0))
+    (first, cell), *others = known
+    text = f"{printable(first, LONGEST_NAME)} does best: {percent(cell)} with {setting(results, cell)}."
+    if others:
+        second, behind = others[0]
+        text += f" Next is {printable(second, LONGEST_NAME)}: {percent(behind)} with {setting(results, behind)}."
+    return text + " Settings were picked on the test set itself, which flatters all of them."
+
+
+def percent(cell: Cell | None) -> str:
+    """A cell's mean and spread over seeds, in percent."""
+    if cell is None or cell.mean is None:
+        return "-"
+    spread = f"{_NO_BREAK}±{_NO_BREAK}{100 * cell.spread:.1f}" if cell.spread is not None else ""
+    return f"{100 * cell.mean:.1f}{spread}{_NO_BREAK}%"
+
+
+def setting(results: Results, cell: Cell) -> str:
+    """The values of a cell."""
+    pairs = zip(results.axes, cell.setting, strict=True)
+    return ", ".join(f"{axis[0].rpartition('.')[2]} {value}" for axis, value in pairs)
+
+
+def _kicker(results: Results) -> str:
+    seeds = len({row.get("seed") for row in results.rows})
+    return f"Federated learning sweep · {len(results.rows)} runs · {len(results.methods)} methods · {seeds} seeds"
+
+
+def _lacking(results: Results) -> str:
+    lost = [row for row in results.rows if row["status"] != "done"]
+    if not lost:
+        return ""
+    told = [f"{row['point']}, {row['method']}, seed {row.get('seed')}: {_why(row)}" for row in lost[:20]]
+    more = f"<li>and {len(lost) - 20} more</li>" if len(lost) > 20 else ""
+    listed = "".join(f"<li>{escape(text)}</li>" for text in told)
+    title = f"{len(lost)} of {len(results.rows)} runs have no result, and are in none of the means below:"
+    return f'<div class=unfinished role="status">{escape(title)}<ul>{listed}{more}</ul></div>'
+
+
+def _why(row: dict[str, str]) -> str:
+    return f"{row['status']}: {row['failure']}" if row["failure"] else row["status"]
+
+
+def _best_table(results: Results) -> str:
+    heads = ["method", "final accuracy", "setting"]
+    for axis in results.axes:
+        heads += [f"{axis[0].rpartition('.')[2]} one lower", "one higher"]
+    rows = []
+    for method in results.methods:
+        top = best(results, method)
+        beside = [cell for pair in neighbours(results, method) for cell in pair]
+        told = [f"{percent(cell)} ({cell.setting[place // 2]})" if cell else "-" for place, cell in enumerate(beside)]
+        rows.append([method, percent(top), setting(results, top) if top else "-", *told])
+    return _table(heads, rows)
+
+
+def _all_table(results: Results) -> str:
+    methods = results.methods
+    by_method = {method: {c.setting: c for c in cells(results, method, "final_accuracy")} for method in methods}
+    settings = list(dict.fromkeys(setting for own in by_method.values() for setting in own))
+    heads = [", ".join(axis[0].rpartition(".")[2] for axis in results.axes), *methods]
+    rows = [
+        [", ".join(map(str, place)), *(percent(by_method[method].get(place)) for method in methods)]
+        for place in settings
+    ]
+    return _table(heads, rows)
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(printable(text, 60))}</th>' for text in heads)
+    body = "".join(
+        f'<tr><th scope="row">{escape(printable(first, LONGEST_NAME))}</th>'
+        f"{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
+        for first, *rest in rows
+    )
+    return (
+        '<div class=scroll role="region" aria-label="Table" tabindex="0">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

@@ -1,0 +1,200 @@
+"""A sweep's table, read and summarised: what each method does along each axis, and where it does best."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_bal.config.problems import ConfigError
+from fedjax_bal.config.yaml_text import parse, read
+from fedjax_bal.report.folder import ReportError
+
+_LARGEST = 100_000_000
+_FIRST = "point"
+_WORDS = ("point", "method", "status", "failure")
+AGAIN = "run `fedjax-bal sweep` on its file again to write it anew"
+
+
+class Results(NamedTuple):
+    """What a sweep has found.
+
+    Attributes:
+        name: of the sweep.
+        axes: the keys of each axis; those of one axis change together.
+        rows: of `results.csv`, values as numbers, texts or None.
+        text: `sweep.yaml`.
+    """
+
+    name: str
+    axes: tuple[tuple[str, ...], ...]
+    rows: list[dict[str, Any]]
+    text: str
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods, in order."""
+        return list(dict.fromkeys(row["method"] for row in self.rows))
+
+
+class Cell(NamedTuple):
+    """A method at one setting.
+
+    Attributes:
+        setting: the value of the first key of each axis.
+        mean: over its finished runs; None where there is none.
+        spread: sample standard deviation; None with fewer than two.
+        count: finished runs.
+    """
+
+    setting: tuple[Any, ...]
+    mean: float | None
+    spread: float | None
+    count: int
+
+
+def read_results(folder: Path) -> Results:
+    """Reads a sweep's folder.
+
+    Args:
+        folder: with `sweep.yaml` and `results.csv`.
+
+    Returns:
+        The results.
+
+    Raises:
+        ReportError: a file is missing or damaged.
+    """
+    sheet, text = _sheet(folder / "sweep.yaml")
+    rows = _rows(folder / "results.csv")
+    axes = tuple(tuple(axis) for axis in sheet["sweep"])
+    for key in (key for axis in axes for key in axis):
+        if rows and key not in rows[0]:
+            raise ReportError(f"{folder / 'results.csv'}: has no column {key!r}, which sweep.yaml sweeps; {AGAIN}")
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text)
+
+
+def cells(results: Results, method: str, figure: str) -> list[Cell]:
+    """A method's mean of a figure at each setting, in the order of the table.
+
+    Args:
+        results: the results.
+        method: its name.
+        figure: a column, such as `final_accuracy`.
+
+    Returns:
+        A cell for each setting that was asked for.
+    """
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for row in results.rows:
+        if row["method"] == method:
+            values = found.setdefault(tuple(row[axis[0]] for axis in results.axes), [])
+            if row["status"] == "done" and isinstance(row.get(figure), int | float):
+                values.append(row[figure])
+    return [_cell(setting, values) for setting, values in found.items()]
+
+
+def best(results: Results, method: str, figure: str = "final_accuracy") -> Cell | None:
+    """Where a method does best; None before anything is finished."""
+    known = [cell for cell in cells(results, method, figure) if cell.mean is not None]
+    return max(known, key=lambda cell: cell.mean or 0.0, default=None)
+
+
+def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
+    """A figure along an axis, the other axes where the method's final accuracy is best at that value.
+
+    Args:
+        results: the results.
+        axis: its number.
+        method: the method.
+        figure: a column.
+
+    Returns:
+        A cell for each value of the axis at which a run is finished, in order.
+    """
+    accuracies = [cell for cell in cells(results, method, "final_accuracy") if cell.mean is not None]
+    wanted: dict[Any, Cell] = {}
+    for cell in accuracies:
+        value = cell.setting[axis]
+        if value not in wanted or (wanted[value].mean or 0.0) < (cell.mean or 0.0):
+            wanted[value] = cell
+    settings = {cell.setting for cell in wanted.values()}
+    return [cell for cell in cells(results, method, figure) if cell.setting in settings and cell.mean is not None]
+
+
+def neighbours(results: Results, method: str) -> list[tuple[Cell | None, Cell | None]]:
+    """For each axis the cells one value before and one after the method's best one; None at an end."""
+    top = best(results, method)
+    if top is None:
+        return []
+    by_setting = {cell.setting: cell for cell in cells(results, method, "final_accuracy")}
+    pairs = []
+    for axis in range(len(results.axes)):
+        values = list(dict.fromkeys(setting[axis] for setting in by_setting))
+        place = values.index(top.setting[axis])
+        beside = [values[at] if 0 <= at < len(values) else None for at in (place - 1, place + 1)]
+        found = [by_setting.get((*top.setting[:axis], value, *top.setting[axis + 1 :])) for value in beside]
+        pairs.append((found[0] if place else None, found[1]))
+    return pairs
+
+
+def is_numeric(results: Results, axis: int) -> bool:
+    """Whether an axis has numbers for values, and more than one."""
+    values = {row[results.axes[axis][0]] for row in results.rows}
+    return len(values) > 1 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
+def _cell(setting: tuple[Any, ...], values: Sequence[float]) -> Cell:
+    mean = float(np.mean(values)) if values else None
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Cell(setting, mean, spread, len(values))
+
+
+def _sheet(path: Path) -> tuple[dict[str, Any], str]:
+    try:
+        sheet = read(path, str(path))
+        text = path.read_text(encoding="utf-8")
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        raise ReportError(f"{error}; {AGAIN}") from error
+    axes = sheet.get("sweep") if isinstance(sheet, dict) else None
+    if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
+        raise ReportError(f"{path}: has no list of axes under `sweep`; {AGAIN}")
+    return sheet, text
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ReportError(f"{path}: larger than {_LARGEST // 10**6} MB, which no sweep writes; {AGAIN}")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"{path}: can't be read ({error.strerror}); {AGAIN}") from error
+    except UnicodeDecodeError as error:
+        raise ReportError(f"{path}: not UTF-8 text; {AGAIN}") from error
+    try:
+        table = list(csv.DictReader(io.StringIO(text), strict=True))
+    except csv.Error as error:
+        raise ReportError(f"{path}: not CSV ({error}); {AGAIN}") from error
+    if not table or any(key not in table[0] for key in _WORDS):
+        raise ReportError(f"{path}: must have a line of headings with {', '.join(_WORDS)}, and rows; {AGAIN}")
+    if any(None in row or None in row.values() for row in table):
+        raise ReportError(f"{path}: has rows of other lengths than the line of headings; {AGAIN}")
+    return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in table]
+
+
+def _value(text: str) -> Any:
+    if not text:
+        return None
+    try:
+        value = parse(text, "")
+    except ConfigError:
+        return text
+    return value if not isinstance(value, float) or math.isfinite(value) else None
+
+
+def column(rows: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    """The values of a column that are numbers."""
+    return [row[key] for row in rows if isinstance(row.get(key), int | float)]

@@ -1,0 +1,82 @@
+"""A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `costs.json` and `sweep.html`."""
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_bal.experiment.folder import FolderError
+from fedjax_bal.files import write_atomically
+from fedjax_bal.sweep.results import COSTS, as_csv
+
+_LOCK = ".lock"
+
+
+class SweepFolder:
+    """A sweep's files.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Makes the folder if needed, and keeps other processes out of it.
+
+        Raises:
+            FolderError: it can't be written, is in use, or is no sweep's.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            there = sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
+            if there and "sweep.yaml" not in there and not all(name.endswith(".part") for name in there):
+                raise FolderError(
+                    f"{self.path}: is not empty and not a sweep's folder (it holds {there[0]}); "
+                    "choose another with --out"
+                )
+            lock = open(self.path / _LOCK, "w")  # noqa: SIM115 - held for as long as the sweep lasts
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise FolderError(f"{self.path}: can't be written ({reason}); choose another folder with --out") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FolderError(
+                    f"{self.path}: another process is running in this folder; wait for it, or choose another with --out"
+                ) from None
+            yield
+
+    def begin(self, text: str) -> None:
+        """Writes down what is swept."""
+        write_atomically(self.path / "sweep.yaml", text.encode())
+
+    def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
+        """What earlier sessions noted about the cost of each run, by point, method and seed; damaged notes are lost."""
+        try:
+            entries = json.loads((self.path / "costs.json").read_text(encoding="utf-8"))
+            return {(entry["point"], entry["method"], entry["seed"]): _figures(entry) for entry in entries}
+        except (OSError, ValueError, TypeError, KeyError):
+            return {}
+
+    def write_costs(self, costs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> None:
+        """Notes what each run's group has cost."""
+        entries = [
+            {"point": point, "method": method, "seed": seed, **own} for (point, method, seed), own in costs.items()
+        ]
+        write_atomically(self.path / "costs.json", (json.dumps(entries, indent=1) + "\n").encode())
+
+    def write_results(self, table: Sequence[Mapping[str, Any]]) -> Path:
+        """Writes the table; returns its file."""
+        write_atomically(self.path / "results.csv", as_csv(table).encode())
+        return self.path / "results.csv"
+
+
+def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: entry.get(key) for key in COSTS}
+    return {key: value for key, value in kept.items() if isinstance(value, int | float)}

@@ -1,0 +1,124 @@
+"""What a sweep file asks for: its points, each a configuration of its own."""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path as File
+from typing import Any, NamedTuple
+
+from fedjax_bal.config import Config, ConfigError
+from fedjax_bal.config.configuration import Sheet
+from fedjax_bal.config.load import build_config, parse_overrides, read_mapping
+from fedjax_bal.config.problems import received
+from fedjax_bal.config.sections import merge
+from fedjax_bal.config.yaml_text import dump
+from fedjax_bal.sweep.axes import Axis, combinations, path_of, read_axes
+
+_LONGEST_LABEL = 100
+
+
+class Point(NamedTuple):
+    """One combination of the axes' values.
+
+    Attributes:
+        label: what it is called, and its folder: `clients=10,p=0.5`.
+        values: the value of every swept key.
+        config: the configuration with these values.
+    """
+
+    label: str
+    values: dict[str, Any]
+    config: Config
+
+
+class Sweep(NamedTuple):
+    """A sweep, read and checked.
+
+    Attributes:
+        name: names the folder.
+        axes: what is swept.
+        points: all combinations, in order.
+        text: the whole sweep as YAML, whatever it was based on written out.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]
+    text: str
+
+
+def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
+    """Reads and checks a sweep file.
+
+    It holds what a configuration holds and the key `sweep`, a list of axes (see `read_axes`). With `base`, the path of
+    a configuration, relative to the file, it needs to hold only what differs from that one.
+
+    Args:
+        path: the file.
+        overrides: changes for all points, as on the command line of `run`.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        ConfigError: anything is wrong, in any of its points; one problem a line.
+    """
+    source = os.fspath(path)
+    data = dict(read_mapping(path))
+    axes = read_axes(data.pop("sweep", None), source)
+    data = _on_base(data, File(path).parent, source)
+    changes = parse_overrides(overrides)
+    labels = _labels(axes)
+    points = [_point(data, changes, values, labels, source) for values in combinations(axes)]
+    text = dump({**data, "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes]})
+    return Sweep(points[0].config.name, tuple(axes), tuple(points), text)
+
+
+def _on_base(data: dict[str, Any], folder: File, source: str) -> dict[str, Any]:
+    if "base" not in data:
+        return data
+    base = data.pop("base")
+    if not isinstance(base, str) or not base:
+        raise ConfigError(f"{source}: base: received {received(base)}, must be the path of a configuration")
+    below = read_mapping(folder / base)
+    if "sweep" in below:
+        raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
+    # A list is replaced as a whole, methods too.
+    return merge(Sheet, below, {key: value for key, value in data.items() if key != "methods"}) | _only(data, "methods")
+
+
+def _only(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {key: data[key]} if key in data else {}
+
+
+def _point(
+    data: Mapping[str, Any], changes: Sequence[Any], values: dict[str, Any], labels: Mapping[str, str], source: str
+) -> Point:
+    label = ",".join(f"{labels[key]}={_shown(value)}" for key, value in values.items())
+    own = [(path_of(key), value) for key, value in values.items()]
+    config = build_config(data, [*changes, *own], f"{source} ({label})")
+    return Point(_file_name(label), values, config)
+
+
+def _labels(axes: Sequence[Axis]) -> dict[str, str]:
+    """The end of each key that tells it from all the others."""
+    keys = [key for axis in axes for key in axis.keys]
+
+    def shortest(key: str) -> str:
+        parts = key.split(".")
+        ends = (".".join(parts[place:]) for place in range(len(parts) - 1, -1, -1))
+        return next(end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1)
+
+    return {key: shortest(key) for key in keys}
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else dump(value).strip().removesuffix("...").strip()
+
+
+def _file_name(label: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", label)
+    if plain == label and len(plain) <= _LONGEST_LABEL:
+        return plain
+    return f"{plain[:_LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"

@@ -1,0 +1,210 @@
+"""Carries a sweep through: groups of runs, each one program, saved as they go."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedjax_bal.engine.errors import DivergenceError
+from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
+from fedjax_bal.engine.stack import Member, Stack
+from fedjax_bal.experiment.folder import FolderError, RunFolder
+from fedjax_bal.experiment.runner import Runner, Saved, Stopped
+from fedjax_bal.experiment.setup import Workshop
+from fedjax_bal.sweep.groups import Group, Task, group
+from fedjax_bal.sweep.plan import Point, Sweep
+from fedjax_bal.sweep.show import Silent, SweepProgress
+
+
+class Costs(NamedTuple):
+    """What a group has cost.
+
+    Attributes:
+        program: the number of its program.
+        runs: how many runs it has.
+        compile_s: seconds that compiling took.
+        train_s: seconds of all its rounds, evaluation included.
+        client_updates: visits of clients that delivered.
+        samples: samples they trained on.
+        device_bytes: what data, states and the program take on each device.
+    """
+
+    program: int
+    runs: int
+    compile_s: float
+    train_s: float
+    client_updates: int
+    samples: int
+    device_bytes: int
+
+
+class Work:
+    """A sweep under way.
+
+    Args:
+        sweep: the sweep.
+        folder: where its points' folders are, below `points`.
+        display: what the user sees.
+        data_dir: the folder with the data set's files, where it isn't embedded.
+        devices: how many devices share the work, whatever the configurations say; None leaves it to them.
+        should_stop: asked between dispatches; True ends the session with `Stopped`.
+        most: how many runs to train together at most; None for as many as fit into memory.
+
+    Attributes:
+        runners: of every point that can be set up, by its number.
+        broken: why a point can't be set up, by its number.
+        groups: what is left to do.
+        costs: of the groups that were worked on in this session, with their tasks.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        folder: Path,
+        display: SweepProgress,
+        *,
+        data_dir: str | None = None,
+        devices: str | int | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        most: int | None = None,
+    ) -> None:
+        self.sweep, self.display, self.should_stop = sweep, display, should_stop
+        self.runners: dict[int, Runner] = {}
+        self.broken: dict[int, str] = {}
+        self.costs: list[tuple[Group, Costs]] = []
+        workshop = Workshop(data_dir, devices)
+        for number, point in enumerate(sweep.points):
+            self._set_up(number, point, RunFolder(folder / "points" / point.label), workshop)
+        self._saved: dict[tuple[int, tuple[int, int]], Saved | None] = {}
+        self.groups = group(self._tasks(), most)
+
+    def run(self) -> None:
+        """Does what is left to do.
+
+        Raises:
+            Stopped: `should_stop` said so; all is saved.
+        """
+        for number, own in enumerate(self.groups):
+            self._carry(number, own)
+
+    def _set_up(self, number: int, point: Point, folder: RunFolder, workshop: Workshop) -> None:
+        try:
+            folder.check(point.config)
+            self.runners[number] = Runner(point.config, folder, Silent(self.display.note), workshop=workshop)
+        except FolderError:
+            raise
+        except ValueError as error:
+            self.broken[number] = str(error)
+            self.display.note(f"{point.label}: left out: {error}")
+
+    def _tasks(self) -> list[Task]:
+        tasks = []
+        for number, runner in self.runners.items():
+            starts = runner.resume()
+            runner.recall_failures()
+            for run, saved in starts.items():
+                simulation = runner.comparison.simulations[run[0]]
+                done = int(saved.progress.round) if saved else 0
+                if done < simulation.rounds and runner.failed(run) is None:
+                    tasks.append(Task(number, run, simulation, done))
+                    self._saved[number, run] = saved
+        return tasks
+
+    def _carry(self, number: int, own: Group) -> None:
+        self.display.compiling(number)
+        saved = [self._saved.pop((task.point, task.run)) or self._runner(task).begin(task.run) for task in own.tasks]
+        stack = _stack(own.tasks, [state.progress for state in saved])
+        compile_s = stack.compile()
+        trained, unsaved, updates, samples = 0.0, 0, 0, 0
+        every = min(self._method(task).execution.checkpoint_every for task in own.tasks)
+        while stack.round < own.tasks[0].simulation.rounds and not all(stack.failures):
+            before, began = stack.round, time.perf_counter()
+            advances = stack.advance()
+            seconds = time.perf_counter() - began
+            trained += seconds
+            for place, (task, advance) in enumerate(zip(own.tasks, advances, strict=True)):
+                saved[place] = self._take(task, saved[place], advance, seconds / len(own.tasks), stack.failures[place])
+            there = [advance for advance in advances if advance is not None]
+            updates += sum(advance.client_updates for advance in there)
+            samples += sum(advance.samples for advance in there)
+            unsaved += stack.round - before
+            done = stack.round - own.tasks[0].round
+            self.display.advance(number, done, sum(advance.client_updates for advance in there) / seconds)
+            stopping = self.should_stop()
+            if stopping or unsaved >= every or stack.round >= own.tasks[0].simulation.rounds:
+                self._save(own.tasks, stack, saved)
+                unsaved = 0
+            if stopping:
+                raise Stopped
+        costs = Costs(own.program, len(own.tasks), compile_s, trained, updates, samples, stack.device_bytes)
+        self.costs.append((own, costs))
+        self._note_costs(own, costs)
+
+    def _take(
+        self, task: Task, saved: Saved, advance: Advance | None, seconds: float, failure: DivergenceError | None
+    ) -> Saved:
+        runner = self._runner(task)
+        if advance is not None:
+            return runner.take(task.run, saved, advance, seconds)
+        if runner.failed(task.run) is None:
+            runner.fail(task.run, str(failure))
+        return saved
+
+    def _save(self, tasks: Sequence[Task], stack: "Stack | Alone", saved: list[Saved]) -> None:
+        for place, task in enumerate(tasks):
+            if stack.failures[place] is None:
+                self._runner(task).save(task.run, saved[place]._replace(progress=stack.snapshot(place)))
+
+    def _note_costs(self, own: Group, costs: Costs) -> None:
+        share = costs.compile_s / len(own.tasks)
+        for task in own.tasks:
+            self._runner(task).add_compile_s(share)
+
+    def _runner(self, task: Task) -> Runner:
+        return self.runners[task.point]
+
+    def _method(self, task: Task) -> Any:
+        return self._runner(task).comparison.methods[task.run[0]]
+
+
+class Alone:
+    """A single run, with what a stack offers."""
+
+    def __init__(self, simulation: Simulation, seed: int, snapshot: Snapshot) -> None:
+        self.simulation, self.seed, self._snapshot = simulation, seed, snapshot
+        self.failures: list[DivergenceError | None] = [None]
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return int(self._snapshot.round)
+
+    @property
+    def device_bytes(self) -> int:
+        """What data, state and the program take on each device."""
+        return self.simulation.device_bytes
+
+    def compile(self) -> float:
+        """Compiles the program, once; returns the seconds that it took now."""
+        return self.simulation.compile()
+
+    def snapshot(self, place: int) -> Snapshot:
+        """Where the run stands."""
+        del place
+        return self._snapshot
+
+    def advance(self) -> list[Advance | None]:
+        """Runs the next rounds."""
+        try:
+            advance = self.simulation.advance(self.seed, self._snapshot)
+        except DivergenceError as error:
+            self.failures[0] = error
+            return [None]
+        self._snapshot = advance.progress
+        return [advance]
+
+
+def _stack(tasks: Sequence[Task], snapshots: Sequence[Snapshot]) -> "Stack | Alone":
+    if len(tasks) == 1:
+        return Alone(tasks[0].simulation, tasks[0].run[1], snapshots[0])
+    return Stack([Member(task.simulation, task.run[1]) for task in tasks], snapshots)
