@@ -13,6 +13,7 @@ from fedjax_bal.report.sweep_results import Cell, Results, along, best, cells, i
 from fedjax_bal.report.words import printable
 
 _WIDE_RATIO = 8  # a numeric axis that spans more than this factor is drawn on a logarithmic scale
+_COSTS = ("client_updates_per_s", "device_bytes")
 Drawn = tuple[str, str, str, Figure]
 
 
@@ -43,7 +44,9 @@ def _of_axis(results: Results, axis: int) -> Iterator[Drawn]:
     for figure, title, height, factor, caption in wanted:
         curves = [(method, along(results, axis, method, figure)) for method in results.methods]
         curves = [(method, own) for method, own in curves if len(own) > 1]
-        if curves:
+        # Of runs that were trained together, all have the same cost.
+        alike = figure in _COSTS and all(len({cell.mean for cell in own}) == 1 for _, own in curves)
+        if curves and not alike:
             drawn = _curves(results, axis, curves, (label, height), factor)
             yield f"{figure.replace('_', '-')}-{axis}", f"{title} by {label}", caption, drawn
 

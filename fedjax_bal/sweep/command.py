@@ -1,6 +1,8 @@
 """The command `fedjax-bal sweep`."""
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -45,12 +47,13 @@ def sweep_and_tell(
         The rows of the table, and whether the user stopped it.
     """
     display = SweepProgress(console, plain=plain)
-    folder.begin(sweep.text)
     options = {"data_dir": data_dir, "devices": devices, "should_stop": should_stop, "most": most}
+    if dry_run:
+        _look_ahead(sweep, folder, display, options)
+        return [], False
+    folder.begin(sweep.text)
     work = Work(sweep, folder.path, display, **options)
     _announce(sweep, work, console)
-    if dry_run:
-        return [], False
     display.start([title(sweep, own) for own in work.groups], [own.rounds // len(own.tasks) for own in work.groups])
     stopped = False
     try:
@@ -61,6 +64,13 @@ def sweep_and_tell(
         display.stop()
         table = _write(sweep, folder, work)
     return table, stopped
+
+
+def _look_ahead(sweep: Sweep, folder: SweepFolder, display: SweepProgress, options: Any) -> None:
+    with tempfile.TemporaryDirectory() as nowhere:
+        # A folder that isn't there yet shall not be there afterwards either.
+        path = folder.path if (folder.path / "sweep.yaml").exists() else Path(nowhere)
+        _announce(sweep, Work(sweep, path, display, **options), display.console)
 
 
 def title(sweep: Sweep, own: Group) -> str:

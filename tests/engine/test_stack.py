@@ -1,0 +1,118 @@
+"""Runs that are trained together come to what each comes to alone."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import toys
+from table import RECIPES
+
+from fedjax_bal import data, recipes
+from fedjax_bal.engine.evaluation import chunked
+from fedjax_bal.engine.stack import Member, Stack, kind
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.selection import bernoulli, power_of_choice
+from fedjax_bal.simulation import build
+
+ROUNDS = 3
+TEST = chunked(*toys.test_set())
+
+
+def simulation(rate=0.1, recipe=None, federation=None, **changes):
+    options = {
+        "rounds": ROUNDS, "batch_size": 4, "local_epochs": 2, "local_optimizer": optimizer("sgd", rate),
+        "availability": bernoulli(0.8), "delivery": bernoulli(0.8), "clients_per_round": 6, "rounds_per_dispatch": 2,
+        "strategy": "map", "devices": 1,
+    }  # fmt: skip
+    if "selector" in changes:
+        del options["clients_per_round"]
+    recipe = recipe or recipes.fedavg()
+    return build(recipe, toys.network(), federation or toys.federation(), TEST, **(options | changes))
+
+
+def together(members):
+    """The last states of runs that are trained together, and the records of each."""
+    stack = Stack(members, [member.simulation.init(member.seed) for member in members])
+    records = [[] for _ in members]
+    while stack.round < ROUNDS:
+        for own, advance in zip(records, stack.advance(), strict=True):
+            own += advance.records if advance else []
+    return [jax.device_get(stack.snapshot(place)) for place in range(len(members))], records, stack
+
+
+def alone(member):
+    progress, records = member.simulation.init(member.seed), []
+    while progress.round < ROUNDS:
+        advance = member.simulation.advance(member.seed, progress)
+        progress, records = advance.progress, records + advance.records
+    return jax.device_get(progress), records
+
+
+def assert_alike(members, tolerance):
+    ends, records, _ = together(members)
+    for member, end, own in zip(members, ends, records, strict=True):
+        wanted, theirs = alone(member)
+        assert toys.largest_difference(end.state, wanted.state) <= tolerance
+        assert end.round == wanted.round == ROUNDS
+        assert [record["test_accuracy"] for record in own] == [record["test_accuracy"] for record in theirs]
+        assert [record["bytes_up"] for record in own] == [record["bytes_up"] for record in theirs]
+        losses = [[record["train_loss"] or 0.0 for record in kept] for kept in (own, theirs)]  # none if none arrived
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_seeds_and_rates_one_client_after_another():
+    sims = [simulation(rate, RECIPES["everything"], update_diversity=True) for rate in (0.1, 0.05)]
+    assert kind(sims[0]) == kind(sims[1])
+    assert_alike([Member(sims[0], 0), Member(sims[1], 0), Member(sims[1], 3)], 1e-6)
+
+
+def test_several_clients_of_several_runs_at_a_time_on_two_devices():
+    sims = [simulation(rate, RECIPES["trimmed_mean"], strategy="vmap", devices=2) for rate in (0.1, 0.05)]
+    assert_alike([Member(sims[0], 0), Member(sims[1], 1)], 1e-6)
+
+
+def test_partitions_differ_within_a_program():
+    images, labels = toys.federation().images, toys.federation().labels
+    rng = np.random.default_rng
+    parts = [data.partition.dirichlet(rng(seed), labels, 8, alpha=1.0, min_size=1) for seed in (0, 1)]
+    federations = [data.federate(images, labels, rows, toys.CLASSES) for rows in parts]
+    sims = [simulation(0.1, recipes.rebafl(mu=0.5), federation) for federation in federations]
+    assert sims[0].setting.max_size != sims[1].setting.max_size
+    assert kind(sims[0]) == kind(sims[1])
+    assert_alike([Member(sims[0], 0), Member(sims[1], 0)], 1e-6)
+
+
+def test_each_run_has_a_selector_of_its_own():
+    sims = [
+        simulation(rate, selector=power_of_choice(3, 6, sizes=toys.SIZES), rounds_per_dispatch=1)
+        for rate in (0.5, 0.01)
+    ]
+    members = [Member(sim, 0) for sim in sims]
+    assert_alike(members, 1e-6)
+
+
+def test_a_run_that_diverges_harms_no_other():
+    sims = [simulation(rate, evaluate_every=1, rounds_per_dispatch=1) for rate in (0.1, 3e38)]
+    ends, records, stack = together([Member(sim, 0) for sim in sims])
+    wanted, theirs = alone(Member(sims[0], 0))
+    assert toys.largest_difference(ends[0].state, wanted.state) == 0.0
+    assert records[0] == theirs
+    assert stack.failures[0] is None
+    assert "learning rate" in str(stack.failures[1])
+    assert len(records[1]) < ROUNDS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"batch_size": 5}, {"rounds": 4}, {"clients_per_round": 5}, {"local_epochs": 1}, {"recipe": recipes.fedprox(0.1)}],
+)
+def test_what_changes_a_shape_or_the_work_is_another_kind(change):
+    assert kind(simulation()) != kind(simulation(**change))
+
+
+def test_numbers_are_the_same_kind():
+    proximal = [simulation(0.1, recipes.fedprox(mu)) for mu in (0.1, 0.5)]
+    assert kind(proximal[0]) == kind(proximal[1])
+    assert kind(simulation(availability=bernoulli(0.1))) == kind(simulation())
+    assert kind(dataclasses.replace(simulation(), evaluate_every=2)) != kind(simulation())

@@ -1,0 +1,144 @@
+"""A sweep carried through: grouped, resumed, with a run that diverges and a point that can't be."""
+
+import csv
+import io
+import json
+
+import pytest
+import small_run
+from rich.console import Console
+
+from fedjax_bal.experiment.folder import FolderError
+from fedjax_bal.report.folder import ReportError
+from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.sweep.command import sweep_and_tell
+from fedjax_bal.sweep.folder import SweepFolder
+from fedjax_bal.sweep.plan import load_sweep
+
+BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
+AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
+RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
+FEDAVG = "methods=[{recipe: fedavg}]"
+
+
+def sweep(tmp_path, text=AXES, *overrides):
+    (tmp_path / "small.yaml").write_text(BASE)
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f"name: mine\nbase: small.yaml\n{text}\n")
+    return load_sweep(file, overrides)
+
+
+def carry(wanted, path, *, should_stop=lambda: False, dry_run=False, most=None):
+    """A session in a folder: the rows, whether it was stopped, and what was said."""
+    folder, console = SweepFolder(path), Console(record=True, width=200, file=io.StringIO())
+    with folder.claimed():
+        rows, stopped = sweep_and_tell(
+            wanted, folder, console,
+            data_dir=None, devices=1, should_stop=should_stop, plain=True, dry_run=dry_run, most=most,
+        )  # fmt: skip
+    return rows, stopped, console.export_text()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished sweep: its folder, its rows, and what was said."""
+    tmp_path = tmp_path_factory.mktemp("sweep")
+    rows, stopped, said = carry(sweep(tmp_path), tmp_path / "out")
+    assert not stopped
+    return tmp_path / "out", rows, said
+
+
+def test_every_run_has_a_row_whatever_came_of_it(finished):
+    path, rows, said = finished
+    assert len(rows) == 3 * 2 * 2
+    status = {
+        (row["training.optimizer.learning_rate"], row["partition.samples_per_client"], row["method"]): row
+        for row in rows
+    }
+    for rate in (0.05, 0.2):
+        assert status[rate, 40, "fedavg"]["status"] == "done"
+        assert status[rate, 40000, "fedavg"]["status"] == "refused"
+    assert "40000" in status[0.05, 40000, "fedavg"]["failure"]
+    lost = status[1e30, 40, "fedavg"]
+    assert lost["status"] == "diverged" and "round 1" in lost["failure"] and lost["final_accuracy"] is None
+    assert "6 runs" not in said and "12 runs" in said and "2 program(s)" in said
+    with open(path / "results.csv") as file:
+        table = list(csv.DictReader(file))
+    assert [row["status"] for row in table] == [row["status"] for row in rows]
+    assert list(table[0])[:2] == ["training.optimizer.learning_rate", "partition.samples_per_client"]
+
+
+def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
+    path = finished[0]
+    point = sweep(tmp_path).points[2]
+    small_run.run(tmp_path / "alone", point.config)
+    lines = [small_run.metrics(folder) for folder in (tmp_path / "alone", path / "points" / point.label)]
+    for own, theirs in zip(*lines, strict=True):
+        assert own["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-5)
+        assert {**own, "test_loss": 0, "train_loss": 0} == {**theirs, "test_loss": 0, "train_loss": 0}
+    alone = json.loads((tmp_path / "alone" / "summary.json").read_text())["runs"]
+    swept = json.loads((path / "points" / point.label / "summary.json").read_text())["runs"]
+    assert [run["final_accuracy"] for run in swept] == [run["final_accuracy"] for run in alone]
+
+
+def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
+    path, plan = tmp_path / "out", sweep(tmp_path, RATES, FEDAVG)
+    _, stopped, _ = carry(plan, path, should_stop=lambda: True)
+    assert stopped
+    rows, stopped, said = carry(plan, path)
+    assert not stopped and "3 runs (1 done or given up before) from" in said  # one diverged in the first dispatch
+    figures = lambda table: [(row["status"], row["final_accuracy"], row["traffic_bytes"]) for row in table]
+    known = [row for row in finished[1] if row["method"] == "fedavg" and row["partition.samples_per_client"] == 40]
+    assert figures(rows) == figures(known)
+    again, _, said = carry(plan, path)
+    assert "0 program(s)" in said and "3 done or given up before" in said
+    assert figures(again) == figures(known)
+
+
+def test_more_values_are_added_to_what_is_there(finished, tmp_path):
+    axes = "sweep: [{training.optimizer.learning_rate: [0.05]}]"
+    carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
+    _, _, said = carry(sweep(tmp_path, axes.replace("0.05", "0.05, 0.2"), FEDAVG), tmp_path / "out", dry_run=True)
+    assert "2 runs (1 done or given up before)" in said
+
+
+def test_a_dry_run_trains_nothing(tmp_path):
+    rows, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True)
+    assert rows == [] and list((tmp_path / "out").iterdir()) == [tmp_path / "out" / ".lock"]
+    assert "12 runs" in said and "fedavg x 3, 4 rounds" in said and "samples_per_client=40000: left out" in said
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    path = tmp_path / "out"
+    path.mkdir()
+    (path / "thesis.tex").write_text("my life")
+    with pytest.raises(FolderError, match="not a sweep's folder"):
+        carry(sweep(tmp_path), path)
+    assert [file.name for file in path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_page_answers(finished):
+    path, _, _ = finished
+    page = build_sweep(path).read_text()
+    assert "control variates" in page and "does best" in page
+    assert "diverged" in page and "round 1" in page
+    assert "Final accuracy by training.optimizer.learning_rate" in page
+    assert page == build_sweep(path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("results.csv", "a,b\n1,2\n", "must have a line of headings with point"),
+        ("results.csv", "point,method,status,failure\nx\n", "rows of other lengths"),
+        ("results.csv", "point,method,status,failure\nx,y,done,\n", "has no column"),
+        ("sweep.yaml", "sweep: 3\n", "has no list of axes"),
+        ("sweep.yaml", "sweep: [", "line 1, column 9"),
+    ],
+)
+def test_a_damaged_folder_is_told(finished, tmp_path, file, text, message):
+    for name in ("results.csv", "sweep.yaml"):
+        (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ReportError, match=message):
+        build_sweep(tmp_path)
