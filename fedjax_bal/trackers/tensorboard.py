@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import os
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -65,7 +66,7 @@ class TensorBoard:
 
     def hint(self) -> str:
         """The command that shows it."""
-        return f"look with: tensorboard --logdir '{self._root}'"
+        return f"look with: tensorboard --logdir {shlex.quote(str(self._root))}"
 
     def _event(self, run: TrackedRun, line: Mapping[str, Any]) -> Any:
         value = self._summaries.Summary.Value

@@ -4,6 +4,7 @@ import importlib
 import os
 import re
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,8 @@ class WeightsAndBiases:
     name = "wandb"
 
     def __init__(self, folder: Path) -> None:
-        self._root = folder.absolute() / "wandb"
+        self._named, self._root = folder / "wandb", folder.absolute() / "wandb"
+        self._mode = os.environ.get("WANDB_MODE") or "offline"
         self._runs: dict[str, Any] = {}
         for variable, value in _surroundings(self._root).items():
             os.environ.setdefault(variable, value)  # read when W&B starts its own process, at the first run
@@ -56,7 +58,7 @@ class WeightsAndBiases:
             id=self._id(run),
             config={**run.config, "seed": run.seed},
             dir=str(self._root.parent),
-            mode=os.environ.get("WANDB_MODE") or "offline",
+            mode=self._mode,
             reinit="create_new",
             settings=settings,
         )
@@ -72,7 +74,9 @@ class WeightsAndBiases:
 
     def hint(self) -> str:
         """How to upload what was written offline."""
-        return f"upload with: wandb sync '{self._root}'/offline-run-*"
+        if self._mode != "offline":
+            return f"WANDB_MODE is {self._mode}"
+        return f"upload with: wandb sync {shlex.quote(str(self._named))}/offline-run-*"
 
     def _folders(self, run: TrackedRun) -> Iterator[Path]:
         """What there is of a run, and is no link to somewhere else."""

@@ -12,27 +12,29 @@ from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.experiment.runner import Stopped
 
 
-def by_run(path, names):
-    """The lines of metrics.jsonl by run."""
+ONE = "methods=[{recipe: fedavg}]"
+
+
+def by_run(path):
+    """The lines of metrics.jsonl by run, of one method."""
     found = {}
     for line in map(json.loads, (path / "metrics.jsonl").read_text().splitlines()):
-        found.setdefault(f"{names.index(line['method'])}-{line['seed']}", []).append(line)
+        found.setdefault(f"0-{line['seed']}", []).append(line)
     return found
 
 
 def test_a_tracker_has_the_lines_of_the_metrics_over_a_stop_and_others_failures(tmp_path):
-    path, config = tmp_path / "run", small_run.config(tmp_path, "seeds=[0]")
+    path, config = tmp_path / "run", small_run.config(tmp_path, ONE)
     tracker, failing = Remembering(), Remembering("failing", {"log"})
     asked = iter([False, False, False, False, True])
     with pytest.raises(Stopped):
         small_run.run(path, config, should_stop=lambda: next(asked), trackers=[tracker, failing])
-    assert set(tracker.shown) == {"0-0", "1-0"}  # the second run was begun
+    assert set(tracker.shown) == {"0-0", "0-1"}  # the second run was begun
     display = small_run.run(path, config, trackers=[tracker])
-    names = ["fedavg", "control variates"]
-    assert tracker.shown == by_run(path, names)
-    assert [line["round"] for line in tracker.shown["1-0"]] == [2, 4, 6, 7]
+    assert tracker.shown == by_run(path)
+    assert [line["round"] for line in tracker.shown["0-1"]] == [2, 4, 6, 7]
     assert tracker.calls.count(("begin", "0-0")) == 1
-    assert tracker.calls.count(("begin", "1-0")) == 2
+    assert tracker.calls.count(("begin", "0-1")) == 2
     assert display.notes[-1] == "remembering: nowhere to look"
     later = Remembering("later")
     display = small_run.run(path, config, trackers=[tracker, later])
@@ -46,11 +48,10 @@ def test_the_command_line_passes_trackers_on(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "_conclude", lambda *arguments: None)
     (tmp_path / "small.yaml").write_text(small_run.TEXT)
     monkeypatch.chdir(tmp_path)
-    one = ["methods=[{recipe: fedavg}]", "seeds=[0]"]
-    result = CliRunner().invoke(cli.app, ["run", "small.yaml", *one, "--plain", "--track", "tensorboard"])
+    result = CliRunner().invoke(cli.app, ["run", "small.yaml", ONE, "--plain", "--track", "tensorboard"])
     assert result.exit_code == 0, result.output
     assert [str(folder) for folder in folders] == ["runs/small"]
-    assert tracker.shown == by_run(tmp_path / "runs" / "small", ["fedavg"])
+    assert tracker.shown == by_run(tmp_path / "runs" / "small")
     assert "tensorboard: nowhere to look" in result.output
     assert "track" not in (tmp_path / "runs" / "small" / "config.yaml").read_text()
 

@@ -77,7 +77,7 @@ def read(folder):
 def test_offline_runs_hold_each_round_once_and_go_on_as_the_same_runs(tmp_path):
     printed, errors = session(tmp_path, "stopped", 2, 3)
     assert errors == ""
-    assert printed == f"wandb: upload with: wandb sync '{tmp_path}/run/wandb'/offline-run-*\n"
+    assert printed == f"wandb: upload with: wandb sync {tmp_path}/run/wandb/offline-run-*\n"
     before = {read(folder)[0] for folder in (tmp_path / "run" / "wandb").glob("offline-run-*")}
     session(tmp_path, "finished", 4, 5)
     found = sorted((read(folder) for folder in (tmp_path / "run" / "wandb").glob("offline-run-*")), key=lambda x: x[1])
