@@ -11,7 +11,6 @@ from fedjax_bal import cli, trackers
 from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.experiment.runner import Stopped
 
-
 ONE = "methods=[{recipe: fedavg}]"
 
 
