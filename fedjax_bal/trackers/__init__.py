@@ -10,5 +10,17 @@ from fedjax_bal.trackers.opening import TRACKERS, open_trackers
 from fedjax_bal.trackers.protocol import Tracker
 from fedjax_bal.trackers.runs import TrackedRun, tracked_runs
 from fedjax_bal.trackers.scalars import scalars
+from fedjax_bal.trackers.tensorboard import TensorBoard
+from fedjax_bal.trackers.wandb import WeightsAndBiases
 
-__all__ = ["TRACKERS", "Mirror", "TrackedRun", "Tracker", "open_trackers", "scalars", "tracked_runs"]
+__all__ = [
+    "TRACKERS",
+    "Mirror",
+    "TensorBoard",
+    "TrackedRun",
+    "Tracker",
+    "WeightsAndBiases",
+    "open_trackers",
+    "scalars",
+    "tracked_runs",
+]

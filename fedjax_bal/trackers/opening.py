@@ -1,25 +1,17 @@
-"""Trackers by name, each imported when it is asked for."""
+"""Trackers by name; the package of each is imported when it is asked for."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fedjax_bal.checks import one_of
 from fedjax_bal.trackers.protocol import Tracker
+from fedjax_bal.trackers.tensorboard import TensorBoard
+from fedjax_bal.trackers.wandb import WeightsAndBiases
 
-
-def _tensorboard(folder: Path) -> Tracker:
-    from fedjax_bal.trackers.tensorboard import TensorBoard
-
-    return TensorBoard(folder)
-
-
-def _wandb(folder: Path) -> Tracker:
-    from fedjax_bal.trackers.wandb import WeightsAndBiases
-
-    return WeightsAndBiases(folder)
-
-
-TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {"tensorboard": _tensorboard, "wandb": _wandb}
+TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {
+    TensorBoard.name: TensorBoard,
+    WeightsAndBiases.name: WeightsAndBiases,
+}
 """Name of each tracker -> what makes it for a run folder. It is that of its extra, too."""
 
 
