@@ -65,17 +65,23 @@ def run(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in a folder of the same configuration.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="tensorboard|wandb", help="Show the metrics there too; give it once for each."),
+    ] = None,
 ) -> None:
     """Run a comparison; the same command again goes on where it stopped."""
     with _messages():
         from fedjax_bal.config import load_config
+        from fedjax_bal.trackers import open_trackers
 
         paths, overrides = _split(arguments or [])
         config = load_config(paths[0] if paths else None, overrides)
         folder = out or Path("runs") / config.name
         wanted = _devices(devices)
+        trackers = open_trackers(track or (), folder)
         _split_cpu(config, wanted)
-        _compare(config, folder, data_dir, wanted, fresh=fresh, plain=plain)
+        _compare(config, folder, data_dir, wanted, trackers, fresh=fresh, plain=plain)
 
 
 @app.command()
@@ -178,17 +184,26 @@ def list_names(
 
 
 def _compare(
-    config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool, plain: bool
+    config: Any,
+    path: Path,
+    data_dir: Path | None,
+    devices: str | int | None,
+    trackers: Any,
+    *,
+    fresh: bool,
+    plain: bool,
 ) -> None:
     from fedjax_bal import progress
     from fedjax_bal.experiment.folder import RunFolder
+    from fedjax_bal.trackers import Mirror, tracked_runs
 
     folder = RunFolder(path)
     with folder.claimed(config), _interruptible() as asked:
         console = _Output()
         display = progress.PlainProgress(console) if plain else progress.choose(console)
         try:
-            summary = _work(config, folder, display, data_dir, devices, fresh, asked)
+            with contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror:
+                summary = _work(config, folder, display, data_dir, devices, fresh, asked, mirror)
         finally:
             display.stop()
         _conclude(folder.path, summary, console)
@@ -202,14 +217,15 @@ def _work(
     devices: str | int | None,
     fresh: bool,
     asked: Callable[[], bool],
+    mirror: Any,
 ) -> dict[str, Any]:
     _keep_compiled_programs(display.note)
     from fedjax_bal.experiment.runner import Runner, Stopped
 
     place = None if data_dir is None else str(data_dir)
     try:
-        runner = Runner(config, folder, display, data_dir=place, devices=devices, fresh=fresh, should_stop=asked)
-        return runner.run()
+        options: dict[str, Any] = {"data_dir": place, "devices": devices, "fresh": fresh}
+        return Runner(config, folder, display, **options, should_stop=asked, mirror=mirror).run()
     except Stopped:
         display.stop()
         _say(_Output(), f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")

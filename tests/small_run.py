@@ -1,11 +1,13 @@
 """A comparison that takes a second or two: a linear-sized network, ten clients, real images."""
 
+import contextlib
 import json
 from pathlib import Path
 
 from fedjax_bal.config import Config, load_config
 from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.experiment.runner import Runner
+from fedjax_bal.trackers import Mirror, tracked_runs
 
 TEXT = """
 name: small
@@ -56,11 +58,12 @@ def config(tmp_path: Path, *overrides: str) -> Config:
     return load_config(file, overrides)
 
 
-def run(path: Path, wanted: Config, *, fresh: bool = False, should_stop=lambda: False) -> Quiet:
+def run(path: Path, wanted: Config, *, fresh: bool = False, should_stop=lambda: False, trackers=()) -> Quiet:
     """One session in a folder; raises what the runner raises."""
     display, folder = Quiet(), RunFolder(path)
-    with folder.claimed(wanted):
-        Runner(wanted, folder, display, fresh=fresh, should_stop=should_stop).run()
+    mirror = Mirror(trackers, tracked_runs(wanted), path, display.note)
+    with folder.claimed(wanted), contextlib.closing(mirror):
+        Runner(wanted, folder, display, fresh=fresh, should_stop=should_stop, mirror=mirror).run()
     return display
 
 

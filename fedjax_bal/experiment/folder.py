@@ -23,6 +23,9 @@ _OWN_FILES = (
     "checkpoints/method-*-seed-*/round-*.npz",
     "pictures/method-*-seed-*.npz",
     "pictures/method-*-seed-*.json",
+    "tracking.json",
+    "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
+    "wandb/*run-*-fedjax-bal-*/**/*",
 )
 _LOCK = ".lock"
 _LINE = {

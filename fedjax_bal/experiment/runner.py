@@ -21,6 +21,7 @@ from fedjax_bal.experiment.leaks import inversions, neighbours
 from fedjax_bal.experiment.setup import Comparison, Workshop, set_up
 from fedjax_bal.metrics import summarise
 from fedjax_bal.progress import Progress
+from fedjax_bal.trackers import Mirror
 
 _HEAT_MAP_CLIENTS = 200  # more rows than that can't be told apart on a page
 
@@ -67,6 +68,7 @@ class Runner:
         devices: how many devices share the work, whatever the configuration says; None leaves it to that.
         fresh: start over, whatever is there.
         should_stop: asked between dispatches; True ends the session with `Stopped`.
+        mirror: shows the metrics elsewhere too; the caller closes it.
         workshop: what other comparisons have built and this one may use too.
     """
 
@@ -80,9 +82,10 @@ class Runner:
         devices: str | int | None = None,
         fresh: bool = False,
         should_stop: Callable[[], bool] = lambda: False,
+        mirror: Mirror | None = None,
         workshop: Workshop | None = None,
     ) -> None:
-        self.folder, self.display, self.should_stop = folder, display, should_stop
+        self.folder, self.display, self.should_stop, self.mirror = folder, display, should_stop, mirror
         self.comparison: Comparison = set_up(config, data_dir, devices, workshop)
         folder.begin(config, fresh=fresh)
         self.config = config
@@ -327,6 +330,9 @@ class Runner:
         name = self._name(run)
         accuracy = self.lines[name][-1]["test_accuracy"] if self.lines[name] else None
         self.display.advance(name[0], name[1], round, accuracy, pace)
+        if self.mirror:
+            finished = round >= self.comparison.simulations[run[0]].rounds
+            self.mirror.follow(*run, self.lines[name], finished=finished)
 
     def _name(self, run: tuple[int, int]) -> tuple[str, int]:
         return self.config.methods[run[0]].name, run[1]

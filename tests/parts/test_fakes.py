@@ -170,9 +170,10 @@ def simplified(monkeypatch):
 
 
 @pytest.mark.parametrize("strategy", ["map", "vmap"])
-def test_before_warm_up_it_is_fedavg_to_the_last_bit(strategy, simplified):
-    plain, ours = (run(recipe, strategy=strategy) for recipe in (fedavg(), cbfl(**(BASE | {"warm_up": 4}))))
-    jax.tree.map(np.testing.assert_array_equal, ours, plain)
+def test_before_warm_up_it_is_fedavg(strategy, simplified):
+    with faking.exact():  # two programs, which round differently
+        plain, ours = (run(recipe, strategy=strategy) for recipe in (fedavg(), cbfl(**(BASE | {"warm_up": 4}))))
+        assert toys.largest_difference(ours, plain) < 1e-12
 
 
 def test_fakes_of_no_weight_are_nothing_to_a_network_without_batch_normalisation():
