@@ -1,6 +1,7 @@
-"""The command line: `fedjax-bal run`, `bench`, `report` and `list`."""
+"""The command line: `fedjax-bal run`, `bench`, `report`, `list` and `data`."""
 
 import contextlib
+import functools
 import io
 import os
 import signal
@@ -16,6 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedjax_bal.data_describe import describe
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -23,6 +26,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated-learning simulation for class imbalance and label skew.",
 )
+data = typer.Typer(no_args_is_help=True, help="Look at data sets and at how they are shared out.")
+app.add_typer(data, name="data")
 _BAD_INPUT = 2
 _INTERRUPTED = 130
 _WIDE = 110
@@ -248,13 +253,19 @@ def _say(console: Console, text: str) -> None:
 
 
 def _build_report(path: Path) -> Path:
+    with _drawing():
+        from fedjax_bal.report import build
+
+        return build(path)
+
+
+@contextlib.contextmanager
+def _drawing() -> Iterator[None]:
     # Before matplotlib is imported, which otherwise puts its font cache elsewhere, and complains where it can't.
     folder = _cache_folder("matplotlib")
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
         os.environ.setdefault("MPLCONFIGDIR", str(place))
-        from fedjax_bal.report import build
-
-        return build(path)
+        yield
 
 
 def _two_lines(cell: str) -> str:
@@ -338,3 +349,17 @@ def _cache_folder(name: str) -> Path | None:
     except OSError:
         return None
     return folder if os.access(folder, os.W_OK) else None
+
+
+def _guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """A command of another module, whose errors become messages."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        with _messages(), _drawing():
+            command(*args, **kwargs)
+
+    return guarded
+
+
+data.command("describe")(_guarded(describe))

@@ -85,7 +85,10 @@ def _classes_of_clients(classes_per_client, num_clients: int, num_present: int) 
     cycle = np.asarray([checked_count("classes_per_client", value) for value in given])
     classes = np.resize(cycle, num_clients)
     if classes.max() > num_present:
-        raise ValueError(f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present.")
+        raise ValueError(
+            f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present; take as many or "
+            "fewer."
+        )
     return classes
 
 
