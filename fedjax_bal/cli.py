@@ -351,15 +351,17 @@ def _cache_folder(name: str) -> Path | None:
     return folder if os.access(folder, os.W_OK) else None
 
 
-def _guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """A command of another module, whose errors become messages."""
+def _lines(command: Callable[..., Iterator[str]]) -> Callable[..., None]:
+    """A command of another module, which gives its lines, and whose errors become messages."""
 
     @functools.wraps(command)
-    def guarded(*args: Any, **kwargs: Any) -> None:
+    def shown(*args: Any, **kwargs: Any) -> None:
+        console = _Output()
         with _messages(), _drawing():
-            command(*args, **kwargs)
+            for line in command(*args, **kwargs):
+                _say(console, line)
 
-    return guarded
+    return shown
 
 
-data.command("describe")(_guarded(describe))
+data.command("describe")(_lines(describe))

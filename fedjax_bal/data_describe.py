@@ -35,7 +35,7 @@ def describe(
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data set's own files are.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw a picture too.")] = None,
-) -> None:
+) -> Iterator[str]:
     """Describe a data set and a partition: classes, sizes, imbalance, and who holds what."""
     changes = [_placed(argument) for argument in arguments if "=" in argument]
     what = _the_one([argument for argument in arguments if "=" not in argument])
@@ -48,11 +48,10 @@ def describe(
     config = _config(what, partition, changes)
     dataset, told = _drawn(config, data_dir, share_out=not alone)
     title = config.dataset.name if told is None else f"{config.dataset.name}: {_in_words(config.partition)}"
-    for line in _text(dataset, told, title, _others(config)):
-        typer.echo(line)
+    yield from _text(dataset, told, title, _others(config))
     if out is not None:
         _draw(out, dataset, told, title)
-        typer.echo(f"picture: {out}")
+        yield f"picture: {out}"
 
 
 def _the_one(named: Sequence[str]) -> str:

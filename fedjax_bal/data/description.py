@@ -87,7 +87,7 @@ def size_bins(sizes: np.ndarray) -> np.ndarray:
 
     Example:
         >>> size_bins(np.array([3, 5, 6])).tolist(), size_bins(np.array([0, 1, 2, 1000])).tolist()
-        ([3, 4, 5, 6, 7], [0, 3, 6, 14, 32, 75, 178, 422, 1001])
+        ([3, 4, 5, 6, 7], [0, 2, 6, 13, 32, 75, 178, 422, 1001])
     """
     low, high = int(sizes.min()), int(sizes.max()) + 1
     bins = min(_MOST_BINS, high - low)

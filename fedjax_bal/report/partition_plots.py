@@ -97,8 +97,8 @@ def _dots(axes: Axes, counts: np.ndarray, height: float) -> None:
     cell = min(1.5 * 72 * 0.62 * PICTURE_WIDTH / clients, 72 * (height - 0.7) / classes)
     largest = max(int(counts.max(initial=0)), 1)
     at, of = np.nonzero(counts)
-    area = np.maximum((0.96 * cell) ** 2 * counts[at, of] / largest, 2.0)
-    axes.scatter(at, of, s=area, color=_DOT, edgecolors="white", linewidths=0.4, zorder=3)
+    area = np.maximum((0.96 * cell) ** 2 * counts[at, of] / largest, 5.0)
+    axes.scatter(at, of, s=area, color=_DOT, edgecolors="white", linewidths=0.3, zorder=3)
     axes.set_xlabel(f"client; a dot's area is its samples, the largest has {largest:,}")
     axes.set_xlim(-0.6, clients - 0.4)
 
