@@ -13,6 +13,7 @@ from .client_dirichlet import balanced_dirichlet, client_dirichlet
 from .dirichlet import dirichlet
 from .draw import draw
 from .even import iid, shards
+from .extended_dirichlet import extended_dirichlet
 from .imbalance import long_tailed
 from .letters import letter_shares
 from .long_tail import long_tail
@@ -35,6 +36,7 @@ __all__ = [
     "dirichlet",
     "draw",
     "empirical_sizes",
+    "extended_dirichlet",
     "flcir_realworld",
     "iid",
     "letter_shares",

@@ -47,13 +47,14 @@ ALIASES: Mapping[str, Alias] = MappingProxyType(
         "client_inner_dirichlet": Alias("client_dirichlet"),
         "balance_dirichlet": Alias("client_dirichlet", {"sizes": "equal"}),
         "unbalance_dirichlet": Alias("client_dirichlet", {"sizes": "lognormal"}),
+        "exdir": Alias("extended_dirichlet"),
     }
 )
 """Another name -> what it stands for; `-` counts as `_`, and capitals as small letters.
 
 From NIID-Bench (homo, noniid-labeldir, noniid-#label2, iid-diff-quantity), FedML (homo, hetero, lda), FedLab
-(hetero_dir, balance_dirichlet, unbalance_dirichlet, client_inner_dirichlet), PFLlib (pat, dir), and Flower Datasets
-(its partitioners' names without "Partitioner").
+(hetero_dir, balance_dirichlet, unbalance_dirichlet, client_inner_dirichlet), PFLlib (pat, dir, exdir), and Flower
+Datasets (its partitioners' names without "Partitioner").
 """
 
 _LABELS_EACH = re.compile(r"(?:noniid_)?#(?:label|c=)(\d{1,9})")

@@ -8,6 +8,7 @@ from .astraea import astraea
 from .client_dirichlet import balanced_dirichlet, client_dirichlet
 from .dirichlet import dirichlet
 from .even import iid, shards
+from .extended_dirichlet import extended_dirichlet
 from .long_tail import long_tail
 from .normal import normal_density
 from .pathological import pathological
@@ -22,6 +23,7 @@ SCHEMES: dict[str, Callable[..., list[np.ndarray]]] = {
     "dirichlet": dirichlet,
     "client_dirichlet": client_dirichlet,
     "balanced_dirichlet": balanced_dirichlet,
+    "extended_dirichlet": extended_dirichlet,
     "long_tail": long_tail,
     "flcir_realworld": flcir_realworld,
     "astraea": astraea,

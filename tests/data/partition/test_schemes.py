@@ -40,6 +40,10 @@ CASES = {
     ),
     "balanced_dirichlet": Case("balanced_dirichlet", {"alpha": 0.1}, equal=True),
     "balanced_dirichlet, no mass": Case("balanced_dirichlet", {"alpha": 5e-324}, equal=True),
+    "extended_dirichlet": Case("extended_dirichlet", {"classes_per_client": 2, "alpha": 0.1}, complete=False),
+    "extended_dirichlet, no mass": Case(
+        "extended_dirichlet", {"classes_per_client": (1, 3), "alpha": 5e-324}, complete=False
+    ),
     "long_tail": Case("long_tail", {"alpha": 0.9}, nobody_empty=False),
     "flcir_realworld": Case("flcir_realworld", {"discard": False}),
     "flcir_realworld, discarding": Case("flcir_realworld", {"discarded": (0,)}, complete=False),
