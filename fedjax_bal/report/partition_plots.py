@@ -160,7 +160,7 @@ def _size_bars(axes: Axes, sizes: np.ndarray) -> None:
     axes.set_xlim(-0.6, max(len(clients), 3) - 0.4)
     axes.set(xlabel="samples of a client", ylabel="clients")
     axes.grid(False, axis="x")
-    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    _count_clients(axes)
 
 
 def _divergence_bars(axes: Axes, divergences: np.ndarray, classes: int) -> None:
@@ -170,4 +170,9 @@ def _divergence_bars(axes: Axes, divergences: np.ndarray, classes: int) -> None:
     axes.set(xlabel="KL of a client from even classes, nats", xlim=(0, most))
     axes.grid(False, axis="x")
     axes.xaxis.set_major_locator(MaxNLocator(5))
+    _count_clients(axes)
+
+
+def _count_clients(axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
