@@ -25,7 +25,7 @@ def multiclass_imbalance_degree(counts: Num[Array, "*batch C"]) -> Float[Array, 
         [0.0, 0.1887, 1.0]
 
     References:
-        Xiao, Wang: An Experimental Study of Class Imbalance in Federated Learning, 2021, section III.
+        Xiao, Wang: An Experimental Study of Class Imbalance in Federated Learning, 2021.
     """
     classes = jnp.asarray(counts).shape[-1]
     return kl_to_uniform(counts) / jnp.log(float(max(classes, 2)))
@@ -51,7 +51,7 @@ def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[
         [1.0, 0.7071]
 
     References:
-        Xiao, Wang: An Experimental Study of Class Imbalance in Federated Learning, 2021, section III.
+        Xiao, Wang: An Experimental Study of Class Imbalance in Federated Learning, 2021.
     """
     counts = jnp.asarray(class_counts, float)
     whole = counts.sum(-2)

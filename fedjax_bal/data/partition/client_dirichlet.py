@@ -28,10 +28,10 @@ def client_dirichlet(
     r"""Lets clients of given sizes draw their rows one by one, each by a Dirichlet class law of its own.
 
     The law is q ~ Dirichlet(alpha C p), where p is uniform, so that q ~ Dirichlet(alpha, ..., alpha), or the law of
-    all rows. One row at a time goes to a client
-    chosen uniformly among those that are not full yet; its class is drawn by the client's law over the classes that
-    have rows left. Where that law has no mass on any of them, by the rows they have left. All rows are used; whoever
-    is filled last gets what is left, and is less skewed, or skewed otherwise, than the law says.
+    all rows. One row at a time goes to a client chosen uniformly among those that are not full yet. Its class is drawn
+    by the client's law over the classes that have rows left; where that law has no mass on any of them, by how many
+    rows they have left. All rows are used: the last rows are what others left, and so less skewed than the law, or
+    skewed otherwise.
 
     Clients are served in the order of N independent Poisson processes, which is the same law as choosing anew each
     time among those not full. Classes are drawn for many rows at once, up to the one that would overdraw a class.
@@ -62,9 +62,9 @@ def client_dirichlet(
         ({20}, 1000)
 
     References:
-        Acar et al.: Federated Learning Based on Dynamic Regularization, 2021, section 4; its code draws a class again
-        until it is one that has rows left, which may never end. With prior="global": Hsu, Qi, Brown: Measuring the
-        Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019, section 3, where clients
+        Acar et al.: Federated Learning Based on Dynamic Regularization, 2021, whose code draws a class again until
+        it is one that has rows left, which may never end. With prior="global": Hsu, Qi, Brown: Measuring the
+        Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019, where clients
         are filled one after another.
     """
     labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)

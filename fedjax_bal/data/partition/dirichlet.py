@@ -58,7 +58,7 @@ def dirichlet(
         (1000, True)
 
     References:
-        Form "plain": Yurochkin et al.: Bayesian Nonparametric Federated Learning of Neural Networks, 2019, section 4.
+        Form "plain": Yurochkin et al.: Bayesian Nonparametric Federated Learning of Neural Networks, 2019.
         Form "balanced": Wang et al.: Federated Learning with Matched Averaging, 2020, section 5, as in NIID-Bench;
         the repair is new here. Form "cbfl": CBFL, section on the experimental setup.
     """

@@ -48,7 +48,7 @@ def extended_dirichlet(
         ({2}, 1000)
 
     References:
-        Li, Lyu: Convergence Analysis of Sequential Federated Learning on Heterogeneous Data, 2023, section 5.1, which
+        Li, Lyu: Convergence Analysis of Sequential Federated Learning on Heterogeneous Data, 2023, which
         allots the classes evenly, and may leave an owner without rows.
     """
     labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)

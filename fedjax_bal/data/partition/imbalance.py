@@ -46,7 +46,7 @@ def long_tailed(
     References:
         Cao, Wei, Gaidon, Arechiga, Ma: Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss, 2019,
         whose code makes CIFAR-10-LT so; Shang, Lu, Huang, Wang: Federated Learning on Heterogeneous and Long-Tailed
-        Data via Classifier Re-Training with Federated Features, 2022, section 5.1, which shares the result out by a
+        Data via Classifier Re-Training with Federated Features, 2022, which shares the result out by a
         Dirichlet law.
     """
     labels = checked_labels(labels)

@@ -77,7 +77,7 @@ def pathological(
     raise ValueError(f"form={form!r}; expected 'rebafl' or 'niid_bench'.")
 
 
-def classes_of_clients(classes_per_client: int | Sequence[int], num_clients: int, num_present: int) -> np.ndarray:
+def classes_of_clients(classes_per_client, num_clients: int, num_present: int) -> np.ndarray:
     """How many labels each client holds.
 
     Args:

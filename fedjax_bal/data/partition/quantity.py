@@ -64,7 +64,7 @@ def quantity(
         1000
 
     References:
-        Li, Diao, Chen, He: Federated Learning on Non-IID Data Silos, 2022, section 4.3, "quantity skew": Dirichlet
+        Li, Diao, Chen, He: Federated Learning on Non-IID Data Silos, 2022, "quantity skew": Dirichlet
         sizes, drawn anew until nobody is below 10. Flower Datasets' Linear-, Square-, Exponential- and SizePartitioner.
     """
     labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
