@@ -92,7 +92,7 @@ def test_many_classes_with_few_rows_end_soon():
     labels = np.repeat(np.arange(2000), 3)
     began = time.monotonic()
     parts = client_dirichlet(rng(), labels, 100, 0.01)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert sorted(np.concatenate(parts).tolist()) == list(range(6000))
 
 
