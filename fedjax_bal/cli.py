@@ -1,6 +1,7 @@
-"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report` and `list`."""
+"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `list` and `data`."""
 
 import contextlib
+import functools
 import io
 import os
 import signal
@@ -16,6 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedjax_bal.data_describe import describe
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -23,6 +26,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated-learning simulation for class imbalance and label skew.",
 )
+data = typer.Typer(no_args_is_help=True, help="Look at data sets and at how they are shared out.")
+app.add_typer(data, name="data")
 _BAD_INPUT = 2
 _INTERRUPTED = 130
 _WIDE = 110
@@ -336,10 +341,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def _build_report(path: Path, *, sweep: bool = False) -> Path:
-    # Before matplotlib is imported, which otherwise puts its font cache elsewhere, and complains where it can't.
-    folder = _cache_folder("matplotlib")
-    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
-        os.environ.setdefault("MPLCONFIGDIR", str(place))
+    with _drawing():
         from fedjax_bal.report import build
         from fedjax_bal.report.sweep_page import build_sweep
 
@@ -349,6 +351,15 @@ def _build_report(path: Path, *, sweep: bool = False) -> Path:
 def _build_page(path: Path) -> Path:
     """The page of a run's folder, or of a sweep's."""
     return _build_report(path, sweep=(path / "sweep.yaml").is_file())
+
+
+@contextlib.contextmanager
+def _drawing() -> Iterator[None]:
+    # Before matplotlib is imported, which otherwise puts its font cache elsewhere, and complains where it can't.
+    folder = _cache_folder("matplotlib")
+    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
+        os.environ.setdefault("MPLCONFIGDIR", str(place))
+        yield
 
 
 def _two_lines(cell: str) -> str:
@@ -432,3 +443,19 @@ def _cache_folder(name: str) -> Path | None:
     except OSError:
         return None
     return folder if os.access(folder, os.W_OK) else None
+
+
+def _lines(command: Callable[..., Iterator[str]]) -> Callable[..., None]:
+    """A command of another module, which gives its lines, and whose errors become messages."""
+
+    @functools.wraps(command)
+    def shown(*args: Any, **kwargs: Any) -> None:
+        console = _Output()
+        with _messages(), _drawing():
+            for line in command(*args, **kwargs):
+                _say(console, line)
+
+    return shown
+
+
+data.command("describe")(_lines(describe))

@@ -19,8 +19,10 @@ def listing(what: str) -> dict[str, str]:
         ValueError: there is no such list.
 
     Example:
-        >>> listing("partitions")["iid"]
-        'Deals all rows out at random, whatever their label.'
+        >>> print(listing("partitions")["shards"])
+        Cuts the label-sorted data into equal shards and deals each client the same number of them.
+        takes shards_per_client=2
+        also called shard
         >>> print(listing("recipes")["fedprox"])
         FedAvg with a proximal term.
         takes mu=0.001
@@ -62,7 +64,13 @@ def _models() -> dict[str, str]:
 def _partitions() -> dict[str, str]:
     from fedjax_bal.data import partition
 
-    return {name: _first_line(function) for name, function in partition.SCHEMES.items()}
+    found = {}
+    for name, function in partition.SCHEMES.items():
+        takes = _parameters(function, skip=("rng", "labels", "num_clients"))
+        others = ", ".join(partition.aliases_of(name))
+        lines = [_first_line(function), f"takes {takes}" if takes else "", f"also called {others}" if others else ""]
+        found[name] = "\n".join(line for line in lines if line)
+    return found
 
 
 def _datasets() -> dict[str, str]:

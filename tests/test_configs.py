@@ -252,11 +252,8 @@ def three_rounds(simulation):
 
 @functools.cache
 def _full_partition(name, kept, text):
-    wanted = json.loads(text)
     labels = np.repeat(np.arange(len(ROWS[name])), np.array(ROWS[name]) - kept)
-    scheme, clients, seed = (wanted.pop(key) for key in ("scheme", "clients", "seed"))
-    parts = partition.SCHEMES[scheme](np.random.default_rng(seed), labels, clients, **wanted)
-    return labels, parts
+    return labels, partition.draw(labels, **json.loads(text))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -265,7 +262,7 @@ def test_the_partition_exists_at_full_size(name):
         wanted, data, auxiliary = method.partition, method.dataset.name, method.auxiliary
         assert DATASETS[data].num_classes == len(ROWS[data])
         kept = auxiliary.per_class if auxiliary.source == "train" else 0
-        labels, parts = _full_partition(data, kept, json.dumps(wanted.model_dump(mode="json")))
+        labels, parts = _full_partition(data, kept, json.dumps(wanted.drawing, sort_keys=True))
         assert len(parts) == wanted.clients
         assert all(len(rows) for rows in parts) or may_be_empty(wanted)
         rows = np.concatenate(parts)

@@ -10,6 +10,7 @@ from fedjax_bal.balance.composition import composition_from_gradients, compositi
 from fedjax_bal.balance.distillation import attention_transfer_loss, distillation_loss
 from fedjax_bal.balance.divergence import kl_divergence, kl_to_uniform
 from fedjax_bal.balance.effective_number import decayed_beta, effective_number_weights
+from fedjax_bal.balance.imbalance import multiclass_imbalance_degree, weighted_cosine_similarity
 from fedjax_bal.balance.inverse_frequency import inverse_class_probs
 from fedjax_bal.balance.logit_scale import logit_calibration, restricted_scale
 from fedjax_bal.balance.prior import prior_calibrated_cross_entropy, prior_calibrated_logits, smoothed_prior
@@ -33,6 +34,7 @@ __all__ = [
     "kl_divergence",
     "kl_to_uniform",
     "logit_calibration",
+    "multiclass_imbalance_degree",
     "prior_calibrated_cross_entropy",
     "prior_calibrated_logits",
     "random_affine",
@@ -41,4 +43,5 @@ __all__ = [
     "smoothed_prior",
     "transfer_features",
     "warp",
+    "weighted_cosine_similarity",
 ]

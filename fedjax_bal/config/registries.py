@@ -67,6 +67,24 @@ def schemes() -> Mapping[str, Callable[..., Any]]:
     return SCHEMES
 
 
+def scheme_alias(name: str) -> Any:
+    """What another name of a partition scheme stands for.
+
+    Args:
+        name: any text.
+
+    Returns:
+        The scheme's own name and the parameters implied; the text itself where it is no scheme's name.
+
+    Example:
+        >>> scheme_alias("lda").scheme
+        'dirichlet'
+    """
+    from fedjax_bal.data.partition import resolve
+
+    return resolve(name)
+
+
 def recipes() -> Mapping[str, Callable[..., Any]]:
     """The recipes.
 

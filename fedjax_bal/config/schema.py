@@ -39,9 +39,13 @@ class Partition(Variant):
     """How the training images are shared out.
 
     Attributes:
-        scheme: one of `fedjax_bal.data.partition.SCHEMES`; its parameters stand beside it.
+        scheme: one of `fedjax_bal.data.partition.SCHEMES`, or another name of one; its parameters stand beside it.
         clients: N, how many clients there are.
         seed: the seed of the partition alone.
+        imbalance_factor: the largest class over the smallest, before the scheme shares out what is left; 1 leaves all
+            images in.
+        imbalance_profile: how class sizes fall, see `fedjax_bal.data.partition.long_tailed`.
+        imbalance_order: which class is the largest, see there.
     """
 
     choice: ClassVar[str | None] = "scheme"
@@ -49,6 +53,9 @@ class Partition(Variant):
     scheme: Annotated[str, under(OneOf(lambda: registries.schemes()))]
     clients: Count
     seed: Seed
+    imbalance_factor: Annotated[float, under(Real(1))] = 1.0
+    imbalance_profile: Annotated[str, under(OneOf(("exponential", "step")))] = "exponential"
+    imbalance_order: Annotated[str, under(OneOf(("label", "frequency", "random")))] = "label"
 
     @classmethod
     def names(cls) -> Sequence[str]:
@@ -56,9 +63,33 @@ class Partition(Variant):
         return tuple(registries.schemes())
 
     @classmethod
+    def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
+        """The class with the parameters of the scheme, whatever name it goes by."""
+        return super().chosen(_by_own_name(value))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_as_here(cls, value: Any) -> Any:
+        return _by_own_name(value) if isinstance(value, Mapping) else value
+
+    @property
+    def drawing(self) -> dict[str, Any]:
+        """What `fedjax_bal.data.partition.draw` takes beside the labels."""
+        return {**{key: getattr(self, key) for key in self.common()}, "parameters": self.parameters}
+
+    @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a scheme."""
         return registries.parameters(registries.schemes()[name], skip=("rng", "labels", "num_clients"))
+
+
+def _by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A partition whose scheme goes by its own name, with the parameters that another name implied."""
+    name = value.get("scheme")
+    if not isinstance(name, str) or name in registries.schemes():
+        return value
+    alias = registries.scheme_alias(name)
+    return {**alias.parameters, **value, "scheme": alias.scheme}
 
 
 class Auxiliary(Section):

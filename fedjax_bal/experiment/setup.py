@@ -109,11 +109,9 @@ class Workshop:
     def _federate(self, config: MethodConfig) -> Federation:
         dataset, wanted = self.dataset(config), config.partition
         with _explained("auxiliary"):
-            pool = _pool(dataset, config.auxiliary, wanted.seed)
-        split = data.partition.SCHEMES[wanted.scheme]
+            pool = take_auxiliary(dataset, config.auxiliary, wanted.seed)
         with _explained("partition"):
-            own = split(np.random.default_rng(wanted.seed), pool.labels[pool.rest], wanted.clients, **wanted.parameters)
-        rows = [pool.rest[numbers] for numbers in own]
+            rows = [pool.rest[own] for own in data.partition.draw(pool.labels[pool.rest], **wanted.drawing)]
         info, classes = data.DATASETS[config.dataset.name], len(dataset.class_names)
         federation = data.federate(
             pool.images, pool.labels, rows, classes, pool.auxiliary, mean=info.mean, std=info.std
@@ -145,8 +143,15 @@ class Workshop:
             )
 
 
-class _Pool(NamedTuple):
-    """The images of a federation; `rest` are the row numbers that clients may get, `auxiliary` those of the server."""
+class Pool(NamedTuple):
+    """The images of a federation.
+
+    Attributes:
+        images: `UInt8[D, H, W, K]`.
+        labels: `Int[D]`.
+        rest: the row numbers that clients may get.
+        auxiliary: those of the server, by the name of the set.
+    """
 
     images: np.ndarray
     labels: np.ndarray
@@ -154,19 +159,32 @@ class _Pool(NamedTuple):
     auxiliary: dict[str, np.ndarray]
 
 
-def _pool(dataset: Dataset, wanted: Auxiliary, seed: int) -> _Pool:
+def take_auxiliary(dataset: Dataset, wanted: Auxiliary, seed: int) -> Pool:
+    """Sets the server's own images apart before the others are shared out.
+
+    Args:
+        dataset: the data set.
+        wanted: the section `auxiliary`.
+        seed: of the partition.
+
+    Returns:
+        The images of the federation, and whose they may be.
+
+    Raises:
+        ValueError: a class has too few images.
+    """
     images, labels = dataset.train_images, dataset.train_labels
     everything = np.arange(len(labels))
     if not wanted.per_class:
-        return _Pool(images, labels, everything, {})
+        return Pool(images, labels, everything, {})
     if wanted.source == "train":
         # A generator of its own, so that the partition is drawn from the same numbers with and without.
         rng = np.random.default_rng([seed, zlib.crc32(b"auxiliary")])
         taken, rest = data.carve(rng, labels, wanted.per_class)
-        return _Pool(images, labels, rest, {BALANCED: taken})
+        return Pool(images, labels, rest, {BALANCED: taken})
     taken = _first_of_each_class(dataset.test_labels, len(dataset.class_names), wanted.per_class)
     images, labels = np.concatenate([images, dataset.test_images[taken]]), [labels, dataset.test_labels[taken]]
-    return _Pool(images, np.concatenate(labels), everything, {BALANCED: len(everything) + np.arange(len(taken))})
+    return Pool(images, np.concatenate(labels), everything, {BALANCED: len(everything) + np.arange(len(taken))})
 
 
 def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Partitions where each class is shared out over the clients by a Dirichlet law."""
 
 import math
-from numbers import Real
+from typing import Literal
 
 import numpy as np
 
 from .._common import checked_count, checked_labels, cut, rows_by_label
+from .shaped import deal_counts
+from .sizes import checked_alpha
 
 _MAX_REDRAWS, _MAX_SHARES_DRAWN = 100, 3 * 10**7
 _LARGEST_ALPHA = 1e12  # beyond it the shares are equal to six digits, and their sum would overflow
@@ -17,7 +19,7 @@ def dirichlet(
     labels: np.ndarray,
     num_clients: int,
     alpha: float,
-    form: str = "balanced",
+    form: Literal["balanced", "plain", "cbfl"] = "balanced",
     min_size: int = 10,
 ) -> list[np.ndarray]:
     r"""Shares each class out over the clients with proportions q ~ Dirichlet(alpha, ..., alpha).
@@ -30,6 +32,8 @@ def dirichlet(
     that lacks the fewest rows is repaired: the largest clients are levelled down to a common height and their rows,
     taken at random and handed on in runs of one class, fill up the clients below `min_size`, which so stay skewed.
 
+    `"plain"`: the same with all clients taking part in every class.
+
     `"cbfl"`: shares n_c q are rounded and taken in the order of the clients while rows last; for alpha < 0.1 or more
     than 200 clients they are first clipped to [5, n_c - 5]. Rows may be left over and clients may come out empty.
 
@@ -38,8 +42,8 @@ def dirichlet(
         labels: `Int[D]`.
         num_clients: N.
         alpha: concentration, above 0; small means few classes a client.
-        form: `"balanced"` or `"cbfl"`.
-        min_size: rows that every client gets at least, form `"balanced"` only; N times this at most D.
+        form: `"balanced"`, `"plain"` or `"cbfl"`.
+        min_size: rows that every client gets at least, not for form `"cbfl"`; N times this at most D.
 
     Returns:
         N disjoint arrays of row numbers.
@@ -54,23 +58,22 @@ def dirichlet(
         (1000, True)
 
     References:
+        Form "plain": Yurochkin et al.: Bayesian Nonparametric Federated Learning of Neural Networks, 2019.
         Form "balanced": Wang et al.: Federated Learning with Matched Averaging, 2020, section 5, as in NIID-Bench;
         the repair is new here. Form "cbfl": CBFL, section on the experimental setup.
     """
     labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
     min_size = checked_count("min_size", min_size, minimum=0)
-    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not (math.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"alpha={alpha!r}; expected a finite number above 0.")
-    concentration = min(float(alpha), _LARGEST_ALPHA)
+    concentration = min(checked_alpha(alpha), _LARGEST_ALPHA)
     rows, _, sizes = rows_by_label(labels)
-    if form == "balanced":
+    if form in ("balanced", "plain"):
         if num_clients * min_size > len(labels):
             raise ValueError(
                 f"{num_clients} clients with at least min_size={min_size} rows need {num_clients * min_size} rows, "
                 f"but there are {len(labels)}; take fewer clients or a smaller min_size."
             )
-        counts = _draw_balanced(rng, sizes, num_clients, concentration, min_size)
-        return _repaired(rng, *_deal(rng, rows, sizes, counts), min_size)
+        counts = _draw(rng, sizes, num_clients, concentration, min_size, level=form == "balanced")
+        return _repaired(rng, *deal_counts(rng, rows, sizes, counts), min_size)
     if form == "cbfl":
         counts = _draw_cbfl(rng, sizes, num_clients, concentration)
         if not counts.any():
@@ -78,18 +81,18 @@ def dirichlet(
                 f"no client gets a row: with {num_clients} clients and {sizes.max()} rows in the largest class every "
                 "share rounds to 0; take fewer clients."
             )
-        return cut(*_deal(rng, rows, sizes, counts))
-    raise ValueError(f"form={form!r}; expected 'balanced' or 'cbfl'.")
+        return cut(*deal_counts(rng, rows, sizes, counts))
+    raise ValueError(f"form={form!r}; expected 'balanced', 'plain' or 'cbfl'.")
 
 
-def _draw_balanced(rng, sizes: np.ndarray, num_clients: int, alpha: float, min_size: int) -> np.ndarray:
+def _draw(rng, sizes: np.ndarray, num_clients: int, alpha: float, min_size: int, level: bool) -> np.ndarray:
     """Counts `Int[C, N]` of the first draw that gives everyone `min_size`, else of the one that lacks the fewest."""
     best, fewest = np.zeros((len(sizes), num_clients), np.int64), math.inf
     for _ in range(min(_MAX_REDRAWS, max(1, _MAX_SHARES_DRAWN // (len(sizes) * num_clients)))):
         counts = np.zeros_like(best)
         held = np.zeros(num_clients, np.int64)
         for label, size in enumerate(sizes):
-            open_clients = np.flatnonzero(held * num_clients < sizes.sum())
+            open_clients = np.flatnonzero(held * num_clients < sizes.sum()) if level else np.arange(num_clients)
             points = np.cumsum(rng.dirichlet(np.full(len(open_clients), alpha)))
             points /= points[-1]  # a sum that falls short of 1 by a rounding error would lose a row
             counts[label, open_clients] = np.diff(np.floor(points * size).astype(np.int64), prepend=0)
@@ -112,14 +115,6 @@ def _draw_cbfl(rng, sizes: np.ndarray, num_clients: int, alpha: float) -> np.nda
         ends = np.minimum(np.cumsum(np.rint(shares).astype(np.int64)), size)
         counts[label] = np.diff(ends, prepend=0)
     return counts
-
-
-def _deal(rng, rows: np.ndarray, sizes: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Deals shuffled rows out by counts `Int[C, N]`: rows in the order of clients, then classes; sizes `Int[N]`."""
-    clients = np.arange(counts.shape[1])
-    used = [rng.permutation(mine)[: count.sum()] for mine, count in zip(cut(rows, sizes), counts, strict=True)]
-    owner = np.concatenate([np.repeat(clients, count) for count in counts])
-    return np.concatenate(used)[np.argsort(owner, kind="stable")], counts.sum(axis=0)
 
 
 def _repaired(rng, rows: np.ndarray, sizes: np.ndarray, min_size: int) -> list[np.ndarray]:

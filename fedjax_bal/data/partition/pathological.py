@@ -58,7 +58,7 @@ def pathological(
     """
     labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
     groups = rows_by_label(labels)
-    classes = _classes_of_clients(classes_per_client, num_clients, len(groups[2]))
+    classes = classes_of_clients(classes_per_client, num_clients, len(groups[2]))
     if form == "rebafl":
         default = samples_per_client is None
         samples = len(labels) // num_clients if default else checked_count("samples_per_client", samples_per_client)
@@ -77,15 +77,34 @@ def pathological(
     raise ValueError(f"form={form!r}; expected 'rebafl' or 'niid_bench'.")
 
 
-def _classes_of_clients(classes_per_client, num_clients: int, num_present: int) -> np.ndarray:
-    """How many labels each client holds, `Int[N]`."""
+def classes_of_clients(classes_per_client, num_clients: int, num_present: int) -> np.ndarray:
+    """How many labels each client holds.
+
+    Args:
+        classes_per_client: a number, or a sequence of numbers that the clients cycle through.
+        num_clients: N.
+        num_present: C.
+
+    Returns:
+        `Int[N]`.
+
+    Raises:
+        ValueError: more than C, or arguments of the wrong kind.
+
+    Example:
+        >>> classes_of_clients((2, 3), 3, 10)
+        array([2, 3, 2])
+    """
     given = [classes_per_client] if np.ndim(classes_per_client) == 0 else list(classes_per_client)
     if not given:
         raise ValueError("classes_per_client is empty; expected a number or a list of numbers.")
     cycle = np.asarray([checked_count("classes_per_client", value) for value in given])
     classes = np.resize(cycle, num_clients)
     if classes.max() > num_present:
-        raise ValueError(f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present.")
+        raise ValueError(
+            f"classes_per_client={classes_per_client!r}, but only {num_present} classes are present; take as many or "
+            "fewer."
+        )
     return classes
 
 
@@ -155,7 +174,7 @@ def _split_over_owners(rng, groups, classes: np.ndarray, num_rows: int) -> list[
         raise ValueError(f"{len(classes)} clients for {num_rows} rows: some would be left with nothing; take fewer.")
     shuffled = [rng.permutation(of_label) for of_label in cut(rows, sizes)]
     for _ in range(_REDRAWS):
-        owners, main = _draw_owners(rng, classes, len(sizes))
+        owners, main = draw_owners(rng, classes, len(sizes))
         counts = _divide(owners, main, sizes)
         if (counts.sum(axis=1) > 0).all():
             break
@@ -200,8 +219,22 @@ def _owning(owners: np.ndarray, main: np.ndarray, feeders: np.ndarray) -> np.nda
     return owners
 
 
-def _draw_owners(rng, classes: np.ndarray, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Who owns which label, `Bool[N, C]`, and the label that each client owns by its position, `Int[N]`."""
+def draw_owners(rng: np.random.Generator, classes: np.ndarray, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws who owns which label: client i owns label i mod C, and others at random.
+
+    Args:
+        rng: source of randomness.
+        classes: `Int[N]`, how many labels each client owns, at most C.
+        num_labels: C.
+
+    Returns:
+        `Bool[N, C]`, and the label that each client owns by its position, `Int[N]`.
+
+    Example:
+        >>> owners, main = draw_owners(np.random.default_rng(0), np.array([2, 1, 3]), 3)
+        >>> owners.sum(axis=1).tolist(), main.tolist(), owners[np.arange(3), main].all().item()
+        ([2, 1, 3], [0, 1, 2], True)
+    """
     main = np.arange(len(classes)) % num_labels
     words = rng.random((len(classes), num_labels))
     words[np.arange(len(classes)), main] = -1.0

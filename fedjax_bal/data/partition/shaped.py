@@ -140,6 +140,31 @@ def deal(rng, labels: np.ndarray, quotas: np.ndarray, sizes: np.ndarray, local: 
     return cut(np.concatenate(drawn)[np.argsort(owner, kind="stable")], sizes)
 
 
+def deal_counts(
+    rng: np.random.Generator, rows: np.ndarray, sizes: np.ndarray, counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Deals rows out by how many of each class each client gets, which of them at random.
+
+    Args:
+        rng: source of randomness.
+        rows: `Int[D]`, sorted by class.
+        sizes: `Int[C]`, rows of each class.
+        counts: `Int[C, N]`, rows of each class for each client; for no class more than it has.
+
+    Returns:
+        Rows in the order of clients, then classes; and how many each client has, `Int[N]`.
+
+    Example:
+        >>> counts = np.array([[2, 0], [1, 1]])
+        >>> deal_counts(np.random.default_rng(0), np.array([0, 1, 2, 3]), np.array([2, 2]), counts)[1].tolist()
+        [3, 1]
+    """
+    clients = np.arange(counts.shape[1])
+    used = [rng.permutation(mine)[: count.sum()] for mine, count in zip(cut(rows, sizes), counts, strict=True)]
+    owner = np.concatenate([np.repeat(clients, count) for count in counts])
+    return np.concatenate(used)[np.argsort(owner, kind="stable")], counts.sum(axis=0)
+
+
 def _in_turn(rng, sizes: np.ndarray) -> np.ndarray:
     """An order of turns, `Int[T]`, in which each client comes at regular intervals."""
     clients = np.arange(len(sizes))

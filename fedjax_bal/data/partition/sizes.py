@@ -95,7 +95,7 @@ def lognormal_sizes(
         of 71.5, a median of 31.5 and a coefficient of variation of 1.61, so sigma lies between 1.13 and 1.28.
     """
     sigma = checked_sigma(sigma)
-    total, num_clients, least = _checked(total, num_clients, least)
+    total, num_clients, least = checked_room(total, num_clients, least)
     return apportioned(np.exp(sigma * rng.standard_normal(num_clients)), total, least)
 
 
@@ -118,6 +118,27 @@ def checked_sigma(sigma: float) -> float:
     if isinstance(sigma, bool) or not isinstance(sigma, Real) or not 0 <= sigma <= 20:
         raise ValueError(f"sigma={sigma!r}; expected a number from 0 to 20, the standard deviation of the logarithm.")
     return sigma
+
+
+def checked_alpha(alpha: float) -> float:
+    """The concentration of a Dirichlet law.
+
+    Args:
+        alpha: finite and above 0.
+
+    Returns:
+        The same.
+
+    Raises:
+        ValueError: something else.
+
+    Example:
+        >>> checked_alpha(0.1)
+        0.1
+    """
+    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < alpha < np.inf:
+        raise ValueError(f"alpha={alpha!r}; expected a finite number above 0.")
+    return float(alpha)
 
 
 def empirical_sizes(
@@ -156,7 +177,7 @@ def empirical_sizes(
         >>> empirical_sizes(rng, 230_752, 500, quantiles=uploads, least=10).sum()
         np.int64(230752)
     """
-    total, num_clients, least = _checked(total, num_clients, least)
+    total, num_clients, least = checked_room(total, num_clients, least)
     if (values is None) == (quantiles is None):
         raise ValueError("values and quantiles: give one of them, and only one.")
     if values is not None:
@@ -167,7 +188,24 @@ def empirical_sizes(
     return apportioned(drawn, total, least)
 
 
-def _checked(total, num_clients, least) -> tuple[int, int, int]:
+def checked_room(total: int, num_clients: int, least: int) -> tuple[int, int, int]:
+    """Whether there are enough rows for everybody.
+
+    Args:
+        total: rows in all.
+        num_clients: N.
+        least: the smallest size.
+
+    Returns:
+        The three numbers.
+
+    Raises:
+        ValueError: fewer rows than N x least, or arguments of the wrong kind.
+
+    Example:
+        >>> checked_room(100, 10, 10)
+        (100, 10, 10)
+    """
     num_clients, least = checked_count("num_clients", num_clients), checked_count("least", least, minimum=0)
     total = checked_count("total", total)
     if num_clients * least > total:

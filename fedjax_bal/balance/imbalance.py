@@ -1,0 +1,62 @@
+"""How imbalanced a federation is: its classes as a whole, and its clients among each other."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from fedjax_bal.balance.divergence import kl_to_uniform
+
+
+@jax.jit
+def multiclass_imbalance_degree(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
+    r"""Global class imbalance (MID): divergence from the uniform law as a share of the largest possible one.
+
+    $MID = \sum_c \frac{n_c}{n} \log_C \frac{C n_c}{n} = KL(P \| U) / \log C$, with 0 log 0 = 0.
+
+    Args:
+        counts: class counts of the whole federation, or probabilities, `[..., C]`; normalised inside.
+
+    Returns:
+        `[...]`, between 0 for equal classes and 1 for a single one; 0 for a row of zeros, and if C is 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [round(float(v), 4) for v in multiclass_imbalance_degree(jnp.array([[5, 5], [3, 1], [9, 0]]))]
+        [0.0, 0.1887, 1.0]
+
+    References:
+        Xiao, Wang: An Experimental Study of Class Imbalance in Federated Learning, 2021.
+    """
+    classes = jnp.asarray(counts).shape[-1]
+    return kl_to_uniform(counts) / jnp.log(float(max(classes, 2)))
+
+
+@jax.jit
+def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[Array, "*batch"]:
+    r"""How alike clients' classes are to those of all clients together (WCS).
+
+    $WCS = \sum_k \frac{n_k}{n} \cos(l_k, L)$, where l_k are the class counts of client k, n_k their sum, L the class
+    counts of all clients and n the sum of those.
+
+    Args:
+        class_counts: `[..., N, C]`.
+
+    Returns:
+        `[...]`, in (0, 1]: 1 where every client has the classes of all in their proportions, 1 / sqrt(C) where each
+        client has one of C classes that are equal as a whole; 1 for counts of zero.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [round(float(weighted_cosine_similarity(jnp.array(v))), 4) for v in ([[4, 4], [1, 1]], [[3, 0], [0, 3]])]
+        [1.0, 0.7071]
+
+    References:
+        Xiao, Wang: An Experimental Study of Class Imbalance in Federated Learning, 2021.
+    """
+    counts = jnp.asarray(class_counts, float)
+    whole = counts.sum(-2)
+    lengths = jnp.linalg.norm(counts, axis=-1)
+    aligned = (counts * whole[..., None, :]).sum(-1) / jnp.where(lengths > 0, lengths, 1.0)
+    weighted = (counts.sum(-1) * aligned).sum(-1)
+    scale = whole.sum(-1) * jnp.linalg.norm(whole, axis=-1)
+    return jnp.where(scale > 0, weighted / jnp.where(scale > 0, scale, 1.0), 1.0)

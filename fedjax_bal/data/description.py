@@ -1,0 +1,96 @@
+"""What a partition is like: who holds what, how uneven sizes are, how imbalanced classes."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..balance import kl_to_uniform, multiclass_imbalance_degree, weighted_cosine_similarity
+
+_MOST_BINS, _HEAVY_TAIL = 8, 20
+
+
+class Description(NamedTuple):
+    """A partition in numbers.
+
+    Attributes:
+        class_counts: `Int[N, C]`, rows of each class that each client holds.
+        kl_of_all: divergence from even classes of all that clients hold, in nats.
+        kl_of_clients: the same of each client that holds anything, `Float[N']`.
+        mid: multiclass imbalance degree of all that clients hold.
+        wcs: weighted cosine similarity of the clients' classes to those of all.
+        unused: rows of the set that no client holds.
+        repeated: how many more rows clients hold than there are different ones.
+    """
+
+    class_counts: np.ndarray
+    kl_of_all: float
+    kl_of_clients: np.ndarray
+    mid: float
+    wcs: float
+    unused: int
+    repeated: int
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows of each client, `Int[N]`."""
+        return self.class_counts.sum(axis=1)
+
+
+def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) -> Description:
+    """Describes a partition.
+
+    Args:
+        labels: `Int[D]` from 0 to C - 1, of all rows that there are.
+        parts: row numbers of each of the N clients.
+        num_classes: C.
+
+    Returns:
+        The description.
+
+    Example:
+        >>> told = describe(np.array([0, 0, 1, 1, 1]), [np.array([0, 1]), np.array([2, 3])], 2)
+        >>> told.class_counts.tolist(), told.mid, round(told.wcs, 4), told.unused
+        ([[2, 0], [0, 2]], 0.0, 0.7071, 1)
+    """
+    sizes = [len(rows) for rows in parts]
+    rows = np.concatenate([*parts, np.empty(0, np.int64)])
+    cells = np.repeat(np.arange(len(parts)), sizes) * num_classes + labels[rows]
+    counts = np.bincount(cells, minlength=len(parts) * num_classes).reshape(len(parts), num_classes)
+    whole, different = counts.sum(axis=0), len(np.unique(rows))
+    return Description(
+        counts,
+        _above_0(kl_to_uniform(whole)).item(),
+        _above_0(kl_to_uniform(counts[counts.sum(axis=1) > 0])),
+        _above_0(multiclass_imbalance_degree(whole)).item(),
+        float(weighted_cosine_similarity(counts)),
+        len(labels) - different,
+        len(rows) - different,
+    )
+
+
+def _above_0(divergence) -> np.ndarray:
+    """Without the minus of a rounding error."""
+    return np.maximum(np.asarray(divergence), 0.0)
+
+
+def size_bins(sizes: np.ndarray) -> np.ndarray:
+    """Where the bins of a histogram of sizes begin and end.
+
+    Bins are of equal width, or of equal ratio where the largest size is 20 times the median or more.
+
+    Args:
+        sizes: `Int[N]`, at least one.
+
+    Returns:
+        `Int[K + 1]`, K at most 8: bin k is from the k-th number to one less than the next.
+
+    Example:
+        >>> size_bins(np.array([3, 5, 6])).tolist(), size_bins(np.array([0, 1, 2, 1000])).tolist()
+        ([3, 4, 5, 6, 7], [0, 2, 6, 13, 32, 75, 178, 422, 1001])
+    """
+    low, high = int(sizes.min()), int(sizes.max()) + 1
+    bins = min(_MOST_BINS, high - low)
+    if high > _HEAVY_TAIL * max(1.0, float(np.median(sizes))):
+        return np.unique([low, *np.rint(np.geomspace(max(low, 1), high, bins + 1)[1:]).astype(int)])
+    return np.unique(np.rint(np.linspace(low, high, bins + 1)).astype(int))

@@ -1,0 +1,57 @@
+"""MID and WCS against their formulas written out, and at their edges."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_bal.balance import kl_to_uniform, multiclass_imbalance_degree, weighted_cosine_similarity
+
+COUNTS = np.random.default_rng(0).integers(0, 50, (6, 4))
+
+
+def literal_mid(counts):
+    classes, total = len(counts), sum(counts)
+    return sum(n / total * np.log(classes * n / total) / np.log(classes) for n in counts if n)
+
+
+def literal_wcs(table):
+    whole = table.sum(0)
+    cosines = [own @ whole / (np.linalg.norm(own) * np.linalg.norm(whole)) for own in table]
+    return sum(own.sum() / table.sum() * cosine for own, cosine in zip(table, cosines, strict=True))
+
+
+def test_formulas():
+    for dtype in (np.int32, np.float32):
+        np.testing.assert_allclose(multiclass_imbalance_degree(COUNTS[0].astype(dtype)), literal_mid(COUNTS[0]), 1e-5)
+        np.testing.assert_allclose(weighted_cosine_similarity(COUNTS.astype(dtype)), literal_wcs(COUNTS), 1e-5)
+    np.testing.assert_allclose(multiclass_imbalance_degree(COUNTS), kl_to_uniform(COUNTS) / np.log(4), 1e-6)
+
+
+def test_clients_alike_give_one_whatever_their_size_and_clients_apart_the_least():
+    alike = np.outer([1, 5, 200, 3], [7, 1, 4])
+    assert float(weighted_cosine_similarity(alike)) == pytest.approx(1, abs=1e-6)
+    assert float(weighted_cosine_similarity(9 * np.eye(16))) == pytest.approx(1 / 4, abs=1e-6)
+
+
+def test_a_clients_say_is_its_size():
+    table = np.array([[90, 0], [0, 10]])
+    expected = (90 * 90 + 10 * 10) / (100 * np.hypot(90, 10))
+    assert float(weighted_cosine_similarity(table)) == pytest.approx(expected, rel=1e-6)
+    with_empty = np.vstack([table, [[0, 0]]])
+    assert float(weighted_cosine_similarity(with_empty)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_edges():
+    assert multiclass_imbalance_degree(jnp.array([[5, 0, 0], [0, 0, 0], [2, 2, 2]])).tolist() == pytest.approx(
+        [1, 0, 0]
+    )
+    assert float(multiclass_imbalance_degree(jnp.array([7]))) == 0
+    assert float(weighted_cosine_similarity(jnp.zeros((3, 2)))) == 1
+    gradient = jax.grad(lambda table: weighted_cosine_similarity(table))(jnp.array([[2.0, 1.0], [0.0, 3.0]]))
+    assert bool(jnp.isfinite(gradient).all())
+
+
+def test_batches_by_vmap():
+    tables = jnp.asarray(COUNTS).reshape(2, 3, 4)
+    np.testing.assert_allclose(jax.vmap(weighted_cosine_similarity)(tables), weighted_cosine_similarity(tables), 1e-6)

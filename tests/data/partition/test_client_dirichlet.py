@@ -1,0 +1,108 @@
+import time
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from fedjax_bal.data.partition import balanced_dirichlet, client_dirichlet
+from fedjax_bal.data.partition.client_dirichlet import _served
+
+LABELS = np.repeat(np.arange(4), [100, 60, 30, 10])
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def literal(rng, labels, clients, alpha):
+    """FedDyn's procedure, row by row: a client that isn't full, then a class among those that have rows left.
+
+    It draws classes until one has rows left, which is drawing from the law over those.
+    """
+    left, quota = np.bincount(labels), np.full(clients, len(labels) // clients)
+    laws = rng.dirichlet([alpha] * len(left), clients)
+    counts = np.zeros((clients, len(left)), int)
+    while quota.any():
+        client = rng.integers(clients)
+        if quota[client] == 0:
+            continue
+        law = laws[client] * (left > 0)
+        law = law if law.sum() > 0 else left.astype(float)
+        label = int(np.searchsorted(np.cumsum(law), rng.random() * law.sum(), side="right"))
+        quota[client] -= 1
+        left[label] -= 1
+        counts[client, label] += 1
+    return counts
+
+
+def table(parts, labels):
+    return np.stack([np.bincount(labels[rows], minlength=labels.max() + 1) for rows in parts])
+
+
+@pytest.mark.parametrize("alpha", [0.3, 3.0])
+def test_it_has_the_law_of_drawing_row_by_row(alpha):
+    ours = np.stack([table(client_dirichlet(rng(seed), LABELS, 5, alpha), LABELS) for seed in range(150)])
+    theirs = np.stack([literal(rng(1000 + seed), LABELS, 5, alpha) for seed in range(150)])
+    assert ours.sum(axis=2).tolist() == theirs.sum(axis=2).tolist()  # 40 rows each
+    for label in range(4):
+        assert scipy.stats.ks_2samp(ours[:, 0, label], theirs[:, 0, label]).pvalue > 0.01
+    most = [counts.max(axis=2).ravel() for counts in (ours, theirs)]
+    assert scipy.stats.ks_2samp(*most).pvalue > 0.01
+
+
+def test_turns_go_to_those_who_are_not_full_with_equal_chance():
+    turns = np.stack([_served(rng(seed), np.array([1, 3])) for seed in range(2000)])
+    assert (np.sort(turns, axis=1) == [0, 1, 1, 1]).all()
+    place = np.bincount(np.argmin(turns, axis=1), minlength=4) / 2000
+    # Client 0 is chosen with 1/2 each time, and for certain once the other one is full.
+    np.testing.assert_allclose(place, [1 / 2, 1 / 4, 1 / 8, 1 / 8], atol=0.04)
+
+
+def test_a_global_prior_has_the_classes_of_the_whole_on_average():
+    uniform, whole = (
+        np.mean([table(client_dirichlet(rng(seed), LABELS, 1, 1.0, prior), LABELS)[0] for seed in range(3)], axis=0)
+        for prior in ("uniform", "global")
+    )
+    assert uniform.tolist() == whole.tolist() == [100, 60, 30, 10]  # a single client gets everything
+    first = np.array(
+        [table(client_dirichlet(rng(seed), np.tile(LABELS, 20), 100, 50.0, "global"), np.tile(LABELS, 20))[0]
+         for seed in range(20)]
+    )  # fmt: skip
+    np.testing.assert_allclose(first.mean(axis=0) / 40, [0.5, 0.3, 0.15, 0.05], atol=0.05)
+
+
+@pytest.mark.parametrize("scheme", [client_dirichlet, balanced_dirichlet])
+def test_alpha_orders_how_many_classes_a_client_has(scheme):
+    labels = np.repeat(np.arange(10), 200)
+    held = [
+        np.mean([(table(scheme(rng(seed), labels, 20, alpha), labels) > 0).sum(axis=1) for seed in range(3)])
+        for alpha in (0.01, 0.1, 1.0, 100.0)
+    ]
+    assert held == sorted(held) and held[0] < 5 and held[-1] > 9.9
+
+
+@pytest.mark.parametrize("scheme", [client_dirichlet, balanced_dirichlet])
+def test_a_large_alpha_is_nearly_the_classes_of_the_whole(scheme):
+    labels = np.repeat(np.arange(4), 1000)
+    counts = table(scheme(rng(), labels, 4, 1e300), labels)
+    assert np.abs(counts - 250).max() < 60  # four standard deviations of a binomial
+
+
+def test_many_classes_with_few_rows_end_soon():
+    labels = np.repeat(np.arange(2000), 3)
+    began = time.monotonic()
+    parts = client_dirichlet(rng(), labels, 100, 0.01)
+    assert time.monotonic() - began < 30
+    assert sorted(np.concatenate(parts).tolist()) == list(range(6000))
+
+
+def test_refusals():
+    for scheme in (client_dirichlet, balanced_dirichlet):
+        with pytest.raises(ValueError, match="alpha=0; expected a finite number above 0"):
+            scheme(rng(), LABELS, 4, 0)
+        with pytest.raises(ValueError, match="201 clients"):
+            scheme(rng(), LABELS, 201, 1.0)
+    with pytest.raises(ValueError, match="prior='x'; expected 'uniform' or 'global'"):
+        client_dirichlet(rng(), LABELS, 4, 1.0, "x")
+    with pytest.raises(ValueError, match="sizes='x'; expected 'equal', 'lognormal' or 'empirical'"):
+        client_dirichlet(rng(), LABELS, 4, 1.0, sizes="x")
