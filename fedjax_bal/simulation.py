@@ -23,6 +23,7 @@ from fedjax_bal.fitting import (
     only,
     rounds_together,
 )
+from fedjax_bal.groups import SHOTS, Shots, shot_groups
 from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.parts import BATCH_STATISTICS, Enlarge, Extend
 from fedjax_bal.recipes import Recipe, combine
@@ -71,6 +72,7 @@ def build(
     update_diversity: bool = False,
     local_accuracy: bool = False,
     local_test_images: int = 0,
+    shots: Shots = SHOTS,
     traffic: str = "paper",
     rounds_per_dispatch: str | int = 1,
     strategy: str = "auto",
@@ -111,6 +113,7 @@ def build(
         local_accuracy: report how well each client's own model, after training, does on the client's rows.
         local_test_images: report, in each evaluated round, how well these models do on so many of the test images on
             average, which takes a forward pass over them for each client; 0 for not.
+        shots: which classes count as many-, medium- and few-shot, by the federation's training images of each.
         traffic: how the clients of a mediator count that goes through them several times: "paper", once, as Astraea's
             formula has it; "exact", as often as models are exchanged.
         rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or 1 with a selector that looks at each
@@ -151,6 +154,7 @@ def build(
     one_of("batch_statistics", batch_statistics, BATCH_STATISTICS)
     one_of("lone_rows", lone_rows, LONE_ROWS)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
+    groups = shot_groups(np.asarray(federation.class_counts).sum(0), shots)
     model = _extended(model, recipe)
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[batch_statistics]))
     federation = (enlarge or enlarged)(federation, recipe)
@@ -205,6 +209,7 @@ def build(
         fixed_width=chunk != "auto",
         client_memory=client_memory,
         exact_traffic=traffic == "exact",
+        groups=groups,
     )
 
 

@@ -9,6 +9,7 @@ from jax import lax
 from fedjax_bal.engine.chain import ChainResult, Links, Round, Trial, nothing_yet
 from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.evaluation import TestSet, evaluate, some
+from fedjax_bal.engine.held_out import VALIDATION, evaluate_held_out
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.memory import size_in_bytes
 from fedjax_bal.engine.precision import matmul_precision
@@ -91,14 +92,16 @@ def dispatch(
     """
 
     def assess(state: State, number: Array) -> Evaluation:
-        variables = _presented(setting, jax.random.fold_in(key, number), state.variables, federation)
-        return evaluate(setting.model, variables, test, federation.mean, federation.std, setting.layout)
+        variables = presented(setting, jax.random.fold_in(key, number), state.variables, federation)
+        tested = evaluate(setting.model, variables, test, federation.mean, federation.std, setting.layout)
+        validation, client_hits = evaluate_held_out(setting.model, variables, federation, setting.layout)
+        return tested._replace(validation=validation, client_hits=client_hits)
 
     def one(place: Array, carry: tuple[State, Info, Evaluation]) -> tuple[State, Info, Evaluation]:
         state, *shown = carry
         row = jax.tree.map(lambda leaf: leaf[place], schedule)
         with jax.default_matmul_precision(matmul_precision(setting.precision)):
-            trial = None if tried is None else Trial(tried, row.evaluate)
+            trial = None if tried is None and federation.tests is None else Trial(tried, row.evaluate)
             state, info = run_round(setting, key, row.number, state, row.plan, row.seats, row.deal, federation, trial)
         evaluation = lax.cond(row.evaluate, assess, lambda *_: nothing[1], state, row.number)
         return state, *jax.tree.map(lambda all_, new: all_.at[place].set(new), shown, [info, evaluation])
@@ -106,23 +109,27 @@ def dispatch(
     tried = some(test, setting.local_test_images, setting.test_images) if setting.local_test_images else None
     # Rounds that are not live come last and are left out: a branch around a round would copy the state.
     schedule = jax.tree.map(jnp.asarray, schedule)
-    nothing = _nothing(schedule.plan.clients.shape[1:], setting.model.num_classes, _visit(setting, state, federation))
+    nothing = _nothing(schedule.plan.clients.shape[1:], _visit(setting, state, federation), federation)
     shown = jax.tree.map(lambda leaf: jnp.zeros((len(schedule.number), *leaf.shape), leaf.dtype), nothing)
     return lax.fori_loop(0, schedule.live.sum(), one, (state, *shown))
 
 
-def _presented(setting: Setting, key: Key, variables: Variables, federation: Federation) -> Variables:
-    """The model as it is shown to the test set."""
+def presented(setting: Setting, key: Key, variables: Variables, federation: Federation) -> Variables:
+    """The model as it is shown to the test set; the key is the round's."""
     for part in setting.playing(Present):
         variables = part.present(purpose_key(key, f"present/{part.slot}"), variables, setting.model, federation)
     return variables
 
 
-def _nothing(places: tuple[int, ...], classes: int, visit: ChainResult) -> tuple[Info, Evaluation]:
+def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation) -> tuple[Info, Evaluation]:
     number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
     probes = jax.tree.map(lambda leaf: jnp.zeros((*places, *leaf.shape), leaf.dtype), visit.shown.probes)
-    info = Info(number, number, number, number, visits, visits > 0, jnp.zeros((), bool), jnp.zeros(places), probes)
-    return info, Evaluation(jnp.zeros((classes, classes), jnp.int32), number)
+    unseen = (visits > 0, jnp.zeros((), bool), jnp.zeros(places))
+    info = Info(number, number, number, number, visits, *unseen, probes, visits)
+    tested = Evaluation(jnp.zeros((federation.num_classes, federation.num_classes), jnp.int32), number)
+    clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
+    validation = tested if VALIDATION in federation.auxiliary else None
+    return info, tested._replace(validation=validation, client_hits=clients)
 
 
 class Traffic(NamedTuple):

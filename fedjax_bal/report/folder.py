@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.report.details import DETAILS
+
 # Far beyond any count of bytes, and small enough to be added and drawn.
 LARGEST = 1e18
 DEEPEST = 20
@@ -27,6 +29,9 @@ NUMBERS_OF_A_RUN = (
     "chain_kl",
     "clients_per_chain",
     "copies",
+    "stopped_early",
+    "best_validation_round",
+    *DETAILS,
 )
 RERUN = "run `fedjax-bal run` on this folder again to write it anew"
 
