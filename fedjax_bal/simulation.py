@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_bal.checks import one_of, whole_number
 from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.evaluation import TestSet, chunked
+from fedjax_bal.engine.held_out import VALIDATION
 from fedjax_bal.engine.layout import Layout, device_count, lay_out, resolve
 from fedjax_bal.engine.precision import at_precision
 from fedjax_bal.engine.setting import Setting
@@ -28,6 +29,7 @@ from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.parts import BATCH_STATISTICS, Enlarge, Extend
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.selection import Choice, Presence, Selector, always
+from fedjax_bal.stopping import EarlyStopping
 from fedjax_bal.types import Federation, Model, Variables
 
 TRAFFICS = ("paper", "exact")
@@ -222,6 +224,7 @@ def simulate(
     rounds: int,
     seed: int,
     on_round: Callable[[dict[str, Any]], None] | None = None,
+    early_stopping: EarlyStopping | None = None,
     **options: Any,
 ) -> Result:
     """Trains a federation and evaluates the global model.
@@ -235,6 +238,8 @@ def simulate(
         seed: from 0 to 2**32 - 1; decides initial weights, availability, selection, delivery and batches. Methods
             that are compared with the same seed share all of them.
         on_round: called with the metrics of each evaluated round.
+        early_stopping: ends the run once its metric on the federation's auxiliary set `validation` has stopped getting
+            better, with the dispatch in which that shows.
         **options: as in `build`.
 
     Returns:
@@ -260,9 +265,12 @@ def simulate(
     """
     if whole_number("seed", seed, low=0) >= 2**32:
         raise ValueError(f"seed: received {seed}, must be below 2**32 = {2**32}")
+    rule = early_stopping or EarlyStopping()
+    if rule.patience is not None and VALIDATION not in federation.auxiliary:
+        raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
     simulation = build(recipe, model, federation, test, rounds=rounds, **options)
     progress, history, confusion = simulation.init(seed), [], np.zeros((0, 0), np.int32)
-    while progress.round < rounds:
+    while progress.round < rounds and not rule.over(history):
         advance = simulation.advance(seed, progress)
         progress = advance.progress
         history += advance.records

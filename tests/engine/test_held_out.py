@@ -13,7 +13,8 @@ from fedjax_bal.engine.personalising import Personaliser
 from fedjax_bal.groups import Shots, over_clients
 from fedjax_bal.optimizers import optimizer
 from fedjax_bal.selection import bernoulli
-from fedjax_bal.simulation import build
+from fedjax_bal.simulation import build, simulate
+from fedjax_bal.stopping import EarlyStopping
 from fedjax_bal.types import Variables
 
 EPOCHS = 3
@@ -138,3 +139,14 @@ def test_shot_groups_go_by_what_clients_are_trained_on():
     sim = simulation(shots=Shots(int(counts.min()) + 1, int(counts.max()) - 1))
     assert sim.groups["few"].tolist() == (counts < counts.min() + 1).tolist()
     assert sim.groups["many"].tolist() == (counts > counts.max() - 1).tolist()
+
+
+def test_simulate_stops_early_where_there_are_validation_rows():
+    options = {"rounds": 9, "seed": 0, "batch_size": MANY, "clients_per_round": 2}
+    never = EarlyStopping(patience=2, min_delta=1.0)  # no accuracy is ever so much better
+    run = lambda federation: simulate(
+        recipes.fedavg(), toys.network(), federation, toys.test_set(), early_stopping=never, **options
+    )
+    assert [record["round"] for record in run(federation()).history] == [1, 2, 3]
+    with pytest.raises(ValueError, match="early_stopping: received a federation without an auxiliary set 'validation'"):
+        run(toys.federation())
