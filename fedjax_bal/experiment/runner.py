@@ -196,7 +196,7 @@ class Runner:
         if saved is None:
             saved = self._template(run)._replace(progress=simulation.init(seed))
         if self._over(run, saved):
-            self._show(run, simulation.rounds, 0.0)
+            self._show(run, saved.progress.round, 0.0)
             self._conclude(run, saved.progress)
             return
         if saved.progress.round:
@@ -215,15 +215,14 @@ class Runner:
                 unsaved = 0
             if stopping:
                 raise Stopped
-        if saved.progress.round < simulation.rounds:
-            self.display.note(f"{name[0]}, seed {seed}: stopped early after round {saved.progress.round}")
-            self._show(run, simulation.rounds, 0.0)  # nothing of it is left to do
         self._conclude(run, saved.progress)
 
     def _over(self, run: tuple[int, int], saved: Saved) -> bool:
         return is_over(self.comparison.methods[run[0]], saved.progress.round, self.lines[self._name(run)])
 
     def _conclude(self, run: tuple[int, int], progress: Snapshot) -> None:
+        if progress.round < self.comparison.simulations[run[0]].rounds:
+            self.display.ended(*self._name(run))
         self._look_for_leaks(run, progress)
         epochs = self.comparison.methods[run[0]].evaluation.personalised
         self.personalising.after(run, self._name(run)[0], self.comparison.simulations[run[0]], progress, epochs)

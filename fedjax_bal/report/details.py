@@ -97,24 +97,29 @@ def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
     return [_details(plan, runs, known) for plan in _PLANS if known & set(plan.columns)]
 
 
-def endings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which runs ended before their last round, in sentences.
+def ending(runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Which runs ended before their last round, in words.
 
     Args:
         runs: `runs` of a `summary.json`.
 
     Returns:
-        A sentence for each method with such a run.
+        What there is to know when numbers are compared; None where no run was stopped early.
 
-    >>> endings([{"method": "fedavg", "seed": 3, "stopped_early": 40}, {"method": "fedavg", "seed": 4}])
-    ['fedavg was stopped early, its validation metric no longer getting better: after round 40 (seed 3).']
+    >>> ending([{"method": "a", "seed": 3, "stopped_early": 40}]).split(": ")[1].split(".")[0]
+    'a after round 40 (seed 3)'
     """
     early: dict[str, list[str]] = {}
     for run in runs:
         if run.get("stopped_early") is not None:
-            early.setdefault(run["method"], []).append(f"after round {run['stopped_early']} (seed {run['seed']})")
-    why = "was stopped early, its validation metric no longer getting better"
-    return [f"{printable(name, LONGEST_NAME)} {why}: {', '.join(when)}." for name, when in early.items()]
+            early.setdefault(run["method"], []).append(f"{run['stopped_early']} (seed {run['seed']})")
+    if not early:
+        return None
+    named = "; ".join(f"{printable(name, LONGEST_NAME)} after round {', '.join(at)}" for name, at in early.items())
+    return (
+        f"Stopped early, because the metric on validation images no longer got better: {named}. Final accuracies are "
+        "those of these rounds; that of the best round by validation is further below."
+    )
 
 
 def _details(plan: _Plan, runs: Sequence[Mapping[str, Any]], known: set[str]) -> Details:

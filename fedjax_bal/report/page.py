@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.files import write_atomically
-from fedjax_bal.report.details import details, endings
+from fedjax_bal.report.details import details, ending
 from fedjax_bal.report.folder import ReportError, RunFolder, read
 from fedjax_bal.report.statistics import MethodSummary, compare
 from fedjax_bal.report.words import (
@@ -186,12 +186,12 @@ def _grid(label: str, text: Table, marked: Sequence[bool] = ()) -> str:
 
 
 def _details(runs: Sequence[Mapping[str, Any]]) -> str:
-    found = details(runs)
-    early = "".join(f"<p class=note>{escape(sentence)}</p>" for sentence in endings(runs))
-    return early + "".join(
+    early = ending(runs)
+    sections = [
         f"<h3>{escape(part.title)}</h3>{_grid(part.title, part.table)}<p class=note>{escape(part.note)}</p>"
-        for part in found
-    )
+        for part in details(runs)
+    ]
+    return "".join([f"<p class=note>{escape(early)}</p>" if early else "", *sections])
 
 
 def _has_interval(summary: MethodSummary) -> bool:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedjax_bal.report.details import DETAILS, details, endings
+from fedjax_bal.report.details import DETAILS, details, ending
 from fedjax_bal.report.folder import ReportError, read
 from fedjax_bal.report.page import missing_runs
 from fedjax_bal.report.words import NOTHING
@@ -45,12 +45,10 @@ def test_every_key_has_a_column():
     assert all({*row[1:]} == {"25.0 ± 0.0"} for found in tables for row in found.table.rows)
 
 
-def test_who_was_stopped_early_is_said_once_a_method_and_counts_as_finished():
+def test_who_was_stopped_early_is_said_and_counts_as_finished():
     made = runs(stopped_early=[4, 6, None, None], rounds=[4, 6, 9, 8])
-    assert endings(made) == [
-        "fedavg was stopped early, its validation metric no longer getting better: after round 4 (seed 0), after round "
-        "6 (seed 1)."
-    ]
+    assert "no longer got better: fedavg after round 4 (seed 0), 6 (seed 1). Final" in ending(made)
+    assert ending(runs()) is None
     config = {"methods": ["fedavg", "rebafl"], "seeds": [0, 1], "training": {"rounds": 9}}
     assert missing_runs(config, made) == ["rebafl, seed 1 (8 of 9 rounds)"]
 
