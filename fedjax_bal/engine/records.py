@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.groups import client_accuracies, over_clients
-from fedjax_bal.metrics import classification_metrics
+from fedjax_bal.metrics import classification_metrics, order_statistics
 from fedjax_bal.types import Evaluation, Federation, Info, Plan
 
 
 def about_held_out(
     federation: Federation, plan: Plan, info: Info, evaluation: Evaluation, place: int
-) -> dict[str, float | None]:
+) -> dict[str, Any]:
     """How the global model does on what nobody is trained on, and the cohort's own models on their test rows.
 
     Args:
@@ -24,7 +24,8 @@ def about_held_out(
     Returns:
         With validation rows `validation_accuracy`, `validation_balanced_accuracy` and `validation_loss`; with test rows
         of clients `client_accuracy`, that of the global model, and `own_accuracy`, that of the models which this
-        round's cohort brought, each with its spread over clients as `over_clients` names it.
+        round's cohort brought, each with its spread over clients as `over_clients` names it; and `client_accuracies`,
+        the global model's in rising order, evenly spaced ones where there are many.
     """
     found: dict[str, Any] = {}
     if evaluation.validation is not None:
@@ -41,4 +42,5 @@ def about_held_out(
         everybody = client_accuracies(np.asarray(evaluation.client_hits[place]), sizes)
         cohort = client_accuracies(np.asarray(info.own_hits[place])[plan.delivered], sizes[brought])
         found |= over_clients("client_accuracy", everybody) | over_clients("own_accuracy", cohort)
+        found["client_accuracies"] = order_statistics(everybody)
     return found

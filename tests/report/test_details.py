@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fedjax_bal.report.clients import accuracy_by_client, ranked_clients
 from fedjax_bal.report.details import DETAILS, details, ending
 from fedjax_bal.report.folder import ReportError, read
 from fedjax_bal.report.page import missing_runs
@@ -51,6 +52,16 @@ def test_who_was_stopped_early_is_said_and_counts_as_finished():
     assert ending(runs()) is None
     config = {"methods": ["fedavg", "rebafl"], "seeds": [0, 1], "training": {"rounds": 9}}
     assert missing_runs(config, made) == ["rebafl, seed 1 (8 of 9 rounds)"]
+
+
+def test_clients_are_ranked_in_each_run_at_its_last_evaluation():
+    line = lambda seed, round, values: {"method": "a", "seed": seed, "round": round, "client_accuracies": values}
+    lines = [line(0, 4, [0.2, 0.4]), line(0, 2, [0.9, 0.9]), line(1, 4, [0.0, 0.3, 1.0])]
+    found = ranked_clients(lines, "a")
+    assert found[[0, 25, 50, 100]].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.7])
+    assert ranked_clients(lines, "b") is None
+    axes = accuracy_by_client([("a", found)]).axes[0]
+    assert axes.lines[0].get_xydata()[50].tolist() == pytest.approx([50, 30])
 
 
 @pytest.mark.parametrize("key", ["stopped_early", "client_accuracy_worst10"])
