@@ -44,12 +44,12 @@ def accuracy_by_client(values: Sequence[tuple[str, np.ndarray]]) -> Figure:
         The figure, in percent.
 
     >>> accuracy_by_client([("fedavg", SHARES)]).axes[0].get_ylabel()
-    "accuracy on the client's test images, %"
+    'client accuracy, %'
     """
     figure = blank(2.9 + 0.19 * legend_rows([name for name, _ in values]))
     axes = figure.add_subplot()
     for place, (_, accuracies) in enumerate(values):
         axes.plot(100 * SHARES, 100 * accuracies, **look(place, len(SHARES)))
-    axes.set(xlabel="clients from worst to best, %", ylabel="accuracy on the client's test images, %", ylim=(-2, 102))
+    axes.set(xlabel="clients from worst to best, %", ylabel="client accuracy, %", ylim=(-2, 102))
     legend(figure, [name for name, _ in values])
     return figure
