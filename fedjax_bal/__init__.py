@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from fedjax_bal.optimizers import optimizer
     from fedjax_bal.rows import over_rows
     from fedjax_bal.simulation import Result, simulate
+    from fedjax_bal.stopping import EarlyStopping
 
 _SUBMODULES = ("balance", "data", "models", "parts", "recipes", "selection")
 _NAMES = {
+    "EarlyStopping": "stopping",
     "Result": "simulation",
     "check_part": "conformance",
     "check_recipe": "conformance",
@@ -28,6 +30,7 @@ _NAMES = {
 }
 
 __all__ = [
+    "EarlyStopping",
     "Result",
     "__version__",
     "balance",

@@ -48,20 +48,23 @@ def summarise(accuracies: Sequence[float], rounds: Sequence[int], target: float 
         target: the accuracy to reach, or None.
 
     Returns:
-        `final_accuracy`; `best_accuracy`; `last5_accuracy`, the mean of the last five evaluations (of all, where there
-        are fewer); `rounds_to_target`, the first round that reached the target, or None. All None without any round.
+        `final_accuracy`; `best_accuracy`; `last5_accuracy` and `last10_accuracy`, the mean of the last five and ten
+        evaluations (of all, where there are fewer); `rounds_to_target`, the first round that reached the target, or
+        None. All None without any round.
 
     Example:
         >>> summarise([0.5, 0.75, 0.625], [1, 2, 3], 0.7)["rounds_to_target"]
         2
     """
     if not accuracies:
-        return dict.fromkeys(("final_accuracy", "best_accuracy", "last5_accuracy", "rounds_to_target"))
+        names = ("final_accuracy", "best_accuracy", "last5_accuracy", "last10_accuracy", "rounds_to_target")
+        return dict.fromkeys(names)
     reached = [round for round, value in zip(rounds, accuracies, strict=True) if target is not None and value >= target]
     return {
         "final_accuracy": float(accuracies[-1]),
         "best_accuracy": float(max(accuracies)),
         "last5_accuracy": float(np.mean(accuracies[-5:])),
+        "last10_accuracy": float(np.mean(accuracies[-10:])),
         "rounds_to_target": reached[0] if reached else None,
     }
 

@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_bal.checks import one_of, whole_number
 from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.evaluation import TestSet, chunked
+from fedjax_bal.engine.held_out import VALIDATION
 from fedjax_bal.engine.layout import Layout, device_count, lay_out, resolve
 from fedjax_bal.engine.precision import at_precision
 from fedjax_bal.engine.setting import Setting
@@ -23,10 +24,12 @@ from fedjax_bal.fitting import (
     only,
     rounds_together,
 )
+from fedjax_bal.groups import SHOTS, Shots, shot_groups
 from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.parts import BATCH_STATISTICS, Enlarge, Extend
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.selection import Choice, Presence, Selector, always
+from fedjax_bal.stopping import EarlyStopping
 from fedjax_bal.types import Federation, Model, Variables
 
 TRAFFICS = ("paper", "exact")
@@ -71,6 +74,7 @@ def build(
     update_diversity: bool = False,
     local_accuracy: bool = False,
     local_test_images: int = 0,
+    shots: Shots = SHOTS,
     traffic: str = "paper",
     rounds_per_dispatch: str | int = 1,
     strategy: str = "auto",
@@ -111,6 +115,7 @@ def build(
         local_accuracy: report how well each client's own model, after training, does on the client's rows.
         local_test_images: report, in each evaluated round, how well these models do on so many of the test images on
             average, which takes a forward pass over them for each client; 0 for not.
+        shots: which classes count as many-, medium- and few-shot, by the federation's training images of each.
         traffic: how the clients of a mediator count that goes through them several times: "paper", once, as Astraea's
             formula has it; "exact", as often as models are exchanged.
         rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or 1 with a selector that looks at each
@@ -151,6 +156,7 @@ def build(
     one_of("batch_statistics", batch_statistics, BATCH_STATISTICS)
     one_of("lone_rows", lone_rows, LONE_ROWS)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
+    groups = shot_groups(np.asarray(federation.class_counts).sum(0), shots)
     model = _extended(model, recipe)
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[batch_statistics]))
     federation = (enlarge or enlarged)(federation, recipe)
@@ -207,6 +213,7 @@ def build(
         client_memory=client_memory,
         exact_traffic=traffic == "exact",
         batch_size=asked_batch_size,
+        groups=groups,
     )
 
 
@@ -219,6 +226,7 @@ def simulate(
     rounds: int,
     seed: int,
     on_round: Callable[[dict[str, Any]], None] | None = None,
+    early_stopping: EarlyStopping | None = None,
     **options: Any,
 ) -> Result:
     """Trains a federation and evaluates the global model.
@@ -232,6 +240,8 @@ def simulate(
         seed: from 0 to 2**32 - 1; decides initial weights, availability, selection, delivery and batches. Methods
             that are compared with the same seed share all of them.
         on_round: called with the metrics of each evaluated round.
+        early_stopping: ends the run once its metric on the federation's auxiliary set `validation` has stopped getting
+            better, with the dispatch in which that shows.
         **options: as in `build`.
 
     Returns:
@@ -257,9 +267,12 @@ def simulate(
     """
     if whole_number("seed", seed, low=0) >= 2**32:
         raise ValueError(f"seed: received {seed}, must be below 2**32 = {2**32}")
+    rule = early_stopping or EarlyStopping()
+    if rule.patience is not None and VALIDATION not in federation.auxiliary:
+        raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
     simulation = build(recipe, model, federation, test, rounds=rounds, **options)
     progress, history, confusion = simulation.init(seed), [], np.zeros((0, 0), np.int32)
-    while progress.round < rounds:
+    while progress.round < rounds and not rule.over(history):
         advance = simulation.advance(seed, progress)
         progress = advance.progress
         history += advance.records

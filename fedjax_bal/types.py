@@ -95,6 +95,18 @@ class Warp(NamedTuple):
     maps: Any
 
 
+class ClientTests(NamedTuple):
+    """Rows on which clients are tested and nobody is trained: client i's are `rows[offsets[i]:offsets[i + 1]]`.
+
+    Attributes:
+        rows: `Int32[Q]`, row numbers into the federation's images and labels.
+        offsets: `Int32[N + 1]`.
+    """
+
+    rows: Any
+    offsets: Any
+
+
 class Federation(NamedTuple):
     """A partitioned data set: every image stored once, a client is a span of row numbers (CSR).
 
@@ -107,10 +119,12 @@ class Federation(NamedTuple):
         offsets: `Int32[N + 1]`.
         class_counts: `Int32[N, C]`.
         copy: `Int32[R]`: 0 for an original, j > 0 for its j-th augmented copy.
-        auxiliary: named row sets that the server holds, kept out of clients, each `Int32[A]`.
+        auxiliary: named row sets that the server holds, kept out of clients, each `Int32[A]`; the global model is
+            evaluated on the one called `validation`, where there is one.
         mean: `Float32[K]`, subtracted from pixels scaled to [0, 1].
         std: `Float32[K]`, what the difference is divided by.
         warp: what augmented copies look like; None where there are none, or their pixels are among the images.
+        tests: the clients' own test rows, kept out of training; None where they have none.
     """
 
     images: Any
@@ -123,6 +137,7 @@ class Federation(NamedTuple):
     mean: Any
     std: Any
     warp: Warp | None = None
+    tests: ClientTests | None = None
 
     @property
     def num_clients(self) -> int:
@@ -315,6 +330,8 @@ class Info(NamedTuple):
         model_finite: whether the new global model is finite, `Bool[]`.
         losses: mean training loss of each visit, `Float[G, L]`; nan where nobody delivered.
         probes: what each probe part found out about each client that delivered, by slot, leaves `[G, L, ...]`.
+        own_hits: how many of its own test rows each client's own trained model classifies correctly, `Int32[G, L]`; 0
+            in rounds that aren't evaluated, and without test rows.
     """
 
     train_loss: Array
@@ -326,6 +343,7 @@ class Info(NamedTuple):
     model_finite: Array
     losses: Array
     probes: Mapping[str, PyTree]
+    own_hits: Array
 
 
 class Evaluation(NamedTuple):
@@ -334,7 +352,11 @@ class Evaluation(NamedTuple):
     Attributes:
         confusion: test images by true and predicted class, `Int32[C, C]`.
         loss: mean cross-entropy in nats, `Float[]`.
+        validation: the same of the validation rows; None where there are none.
+        client_hits: how many of each client's test rows it classifies correctly, `Int32[N]`; None where there are none.
     """
 
     confusion: Array
     loss: Array
+    validation: "Evaluation | None" = None
+    client_hits: Array | None = None

@@ -43,6 +43,10 @@ class Quiet:
         """Keeps where the runs stand."""
         self.steps.append((method, seed, round))
 
+    def ended(self, method, seed):
+        """Keeps which runs end early."""
+        self.steps.append((method, seed, "ended"))
+
     def note(self, text):
         """Keeps the remark."""
         self.notes.append(text)

@@ -28,7 +28,9 @@ def test_summary_of_a_curve():
         "final_accuracy": 0.2,
         "best_accuracy": 0.7,
         "last5_accuracy": pytest.approx(0.48),
+        "last10_accuracy": pytest.approx(2.5 / 6),
         "rounds_to_target": 4,
     }
+    assert summarise([0.0] + [0.5] * 10, range(1, 12), 0.55)["last10_accuracy"] == 0.5
     assert summarise([0.1], [1], 0.2)["rounds_to_target"] is None
     assert summarise([0.1], [1], None)["rounds_to_target"] is None

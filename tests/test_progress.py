@@ -120,6 +120,15 @@ def test_the_share_and_the_time_left_stay_sensible(events):
         assert tally.seconds_left is None or tally.seconds_left >= 0
 
 
+def test_a_run_that_ends_early_leaves_nothing_to_do():
+    tally = Tally(["a"], [3, 4], {"a": 10}, Clock())
+    tally.advance("a", 3, 4, 0.25, 1.0)
+    tally.ended("a", 3)
+    assert (tally.runs_finished, tally.mean("a"), tally.share) == ((1, 2), 0.25, 0.5)
+    tally.advance("a", 4, 10, 0.75, 1.0)
+    assert (tally.runs_finished, tally.seconds_left, tally.share) == ((2, 2), 0, 1)
+
+
 # Lines.
 
 
@@ -138,6 +147,15 @@ def test_plain_lines_come_at_once_then_every_two_seconds_and_for_each_finished_r
     assert lines[-1].startswith(
         "fedavg, seed 0: finished after 40 rounds, accuracy 50.0%, 812 clients/s; 1/4 runs, 25%"
     )
+
+
+def test_plain_lines_tell_where_a_run_ended_early():
+    progress, file = plain(Clock())
+    progress.start(["a"], [0], {"a": 9}, FOLDER)
+    progress.advance("a", 0, 4, 0.5, 7.0)
+    progress.ended("a", 0)
+    wanted = "a, seed 0: stopped early after round 4, accuracy 50.0%; 1/1 runs, 100%, 0:00 left"
+    assert file.getvalue().splitlines()[1:] == [wanted]
 
 
 def test_plain_lines_tell_a_finished_run_once_and_compilation_after_a_silence():

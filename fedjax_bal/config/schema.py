@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from fedjax_bal.config import registries
+from fedjax_bal.config.held_out import ClientTest, Shots, Stopping, Validation, conflict
 from fedjax_bal.config.rules import (
     AutoOr,
     Count,
@@ -185,6 +186,7 @@ class Training(Section):
         lone_rows: what becomes of a row that would be a batch of its own, see there.
         optimizer: of the clients, fresh at each visit.
         server_optimizer: of the server.
+        early_stopping: whether a run ends once its validation metric has stopped getting better.
     """
 
     rounds: Count
@@ -196,6 +198,7 @@ class Training(Section):
     lone_rows: Annotated[str, under(OneOf(lambda: ("auto", "keep", "drop")))] = "auto"
     optimizer: Optimizer
     server_optimizer: ServerOptimizer = Field(default_factory=dict)  # type: ignore[arg-type]
+    early_stopping: Stopping = Field(default_factory=dict)  # type: ignore[arg-type]
 
 
 class Selection(Variant):
@@ -285,6 +288,11 @@ class Evaluation(Section):
         traffic: how a client counts that a mediator visits several times a round: `paper`, once, as in Astraea's
             formula; `exact`, as often as models are exchanged.
         target_accuracy: the accuracy in (0, 1] whose first round is reported; None for none.
+        shots: which classes count as many-, medium- and few-shot.
+        validation: training images on which the global model is validated.
+        client_test: images on which each client is tested.
+        personalised: for how many epochs the final global model is fine-tuned on each client, which is then tested;
+            None for not. With plain cross-entropy and the local optimizer, whatever the method.
     """
 
     every: Count = 1
@@ -295,6 +303,10 @@ class Evaluation(Section):
     attack_steps: Count = 1000
     traffic: Annotated[str, under(OneOf(("paper", "exact")))] = "paper"
     target_accuracy: Annotated[float | None, under(OrNull(Real(0, 1, above=True)))] = None
+    shots: Shots = Field(default_factory=dict)  # type: ignore[arg-type]
+    validation: Validation = Field(default_factory=dict)  # type: ignore[arg-type]
+    client_test: ClientTest = Field(default_factory=dict)  # type: ignore[arg-type]
+    personalised: Annotated[int | None, under(OrNull(Whole(1)))] = None
 
 
 class Execution(Section):
@@ -345,3 +357,12 @@ class Sections(Section):
         kind = PydanticCustomError("refused", "{text}", {"text": text})
         place = ("selection", "clients_per_round")
         raise ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=place, input=asked)])
+
+    @model_validator(mode="after")
+    def _with_what_it_needs(self) -> Self:
+        found = conflict(self.training, self.evaluation)
+        if found is None:
+            return self
+        place, received, text = found
+        kind = PydanticCustomError("refused", "{text}", {"text": f"received {received}, {text}"})
+        raise ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=place, input=received)])

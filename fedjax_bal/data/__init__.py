@@ -5,6 +5,7 @@ from .augmentation import augment, extra_bytes
 from .catalogue import DATASETS, DatasetInfo
 from .errors import DataError
 from .federation import carve, federate
+from .held_out import carve_share, hold_out, rows_by_share
 from .lone import without_lone_rows
 from .sources import load
 
@@ -14,9 +15,12 @@ __all__ = [
     "DatasetInfo",
     "augment",
     "carve",
+    "carve_share",
     "extra_bytes",
     "federate",
+    "hold_out",
     "load",
     "partition",
+    "rows_by_share",
     "without_lone_rows",
 ]

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..types import Federation
+from ..types import ClientTests, Federation
 from ._common import MAX_ROWS, checked_count, checked_labels, cut, rows_by_label
 
 _BLOCK = 2**20  # rows sorted at a time
@@ -21,6 +21,7 @@ def federate(
     *,
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
+    tests: Sequence[np.ndarray] | None = None,
 ) -> Federation:
     """Builds the index-based federation: one array of row numbers, cut into clients by offsets.
 
@@ -32,16 +33,17 @@ def federate(
         labels: `Int[D]` in 0..C-1.
         rows_per_client: N arrays of row numbers in 0..D-1.
         num_classes: C.
-        auxiliary: named arrays of row numbers that no client may own.
+        auxiliary: named arrays of row numbers that no client may own; the global model is evaluated on `validation`.
         mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1]; 0 by default.
         std: `[K]` (or one number) that the difference is divided by; 1 by default.
+        tests: N arrays of row numbers that no client may own, on which the clients are tested; see `hold_out`.
 
     Returns:
         The federation, in NumPy arrays, with `copy` all 0.
 
     Raises:
         ValueError: shapes or types that don't fit, labels or row numbers out of range, a row that one client lists
-            twice, an auxiliary row that a client owns, or a `std` that is not above 0.
+            twice, an auxiliary or test row that a client owns, or a `std` that is not above 0.
 
     Example:
         >>> labels = np.array([1, 0, 1, 0])
@@ -54,6 +56,7 @@ def federate(
     images, labels, num_classes = _checked_examples(images, labels, num_classes)
     offsets = _offsets(rows_per_client)
     rows, counts = _sorted_by_class(rows_per_client, offsets, labels, num_classes)
+    held = _checked_auxiliary(auxiliary, rows, len(labels))
     return Federation(
         images=images,
         labels=labels,
@@ -61,9 +64,10 @@ def federate(
         offsets=offsets,
         class_counts=counts,
         copy=np.zeros(len(rows), np.int32),
-        auxiliary=_checked_auxiliary(auxiliary, rows, len(labels)),
+        auxiliary=held,
         mean=_per_channel("mean", mean, 0.0, images.shape[-1]),
         std=_per_channel("std", std, 1.0, images.shape[-1]),
+        tests=None if tests is None else _checked_tests(tests, len(offsets) - 1, [rows, *held.values()], len(labels)),
     )
 
 
@@ -120,20 +124,20 @@ def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarr
     return images, labels.astype(np.int32), num_classes
 
 
-def _offsets(rows_per_client: Sequence[np.ndarray]) -> np.ndarray:
+def _offsets(rows_per_client: Sequence[np.ndarray], name: str = "rows_per_client") -> np.ndarray:
     """Where each client's rows begin and the last one's end, `Int32[N + 1]`."""
     if len(rows_per_client) == 0:
-        raise ValueError("rows_per_client is empty; a federation has at least one client.")
+        raise ValueError(f"{name} is empty; a federation has at least one client.")
     for client, rows in enumerate(rows_per_client):
         array = np.asarray(rows)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise ValueError(
-                f"rows_per_client[{client}] has shape {array.shape} and type {array.dtype}; expected a one-dimensional "
+                f"{name}[{client}] has shape {array.shape} and type {array.dtype}; expected a one-dimensional "
                 "array of row numbers (turn a mask into numbers with np.flatnonzero)."
             )
     ends = np.cumsum(np.fromiter(map(len, rows_per_client), np.int64, len(rows_per_client)))
     if ends[-1] > MAX_ROWS:
-        raise ValueError(f"rows_per_client lists {ends[-1]} rows in all; at most {MAX_ROWS} are supported.")
+        raise ValueError(f"{name} lists {ends[-1]} rows in all; at most {MAX_ROWS} are supported.")
     return np.append(0, ends).astype(np.int32)
 
 
@@ -158,12 +162,14 @@ def _sorted_by_class(
     return rows, counts
 
 
-def _check_rows(rows: np.ndarray, owner: np.ndarray, first: int, num_examples: int) -> None:
+def _check_rows(
+    rows: np.ndarray, owner: np.ndarray, first: int, num_examples: int, name: str = "rows_per_client"
+) -> None:
     """Refuses row numbers out of range, and a row that one client lists twice; clients count from `first`."""
     outside = (rows < 0) | (rows >= num_examples)
     if outside.any():
         at = int(np.argmax(outside))
-        raise ValueError(f"rows_per_client[{first + owner[at]}] lists row {rows[at]}; expected 0..{num_examples - 1}.")
+        raise ValueError(f"{name}[{first + owner[at]}] lists row {rows[at]}; expected 0..{num_examples - 1}.")
     if not rows.size or np.bincount(rows).max() == 1:
         return
     pairs = np.sort(owner * num_examples + rows)
@@ -171,7 +177,7 @@ def _check_rows(rows: np.ndarray, owner: np.ndarray, first: int, num_examples: i
     if repeated.any():
         client, row = divmod(int(pairs[np.argmax(repeated)]), num_examples)
         raise ValueError(
-            f"rows_per_client[{first + client}] lists row {row} more than once; a client can hold a row only once "
+            f"{name}[{first + client}] lists row {row} more than once; a client can hold a row only once "
             "(np.unique removes repeats)."
         )
 
@@ -201,6 +207,27 @@ def _checked_auxiliary(auxiliary: Mapping, rows: np.ndarray, num_examples: int) 
             raise ValueError(f"auxiliary[{name!r}] lists a row more than once; np.unique removes repeats.")
         checked[str(name)] = array.astype(np.int32)
     return checked
+
+
+def _checked_tests(
+    tests: Sequence[np.ndarray], clients: int, used: Sequence[np.ndarray], num_examples: int
+) -> ClientTests:
+    """The clients' test rows one after another, after checking that they are used for nothing else."""
+    if len(tests) != clients:
+        raise ValueError(f"tests lists rows of {len(tests)} clients; expected {clients}, as many as rows_per_client.")
+    offsets = _offsets(tests, "tests")
+    listed = np.concatenate([np.asarray(own, np.int64) for own in tests])
+    if not len(listed):
+        raise ValueError("tests has no row for any client (a client needs two rows to hold out one); leave it out.")
+    _check_rows(listed, np.repeat(np.arange(clients), np.diff(offsets)), 0, num_examples, "tests")
+    taken = np.zeros(num_examples, bool)
+    taken[np.concatenate(used)] = True
+    if taken[listed].any():
+        raise ValueError(
+            f"tests lists row {listed[np.argmax(taken[listed])]}, which a client or an auxiliary set has too; take "
+            "test rows out of the clients' first (hold_out)."
+        )
+    return ClientTests(listed.astype(np.int32), offsets)
 
 
 def _per_channel(name: str, value, default: float, channels: int) -> np.ndarray:

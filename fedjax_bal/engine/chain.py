@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.engine.evaluation import TestSet, hits
+from fedjax_bal.engine.held_out import own_hits
 from fedjax_bal.engine.keys import visit_key
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.spread import squared_norm
@@ -35,6 +36,7 @@ class Shown(NamedTuple):
         correct: the client's rows that its trained model classifies correctly, `Int32[]`; 0 unless asked for.
         tried: the test images of the trial that it classifies correctly, `Int32[]`; 0 where there is none.
         probes: what each probe part found out in the last pass, by slot.
+        own_hits: the client's own test rows that it classifies correctly, `Int32[]`; 0 unless they are due.
     """
 
     memory: PyTree
@@ -44,6 +46,7 @@ class Shown(NamedTuple):
     correct: Array
     tried: Array
     probes: PyTree
+    own_hits: Array
 
 
 class ChainResult(NamedTuple):
@@ -75,14 +78,14 @@ class Passed(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What clients' own models are tried on after training.
+    """What clients' own models are tried on after training, beside their own test rows.
 
     Attributes:
-        test: test images.
+        test: test images; None for none.
         due: whether they are tried this round, `Bool[]`.
     """
 
-    test: TestSet
+    test: TestSet | None
     due: Array
 
 
@@ -187,7 +190,8 @@ def leave(
     broken = (on & ~all_finite(outcome.end)).astype(jnp.int32)
     correct = _correct(outcome) if setting.local_accuracy else jnp.zeros((), jnp.int32)
     tried = jnp.where(on & (outcome.steps > 0), _tried(setting, shared, outcome.end), 0)
-    shown = Shown(memory, loss_sum, outcome.steps, broken, correct, tried, probes)
+    own = jnp.where(on, _own_hits(setting, shared, link, outcome.end), 0)
+    shown = Shown(memory, loss_sum, outcome.steps, broken, correct, tried, probes, own)
     return _where(on, outcome.end, outcome.start), (reports, shown)
 
 
@@ -258,10 +262,19 @@ def _correct(outcome: Outcome) -> Array:
 def _tried(setting: Setting, shared: Round, end: Variables) -> Array:
     """How many test images of the trial a client's trained model classifies correctly, `Int32[]`."""
     none = jnp.zeros((), jnp.int32)
-    if shared.trial is None:
+    if shared.trial is None or shared.trial.test is None:
         return none
     test, (mean, std) = shared.trial.test, (shared.federation.mean, shared.federation.std)
     return lax.cond(shared.trial.due, lambda: hits(setting.model, end, test, mean, std), lambda: none)
+
+
+def _own_hits(setting: Setting, shared: Round, link: Links, end: Variables) -> Array:
+    """How many of its own test rows a client's trained model classifies correctly, `Int32[]`."""
+    none, tests = jnp.zeros((), jnp.int32), shared.federation.tests
+    if shared.trial is None or tests is None:
+        return none
+    look = lambda: own_hits(setting.model, end, shared.federation, tests, link.clients, setting.batch_size)
+    return lax.cond(shared.trial.due, look, lambda: none)
 
 
 def _result(shared: Round, end: Variables, reports: PyTree, shown: Shown) -> ChainResult:

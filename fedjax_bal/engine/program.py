@@ -10,6 +10,7 @@ from jax import lax
 from fedjax_bal.engine.chain import ChainResult, Links, Round, Trial, nothing_yet
 from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.evaluation import TestSet, evaluate, some
+from fedjax_bal.engine.held_out import VALIDATION, evaluate_held_out
 from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.memory import size_in_bytes
 from fedjax_bal.engine.precision import matmul_precision
@@ -93,7 +94,7 @@ def dispatch(
     tried = tried_on(setting, test)
 
     def advance(state: State, row: Schedule) -> tuple[State, Info]:
-        trial = None if tried is None else Trial(tried, row.evaluate)
+        trial = None if tried is None and federation.tests is None else Trial(tried, row.evaluate)
         return run_round(setting, key, row.number, state, row.plan, row.seats, row.deal, federation, trial)
 
     def appraise(state: State, number: Array) -> Evaluation:
@@ -148,29 +149,35 @@ def assess(
     setting: Setting, key: Key, variables: Variables, number: Array, federation: Federation, test: TestSet
 ) -> Evaluation:
     """Evaluates a run's global model as it is shown after a round (from 0)."""
-    shown = _presented(setting, jax.random.fold_in(key, number), variables, federation)
-    return evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
+    shown = presented(setting, jax.random.fold_in(key, number), variables, federation)
+    tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
+    validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
+    return tested._replace(validation=validation, client_hits=client_hits)
 
 
 def nothing_shown(
     setting: Setting, schedule: Schedule, state: State, federation: Federation
 ) -> tuple[Info, Evaluation]:
     """Zeros in the shapes of what a round of a single run shows."""
-    return _nothing(schedule.plan.clients.shape[-2:], setting.model.num_classes, _visit(setting, state, federation))
+    return _nothing(schedule.plan.clients.shape[-2:], _visit(setting, state, federation), federation)
 
 
-def _presented(setting: Setting, key: Key, variables: Variables, federation: Federation) -> Variables:
-    """The model as it is shown to the test set."""
+def presented(setting: Setting, key: Key, variables: Variables, federation: Federation) -> Variables:
+    """The model as it is shown to the test set; the key is the round's."""
     for part in setting.playing(Present):
         variables = part.present(purpose_key(key, f"present/{part.slot}"), variables, setting.model, federation)
     return variables
 
 
-def _nothing(places: tuple[int, ...], classes: int, visit: ChainResult) -> tuple[Info, Evaluation]:
+def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation) -> tuple[Info, Evaluation]:
     number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
     probes = jax.tree.map(lambda leaf: jnp.zeros((*places, *leaf.shape), leaf.dtype), visit.shown.probes)
-    info = Info(number, number, number, number, visits, visits > 0, jnp.zeros((), bool), jnp.zeros(places), probes)
-    return info, Evaluation(jnp.zeros((classes, classes), jnp.int32), number)
+    unseen = (visits > 0, jnp.zeros((), bool), jnp.zeros(places))
+    info = Info(number, number, number, number, visits, *unseen, probes, visits)
+    tested = Evaluation(jnp.zeros((federation.num_classes, federation.num_classes), jnp.int32), number)
+    clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
+    validation = tested if VALIDATION in federation.auxiliary else None
+    return info, tested._replace(validation=validation, client_hits=clients)
 
 
 class Traffic(NamedTuple):

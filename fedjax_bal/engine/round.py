@@ -218,6 +218,7 @@ def _info(setting: Setting, cohort: Cohort, brought: Brought, variables: Variabl
         model_finite=all_finite(variables),
         losses=mean(losses, steps),
         probes=brought.shown.probes,
+        own_hits=brought.shown.own_hits,
     )
 
 

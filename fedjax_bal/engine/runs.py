@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,9 @@ from fedjax_bal.engine import tally as tallies
 from fedjax_bal.engine.chain import ChainResult, Links, Round, sizes_of
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.tally import Shares, Tally
-from fedjax_bal.types import Array, Federation, PyTree
+from fedjax_bal.types import Array, ClientTests, Federation, PyTree
 
-_OF_A_PARTITION = ("rows", "offsets", "class_counts", "copy")
+_OF_A_PARTITION = ("rows", "offsets", "class_counts", "copy", "tests")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +130,8 @@ def side_by_side(federations: Sequence[Federation]) -> Federation:
 
     Returns:
         The only one where all are the same object; or else one whose `rows`, `offsets`, `class_counts`, `copy` and
-        auxiliary rows have leaves `[S, ...]`, on the host. Shorter lists of rows end with row 0, which nobody owns.
+        auxiliary rows have leaves `[S, ...]`, on the host; those of `tests` too. Shorter lists of rows end with row 0,
+        which nobody owns there.
 
     Example:
         >>> import numpy as np
@@ -142,13 +144,22 @@ def side_by_side(federations: Sequence[Federation]) -> Federation:
     first = federations[0]
     if all(federation is first for federation in federations):
         return first
-    longest = max(len(federation.rows) for federation in federations)
-    extended = lambda leaf: np.pad(np.asarray(leaf), (0, longest - len(leaf)))
     stack = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])
+    own = [federation.tests for federation in federations if federation.tests is not None]
+    tests = ClientTests(_padded([each.rows for each in own]), stack(*(each.offsets for each in own))) if own else None
     return first._replace(
-        rows=np.stack([extended(federation.rows) for federation in federations]),
-        copy=np.stack([extended(federation.copy) for federation in federations]),
+        rows=_padded([federation.rows for federation in federations]),
+        copy=_padded([federation.copy for federation in federations]),
         offsets=stack(*(federation.offsets for federation in federations)),
         class_counts=stack(*(federation.class_counts for federation in federations)),
         auxiliary=jax.tree.map(stack, *(dict(federation.auxiliary) for federation in federations)),
+        tests=ClientTests(_padded([own.rows for own in tests]), stack(*(own.offsets for own in tests)))
+        if tests
+        else None,
     )
+
+
+def _padded(lists: Sequence[Any]) -> np.ndarray:
+    """Lists of row numbers as one array `[S, longest]`."""
+    longest = max(map(len, lists))
+    return np.stack([np.pad(np.asarray(rows), (0, longest - len(rows))) for rows in lists])

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,9 @@ from fedjax_bal.engine.memory import program_bytes, size_in_bytes
 from fedjax_bal.engine.placement import divide, replicate
 from fedjax_bal.engine.planner import Planned, Planner
 from fedjax_bal.engine.program import Schedule, Traffic, init_state, traffic
+from fedjax_bal.engine.records import about_held_out
 from fedjax_bal.engine.setting import Setting
+from fedjax_bal.groups import shot_accuracies
 from fedjax_bal.metrics import classification_metrics
 from fedjax_bal.parts import Disclose, Illustrate
 from fedjax_bal.selection import LOSS, Presence, Selector
@@ -83,6 +86,7 @@ class Simulation:
         client_memory: where what clients remember is kept: "auto", "device" or "host".
         exact_traffic: whether a client that is visited several times a round counts each time.
         batch_size: B as it was asked for; the setting's is no larger than the largest client.
+        groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.groups.shot_groups`.
         compile_s: seconds spent on compiling, 0 before.
         on_device: federation and test set, on the devices.
         keeps_memory_on_host: whether what clients remember is kept on the host.
@@ -101,6 +105,7 @@ class Simulation:
     client_memory: str = "auto"
     exact_traffic: bool = False
     batch_size: int = 0
+    groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -121,6 +126,11 @@ class Simulation:
         self._shapes: State = shapes
         self._compiled: Any = None
         self._ahead: tuple[Any, Planned] | None = None
+
+    @property
+    def stored(self) -> Federation:
+        """The federation, on the devices."""
+        return self.on_device[0]
 
     def init(self, seed: int) -> Snapshot:
         """The start of a run.
@@ -341,14 +351,17 @@ class Simulation:
             counts = count(counts, plan, *costs)
             if due[offset]:
                 confusion = np.asarray(evaluation.confusion[offset])
+                scores = classification_metrics(confusion)
                 records.append(
                     {
                         "round": progress.round + offset + 1,
-                        **classification_metrics(confusion),
+                        **scores,
+                        **shot_accuracies(scores["per_class_accuracy"], self.groups),
                         "test_loss": _number(evaluation.loss[offset]),
                         "train_loss": _number(info.train_loss[offset]),
                         **chain_divergences(self.federation, plan),
                         **self._asked(info, offset),
+                        **about_held_out(self.federation, plan, info, evaluation, offset),
                         **{name: int(value) for name, value in counts._asdict().items()},
                     }
                 )

@@ -48,7 +48,7 @@ def kind(simulation: Simulation) -> Any:
         structure,
         tuple(np.shape(leaf) for leaf in leaves),
         simulation.batch_size,
-        (id(federation.images), id(federation.warp), id(simulation.test)),
+        (id(federation.images), id(federation.warp), id(simulation.test), federation.tests is None),
         (federation.num_clients, federation.num_classes, auxiliary),
         (selector.groups, selector.links, selector.passes, selector.closed_loop),
         (simulation.rounds, simulation.rounds_per_dispatch, simulation.evaluate_every),
@@ -71,12 +71,14 @@ class Stack:
         members: the runs.
         snapshots: where they stand now, without the devices' states.
         failures: what went wrong with those that diverged; None for the others.
+        resting: whether a run has diverged or been laid to rest, and stays as it is.
         compile_s: seconds that compiling took, 0 before.
     """
 
     def __init__(self, members: Sequence[Member], snapshots: Sequence[Snapshot]) -> None:
         self.members = tuple(members)
         self.failures: list[DivergenceError | None] = [None] * len(members)
+        self.resting = [False] * len(members)
         self.compile_s = 0.0
         self.setting = _common_setting([member.simulation for member in members])
         first, layout = members[0].simulation, self.setting.layout
@@ -89,6 +91,10 @@ class Stack:
         self._state: State = _stacked([snapshot.state for snapshot in snapshots])
         self.snapshots = [snapshot._replace(state=None) for snapshot in snapshots]
         self._compiled: Any = None
+
+    def rest(self, place: int) -> None:
+        """Lets a run be: nobody trains for it any more."""
+        self.resting[place] = True
 
     @property
     def round(self) -> int:
@@ -126,7 +132,7 @@ class Stack:
         """Runs the next rounds of all runs, as many as one dispatch holds.
 
         Returns:
-            What came of each; None for those that have diverged, now or before.
+            What came of each; None for those that have diverged now, or rest.
         """
         self.compile()
         planned = [self._planned(place) for place in range(len(self.members))]
@@ -141,12 +147,13 @@ class Stack:
         ]
 
     def _concluded(self, place: int, planned: Planned, info: Any, evaluation: Any) -> Advance | None:
-        if self.failures[place] is not None:
+        if self.resting[place]:
             return None
         try:
             advance = self.members[place].simulation.conclude(self.snapshots[place], planned, info, evaluation)
         except DivergenceError as error:
             self.failures[place] = error
+            self.rest(place)
             return None
         self.snapshots[place] = advance.progress
         return advance
@@ -154,7 +161,7 @@ class Stack:
     def _planned(self, place: int) -> Planned:
         simulation, seed = self.members[place]
         planned = simulation.planned(seed, self.round, self.snapshots[place].selector)
-        if self.failures[place] is None:
+        if not self.resting[place]:
             return planned
         nobody = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
         none = planned.schedule.plan._replace(delivered=np.zeros_like(planned.schedule.plan.delivered))

@@ -42,7 +42,7 @@ def dispatch_together(
     tried = tried_on(setting, test)
 
     def advance(state: State, row: Schedule) -> tuple[State, Info]:
-        trial = None if tried is None else Trial(tried, row.evaluate)
+        trial = None if tried is None and federation.tests is None else Trial(tried, row.evaluate)
         return _run_round(setting, keys, state, row, federation, trial)
 
     def appraise(state: State, number: Array) -> Evaluation:

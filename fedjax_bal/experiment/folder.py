@@ -26,6 +26,7 @@ _OWN_FILES = (
     "tracking.json",
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
     "wandb/*run-*-fedjax-bal-*/**/*",
+    "personalised/method-*-seed-*.json",
 )
 _LOCK = ".lock"
 _LINE = {
@@ -138,20 +139,34 @@ class RunFolder:
         write_atomically(self.path / "pictures" / f"method-{method}-seed-{seed}.npz", content.getvalue())
 
     def clear_pictures(self, method: int, seed: int) -> None:
-        """Removes what an earlier run had to show."""
-        for ending in ("npz", "json"):
-            (self.path / "pictures" / f"method-{method}-seed-{seed}.{ending}").unlink(missing_ok=True)
+        """Removes what an earlier run had to show, and what was found out about it at its end."""
+        for place, ending in (("pictures", "npz"), ("pictures", "json"), ("personalised", "json")):
+            (self.path / place / f"method-{method}-seed-{seed}.{ending}").unlink(missing_ok=True)
 
     def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
         """Notes what a run gives away."""
-        (self.path / "pictures").mkdir(exist_ok=True)
-        file = self.path / "pictures" / f"method-{method}-seed-{seed}.json"
-        write_atomically(file, (json.dumps(figures, indent=1) + "\n").encode())
+        self._note("pictures", method, seed, figures)
 
     def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
         """What a run gives away; None where that hasn't been looked for, or the file is damaged."""
+        return self._noted("pictures", method, seed)
+
+    def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
+        """Notes how clients' fine-tuned models do."""
+        self._note("personalised", method, seed, figures)
+
+    def read_personalised(self, method: int, seed: int) -> dict[str, Any] | None:
+        """How clients' fine-tuned models do; None where they haven't been made, or the file is damaged."""
+        return self._noted("personalised", method, seed)
+
+    def _note(self, place: str, method: int, seed: int, figures: Mapping[str, Any]) -> None:
+        (self.path / place).mkdir(exist_ok=True)
+        file = self.path / place / f"method-{method}-seed-{seed}.json"
+        write_atomically(file, (json.dumps(figures, indent=1) + "\n").encode())
+
+    def _noted(self, place: str, method: int, seed: int) -> dict[str, Any] | None:
         try:
-            found = json.loads((self.path / "pictures" / f"method-{method}-seed-{seed}.json").read_text("utf-8"))
+            found = json.loads((self.path / place / f"method-{method}-seed-{seed}.json").read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return None
         return found if isinstance(found, dict) else None

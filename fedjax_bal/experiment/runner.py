@@ -15,9 +15,11 @@ from fedjax_bal.engine import checkpoint
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
 from fedjax_bal.experiment.cohorts import about_batches, about_chains, about_clients, about_copies, some_of_each_class
+from fedjax_bal.experiment.endings import about_end, is_over
 from fedjax_bal.experiment.environment import device_name, versions
 from fedjax_bal.experiment.folder import FolderError, RunFolder
 from fedjax_bal.experiment.leaks import inversions, neighbours
+from fedjax_bal.experiment.personalised import Personalising
 from fedjax_bal.experiment.setup import Comparison, Workshop, set_up
 from fedjax_bal.metrics import summarise
 from fedjax_bal.progress import Progress
@@ -99,6 +101,7 @@ class Runner:
         self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # how often chosen; what the selector knows
         self.failures: dict[tuple[str, int], str] = {}
         self.untold: dict[tuple[str, int], float] = {}  # seconds since the last line
+        self.personalising = Personalising(folder, display)
 
     def run(self) -> dict[str, Any]:
         """Does what is left to do.
@@ -200,26 +203,38 @@ class Runner:
         method, seed = run
         simulation, name = self.comparison.simulations[method], self._name(run)
         saved = saved or self.begin(run)
-        if saved.progress.round >= simulation.rounds:
-            self.show(run, simulation.rounds, 0.0)
-            self._look_for_leaks(run, saved.progress)
+        if self.over(run, saved):
+            self.show(run, saved.progress.round, 0.0)
+            self.conclude(run, saved.progress)
             return
         if saved.progress.round:
             self.display.note(f"{name[0]}, seed {seed}: going on after round {saved.progress.round}")
         self._compile(method)
         unsaved = 0
-        while saved.progress.round < simulation.rounds:
+        while not self.over(run, saved):
             before = saved.progress.round
             saved = self._advance(run, simulation, saved)
             unsaved += saved.progress.round - before
             stopping = self.should_stop()
             every = self.comparison.methods[method].execution.checkpoint_every
-            if stopping or unsaved >= every or saved.progress.round >= simulation.rounds:
+            if stopping or unsaved >= every or self.over(run, saved):
                 self.save(run, saved)
                 unsaved = 0
             if stopping:
                 raise Stopped
-        self._look_for_leaks(run, saved.progress)
+        self.conclude(run, saved.progress)
+
+    def over(self, run: tuple[int, int], saved: Saved) -> bool:
+        """Whether a run has come to its end, be it early."""
+        return is_over(self.comparison.methods[run[0]], saved.progress.round, self.lines[self._name(run)])
+
+    def conclude(self, run: tuple[int, int], progress: Snapshot) -> None:
+        """Does what is done once a run is over."""
+        if progress.round < self.comparison.simulations[run[0]].rounds:
+            self.display.ended(*self._name(run))
+        self._look_for_leaks(run, progress)
+        epochs = self.comparison.methods[run[0]].evaluation.personalised
+        self.personalising.after(run, self._name(run)[0], self.comparison.simulations[run[0]], progress, epochs)
 
     def begin(self, run: tuple[int, int]) -> Saved:
         """A run's start."""
@@ -343,7 +358,7 @@ class Runner:
     def _write_summary(self) -> dict[str, Any]:
         runs = [self._summarise(run) for run in self.runs if self.lines[self._name(run)] or self.failed(run)]
         wanted = {method.name: method.training.rounds for method in self.comparison.methods}
-        done = sum(run["rounds"] == wanted[run["method"]] for run in runs)
+        done = sum(run["rounds"] == wanted[run["method"]] or run["stopped_early"] is not None for run in runs)
         summary = {
             "name": self.config.name,
             "finished": done == len(self.runs),
@@ -369,12 +384,13 @@ class Runner:
         target = self.comparison.methods[run[0]].evaluation.target_accuracy
         curve = summarise([line["test_accuracy"] for line in lines], [line["round"] for line in lines], target)
         if failure:  # it has no end, whatever it had reached before
-            curve |= {"final_accuracy": None, "last5_accuracy": None}
+            curve |= {"final_accuracy": None, "last5_accuracy": None, "last10_accuracy": None}
         return {
             "method": name[0],
             "seed": name[1],
             "rounds": lines[-1]["round"] if lines else 0,
             **curve,
+            **about_end(self.comparison.methods[run[0]], lines, self.folder.read_personalised(*run), failure),
             "traffic_bytes": _traffic(lines),
             "traffic_to_target_bytes": _traffic_until(lines, curve["rounds_to_target"]),
             **about_chains(self.comparison.simulations[run[0]], lines),

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import zlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,11 @@ from fedjax_bal import data, models, recipes
 from fedjax_bal.config import Config, MethodConfig
 from fedjax_bal.config.schema import Auxiliary, Selection
 from fedjax_bal.engine.evaluation import TestSet, chunked, padded
+from fedjax_bal.engine.held_out import VALIDATION
 from fedjax_bal.engine.layout import Layout, device_count
 from fedjax_bal.engine.placement import divide, replicate
 from fedjax_bal.engine.simulation import Simulation
+from fedjax_bal.experiment.held_out import split_clients, without_validation
 from fedjax_bal.experiment.leaks import check_attack
 from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.parts import Enlarge
@@ -86,8 +89,7 @@ class Workshop:
     def federation(self, config: MethodConfig) -> Federation:
         """The federation as it is partitioned, its images on the devices."""
         devices = self.layout(config).devices
-        sections = (config.dataset, config.partition, config.auxiliary)
-        return self.once(f"federation on {devices}", lambda: self._federate(config), *sections)
+        return self.once(f"federation on {devices}", lambda: self._federate(config), *_sections(config))
 
     def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
         """What a recipe makes of a federation before training."""
@@ -99,8 +101,7 @@ class Workshop:
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
         """The SHA-256 of images, labels, partition and auxiliary rows, `UInt8[32]`."""
-        sections = (config.dataset, config.partition, config.auxiliary)
-        return self.once("fingerprint", lambda: self._digest(config), *sections)
+        return self.once("fingerprint", lambda: self._digest(config), *_sections(config))
 
     def model(self, config: MethodConfig) -> Model:
         """The network."""
@@ -110,25 +111,32 @@ class Workshop:
         dataset, wanted = self.dataset(config), config.partition
         with _explained("auxiliary"):
             pool = take_auxiliary(dataset, config.auxiliary, wanted.seed)
+        with _explained("evaluation.validation"):
+            pool = _validated(pool, config)
         with _explained("partition"):
             rows = [pool.rest[own] for own in data.partition.draw(pool.labels[pool.rest], **wanted.drawing)]
+        tests = None
         info, classes = data.DATASETS[config.dataset.name], len(dataset.class_names)
+        with _explained("evaluation.client_test"):
+            if config.evaluation.client_test.wanted:
+                pool, rows, tests = _tested(pool, rows, dataset, config)
         federation = data.federate(
-            pool.images, pool.labels, rows, classes, pool.auxiliary, mean=info.mean, std=info.std
+            pool.images, pool.labels, rows, classes, pool.auxiliary, mean=info.mean, std=info.std, tests=tests
         )
-        images, labels = self._placed(federation, config)
+        images, labels = self._placed(federation, config, own=pool.images is not dataset.train_images)
         return federation._replace(images=images, labels=labels)
 
-    def _placed(self, federation: Federation, config: MethodConfig) -> Any:
+    def _placed(self, federation: Federation, config: MethodConfig, *, own: bool) -> Any:
         """Images and labels on the devices, once, whatever the number of methods and partitions that train on them."""
-        layout, borrowed = self.layout(config), [config.auxiliary] if config.auxiliary.source == "test" else []
+        layout, sections = self.layout(config), _sections(config) if own else (config.dataset,)
         place = lambda: replicate((federation.images, federation.labels), layout)
-        return self.once(f"images on {layout.devices}", place, config.dataset, *borrowed)
+        return self.once(f"images on {layout.devices}", place, *sections)
 
     def _digest(self, config: MethodConfig) -> np.ndarray:
         dataset, federation = self.dataset(config), self.federation(config)
         digest = hashlib.sha256()
-        for array in (*dataset[:4], federation.rows, federation.offsets, *federation.auxiliary.values()):
+        held = (*federation.auxiliary.values(), *(federation.tests or ()))
+        for array in (*dataset[:4], federation.rows, federation.offsets, *held):
             digest.update(np.ascontiguousarray(array).data)
         return np.frombuffer(digest.digest(), np.uint8)
 
@@ -185,6 +193,31 @@ def take_auxiliary(dataset: Dataset, wanted: Auxiliary, seed: int) -> Pool:
     taken = _first_of_each_class(dataset.test_labels, len(dataset.class_names), wanted.per_class)
     images, labels = np.concatenate([images, dataset.test_images[taken]]), [labels, dataset.test_labels[taken]]
     return Pool(images, np.concatenate(labels), everything, {BALANCED: len(everything) + np.arange(len(taken))})
+
+
+def _validated(pool: Pool, config: MethodConfig) -> Pool:
+    wanted = config.evaluation.validation
+    if not wanted.wanted:
+        return pool
+    taken, rest = without_validation(pool.labels, pool.rest, wanted, config.partition.seed)
+    return pool._replace(rest=rest, auxiliary=pool.auxiliary | {VALIDATION: taken})
+
+
+def _tested(
+    pool: Pool, rows: Sequence[np.ndarray], dataset: Dataset, config: MethodConfig
+) -> tuple[Pool, Sequence[np.ndarray], list[np.ndarray]]:
+    wanted, seed = config.evaluation.client_test, config.partition.seed
+    rows, tests, foreign = split_clients(rows, pool.labels, dataset.test_labels, wanted, seed)
+    if foreign:
+        labels = np.concatenate([pool.labels, dataset.test_labels])
+        pool = pool._replace(images=np.concatenate([pool.images, dataset.test_images]), labels=labels)
+    return pool, rows, tests
+
+
+def _sections(config: MethodConfig) -> tuple[Any, ...]:
+    """All that decides who holds which images."""
+    held = (config.evaluation.validation, config.evaluation.client_test)
+    return config.dataset, config.partition, config.auxiliary, *held
 
 
 def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
@@ -273,6 +306,7 @@ def _simulation(workshop: Workshop, index: int, config: MethodConfig) -> Simulat
             update_diversity=config.evaluation.update_diversity,
             local_accuracy=config.evaluation.local_accuracy,
             local_test_images=config.evaluation.local_test_images,
+            shots=config.evaluation.shots.bounds,
             traffic=config.evaluation.traffic,
             rounds_per_dispatch=execution.rounds_per_dispatch,
             strategy=execution.strategy,

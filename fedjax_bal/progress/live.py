@@ -51,6 +51,11 @@ class LiveProgress:
         """Updates a method's line."""
         self._tally.advance(method, seed, round, accuracy, clients_per_s)
 
+    def ended(self, method: str, seed: int) -> None:
+        """Counts the run as finished, and says so above the table."""
+        self._tally.ended(method, seed)
+        self.note(f"{method}, seed {seed}: stopped early after round {self._tally.runs[method][seed].round}")
+
     def note(self, text: str) -> None:
         """Prints above the table, where it stays."""
         self._console.print(Text(text))

@@ -58,12 +58,12 @@ class PlainProgress:
         self._tally.advance(method, seed, round, accuracy, clients_per_s)
         if finishes or self._due():
             stands = f"finished after {round} rounds" if round >= rounds else f"round {round}/{rounds}"
-            pace = f", {clients_per_s:,.0f} clients/s" if clients_per_s > 0 else ""
-            done, runs = self._tally.runs_finished
-            self._print(
-                f"{method}, seed {seed}: {stands}, accuracy {percent(run.accuracy)}{pace}; {done}/{runs} runs, "
-                f"{percent(self._tally.share, 0)}, {duration(self._tally.seconds_left)} left"
-            )
+            self._tell(method, seed, stands, f", {clients_per_s:,.0f} clients/s" if clients_per_s > 0 else "")
+
+    def ended(self, method: str, seed: int) -> None:
+        """A line that says where."""
+        self._tally.ended(method, seed)
+        self._tell(method, seed, f"stopped early after round {self._tally.runs[method][seed].round}")
 
     def note(self, text: str) -> None:
         """Prints it."""
@@ -75,6 +75,14 @@ class PlainProgress:
             done, runs = self._tally.runs_finished
             self._print(f"{done} of {runs} runs finished in {duration(self._tally.elapsed)}")
         self._running = False
+
+    def _tell(self, method: str, seed: int, stands: str, pace: str = "") -> None:
+        done, runs = self._tally.runs_finished
+        accuracy = percent(self._tally.runs[method][seed].accuracy)
+        self._print(
+            f"{method}, seed {seed}: {stands}, accuracy {accuracy}{pace}; {done}/{runs} runs, "
+            f"{percent(self._tally.share, 0)}, {duration(self._tally.seconds_left)} left"
+        )
 
     def _due(self) -> bool:
         return self._clock() - self._printed >= _PLAIN_INTERVAL

@@ -23,6 +23,10 @@ class Progress(Protocol):
         """
         ...
 
+    def ended(self, method: str, seed: int) -> None:
+        """A run ends where it stands, before its last round; the rounds that are left will not come."""
+        ...
+
     def note(self, text: str) -> None:
         """A warning or a remark."""
         ...

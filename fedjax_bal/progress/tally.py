@@ -12,6 +12,7 @@ class Run:
     round: int = 0
     accuracy: float | None = None
     warm: bool = False
+    ended: bool = False
 
 
 class Tally:
@@ -72,9 +73,13 @@ class Tally:
         self.current[method] = seed
         self.clients_per_s[method] = clients_per_s or self.clients_per_s[method]
 
+    def ended(self, method: str, seed: int) -> None:
+        """Notes that a run ends where it stands."""
+        self.runs[method][seed].ended = True
+
     def finished(self, method: str) -> list[Run]:
         """The finished runs of a method."""
-        return [run for run in self.runs[method].values() if run.round >= self.rounds[method]]
+        return [run for run in self.runs[method].values() if run.ended or run.round >= self.rounds[method]]
 
     def mean(self, method: str) -> float | None:
         """The mean accuracy of a method's finished runs; None before there is one."""
@@ -112,7 +117,8 @@ class Tally:
         return self._seconds[method] / self._paced[method] if self._paced[method] else otherwise
 
     def _remaining(self, method: str) -> int:
-        return sum(max(self.rounds[method] - run.round, 0) for run in self.runs[method].values())
+        going = [run for run in self.runs[method].values() if not run.ended]
+        return sum(max(self.rounds[method] - run.round, 0) for run in going)
 
 
 def percent(value: float | None, digits: int = 1) -> str:

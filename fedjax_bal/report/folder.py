@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.report.details import DETAILS
+
 # Far beyond any count of bytes, and small enough to be added and drawn.
 LARGEST = 1e18
 DEEPEST = 20
-# A round's chains and a selector's clients in a picture are at most 100 and 50 as a run writes them.
+# As a run writes them: chains (or tested clients) of a round, and clients of a selector in a picture at most 50.
 MOST_CHAINS = 100
 MOST_SHOWN = 1000
 MOST_TIMES = 100_000
@@ -27,6 +29,9 @@ NUMBERS_OF_A_RUN = (
     "chain_kl",
     "clients_per_chain",
     "copies",
+    "stopped_early",
+    "best_validation_round",
+    *DETAILS,
 )
 RERUN = "run `fedjax-bal run` on this folder again to write it anew"
 
@@ -216,7 +221,8 @@ def _read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
         _check(path, number, "", line, {"method": str, "seed": int, "round": int})
         for key in ("round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl", "local_test_accuracy"):
             _check_numbers(path, number, key, line.get(key))
-        _check_list(path, number, "chain_kls", line.get("chain_kls"), MOST_CHAINS)
+        for key in ("chain_kls", "client_accuracies"):
+            _check_list(path, number, key, line.get(key), MOST_CHAINS)
         _check_numbers(path, number, "per_class_accuracy", line.get("per_class_accuracy"), (classes,), gaps=True)
         lines[line["method"], line["seed"], line["round"]] = line
     return list(lines.values())

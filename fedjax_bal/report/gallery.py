@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedjax_bal.report import cohort_plots, plots
+from fedjax_bal.report.clients import accuracy_by_client, ranked_clients
 from fedjax_bal.report.cohorts import (
     Composition,
     chain_divergences,
@@ -82,6 +83,7 @@ def _figures(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
     yield from _over_rounds(run, methods)
     yield from _local(run, methods)
     yield from _over_classes(run, methods)
+    yield from _over_clients(run, methods)
     yield from _partitions(run)
     yield from _augmentations(run)
     yield from _batches(run)
@@ -165,6 +167,18 @@ def _over_classes(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str
         )
         lines = "."
     yield "classes", "Accuracy by class", caption + lines, plots.accuracy_by_class(values, classes)
+
+
+def _over_clients(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+    found = [(method, ranked_clients(run.lines, method)) for method in methods]
+    values = [(method, accuracies) for method, accuracies in found if accuracies is not None]
+    if values:
+        caption = (
+            "The global model on each client's own test images at the last evaluation, clients in rising order, mean "
+            "over seeds: the left end shows the clients that it serves worst, and a flat line serves all alike. A "
+            "client with few test images can only have a few values, so that lines have steps."
+        )
+        yield "clients", "Accuracy by client", caption, accuracy_by_client(values)
 
 
 def _confusions(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.files import write_atomically
+from fedjax_bal.report.details import details, ending
 from fedjax_bal.report.folder import ReportError, RunFolder, read
 from fedjax_bal.report.statistics import MethodSummary, compare
 from fedjax_bal.report.words import (
     INTERVAL_IN_WORDS,
     KL_IN_WORDS,
     LONGEST_NAME,
+    Table,
     printable,
     shows_divergence,
     table,
@@ -88,6 +90,7 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
     ['fedavg, seed 0 (4 of 9 rounds)', 'fedavg, seed 1']
     """
     rounds = {(run["method"], run["seed"]): run["rounds"] for run in runs}
+    early = {(run["method"], run["seed"]) for run in runs if run.get("stopped_early") is not None}
     base = _section(config, "training").get("rounds")
     phrases = []
     for entry in _list(config, "methods"):
@@ -97,7 +100,7 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
             done = rounds.get((name, seed), 0)
             if (name, seed) not in rounds:
                 phrases.append(f"{name}, seed {seed}")
-            elif done is not None and isinstance(expected, int) and done < expected:
+            elif (name, seed) not in early and done is not None and isinstance(expected, int) and done < expected:
                 phrases.append(f"{name}, seed {seed} ({done} of {expected} rounds)")
     return phrases
 
@@ -114,6 +117,7 @@ def _page(run: RunFolder, pictures: list[tuple[str, str, str]]) -> str:
         f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
         "<h2>Comparison</h2>",
         _table(summaries, run.summary.get("target_accuracy")),
+        _details(run.summary["runs"]),
         "<h2>Figures</h2>" if pictures else "",
         "<div class=figures>" if pictures else "",
         *(figure_html(*picture) for picture in pictures),
@@ -160,21 +164,34 @@ def _table(summaries: Sequence[MethodSummary], target: float | None) -> str:
     text = table(summaries, target)
     finals = [] if tied(summaries) else [s.final.mean for s in summaries if s.final.mean is not None]
     best = max(finals, default=None)
-    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in text.headings)
-    rows = []
-    for summary, (first, *cells) in zip(summaries, text.rows, strict=True):
-        mark = " class=best" if best is not None and summary.final.mean == best else ""
-        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        # A long name breaks after `_` or `+` rather than within a word.
-        label = escape(first).replace("_", "_<wbr>").replace("+", "+<wbr>")
-        rows.append(f'<tr{mark}><th scope="row">{label}</th>{data}</tr>')
+    marked = [best is not None and summary.final.mean == best for summary in summaries]
     kl = f"<p class=note>{escape(KL_IN_WORDS)}</p>" if shows_divergence(summaries) else ""
     note = SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if any(_has_interval(s) for s in summaries) else "")
+    return f"{_grid('Comparison of methods', text, marked)}{kl}<p class=note>{escape(note.strip())}</p>"
+
+
+def _grid(label: str, text: Table, marked: Sequence[bool] = ()) -> str:
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in text.headings)
+    rows = []
+    for place, (first, *cells) in enumerate(text.rows):
+        mark = " class=best" if place < len(marked) and marked[place] else ""
+        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        # A long name breaks after `_` or `+` rather than within a word.
+        name = escape(first).replace("_", "_<wbr>").replace("+", "+<wbr>")
+        rows.append(f'<tr{mark}><th scope="row">{name}</th>{data}</tr>')
     return (
-        '<div class=scroll role="region" aria-label="Comparison of methods" tabindex="0">'
+        f'<div class=scroll role="region" aria-label="{escape(label)}" tabindex="0">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-        f"{kl}<p class=note>{escape(note.strip())}</p>"
     )
+
+
+def _details(runs: Sequence[Mapping[str, Any]]) -> str:
+    early = ending(runs)
+    sections = [
+        f"<h3>{escape(part.title)}</h3>{_grid(part.title, part.table)}<p class=note>{escape(part.note)}</p>"
+        for part in details(runs)
+    ]
+    return "".join([f"<p class=note>{escape(early)}</p>" if early else "", *sections])
 
 
 def _has_interval(summary: MethodSummary) -> bool:

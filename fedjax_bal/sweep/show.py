@@ -32,6 +32,9 @@ class Silent:
     def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
         """Nothing."""
 
+    def ended(self, method: str, seed: int) -> None:
+        """Nothing."""
+
     def note(self, text: str) -> None:
         """Hands it on."""
         self._note(text)

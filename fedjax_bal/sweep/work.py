@@ -105,7 +105,7 @@ class Work:
             for run, saved in starts.items():
                 simulation = runner.comparison.simulations[run[0]]
                 done = int(saved.progress.round) if saved else 0
-                if done < simulation.rounds and runner.failed(run) is None:
+                if runner.failed(run) is None and not (saved and runner.over(run, saved)):
                     tasks.append(Task(number, run, simulation, done))
                     self._saved[number, run] = saved
         return tasks
@@ -114,31 +114,36 @@ class Work:
         self.display.compiling(number)
         saved = [self._saved.pop((task.point, task.run)) or self._runner(task).begin(task.run) for task in own.tasks]
         stack = _stack(own.tasks, [state.progress for state in saved])
-        compile_s = stack.compile()
-        trained, unsaved, updates, samples = 0.0, 0, 0, 0
+        cost = Costs(own.program, len(own.tasks), stack.compile(), 0.0, 0, 0, stack.device_bytes)
         every = min(self._method(task).execution.checkpoint_every for task in own.tasks)
-        while stack.round < own.tasks[0].simulation.rounds and not all(stack.failures):
-            before, began = stack.round, time.perf_counter()
-            advances = stack.advance()
-            seconds = time.perf_counter() - began
-            trained += seconds
-            for place, (task, advance) in enumerate(zip(own.tasks, advances, strict=True)):
-                saved[place] = self._take(task, saved[place], advance, seconds / len(own.tasks), stack.failures[place])
-            there = [advance for advance in advances if advance is not None]
-            updates += sum(advance.client_updates for advance in there)
-            samples += sum(advance.samples for advance in there)
-            unsaved += stack.round - before
-            done = stack.round - own.tasks[0].round
-            self.display.advance(number, done, sum(advance.client_updates for advance in there) / seconds)
+        saved_at = stack.round
+        while not all(stack.resting):
+            cost = self._advance(number, own, stack, saved, cost)
+            for place, task in enumerate(own.tasks):
+                if not stack.resting[place] and self._runner(task).over(task.run, saved[place]):
+                    self._end(task, stack, place, saved[place])
             stopping = self.should_stop()
-            if stopping or unsaved >= every or stack.round >= own.tasks[0].simulation.rounds:
+            if stopping or stack.round - saved_at >= every:
                 self._save(own.tasks, stack, saved)
-                unsaved = 0
-            if stopping:
+                saved_at = stack.round
+            if stopping and not all(stack.resting):
                 raise Stopped
-        costs = Costs(own.program, len(own.tasks), compile_s, trained, updates, samples, stack.device_bytes)
-        self.costs.append((own, costs))
-        self._note_costs(own, costs)
+        self.costs.append((own, cost))
+        for task in own.tasks:
+            self._runner(task).add_compile_s(cost.compile_s / len(own.tasks))
+
+    def _advance(self, number: int, own: Group, stack: "Stack | Alone", saved: list[Saved], cost: Costs) -> Costs:
+        began = time.perf_counter()
+        advances = stack.advance()
+        seconds = time.perf_counter() - began
+        for place, (task, advance) in enumerate(zip(own.tasks, advances, strict=True)):
+            saved[place] = self._take(task, saved[place], advance, seconds / len(own.tasks), stack.failures[place])
+        updates = sum(advance.client_updates for advance in advances if advance is not None)
+        samples = sum(advance.samples for advance in advances if advance is not None)
+        self.display.advance(number, stack.round - own.tasks[0].round, updates / seconds)
+        return cost._replace(
+            train_s=cost.train_s + seconds, client_updates=cost.client_updates + updates, samples=cost.samples + samples
+        )
 
     def _take(
         self, task: Task, saved: Saved, advance: Advance | None, seconds: float, failure: DivergenceError | None
@@ -146,19 +151,20 @@ class Work:
         runner = self._runner(task)
         if advance is not None:
             return runner.take(task.run, saved, advance, seconds)
-        if runner.failed(task.run) is None:
+        if failure is not None and runner.failed(task.run) is None:
             runner.fail(task.run, str(failure))
         return saved
 
+    def _end(self, task: Task, stack: "Stack | Alone", place: int, saved: Saved) -> None:
+        snapshot = stack.snapshot(place)
+        self._runner(task).save(task.run, saved._replace(progress=snapshot))
+        self._runner(task).conclude(task.run, snapshot)
+        stack.rest(place)
+
     def _save(self, tasks: Sequence[Task], stack: "Stack | Alone", saved: list[Saved]) -> None:
         for place, task in enumerate(tasks):
-            if stack.failures[place] is None:
+            if not stack.resting[place]:
                 self._runner(task).save(task.run, saved[place]._replace(progress=stack.snapshot(place)))
-
-    def _note_costs(self, own: Group, costs: Costs) -> None:
-        share = costs.compile_s / len(own.tasks)
-        for task in own.tasks:
-            self._runner(task).add_compile_s(share)
 
     def _runner(self, task: Task) -> Runner:
         return self.runners[task.point]
@@ -173,6 +179,11 @@ class Alone:
     def __init__(self, simulation: Simulation, seed: int, snapshot: Snapshot) -> None:
         self.simulation, self.seed, self._snapshot = simulation, seed, snapshot
         self.failures: list[DivergenceError | None] = [None]
+        self.resting = [False]
+
+    def rest(self, place: int) -> None:
+        """Lets the run be."""
+        self.resting[place] = True
 
     @property
     def round(self) -> int:
@@ -199,6 +210,7 @@ class Alone:
             advance = self.simulation.advance(self.seed, self._snapshot)
         except DivergenceError as error:
             self.failures[0] = error
+            self.rest(0)
             return [None]
         self._snapshot = advance.progress
         return [advance]

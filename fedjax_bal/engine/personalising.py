@@ -1,0 +1,166 @@
+"""The final model fine-tuned on each client, a cohort at a time, and tried on the client's own test rows."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal.checks import whole_number
+from fedjax_bal.engine.axis import over_chains
+from fedjax_bal.engine.chain import Links, Round, Trial
+from fedjax_bal.engine.compilation import compile_for_backend
+from fedjax_bal.engine.deal import Deal, deal
+from fedjax_bal.engine.keys import purpose_key
+from fedjax_bal.engine.memory import free_bytes, narrower, program_bytes
+from fedjax_bal.engine.placement import replicate
+from fedjax_bal.engine.precision import matmul_precision
+from fedjax_bal.engine.program import presented
+from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.simulation import Simulation, Snapshot
+from fedjax_bal.engine.tally import Shares
+from fedjax_bal.groups import client_accuracies
+from fedjax_bal.types import Array, Federation, Key, Variables
+
+
+class Personalised(NamedTuple):
+    """The clients' own models at the end of a run.
+
+    Attributes:
+        accuracies: of each client that has test rows, on these, in their order, `Float64[K]`.
+        diverged: how many clients' parameters did not stay finite; they count as 0.
+    """
+
+    accuracies: np.ndarray
+    diverged: int
+
+
+class Group(NamedTuple):
+    """Clients that are fine-tuned in one call; leaves as `Plan` and `Deal` have them."""
+
+    clients: Any
+    there: Any
+    deal: Deal
+
+
+class Personaliser:
+    """Fine-tunes the global model on each client that has test rows, and tries what comes of it on them.
+
+    With plain cross-entropy and the local optimizer at the learning rate of the next round, from a fresh state,
+    whatever the method: methods are compared by the models that they end with. Clients go through the same axis as in a
+    round, as many in a call as a round has, so that it fits where a round does.
+
+    Args:
+        simulation: the method's simulation, its federation with test rows.
+        epochs: passes over a client's rows; a client that takes no step keeps the global model.
+
+    Raises:
+        ValueError: no client has test rows, or no epoch.
+    """
+
+    def __init__(self, simulation: Simulation, epochs: int) -> None:
+        tests = simulation.federation.tests
+        if tests is None:
+            raise ValueError(
+                "personalised: received a federation without test rows: give `federate` some, see hold_out"
+            )
+        whole_number("personalised", epochs)
+        self.simulation = simulation
+        self._sizes = np.diff(tests.offsets)
+        self._clients = np.flatnonzero(self._sizes)
+        self._setting = plain_setting(simulation.setting, epochs)
+        self._program: Any = None
+
+    def run(self, seed: int, progress: Snapshot) -> Personalised:
+        """Fine-tunes where a run stands; compiles the program the first time.
+
+        Args:
+            seed: the run's seed.
+            progress: where it stands.
+
+        Returns:
+            The accuracies; they depend on how clients are laid out to rounding alone.
+
+        Raises:
+            ValueError: it needs more memory than there is.
+        """
+        stored, number = self.simulation.stored, np.int32(progress.round)
+        last = jax.random.fold_in(jax.random.key(seed), number - 1)
+        variables = replicate(progress.state.variables, self._setting.layout)
+        shown = jax.jit(presented)(self.simulation.setting, last, variables, stored)
+        given = (purpose_key(jax.random.key(seed), "personalise"), number, replicate(shown, self._setting.layout))
+        self._program = self._program or self._compile(*given)
+        found = [self._program(self._setting, *given, group, stored) for group in self._groups()]
+        hits, broken = (np.concatenate(column)[: len(self._clients)] for column in zip(*found, strict=True))
+        accuracies = client_accuracies(np.where(broken, 0, hits), self._sizes[self._clients])
+        return Personalised(accuracies, int(np.count_nonzero(broken)))
+
+    def _compile(self, *given: Any) -> Any:
+        """Compiles the program, with fewer clients at a time where so many don't fit into memory."""
+        while True:
+            layout = self._setting.layout
+            jitted = jax.jit(fine_tune, out_shardings=layout.replicated)
+            lowered = jitted.lower(self._setting, *given, self._groups()[0], self.simulation.stored)
+            program = compile_for_backend(lowered)
+            fixed = self.simulation.fixed_width
+            width = narrower(layout, program_bytes(program), free_bytes(layout), fixed=fixed)
+            if width is None:
+                return program
+            self._setting = dataclasses.replace(self._setting, layout=dataclasses.replace(layout, width=width))
+
+    def _groups(self) -> list[Group]:
+        """The clients, as many at a time as a round has; empty places are marked with N."""
+        federation, selector, setting = self.simulation.federation, self.simulation.selector, self._setting
+        count = min(selector.groups * selector.links, len(self._clients))
+        places = np.full(-(-len(self._clients) // count) * count, federation.num_clients, np.int32)
+        places[: len(self._clients)] = self._clients
+        sizes = np.append(np.diff(federation.offsets), 0)
+        groups = []
+        for own in places.reshape(-1, count, 1):
+            there = own < federation.num_clients
+            steps = setting.local_epochs * setting.steps_per_epoch(sizes[own]) * there
+            groups.append(Group(own, there, deal(setting.layout, steps, there[:, 0])[0]))
+        return groups
+
+
+def plain_setting(setting: Setting, epochs: int) -> Setting:
+    """The setting in which clients fine-tune: no parts, one visit, another number of epochs."""
+    lanes = setting.layout.strategy == "vmap"
+    return dataclasses.replace(
+        setting,
+        parts=(),
+        local_epochs=epochs,
+        batches_per_epoch=None,
+        drawing="epochs",
+        passes=1,
+        carried=False,
+        diversity=False,
+        local_accuracy=False,
+        local_test_images=0,
+        layout=dataclasses.replace(setting.layout, lanes=lanes),
+    )
+
+
+def fine_tune(
+    setting: Setting, key: Key, number: Array, variables: Variables, group: Group, federation: Federation
+) -> tuple[Array, Array]:
+    """Trains some clients and tries them on their test rows.
+
+    Args:
+        setting: from `plain_setting`.
+        key: of the whole fine-tuning; a client's own follows from its number.
+        number: the round whose learning rate counts, from 0.
+        variables: the global model.
+        group: the clients, G of them.
+        federation: the federation, on the device.
+
+    Returns:
+        Hits on each one's test rows and whether its parameters are not finite, both `Int32[G]`.
+    """
+    links = Links(group.clients, group.there, {})
+    shared = Round(key, number, variables, {}, federation, Trial(None, jnp.array(True)))
+    none = jnp.zeros(len(group.clients))
+    with jax.default_matmul_precision(matmul_precision(setting.precision)):
+        brought = over_chains(setting, shared, links, Shares(none, none, group.there[:, 0]), group.deal)
+    return brought.shown.own_hits[:, 0], brought.shown.broken[:, 0]

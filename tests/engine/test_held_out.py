@@ -1,0 +1,154 @@
+"""What was held out: against NumPy, and the same however clients are laid out."""
+
+from functools import cache
+from itertools import pairwise
+
+import jax
+import numpy as np
+import pytest
+import toys
+
+from fedjax_bal import data, recipes
+from fedjax_bal.engine.personalising import Personaliser
+from fedjax_bal.groups import Shots, over_clients
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.selection import bernoulli
+from fedjax_bal.simulation import build, simulate
+from fedjax_bal.stopping import EarlyStopping
+from fedjax_bal.types import Variables
+
+EPOCHS = 3
+RATE = 0.5
+MANY = 25  # more than any client has: a batch is all of a client's rows, so that their order makes no difference
+
+
+@cache
+def federation():
+    """The toy federation, its clients with test rows, the rows of nobody for validation."""
+    toy = toys.federation()
+    rows = [toy.rows[a:b] for a, b in pairwise(toy.offsets)]
+    training, tests = data.hold_out(np.random.default_rng(0), rows, 0.3)
+    nobodys = np.setdiff1d(np.arange(len(toy.labels)), toy.rows)
+    return data.federate(toy.images, toy.labels, training, toys.CLASSES, {"validation": nobodys}, tests=tests)
+
+
+def simulation(recipe=None, **options):
+    given = {"rounds": 2, "rounds_per_dispatch": 2, "batch_size": MANY, "delivery": bernoulli(0.8)}
+    given |= {"local_epochs": EPOCHS, "local_optimizer": optimizer("sgd", RATE)}
+    return build(recipe or recipes.fedavg(), toys.network(), federation(), toys.test_set(), **(given | options))
+
+
+@cache
+def all_together():
+    """A simulation in which every client trains in every round, and what its only dispatch brings."""
+    one = simulation(strategy="map", devices=1)
+    return one, one.advance(0, one.init(0))
+
+
+def trained(variables, rows):
+    """The weights after steps of gradient descent on all of some rows at a time, in NumPy."""
+    weights = {name: np.asarray(leaf, float) for name, leaf in variables.params.items()}
+    inputs, labels = np.asarray(federation().images, float)[rows].reshape(len(rows), -1), federation().labels[rows]
+    for _ in range(EPOCHS):
+        features = np.tanh(inputs @ weights["w1"])
+        shares = np.exp(features @ weights["w2"])
+        error = (shares / shares.sum(1, keepdims=True) - np.eye(toys.CLASSES)[labels]) / len(rows)
+        back = (error @ weights["w2"].T) * (1 - features**2)
+        weights = {"w1": weights["w1"] - RATE * inputs.T @ back, "w2": weights["w2"] - RATE * features.T @ error}
+    return Variables(weights, {})
+
+
+def own_accuracies(variables, clients):
+    """Accuracy of each client's own model on its test rows, of those that have some, in NumPy."""
+    stored, found = federation(), []
+    for client in clients:
+        rows, tests = (x[0][x[1][client] : x[1][client + 1]] for x in ((stored.rows, stored.offsets), stored.tests))
+        found += [correct(trained(variables, rows), tests)[0].mean()] if len(tests) else []
+    return np.array(found)
+
+
+def correct(variables, rows):
+    """Whether the network classifies rows correctly, in NumPy, and its cross-entropy."""
+    stored = federation()
+    weights = {name: np.asarray(leaf, float) for name, leaf in variables.params.items()}
+    logits = np.tanh(np.asarray(stored.images, float)[rows].reshape(len(rows), -1) @ weights["w1"]) @ weights["w2"]
+    labels = stored.labels[rows]
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(rows)), labels]
+    return logits.argmax(1) == labels, losses
+
+
+def test_the_global_model_on_what_was_held_out_equals_numpy():
+    _, advance = all_together()
+    record = advance.records[-1]
+    stored, variables = federation(), advance.progress.state.variables
+    right, losses = correct(variables, stored.auxiliary["validation"])
+    assert record["validation_accuracy"] == pytest.approx(right.mean())
+    assert record["validation_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    labels = stored.labels[stored.auxiliary["validation"]]
+    recalls = [right[labels == label].mean() for label in np.unique(labels)]
+    assert record["validation_balanced_accuracy"] == pytest.approx(np.mean(recalls))
+    shares = [correct(variables, stored.tests.rows[a:b])[0] for a, b in pairwise(stored.tests.offsets) if b > a]
+    wanted = over_clients("client_accuracy", np.array([own.mean() for own in shares]))
+    assert len(shares) == 9  # the client with a single row has none
+    assert {key: record[key] for key in wanted} == pytest.approx(wanted)
+    assert record["client_accuracies"] == pytest.approx(sorted(own.mean() for own in shares), abs=1e-4)
+
+
+def test_the_cohorts_own_models_equal_numpy():
+    one, advance = all_together()
+    plan, _ = one.plan(0, 0, ())
+    brought = plan.clients[plan.delivered]
+    assert 5 < len(brought) < 10
+    own = own_accuracies(one.init(0).state.variables, brought)
+    wanted = over_clients("own_accuracy", own)
+    assert {key: advance.records[0][key] for key in wanted} == pytest.approx(wanted)
+
+
+def test_devices_and_lanes_change_nothing():
+    _, advance = all_together()
+    other = simulation(strategy="vmap", devices=2, chunk=2)
+    for record, wanted in zip(other.advance(0, other.init(0)).records, advance.records, strict=True):
+        keys = [key for key in wanted if key.startswith(("validation", "client_", "own_"))]
+        assert len(keys) == 14
+        for key in keys:
+            assert record[key] == pytest.approx(wanted[key], rel=1e-5)
+
+
+def test_fine_tuning_is_plain_training_of_each_client_whatever_the_method():
+    method = recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5))
+    several = simulation(method, strategy="vmap", devices=2, chunk=2, clients_per_round=4, local_epochs=1)
+    personaliser, begun = Personaliser(several, EPOCHS), several.init(0)
+    found = personaliser.run(0, begun)
+    assert found.diverged == 0
+    assert found.accuracies == pytest.approx(own_accuracies(begun.state.variables, range(10)))
+
+    broken = jax.tree.map(lambda leaf: leaf * np.nan, begun.state.variables)
+    lost = personaliser.run(0, begun._replace(state=begun.state._replace(variables=broken)))
+    assert lost.diverged == 9
+    assert not lost.accuracies.any()
+
+
+def test_without_test_rows_there_is_nothing_to_fine_tune_for():
+    bare = build(recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), rounds=1)
+    with pytest.raises(ValueError, match="personalised: received a federation without test rows"):
+        Personaliser(bare, 1)
+    with pytest.raises(ValueError, match="personalised: received 0"):
+        Personaliser(simulation(), 0)
+
+
+def test_shot_groups_go_by_what_clients_are_trained_on():
+    counts = federation().class_counts.sum(0)
+    sim = simulation(shots=Shots(int(counts.min()) + 1, int(counts.max()) - 1))
+    assert sim.groups["few"].tolist() == (counts < counts.min() + 1).tolist()
+    assert sim.groups["many"].tolist() == (counts > counts.max() - 1).tolist()
+
+
+def test_simulate_stops_early_where_there_are_validation_rows():
+    options = {"rounds": 9, "seed": 0, "batch_size": MANY, "clients_per_round": 2}
+    never = EarlyStopping(patience=2, min_delta=1.0)  # no accuracy is ever so much better
+    run = lambda federation: simulate(
+        recipes.fedavg(), toys.network(), federation, toys.test_set(), early_stopping=never, **options
+    )
+    assert [record["round"] for record in run(federation()).history] == [1, 2, 3]
+    with pytest.raises(ValueError, match="early_stopping: received a federation without an auxiliary set 'validation'"):
+        run(toys.federation())
