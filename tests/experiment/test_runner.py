@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -168,9 +169,10 @@ def test_a_checkpoint_of_another_run_is_not_used(undisturbed, config, tmp_path):
 
 @pytest.mark.parametrize("damage", [{"cost": 5}, {"cost": {"compile_s": "x"}}, {"wall_s": None}])
 def test_a_damaged_summary_is_written_anew(undisturbed, tmp_path, damage):
-    file = undisturbed / "summary.json"
+    path = shutil.copytree(undisturbed, tmp_path / "run")
+    file = path / "summary.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | damage))
-    small_run.run(undisturbed, small_run.config(tmp_path))
+    small_run.run(path, small_run.config(tmp_path))
     assert json.loads(file.read_text())["wall_s"] >= 0
 
 
