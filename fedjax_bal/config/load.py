@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
+from fedjax_bal.config.anchors import anchored
 from fedjax_bal.config.configuration import Config, Method, Sheet
 from fedjax_bal.config.methods import read_methods
 from fedjax_bal.config.problems import ConfigError, Path, Problem, dotted, raise_all, received
@@ -22,7 +23,8 @@ def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = 
     Args:
         path: a YAML file; None for the built-in quickstart.
         overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML. Choosing another
-            optimizer, scheme, law or recipe leaves the parameters of the one before behind.
+            optimizer, scheme, law or recipe leaves the parameters of the one before behind. A relative path counts
+            from the working directory here, in a file from its folder.
 
     Returns:
         The configuration.
@@ -42,6 +44,7 @@ def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = 
     if not isinstance(data, Mapping):
         wanted = f"must be a mapping of {', '.join(Sheet.model_fields)}"
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received(data)}'}, {wanted}")
+    data = anchored(data, os.curdir if path is None else os.path.dirname(source))
     data, overridden = _overridden(data, overrides)
     config, problems = _build(data)
     raise_all(source, problems, overridden)
@@ -91,7 +94,7 @@ def _parse_override(text: str) -> tuple[Path, Any]:
     if not equals or not all(path) or len(path) > _LONGEST_PATH:
         example = "must be dotted.path=VALUE, for instance training.rounds=30"
         raise ConfigError(f"{_COMMAND_LINE}: received {received(text)}, {example}")
-    return path, parse(value, f"{_COMMAND_LINE}: {dotted(path)}")
+    return path, anchored(parse(value, f"{_COMMAND_LINE}: {dotted(path)}"), os.curdir, path)
 
 
 def _assign(node: Any, section: type[Section] | None, path: Path, value: Any, above: Path) -> Any:

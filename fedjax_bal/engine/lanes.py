@@ -11,7 +11,7 @@ from fedjax_bal.engine.chain import Links, Round, context, own_key, sizes_of
 from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.layout import Layout
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.engine.visit import Training, begin, local_steps, orders, prepare, train_step
+from fedjax_bal.engine.visit import Training, begin, orders, prepare, train_step
 from fedjax_bal.types import Array, PyTree, Variables
 
 
@@ -77,7 +77,7 @@ def train_in_lanes(setting: Setting, shared: Round, links: Links, deal: Deal) ->
         ctx = context(setting, shared, shared.variables, link)
         ctx = ctx._replace(prepared=jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), prepared))
         trained = train_step(setting, own_key(shared, link), ctx, index, order, number, training)
-        return trained, index + 1 == local_steps(setting, ctx.size)
+        return trained, index + 1 == ctx.steps
 
     def turn(_: Array, carry: tuple[Lanes, tuple[Variables, Array]]) -> tuple[Lanes, tuple[Variables, Array]]:
         lanes, ends = carry

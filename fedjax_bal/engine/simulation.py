@@ -19,7 +19,7 @@ from fedjax_bal.engine.program import Schedule, Traffic, init_state, traffic
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.metrics import classification_metrics
 from fedjax_bal.parts import Disclose, Illustrate
-from fedjax_bal.selection import LOSS, Presence, Selector
+from fedjax_bal.selection import LOSS, Presence, Selector, Speed, Trace
 from fedjax_bal.types import Evaluation, Federation, Info, Plan, State
 
 
@@ -80,6 +80,7 @@ class Simulation:
         fixed_width: whether as many clients as the layout says are trained at a time, and never fewer to save memory.
         client_memory: where what clients remember is kept: "auto", "device" or "host".
         exact_traffic: whether a client that is visited several times a round counts each time.
+        speed: how fast clients compute; None where that doesn't matter.
         compile_s: seconds spent on compiling, 0 before.
     """
 
@@ -87,14 +88,15 @@ class Simulation:
     federation: Federation
     test: TestSet
     selector: Selector
-    availability: Presence
-    delivery: Presence
+    availability: Presence | Trace
+    delivery: Presence | Trace
     rounds: int
     rounds_per_dispatch: int = 1
     evaluate_every: int = 1
     fixed_width: bool = False
     client_memory: str = "auto"
     exact_traffic: bool = False
+    speed: Speed | None = None
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -178,7 +180,7 @@ class Simulation:
             state = state._replace(memory=scatter(progress.state.memory, planned.table, state.memory))
         if self.selector.closed_loop:
             selector = self.selector.update(selector, plans[0], _probes(info))
-        records, counts, confusion = self._read(progress, plans, planned.schedule, info, evaluation)
+        records, counts, confusion = self._read(progress, planned, info, evaluation)
         visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
         after = Snapshot(done, state, selector, counts)
         losses = [float(loss) for loss in info.train_loss[: len(plans)]]
@@ -241,6 +243,7 @@ class Simulation:
             self.rounds_per_dispatch,
             self.evaluate_every,
             self._on_host,
+            self.speed,
         )
 
     def _planned(self, seed: int, first: int, selector: Any) -> Planned:
@@ -280,13 +283,13 @@ class Simulation:
                 )
 
     def _read(
-        self, progress: Snapshot, plans: list[Plan], schedule: Schedule, info: Info, evaluation: Evaluation
+        self, progress: Snapshot, planned: Planned, info: Info, evaluation: Evaluation
     ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
         records, counts, confusion = [], progress.counts, None
         costs = self.federation.num_clients, self.setting.passes, self._traffic or Traffic(0, 0), self.exact_traffic
-        for offset, plan in enumerate(plans):
-            counts = count(counts, plan, *costs)
-            if schedule.evaluate[offset]:
+        for offset, plan in enumerate(planned.plans):
+            counts = count(counts, plan, *costs, planned.seconds[offset] if planned.seconds else 0.0)
+            if planned.schedule.evaluate[offset]:
                 confusion = np.asarray(evaluation.confusion[offset])
                 records.append(
                     {
@@ -296,7 +299,7 @@ class Simulation:
                         "train_loss": _number(info.train_loss[offset]),
                         **chain_divergences(self.federation, plan),
                         **self._asked(info, offset),
-                        **{name: int(value) for name, value in counts._asdict().items()},
+                        **counts.record(self.speed is not None),
                     }
                 )
                 counts = Counts()
@@ -311,10 +314,12 @@ class Simulation:
         return {name: _number(getattr(info, name)[offset]) for name, wanted in asked.items() if wanted}
 
     def _samples(self, plans: list[Plan]) -> int:
-        clients = np.concatenate([plan.clients[plan.delivered] for plan in plans])
-        sizes = self._sizes[clients]
-        sizes = np.minimum(sizes, self.setting.steps_per_epoch(sizes) * self.setting.batch_size)
-        return int(sizes.sum()) * self.setting.local_epochs * self.setting.passes
+        samples = 0
+        for plan in plans:
+            sizes = self._sizes[plan.clients[plan.delivered]]
+            limits = None if plan.limits is None else plan.limits[plan.delivered]
+            samples += int(self.setting.samples(sizes, self.setting.visit_steps(sizes, limits)).sum())
+        return samples * self.setting.passes
 
 
 def _probes(info: Info) -> dict[str, Any]:
