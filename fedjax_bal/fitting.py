@@ -9,7 +9,7 @@ from fedjax_bal.engine.evaluation import TestSet
 from fedjax_bal.optimizers import Optimizer
 from fedjax_bal.parts import Draw, Probe
 from fedjax_bal.recipes import Recipe
-from fedjax_bal.selection import LOSS, Choice, Selector
+from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
 from fedjax_bal.types import Federation, Model
 
 DRAWINGS = ("epochs", "replacement")
@@ -46,6 +46,69 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
             f"test set: received labels from {labels.min()} to {labels.max()}, "
             f"must be from 0 to {model.num_classes - 1}"
         )
+
+
+def check_clients(
+    availability: Presence | Trace | None, delivery: Presence | Trace | None, speed: Speed | None, clients: int
+) -> None:
+    """Refuses tables of other clients than the federation's.
+
+    Args:
+        availability: who is there before selection.
+        delivery: who comes back after training.
+        speed: how fast clients compute.
+        clients: N.
+
+    Raises:
+        ValueError: a table that has been read from a file and doesn't fit.
+    """
+    named = {"availability": availability, "delivery": delivery, "speed": speed}
+    for name, given in named.items():
+        try:
+            if isinstance(given, Trace | Speed):
+                given.check_clients(clients)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+
+def visit_length(local_epochs: int | None, local_steps: int | None) -> tuple[int, int | None]:
+    """How long a client trains in each round.
+
+    Args:
+        local_epochs: E, or None.
+        local_steps: K, or None.
+
+    Returns:
+        E, 1 where it doesn't count or nobody says anything; and K or None.
+
+    Raises:
+        ValueError: both, or a number that is too small.
+
+    Example:
+        >>> visit_length(None, 20)
+        (1, 20)
+    """
+    if local_epochs is not None and local_steps is not None:
+        raise ValueError(
+            f"local_steps: received {local_steps!r} beside local_epochs={local_epochs!r}; leave one of them out"
+        )
+    for name, value in {"local_epochs": local_epochs, "local_steps": local_steps}.items():
+        if value is not None:
+            whole_number(name, value)
+    return 1 if local_epochs is None else local_epochs, local_steps
+
+
+def check_server(server: Optimizer) -> None:
+    """Refuses a schedule by local steps where there are none.
+
+    Args:
+        server: the server's optimizer.
+
+    Raises:
+        ValueError: it has one.
+    """
+    if server.step_schedule is not None:
+        raise ValueError("server_optimizer: received a step_schedule, which is for local steps; give it a schedule")
 
 
 def check_carried(recipe: Recipe, local: Optimizer) -> None:

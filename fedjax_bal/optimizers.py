@@ -7,12 +7,15 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from fedjax_bal.checks import finite_number, is_number, one_of
+from fedjax_bal.schedules import Schedule
+from fedjax_bal.types import Array, PyTree
 
 # The learning rate is ours; the rest of these never make sense as a number from a configuration.
-_NOT_OPTIONS = {"decay", "learning_rate", "mask", "kwargs"}
+_NOT_OPTIONS = {"decay", "learning_rate", "mask", "kwargs", "schedule", "step_schedule", "clip_norm", "clip_value"}
 # They need more than a gradient at each step (a loss, a key), or are deprecated.
 _NOT_OFFERED = {"lbfgs", "noisy_sgd", "optimistic_adam", "polyak_sgd"}
 _BELOW_ONE = math.nextafter(1.0, 0.0)
@@ -32,6 +35,10 @@ class Optimizer:
         weight_decay: coupled weight decay, added to the gradient; None for none.
         options: the factory's other numbers.
         flags: the factory's options that are not numbers, as pairs.
+        schedule: a further factor on the learning rate, by round; None for none.
+        step_schedule: a further factor on the learning rate, by local step of a visit; None for none.
+        clip_norm: the largest global norm of a gradient; None for no limit.
+        clip_value: the largest magnitude of each number of a gradient; None for no limit.
     """
 
     name: str = dataclasses.field(metadata={"static": True})
@@ -40,6 +47,10 @@ class Optimizer:
     weight_decay: Any = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     flags: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata={"static": True})
+    schedule: Schedule | None = None
+    step_schedule: Schedule | None = None
+    clip_norm: Any = None
+    clip_value: Any = None
 
     @property
     def momentum(self) -> Any:
@@ -47,16 +58,47 @@ class Optimizer:
         return self.options.get("momentum", 0.0)
 
     def rate(self, round: Any) -> Any:
-        """The learning rate of a round (from 0)."""
-        return self.learning_rate if self.decay is None else self.learning_rate * self.decay**round
+        """The learning rate of a round (from 0), before any schedule by local steps."""
+        rate = self.learning_rate if self.decay is None else self.learning_rate * self.decay**round
+        return rate if self.schedule is None else rate * self.schedule.factor(round)
 
-    def transform(self, round: Any) -> optax.GradientTransformation:
-        """The optax transformation of a round.
+    def rate_at(self, round: Any, step: Any) -> Any:
+        """The learning rate of a local step (from 0 in each visit) of a round."""
+        rate = self.rate(round)
+        return rate if self.step_schedule is None else rate * self.step_schedule.factor(step)
 
-        Weight decay is inside the gradient, as in PyTorch's SGD: it passes through momentum.
+    def full_steps(self, steps: Array, most: int) -> Array | None:
+        """What some numbers of steps amount to in steps at the round's own learning rate.
+
+        Args:
+            steps: of visits, `Int[...]`.
+            most: none of them is larger.
+
+        Returns:
+            The sum of the step schedule's factors over them, `Float[...]`; None where there is no such schedule, so
+            that a step is a step.
+        """
+        if self.step_schedule is None:
+            return None
+        factors = jax.vmap(self.step_schedule.factor)(jnp.arange(most, dtype=jnp.int32))
+        return jnp.concatenate([jnp.zeros(1), jnp.cumsum(factors)])[steps]
+
+    def clipped(self, grads: PyTree) -> PyTree:
+        """A gradient within its limits: each of its numbers first, its norm then."""
+        if self.clip_value is not None:
+            grads = optax.clip(self.clip_value).update(grads, optax.EmptyState())[0]
+        if self.clip_norm is not None:
+            grads = optax.clip_by_global_norm(self.clip_norm).update(grads, optax.EmptyState())[0]
+        return grads
+
+    def transform(self, round: Any, step: Any = 0) -> optax.GradientTransformation:
+        """The optax transformation of a round, and of a local step in it; its state fits all of them.
+
+        Weight decay is inside the gradient, as in PyTorch's SGD: it passes through momentum. Clipping is not in here,
+        as it comes before what parts do to the gradient.
         """
         factory = getattr(optax, self.name)
-        transform = factory(learning_rate=self.rate(round), **self.options, **dict(self.flags))
+        transform = factory(learning_rate=self.rate_at(round, step), **self.options, **dict(self.flags))
         if self.weight_decay is None:
             return transform
         return optax.chain(optax.add_decayed_weights(self.weight_decay), transform)
@@ -89,7 +131,16 @@ def option_names(name: str) -> list[str]:
 
 
 def optimizer(
-    name: str = "sgd", learning_rate: float = 1.0, *, decay: float = 1.0, weight_decay: float = 0.0, **options: Any
+    name: str = "sgd",
+    learning_rate: float = 1.0,
+    *,
+    decay: float = 1.0,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+    step_schedule: Schedule | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    **options: Any,
 ) -> Optimizer:
     """Builds an optimizer from numbers.
 
@@ -99,6 +150,11 @@ def optimizer(
         decay: factor on the learning rate each round, in (0, 1]; hides rmsprop's own option of that name.
         weight_decay: coupled weight decay; an optimizer with a weight decay of its own gets this number instead of
             optax's default, so that none is the default everywhere.
+        schedule: a further factor on the learning rate by round, from `fedjax_bal.schedules.schedule`.
+        step_schedule: the same by local step, from 0 in each visit; for clients only.
+        clip_norm: the largest global norm of a gradient, above 0. A client's is clipped as the loss gives it, before
+            SCAFFOLD's correction, say, and before weight decay.
+        clip_value: the largest magnitude of each number of a gradient, above 0; comes before the norm.
         **options: the factory's other options, e.g. `momentum=0.9`; a momentum is in [0, 1).
 
     Returns:
@@ -111,6 +167,10 @@ def optimizer(
         >>> sgd = optimizer("sgd", 0.1, momentum=0.9, decay=0.5)
         >>> sgd.rate(2)
         0.025
+        >>> from fedjax_bal.schedules import schedule
+        >>> stepped = optimizer("sgd", 0.1, schedule=schedule("step", every=2, factor=0.5), clip_norm=1.0)
+        >>> [round(float(stepped.rate(number)), 3) for number in range(4)]
+        [0.1, 0.1, 0.05, 0.05]
     """
     one_of("optimizer", name, names())
     known = option_names(name)
@@ -121,6 +181,9 @@ def optimizer(
     if decay == 0:
         raise ValueError("optimizer: decay: received 0, must be above 0; 1 keeps the learning rate")
     weight_decay = finite_number("optimizer: weight_decay", weight_decay)
+    for key, value in (("schedule", schedule), ("step_schedule", step_schedule)):
+        if not isinstance(value, Schedule | None):
+            raise ValueError(f"optimizer: {key}: received {value!r}, must come from fedjax_bal.schedules.schedule")
     own_decay = "weight_decay" in known
     if own_decay:
         options["weight_decay"] = weight_decay
@@ -137,6 +200,10 @@ def optimizer(
         weight_decay=None if own_decay or weight_decay == 0 else weight_decay,
         options=numbers,
         flags=flags,
+        schedule=schedule,
+        step_schedule=step_schedule,
+        clip_norm=_limit("clip_norm", clip_norm),
+        clip_value=_limit("clip_value", clip_value),
     )
 
 
@@ -162,6 +229,14 @@ def _is_leaf(name: str, option: str, value: Any) -> bool:
 
 def _finite(option: str, value: Any) -> float:
     return finite_number(f"optimizer: {option}", value, low=-math.inf)
+
+
+def _limit(key: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    if finite_number(f"optimizer: {key}", value) == 0:
+        raise ValueError(f"optimizer: {key}: received 0, must be above 0; leave it out for no limit")
+    return float(value)
 
 
 def _default(name: str, option: str) -> Any:

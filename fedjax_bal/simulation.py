@@ -17,18 +17,21 @@ from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.fitting import (
     check_carried,
+    check_clients,
+    check_server,
     check_shapes,
     fitting_drawing,
     fitting_selector,
     fitting_trial,
     only,
     rounds_together,
+    visit_length,
 )
 from fedjax_bal.groups import SHOTS, Shots, shot_groups
 from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.parts import BATCH_STATISTICS, Enlarge, Extend
 from fedjax_bal.recipes import Recipe, combine
-from fedjax_bal.selection import Choice, Presence, Selector, always
+from fedjax_bal.selection import Choice, Presence, Selector, Speed, Trace, always
 from fedjax_bal.stopping import EarlyStopping
 from fedjax_bal.types import Federation, Model, Variables
 
@@ -58,7 +61,8 @@ def build(
     *,
     rounds: int,
     clients_per_round: int | None = None,
-    local_epochs: int = 1,
+    local_epochs: int | None = None,
+    local_steps: int | None = None,
     batch_size: int = 50,
     drop_last: bool = False,
     batches_per_epoch: int | None = None,
@@ -66,8 +70,9 @@ def build(
     server_optimizer: Optimizer | None = None,
     drawing: str | None = None,
     selector: Selector | Choice | None = None,
-    availability: Presence | None = None,
-    delivery: Presence | None = None,
+    availability: Presence | Trace | None = None,
+    delivery: Presence | Trace | None = None,
+    speed: Speed | None = None,
     batch_statistics: str = "average",
     lone_rows: str = "auto",
     evaluate_every: int = 1,
@@ -93,7 +98,9 @@ def build(
         test: images `[T, H, W, K]` and labels `[T]`, or both as `chunked` cuts them, for several simulations to share.
         rounds: communication rounds, at least 1.
         clients_per_round: the cohort's size; all clients by default. Not with a ready-made selector.
-        local_epochs: E, at least 1.
+        local_epochs: E, at least 1; 1 unless `local_steps` is given.
+        local_steps: in its place K, the steps of every visit, however many rows a client has: a small one goes through
+            its rows again and again.
         batch_size: B, at least 1.
         drop_last: leave out the last short batch of an epoch.
         batches_per_epoch: the most batches of an epoch, of rows drawn anew each time; None for all of a client's rows.
@@ -103,6 +110,8 @@ def build(
         selector: ready-made, or a choice of one by name; by default what the recipe says, or else `uniform`.
         availability: who is there before selection; by default everybody.
         delivery: who comes back after training; by default everybody.
+        speed: how fast clients compute, and what becomes of those who are late, from `fedjax_bal.selection.speed`; by
+            default nobody looks at the clock.
         batch_statistics: where running statistics of batch normalisation come from when a client begins: "average",
             from the global model, whose are the mean of the clients'; "local", from the client's last visit;
             "server_reset", mean 0 and variance 1. The global model always has the mean of those delivered.
@@ -145,12 +154,12 @@ def build(
         >>> simulation.advance(0, simulation.init(0)).client_updates
         2
     """
-    counts = {"rounds": rounds, "local_epochs": local_epochs, "batch_size": batch_size}
-    counts |= {"evaluate_every": evaluate_every}
+    counts = {"rounds": rounds, "batch_size": batch_size, "evaluate_every": evaluate_every}
     for name, value in counts.items():
         whole_number(name, value)
     if batches_per_epoch is not None:
         whole_number("batches_per_epoch", batches_per_epoch)
+    epochs, steps = visit_length(local_epochs, local_steps)
     one_of("traffic", traffic, TRAFFICS)
     test = test if isinstance(test, TestSet) else chunked(*test)
     one_of("batch_statistics", batch_statistics, BATCH_STATISTICS)
@@ -163,6 +172,7 @@ def build(
     if lone_rows == "drop" or (lone_rows == "auto" and _alone(model, drop_last)):
         federation = without_lone_rows(federation, batch_size)
     check_shapes(model, federation, test)
+    check_clients(availability, delivery, speed, federation.num_clients)
     local = local_optimizer or optimizer("sgd", 0.01)
     check_carried(recipe, local)
     for part in recipe.parts:
@@ -178,12 +188,15 @@ def build(
     batch_size = batch_size if drop_last else min(batch_size, largest)  # larger than anybody can fill is padding
     if chunk != "auto":
         whole_number("execution.chunk", chunk)
+    server = only("server_optimizer", recipe.server_optimizer, server_optimizer) or optimizer("sgd", 1.0)
+    check_server(server)
     setting = Setting(
         parts=parts,
         local=local,
-        server=only("server_optimizer", recipe.server_optimizer, server_optimizer) or optimizer("sgd", 1.0),
+        server=server,
         model=model,
-        local_epochs=local_epochs,
+        local_epochs=epochs,
+        local_steps=steps,
         batch_size=batch_size,
         drop_last=drop_last,
         batches_per_epoch=batches_per_epoch,
@@ -214,6 +227,7 @@ def build(
         exact_traffic=traffic == "exact",
         batch_size=asked_batch_size,
         groups=groups,
+        speed=speed,
     )
 
 
@@ -314,7 +328,7 @@ def enlarged(federation: Federation, recipe: Recipe) -> Federation:
 
 
 def _laid_out(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
-    steps = np.asarray(setting.local_epochs * setting.steps_per_epoch(sizes))
+    steps = np.asarray(setting.visit_steps(sizes))
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
     layout, shape = setting.layout, (selector.groups, selector.links, selector.passes)
     return dataclasses.replace(setting, layout=lay_out(layout.strategy, layout.devices, steps, *shape, chunk))

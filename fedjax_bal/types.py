@@ -188,9 +188,10 @@ class Context(NamedTuple):
         prepared: what each prepare part computed before training, by slot.
         model: the `Model`.
         federation: the `Federation`, on the device.
-        learning_rate: the local learning rate of this round, `Float[]`.
+        learning_rate: the local learning rate of this round, within a step that of the step, `Float[]`.
         momentum: the local optimizer's momentum, 0 where it has none.
         batch_size: B, a Python int.
+        steps: the number of local steps of this visit, `Int32[]`.
     """
 
     round: Array
@@ -206,6 +207,7 @@ class Context(NamedTuple):
     learning_rate: Array
     momentum: Any
     batch_size: int
+    steps: Any = None
 
 
 class Outcome(NamedTuple):
@@ -242,6 +244,8 @@ class Cohort(NamedTuple):
         delivered: `Bool[G]`, whether anybody in the chain delivers.
         num_clients: N, a Python int.
         total_size: samples of the whole federation, `Float[]`.
+        full_steps: what `visit_steps` amount to in steps at `learning_rate`, `Float[G, L]`, where the learning rate
+            changes from step to step; None where it does not.
     """
 
     sizes: Array
@@ -254,6 +258,7 @@ class Cohort(NamedTuple):
     delivered: Array
     num_clients: int
     total_size: Array
+    full_steps: Array | None = None
 
 
 class Aggregate(NamedTuple):
@@ -278,10 +283,12 @@ class Plan(NamedTuple):
     Attributes:
         clients: client ids, `Int32[G, L]`; N marks an empty place.
         delivered: `Bool[G, L]`, whether the client's update arrives; False for an empty place.
+        limits: the most local steps that each client can take in a visit, `Int32[G, L]`; None for as many as it should.
     """
 
     clients: Any
     delivered: Any
+    limits: Any = None
 
 
 class Shapes(NamedTuple):

@@ -28,7 +28,8 @@ from fedjax_bal.parts import (
 )
 from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.rows import join
-from fedjax_bal.selection import Selector, clustered, periodic
+from fedjax_bal.schedules import schedule
+from fedjax_bal.selection import Selector, clustered, periodic, speed
 
 NAMES = (
     "fields", "round trip", "traced", "types", "one program", "representation", "finite", "jit", "cohort order",
@@ -85,9 +86,14 @@ COMBINED = {
         recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5), Recipe("rare", (Rare(),))),
         {"availability": clustered(), "drop_last": True},
     ),
-    "fedprox, balanced softmax, chains, periodic": (
+    "fedprox, balanced softmax, chains, periodic, counted steps": (
         recipes.combine(recipes.fedprox(0.1), recipes.balanced_softmax()),
-        {"selector": pairs_of_clients(), "availability": periodic(0.7, 2), "local_epochs": 2},
+        {
+            "selector": pairs_of_clients(),
+            "availability": periodic(0.7, 2),
+            "local_steps": 3,
+            "speed": speed.uniform(3.0, 9.0, deadline=1.0),
+        },
     ),
     "fednova, balanced softmax, iwds, clustered": (
         recipes.combine(recipes.fednova(), recipes.balanced_softmax(), recipes.iwds()),
@@ -97,9 +103,16 @@ COMBINED = {
         recipes.combine(recipes.feddyn(), recipes.fedlc(), recipes.iwds(schedule="fixed")),
         {"local_epochs": 2},
     ),
-    "fedprox, crop and flip, adam on both sides": (
+    "fedprox, crop and flip, adam on both sides, a deadline": (
         recipes.combine(recipes.fedprox(0.1), recipes.crop_flip()),
-        {"local_optimizer": optimizer("adam", 0.01), "server_optimizer": optimizer("adam", 0.01, eps=1e-2)},
+        {
+            "local_optimizer": optimizer(
+                "adam", 0.01, step_schedule=schedule("exponential", factor=0.7), clip_norm=1.0
+            ),
+            "server_optimizer": optimizer("adam", 0.01, eps=1e-2, clip_value=0.1),
+            "local_steps": 4,
+            "speed": speed.uniform(2.0, 9.0, deadline=1.0),
+        },
     ),
 }
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
+from fedjax_bal.config.anchors import anchored
 from fedjax_bal.config.configuration import Config, Method, Sheet
 from fedjax_bal.config.methods import read_methods
 from fedjax_bal.config.problems import ConfigError, Path, Problem, dotted, raise_all, received
@@ -22,7 +23,8 @@ def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = 
     Args:
         path: a YAML file; None for the built-in quickstart.
         overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML. Choosing another
-            optimizer, scheme, law or recipe leaves the parameters of the one before behind.
+            optimizer, scheme, law or recipe leaves the parameters of the one before behind. A relative path counts
+            from the working directory here, in a file from its folder.
 
     Returns:
         The configuration.
@@ -51,7 +53,7 @@ def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
         path: a YAML file; None for the built-in quickstart.
 
     Returns:
-        The mapping.
+        The mapping, the files that it names with absolute paths.
 
     Raises:
         ConfigError: it can't be read, or holds something else.
@@ -65,7 +67,7 @@ def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         wanted = f"must be a mapping of {', '.join(Sheet.model_fields)}"
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received(data)}'}, {wanted}")
-    return data
+    return anchored(dict(data), os.curdir if path is None else os.path.dirname(source))
 
 
 def build_config(data: Mapping[str, Any], changes: Sequence[tuple[Path, Any]], source: str) -> Config:
@@ -150,7 +152,7 @@ def _parse_override(text: str) -> tuple[Path, Any]:
     if not equals or not all(path) or len(path) > _LONGEST_PATH:
         example = "must be dotted.path=VALUE, for instance training.rounds=30"
         raise ConfigError(f"{_COMMAND_LINE}: received {received(text)}, {example}")
-    return path, parse(value, f"{_COMMAND_LINE}: {dotted(path)}")
+    return path, anchored(parse(value, f"{_COMMAND_LINE}: {dotted(path)}"), os.curdir, path)
 
 
 def _assign(node: Any, section: type[Section] | None, path: Path, value: Any, above: Path) -> Any:

@@ -185,6 +185,40 @@ def optimizer_function(name: str) -> Callable[..., Any]:
     return getattr(optax, name)
 
 
+@functools.cache
+def schedules() -> Collection[str]:
+    """The names of the learning-rate schedules.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> {"step", "cosine"} <= set(schedules())
+        True
+    """
+    from fedjax_bal.schedules import names
+
+    return tuple(names())
+
+
+def schedule_function(name: str) -> Callable[..., Any]:
+    """The function of a schedule.
+
+    Args:
+        name: one of `schedules()`.
+
+    Returns:
+        A function of its parameters.
+
+    Example:
+        >>> sorted(parameters(schedule_function("step")))
+        ['every', 'factor']
+    """
+    from fedjax_bal.schedules import factory
+
+    return factory(name)
+
+
 def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, Field]:
     """The parameters of a function that a configuration can set, with what each of them takes.
 
@@ -254,4 +288,6 @@ def _simple_rule(annotation: Any) -> Rule | None:
         return ListOf(_simple_rule(arguments[0]))  # type: ignore[arg-type]
     if origin is Mapping and arguments == (float, float):
         return MapOf(Real(), Real())
+    if origin is dict and arguments == (int, float):
+        return MapOf(Whole(0), Real(0))
     return None

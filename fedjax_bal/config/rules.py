@@ -392,6 +392,8 @@ def under(rule: Rule) -> BeforeValidator:
 
 
 Count = Annotated[int, under(Whole(1))]
+CountOrNull = Annotated[int | None, under(OrNull(Whole(1)))]
+PositiveOrNull = Annotated[float | None, under(OrNull(Real(0, above=True)))]
 Seed = Annotated[int, under(Whole(0, 2**32 - 1))]
 Positive = Annotated[float, under(Real(0, above=True))]
 NotNegative = Annotated[float, under(Real(0))]

@@ -11,16 +11,19 @@ from fedjax_bal.config.held_out import ClientTest, Shots, Stopping, Validation, 
 from fedjax_bal.config.rules import (
     AutoOr,
     Count,
+    CountOrNull,
     ListOf,
     NotNegative,
     OneOf,
     OrNull,
     Positive,
+    PositiveOrNull,
     Probability,
     Real,
     Seed,
     Switch,
     Whole,
+    Word,
     under,
 )
 from fedjax_bal.config.sections import Section, Variant
@@ -121,6 +124,45 @@ class Model(Section):
     convolution: Annotated[str, under(OneOf(("fast", "plain")))] = "fast"
 
 
+class Schedule(Variant):
+    """A factor on the learning rate that changes with time.
+
+    Attributes:
+        name: one of `fedjax_bal.schedules.names()`; its parameters stand beside it.
+    """
+
+    choice: ClassVar[str | None] = "name"
+
+    name: Annotated[str, under(OneOf(lambda: registries.schedules()))] = "constant"
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """The names of the schedules."""
+        return tuple(registries.schedules())
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The parameters of a schedule."""
+        return registries.parameters(registries.schedule_function(name))
+
+    @property
+    def built(self) -> Any:
+        """What `fedjax_bal.optimizers.optimizer` takes; None for the one that changes nothing."""
+        from fedjax_bal.schedules import schedule
+
+        return schedule(self.name, **{key: value for key, value in self.parameters.items() if value is not None})
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        if self.picked:
+            try:
+                _ = self.built
+            except (ValueError, TypeError) as error:
+                text = str(error).removeprefix("schedule: ")
+                raise PydanticCustomError("refused", "{text}", {"text": f"refused by {text}"}) from None
+        return self
+
+
 class Optimizer(Variant):
     """An optax optimizer.
 
@@ -129,6 +171,9 @@ class Optimizer(Variant):
         learning_rate: of round 0.
         weight_decay: coupled, that is, added to the gradient; an optimizer with a weight decay of its own gets this.
         decay: the factor on the learning rate each round.
+        schedule: a further factor on the learning rate, by round.
+        clip_norm: the largest global norm of a gradient; None for no limit.
+        clip_value: the largest magnitude of each number of a gradient; None for no limit.
     """
 
     choice: ClassVar[str | None] = "name"
@@ -137,6 +182,9 @@ class Optimizer(Variant):
     learning_rate: Positive
     weight_decay: NotNegative = 0.0
     decay: Annotated[float, under(Real(0, 1, above=True))] = 1.0
+    schedule: Schedule = Field(default_factory=dict)  # type: ignore[arg-type]
+    clip_norm: PositiveOrNull = None
+    clip_value: PositiveOrNull = None
 
     @classmethod
     def names(cls) -> Sequence[str]:
@@ -152,6 +200,8 @@ class Optimizer(Variant):
     def keywords(self) -> dict[str, Any]:
         """What `fedjax_bal.optimizers.optimizer` takes; options at their defaults are left to optax."""
         shared = {key: getattr(self, key) for key in sorted(self.common())}
+        shared = {key: value.built if isinstance(value, Schedule) else value for key, value in shared.items()}
+        shared = {key: value for key, value in shared.items() if value is not None}
         defaults = {key: field.default for key, field in type(self).model_fields.items()}
         return {**shared, **{key: value for key, value in self.parameters.items() if value != defaults[key]}}
 
@@ -167,6 +217,16 @@ class Optimizer(Variant):
         return self
 
 
+class LocalOptimizer(Optimizer):
+    """The optimizer of the clients.
+
+    Attributes:
+        step_schedule: a further factor on the learning rate, by local step from 0 in each visit.
+    """
+
+    step_schedule: Schedule = Field(default_factory=dict)  # type: ignore[arg-type]
+
+
 class ServerOptimizer(Optimizer):
     """The optimizer that applies the cohort's mean delta; by default it adds it."""
 
@@ -178,27 +238,41 @@ class Training(Section):
 
     Attributes:
         rounds: how many rounds.
-        local_epochs: passes of a client over its data in each round.
+        local_epochs: passes of a client over its data in each round; null where `local_steps` is given.
         batch_size: images a local step.
         drop_last: leave out the last batch of an epoch when it is short.
         batches_per_epoch: the most batches of an epoch, of rows drawn anew each time; None for all of a client's rows.
         batch_statistics: where a client's running batch statistics come from, see `fedjax_bal.simulation.build`.
         lone_rows: what becomes of a row that would be a batch of its own, see there.
+        local_steps: in place of epochs, the local steps of every client in each round, however many images it has.
         optimizer: of the clients, fresh at each visit.
         server_optimizer: of the server.
         early_stopping: whether a run ends once its validation metric has stopped getting better.
     """
 
     rounds: Count
-    local_epochs: Count
+    local_epochs: CountOrNull = None
     batch_size: Count
     drop_last: Switch = False
     batches_per_epoch: Annotated[int | None, under(OrNull(Whole(1)))] = None
     batch_statistics: Annotated[str, under(OneOf(lambda: ("average", "local", "server_reset")))] = "average"
     lone_rows: Annotated[str, under(OneOf(lambda: ("auto", "keep", "drop")))] = "auto"
-    optimizer: Optimizer
+    local_steps: CountOrNull = None
+    optimizer: LocalOptimizer
     server_optimizer: ServerOptimizer = Field(default_factory=dict)  # type: ignore[arg-type]
     early_stopping: Stopping = Field(default_factory=dict)  # type: ignore[arg-type]
+
+    @model_validator(mode="after")
+    def _epochs_or_steps(self) -> Self:
+        epochs, steps = self.local_epochs, self.local_steps
+        if (epochs is None) == (steps is None):
+            if epochs is None:
+                problem = (("local_epochs",), "missing, must be an integer of at least 1, or local_steps given instead")
+            else:
+                text = f"received {steps} beside local_epochs={epochs}; set one of the two to null, or leave it out"
+                problem = (("local_steps",), text)
+            raise _refused(*problem, steps)
+        return self
 
 
 class Selection(Variant):
@@ -226,6 +300,11 @@ class Selection(Variant):
         return registries.parameters(registries.selectors()[name], skip=registries.from_federation())
 
 
+_File = Annotated[str, under(Word("the path of a file", lambda text: bool(text.strip()) and "\0" not in text))]
+_TRACE = {"file": (_File, ...), "at_end": (Annotated[str, under(OneOf(("repeat", "hold")))], "repeat")}
+_LATE = {"deadline": (PositiveOrNull, None), "late": (Annotated[str, under(OneOf(("partial", "drop")))], "partial")}
+
+
 class _Absence(Variant):
     choice: ClassVar[str | None] = "name"
     laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -246,7 +325,8 @@ class Availability(_Absence):
 
     Attributes:
         name: `always`; `bernoulli`: each client with probability p; `periodic`: the same, held for `period` rounds;
-            `clustered`: client i with the i-th probability of the list p, which repeats.
+            `clustered`: client i with the i-th probability of the list p, which repeats; `trace`: as a file says, see
+            `fedjax_bal.selection.trace`.
     """
 
     laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -257,6 +337,7 @@ class Availability(_Absence):
             "p": (Annotated[tuple[float, ...], under(ListOf(Real(0, 1, above=True)))], ...),
             "period": (Count, 1),
         },
+        "trace": _TRACE,
     }
 
     name: Annotated[str, under(OneOf(lambda: Availability.laws))] = "always"
@@ -266,12 +347,41 @@ class Delivery(_Absence):
     """Who comes back after training.
 
     Attributes:
-        name: `always`, or `bernoulli`: each selected client with probability p.
+        name: `always`; `bernoulli`: each selected client with probability p; `trace`: as a file says.
     """
 
-    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {"always": {}, "bernoulli": {"p": (Probability, ...)}}
+    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "always": {},
+        "bernoulli": {"p": (Probability, ...)},
+        "trace": _TRACE,
+    }
 
     name: Annotated[str, under(OneOf(lambda: Delivery.laws))] = "always"
+
+
+class Speed(_Absence):
+    """How fast clients compute, and who is late.
+
+    Attributes:
+        name: `unlimited`, nobody looks at the clock; `constant`, `uniform` or `lognormal`, local steps a second by that
+            law; `file`, as a file says. Beside it stand `deadline`, the seconds of a round, null for none, and `late`:
+            `partial`, who would take longer does the steps that fit; `drop`, it doesn't deliver.
+    """
+
+    laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "unlimited": {},
+        "constant": {"steps_per_s": (Positive, ...), **_LATE},
+        "uniform": {"low": (Positive, ...), "high": (Positive, ...), **_LATE, "per_round": (Switch, False)},
+        "lognormal": {
+            "median": (Positive, ...),
+            "sigma": (Annotated[float, under(Real(0, 10))], ...),
+            **_LATE,
+            "per_round": (Switch, False),
+        },
+        "file": {"file": (_File, ...), **_LATE},
+    }
+
+    name: Annotated[str, under(OneOf(lambda: Speed.laws))] = "unlimited"
 
 
 class Evaluation(Section):
@@ -343,6 +453,7 @@ class Sections(Section):
     selection: Selection
     availability: Availability = Field(default_factory=dict)  # type: ignore[arg-type]
     delivery: Delivery = Field(default_factory=dict)  # type: ignore[arg-type]
+    speed: Speed = Field(default_factory=dict)  # type: ignore[arg-type]
     evaluation: Evaluation = Field(default_factory=dict)  # type: ignore[arg-type]
     execution: Execution = Field(default_factory=dict)  # type: ignore[arg-type]
 
@@ -354,9 +465,7 @@ class Sections(Section):
         text = (
             f"received {asked}, more clients a round than the {there} of partition.clients; at most {there} is allowed"
         )
-        kind = PydanticCustomError("refused", "{text}", {"text": text})
-        place = ("selection", "clients_per_round")
-        raise ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=place, input=asked)])
+        raise _refused(("selection", "clients_per_round"), text, asked)
 
     @model_validator(mode="after")
     def _with_what_it_needs(self) -> Self:
@@ -364,5 +473,9 @@ class Sections(Section):
         if found is None:
             return self
         place, received, text = found
-        kind = PydanticCustomError("refused", "{text}", {"text": f"received {received}, {text}"})
-        raise ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=place, input=received)])
+        raise _refused(place, f"received {received}, {text}", received)
+
+
+def _refused(place: tuple[str, ...], text: str, received: Any) -> ValidationError:
+    kind = PydanticCustomError("refused", "{text}", {"text": text})
+    return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=place, input=received)])

@@ -86,7 +86,7 @@ def check_recipe(recipe: Recipe, *, tolerance: float = 2e-6, **options: Any) -> 
         tolerance: largest difference that rounding may make, in units of a leaf's largest number or of 1.
         **options: `model`, `federation` and `test` (all three together) where the tiny ones lack something; and of
             `fedjax_bal.simulate` what the recipe needs: `local_optimizer`, `server_optimizer`, `drawing`, `selector`,
-            `availability`, `delivery`, `local_epochs`, `batch_size`, `drop_last`.
+            `availability`, `delivery`, `speed`, `local_epochs`, `local_steps`, `batch_size`, `drop_last`.
 
     Returns:
         All checks, none of which failed.

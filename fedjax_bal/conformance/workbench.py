@@ -243,11 +243,10 @@ def schedule_of(setting: Setting, federation: Federation, plans: Sequence[Plan],
         The schedule, leaves `[T, ...]`.
     """
     sizes = np.diff(federation.offsets)
-    visits = setting.passes * setting.local_epochs
 
     def dealt(plan: Plan) -> Any:
         inside = np.minimum(plan.clients, len(sizes) - 1)
-        steps = visits * setting.steps_per_epoch(sizes[inside]) * plan.delivered
+        steps = setting.passes * setting.visit_steps(sizes[inside], plan.limits) * plan.delivered
         return deal(setting.layout, steps, plan.delivered.any(1))[0]
 
     stack = lambda items: jax.tree.map(lambda *leaves: np.stack(leaves), *items)
@@ -259,7 +258,8 @@ def schedule_of(setting: Setting, federation: Federation, plans: Sequence[Plan],
 
 def _with_empty_places(plan: Plan, extra: int, bench: Workbench) -> Plan:
     width, nobody = ((0, extra), (0, 0)), bench.simulation.federation.num_clients
-    return Plan(np.pad(plan.clients, width, constant_values=nobody), np.pad(plan.delivered, width))
+    limits = None if plan.limits is None else np.pad(plan.limits, width)
+    return Plan(np.pad(plan.clients, width, constant_values=nobody), np.pad(plan.delivered, width), limits)
 
 
 def _all_seeds(runs: Sequence[tuple[Any, ...]]) -> Seen:

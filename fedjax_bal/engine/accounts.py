@@ -16,9 +16,23 @@ class Counts(NamedTuple):
     dropped: Any = np.int64(0)
     bytes_up: Any = np.int64(0)
     bytes_down: Any = np.int64(0)
+    simulated_s: Any = np.float64(0)
+
+    def record(self, timed: bool) -> dict[str, Any]:
+        """Python numbers to write down; the time only where clients have speeds."""
+        counts = {name: int(value) for name, value in self._asdict().items() if name != "simulated_s"}
+        return counts | ({"simulated_s": float(self.simulated_s)} if timed else {})
 
 
-def count(counts: Counts, plan: Plan, num_clients: int, passes: int, bytes_: Traffic, exact: bool = False) -> Counts:
+def count(
+    counts: Counts,
+    plan: Plan,
+    num_clients: int,
+    passes: int,
+    bytes_: Traffic,
+    exact: bool = False,
+    seconds: float = 0.0,
+) -> Counts:
     r"""Adds a round.
 
     A chain has a mediator, which exchanges models with its clients and once with the server, unless it is one client
@@ -32,14 +46,15 @@ def count(counts: Counts, plan: Plan, num_clients: int, passes: int, bytes_: Tra
         passes: how often a chain goes through its clients.
         bytes_: of an exchange.
         exact: count a client's exchanges in every pass, and not once, as the formula does.
+        seconds: how long the round takes by the clients' speeds.
 
     Returns:
         Those after; a client that doesn't deliver has received the model all the same.
 
     Example:
         >>> plan = Plan(np.array([[0, 1], [2, 5]]), np.array([[True, False], [True, False]]))
-        >>> [int(number) for number in count(Counts(), plan, 5, 1, Traffic(down=10, up=7))]
-        [2, 1, 28, 50]
+        >>> [int(number) for number in count(Counts(), plan, 5, 1, Traffic(down=10, up=7), seconds=3.0)]
+        [2, 1, 28, 50, 3]
 
     References:
         Astraea (Duan et al., 2019), section IV-C.
@@ -53,6 +68,7 @@ def count(counts: Counts, plan: Plan, num_clients: int, passes: int, bytes_: Tra
         counts.dropped + asked - delivered,
         counts.bytes_up + (delivered * exchanges + returned) * bytes_.up,
         counts.bytes_down + (asked * exchanges + opened) * bytes_.down,
+        counts.simulated_s + seconds,
     )
 
 

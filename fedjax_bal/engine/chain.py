@@ -23,6 +23,7 @@ class Links(NamedTuple):
     clients: Array
     delivered: Array
     memory: PyTree
+    limits: Array | None = None
 
 
 class Shown(NamedTuple):
@@ -148,11 +149,12 @@ def context(setting: Setting, shared: Round, variables: Variables, link: Links) 
     """The context of a visit to one client, without what is prepared."""
     federation = shared.federation
     counts = federation.class_counts.at[link.clients].get(mode="clip")
+    size = sizes_of(federation, link.clients, link.delivered)
     return Context(
         round=shared.number,
         client=link.clients,
         class_counts=jnp.where(link.delivered, counts, 0),
-        size=sizes_of(federation, link.clients, link.delivered),
+        size=size,
         start=variables,
         broadcast=shared.broadcast,
         memory=link.memory,
@@ -162,6 +164,7 @@ def context(setting: Setting, shared: Round, variables: Variables, link: Links) 
         learning_rate=jnp.asarray(setting.local.rate(shared.number), float),
         momentum=setting.local.momentum,
         batch_size=setting.batch_size,
+        steps=setting.visit_steps(size, link.limits),
     )
 
 

@@ -12,7 +12,7 @@ from fedjax_bal.engine.deal import Deal
 from fedjax_bal.engine.layout import Layout
 from fedjax_bal.engine.runs import Runs
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.engine.visit import Training, begin, local_steps, orders, prepare, train_step
+from fedjax_bal.engine.visit import Training, begin, orders, prepare, train_step
 from fedjax_bal.types import Array, Context, PyTree, Variables
 
 
@@ -83,7 +83,7 @@ def train_in_lanes(setting: Setting, shared: Round, links: Links, deal: Deal, ru
         own, common, link, ctx = whose(number)
         ctx = ctx._replace(prepared=jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), prepared))
         trained = train_step(own, own_key(common, link), ctx, index, order, number, training)
-        return trained, index + 1 == local_steps(own, ctx.size)
+        return trained, index + 1 == ctx.steps
 
     def at(place: Array) -> Array:
         return jnp.where(place < stops, queues.at[place].get(mode="clip"), groups)

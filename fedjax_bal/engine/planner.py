@@ -10,7 +10,7 @@ from fedjax_bal.engine.client_memory import Table, table_of
 from fedjax_bal.engine.deal import Work, deal
 from fedjax_bal.engine.program import Schedule
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.selection import Presence, Selector, make_plan
+from fedjax_bal.selection import Presence, Selector, Speed, Trace, make_plan
 from fedjax_bal.types import Plan
 
 
@@ -23,6 +23,7 @@ class Planned(NamedTuple):
         plans: the plans of the rounds that are live.
         table: the clients whose memory it needs; None where all of it is on the devices.
         work: steps of all its rounds.
+        seconds: how long each live round would take; empty where clients have no speeds.
     """
 
     schedule: Schedule
@@ -30,6 +31,7 @@ class Planned(NamedTuple):
     plans: list[Plan]
     table: Table | None
     work: Work
+    seconds: list[float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,18 +49,20 @@ class Planner:
         rounds_per_dispatch: rounds in one program.
         evaluate_every: rounds between evaluations; the last round is always evaluated.
         tables: whether the program holds the memory of its own clients only.
+        speed: how fast clients are; None where that doesn't matter.
     """
 
     setting: Setting
     sizes: np.ndarray
     training: np.ndarray
     selector: Selector
-    availability: Presence
-    delivery: Presence
+    availability: Presence | Trace
+    delivery: Presence | Trace
     rounds: int
     rounds_per_dispatch: int
     evaluate_every: int
     tables: bool
+    speed: Speed | None = None
 
     def dispatch(self, seed: int, first: int, selector: Any) -> Planned:
         """Plans the rounds of a dispatch.
@@ -86,7 +90,8 @@ class Planner:
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
         seats = table.seats if table else stacked.clients
         schedule = Schedule(numbers, live, due, stacked, seats, stack(deals))
-        return Planned(schedule, selector, plans, table, Work(*map(sum, zip(*works, strict=True))))
+        seconds = [] if self.speed is None else self._seconds(self.speed, seed, first, plans)
+        return Planned(schedule, selector, plans, table, Work(*map(sum, zip(*works, strict=True))), seconds)
 
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Who trains and who delivers in a round (from 0), and the selector's new state."""
@@ -94,13 +99,26 @@ class Planner:
         clients, selector = self.selector.select(selector, seed, number, available)
         everybody = np.broadcast_to(np.True_, self.sizes.shape)
         arriving = self.delivery.mask(seed, "delivery", number, everybody, somebody=False)
-        return make_plan(clients, arriving), selector
+        plan = make_plan(clients, arriving)
+        if self.speed is not None:
+            steps = self._visit_steps(plan)
+            plan = self.speed.limited(seed, number, plan, steps, self.setting.passes, len(self.sizes))
+        return plan, selector
+
+    def _visit_steps(self, plan: Plan) -> np.ndarray:
+        """The local steps of each visit, as far as the plan doesn't limit them, `Int[G, L]`."""
+        inside = np.minimum(plan.clients, len(self.sizes) - 1)
+        return self.setting.visit_steps(self.sizes[inside], plan.limits)
+
+    def _seconds(self, speed: Speed, seed: int, first: int, plans: list[Plan]) -> list[float]:
+        passes, clients = self.setting.passes, len(self.sizes)
+        steps = [self._visit_steps(plan._replace(limits=None)) for plan in plans]
+        numbered = enumerate(zip(plans, steps, strict=True), first)
+        return [speed.seconds(seed, number, plan, own, passes, clients) for number, (plan, own) in numbered]
 
     def steps(self, plan: Plan) -> np.ndarray:
-        """Steps of each client of a plan, 0 for one that doesn't deliver; `Int[G, L]`."""
-        inside = np.minimum(plan.clients, len(self.sizes) - 1)
-        epochs = self.setting.passes * self.setting.local_epochs
-        return np.asarray(epochs * self.setting.steps_per_epoch(self.sizes[inside]) * plan.delivered)
+        """Steps of each client of a plan in a round, 0 for one that doesn't deliver; `Int[G, L]`."""
+        return np.asarray(self.setting.passes * self._visit_steps(plan) * plan.delivered)
 
     def _deal(self, plan: Plan) -> tuple[Any, Work]:
         return deal(self.setting.layout, self.steps(plan), plan.delivered.any(1))

@@ -57,7 +57,7 @@ def run_round(
     """
     opening = open_round(setting, key, number, state, plan, federation)
     memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
-    links = Links(plan.clients, plan.delivered, memory)
+    links = Links(plan.clients, plan.delivered, memory, plan.limits)
     shared = Round(key, number, state.variables, opening.sent, federation, trial)
     brought = over_chains(setting, shared, links, opening.shares, deal)
     state, info = close_round(setting, key, number, state, federation, opening, brought)
@@ -137,7 +137,7 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
     """The cohort of a plan, as the server knows it before training."""
     counts = federation.class_counts.at[plan.clients].get(mode="clip") * plan.delivered[..., None]
     sizes = counts.sum(-1)
-    steps = setting.local_epochs * setting.steps_per_epoch(sizes)
+    steps = setting.visit_steps(sizes, plan.limits)
     return Cohort(
         sizes=sizes.sum(1).astype(float),
         class_counts=counts.sum(1).astype(float),
@@ -149,6 +149,7 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
         delivered=plan.delivered.any(1),
         num_clients=federation.num_clients,
         total_size=federation.offsets[-1].astype(float),
+        full_steps=setting.local.full_steps(steps, setting.most_steps),
     )
 
 
@@ -188,7 +189,8 @@ def _server_step(
     for part in setting.playing(Step):
         delta = part.step(delta, aggregate.cohort, aggregate, slots.get(part.slot), params)
     transform = setting.server.transform(number)
-    updates, optimizer = transform.update(jax.tree.map(jnp.negative, delta), state.optimizer, params)
+    step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
+    updates, optimizer = transform.update(step, state.optimizer, params)
     new = Variables(optax.apply_updates(params, updates), stats)
     for part in setting.playing(Refine):
         new = part.refine(purpose_key(key, f"refine/{part.slot}"), new, setting.model, federation)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 from fedjax_bal.engine.layout import Layout
 from fedjax_bal.optimizers import Optimizer
@@ -23,7 +24,7 @@ class Setting:
         local: the clients' optimizer.
         server: the server's optimizer, which takes the negative aggregated update as a gradient.
         model: the model.
-        local_epochs: E.
+        local_epochs: E; counts for nothing where `local_steps` is given.
         batch_size: B.
         drop_last: leave out the last short batch of an epoch.
         drawing: "epochs" or "replacement".
@@ -35,6 +36,7 @@ class Setting:
         test_images: how many there are.
         layout: how the clients are laid out on the machine.
         batches_per_epoch: the most local steps of an epoch, on as many random rows; None for all rows.
+        local_steps: K, the local steps of every visit, whatever the number of rows; None for E epochs.
         carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
         precision: of matrix products, a name of `fedjax_bal.engine.precision`; the model itself has been cast already.
     """
@@ -55,6 +57,7 @@ class Setting:
     precision: str = dataclasses.field(default="float32", metadata={"static": True})
     carried: bool = dataclasses.field(default=False, metadata={"static": True})
     batches_per_epoch: int | None = dataclasses.field(default=None, metadata={"static": True})
+    local_steps: int | None = dataclasses.field(default=None, metadata={"static": True})
     local_test_images: int = dataclasses.field(default=0, metadata={"static": True})
     test_images: int = dataclasses.field(default=0, metadata={"static": True})
 
@@ -91,5 +94,32 @@ class Setting:
     def steps_per_epoch(self, size: Any) -> Any:
         """Local steps that a client of this size takes in an epoch; works on host and device."""
         steps = size // self.batch_size if self.drop_last else -(-size // self.batch_size)
-        most = self.batches_per_epoch
-        return steps if most is None else steps - (steps > most) * (steps - most)
+        return steps if self.batches_per_epoch is None else _at_most(steps, self.batches_per_epoch)
+
+    def visit_steps(self, size: Any, limit: Any = None) -> Any:
+        """Local steps that a client of this size takes in a visit; works on host and device.
+
+        Args:
+            size: its rows, `Int[...]`.
+            limit: the most that it can take, `Int[...]`; None for no limit.
+        """
+        epoch = self.steps_per_epoch(size)
+        steps = self.local_epochs * epoch if self.local_steps is None else self.local_steps * _at_most(epoch, 1)
+        return steps if limit is None else _at_most(steps, limit)
+
+    def samples(self, size: Any, steps: Any) -> Any:
+        """How many rows as many steps of a visit see, each as often as it is seen; on the host."""
+        epoch = self.steps_per_epoch(size)
+        seen = _at_most(size, epoch * self.batch_size)
+        epochs, rest = np.divmod(steps, np.maximum(epoch, 1))
+        return epochs * seen + _at_most(rest * self.batch_size, seen)
+
+    @property
+    def most_steps(self) -> int:
+        """The steps of the longest visit."""
+        return int(self.visit_steps(self.max_size))
+
+
+def _at_most(value: Any, most: Any) -> Any:
+    """The smaller one, in the first one's type."""
+    return value - (value > most) * (value - most)

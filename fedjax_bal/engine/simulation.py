@@ -24,7 +24,7 @@ from fedjax_bal.engine.setting import Setting
 from fedjax_bal.groups import shot_accuracies
 from fedjax_bal.metrics import classification_metrics
 from fedjax_bal.parts import Disclose, Illustrate
-from fedjax_bal.selection import LOSS, Presence, Selector
+from fedjax_bal.selection import LOSS, Presence, Selector, Speed, Trace
 from fedjax_bal.types import Evaluation, Federation, Info, Plan, State
 
 
@@ -87,6 +87,7 @@ class Simulation:
         exact_traffic: whether a client that is visited several times a round counts each time.
         batch_size: B as it was asked for; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.groups.shot_groups`.
+        speed: how fast clients compute; None where that doesn't matter.
         compile_s: seconds spent on compiling, 0 before.
         on_device: federation and test set, on the devices.
         keeps_memory_on_host: whether what clients remember is kept on the host.
@@ -96,8 +97,8 @@ class Simulation:
     federation: Federation
     test: TestSet
     selector: Selector
-    availability: Presence
-    delivery: Presence
+    availability: Presence | Trace
+    delivery: Presence | Trace
     rounds: int
     rounds_per_dispatch: int = 1
     evaluate_every: int = 1
@@ -106,6 +107,7 @@ class Simulation:
     exact_traffic: bool = False
     batch_size: int = 0
     groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    speed: Speed | None = None
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -212,7 +214,7 @@ class Simulation:
         self._check_finite(progress.round, plans, info)
         if self.selector.closed_loop:
             selector = self.selector.update(selector, plans[0], _probes(info))
-        records, counts, confusion = self._read(progress, plans, planned.schedule.evaluate, info, evaluation)
+        records, counts, confusion = self._read(progress, planned, info, evaluation)
         visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
         after = progress._replace(round=progress.round + len(plans), selector=selector, counts=counts)
         losses = [float(loss) for loss in info.train_loss[: len(plans)]]
@@ -285,12 +287,13 @@ class Simulation:
             self.rounds_per_dispatch,
             self.evaluate_every,
             self.keeps_memory_on_host,
+            self.speed,
         )
 
     @property
     def steps_of_clients(self) -> np.ndarray:
         """Steps that each client takes in a visit, `Int[N]`."""
-        return self.setting.local_epochs * np.asarray(self.setting.steps_per_epoch(self._sizes))
+        return np.asarray(self.setting.visit_steps(self._sizes))
 
     def steps_of(self, plan: Plan) -> np.ndarray:
         """Steps that each client of a plan takes in a round, 0 for those who don't deliver; `Int[G, L]`."""
@@ -343,13 +346,13 @@ class Simulation:
                 )
 
     def _read(
-        self, progress: Snapshot, plans: list[Plan], due: np.ndarray, info: Info, evaluation: Evaluation
+        self, progress: Snapshot, planned: Planned, info: Info, evaluation: Evaluation
     ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
         records, counts, confusion = [], progress.counts, None
         costs = self.federation.num_clients, self.setting.passes, self._traffic, self.exact_traffic
-        for offset, plan in enumerate(plans):
-            counts = count(counts, plan, *costs)
-            if due[offset]:
+        for offset, plan in enumerate(planned.plans):
+            counts = count(counts, plan, *costs, planned.seconds[offset] if planned.seconds else 0.0)
+            if planned.schedule.evaluate[offset]:
                 confusion = np.asarray(evaluation.confusion[offset])
                 scores = classification_metrics(confusion)
                 records.append(
@@ -362,7 +365,7 @@ class Simulation:
                         **chain_divergences(self.federation, plan),
                         **self._asked(info, offset),
                         **about_held_out(self.federation, plan, info, evaluation, offset),
-                        **{name: int(value) for name, value in counts._asdict().items()},
+                        **counts.record(self.speed is not None),
                     }
                 )
                 counts = Counts()
@@ -377,10 +380,12 @@ class Simulation:
         return {name: _number(getattr(info, name)[offset]) for name, wanted in asked.items() if wanted}
 
     def _samples(self, plans: list[Plan]) -> int:
-        clients = np.concatenate([plan.clients[plan.delivered] for plan in plans])
-        sizes = self._sizes[clients]
-        sizes = np.minimum(sizes, self.setting.steps_per_epoch(sizes) * self.setting.batch_size)
-        return int(sizes.sum()) * self.setting.local_epochs * self.setting.passes
+        samples = 0
+        for plan in plans:
+            sizes = self._sizes[plan.clients[plan.delivered]]
+            limits = None if plan.limits is None else plan.limits[plan.delivered]
+            samples += int(self.setting.samples(sizes, self.setting.visit_steps(sizes, limits)).sum())
+        return samples * self.setting.passes
 
 
 def _probes(info: Info) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fedjax_bal.engine.program import Schedule
 from fedjax_bal.engine.runs import side_by_side
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
-from fedjax_bal.types import Plan, PyTree, State
+from fedjax_bal.types import PyTree, State
 
 
 class Member(NamedTuple):
@@ -52,6 +52,7 @@ def kind(simulation: Simulation) -> Any:
         (federation.num_clients, federation.num_classes, auxiliary),
         (selector.groups, selector.links, selector.passes, selector.closed_loop),
         (simulation.rounds, simulation.rounds_per_dispatch, simulation.evaluate_every),
+        simulation.speed is None,
         (simulation.fixed_width and setting.layout.width, simulation.keeps_memory_on_host),
     )
 
@@ -190,7 +191,7 @@ class Stack:
 
     def _steps(self, number: int, planned: Sequence[Planned]) -> np.ndarray:
         """Steps of each client of all runs in a round, `Int[S * G, L]`."""
-        plans = [Plan(*(leaf[number] for leaf in own.schedule.plan)) for own in planned]
+        plans = [jax.tree.map(lambda leaf: leaf[number], own.schedule.plan) for own in planned]
         return np.concatenate(
             [member.simulation.steps_of(plan) for member, plan in zip(self.members, plans, strict=True)]
         )

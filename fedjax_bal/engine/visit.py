@@ -47,9 +47,8 @@ def visit(setting: Setting, key: Key, ctx: Context, longest: Array, optimizer: P
     ctx = prepare(setting, key, ctx)
     order = orders(setting, key, ctx, longest)
     one = lambda index, carry: train_step(setting, key, ctx, index, order[None], jnp.zeros((), jnp.int32), carry)
-    steps = local_steps(setting, ctx.size)
     start = begin(setting, ctx) if optimizer is None else Training(ctx.start, optimizer, jnp.zeros(()))
-    end = lax.fori_loop(0, steps, one, start)
+    end = lax.fori_loop(0, ctx.steps, one, start)
     return outcome_of(setting, ctx, end.variables), end
 
 
@@ -63,12 +62,26 @@ def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
 
 
 def orders(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
-    """In which order the client's positions are seen, epoch after epoch, `Int32[local_epochs * row_length]`."""
+    """In which order the client's positions are seen, `Int32[places]`.
+
+    Epochs have `row_length` places each. Where steps are counted, as many whole batches of an epoch as the client has
+    lie behind each other instead, since a small client needs many epochs and a large one only part of one.
+    """
 
     def one(epoch: Array) -> Array:
         return _order(setting, purpose_key(jax.random.fold_in(key, epoch), "draw"), ctx, longest)
 
-    return jax.vmap(one)(jnp.arange(setting.local_epochs)).reshape(-1)
+    if setting.local_steps is None:
+        return jax.vmap(one)(jnp.arange(setting.local_epochs)).reshape(-1)
+    used = jnp.maximum(setting.steps_per_epoch(ctx.size), 1) * setting.batch_size
+    epochs = -(-ctx.steps * setting.batch_size // used)
+
+    def put(epoch: Array, places: Array) -> Array:
+        return lax.dynamic_update_slice(places, one(epoch).astype(jnp.int32), (epoch * used,))
+
+    # The last epoch may reach beyond the last step.
+    length = setting.local_steps * setting.batch_size + setting.row_length
+    return lax.fori_loop(0, epochs, put, jnp.zeros(length, jnp.int32))
 
 
 def begin(setting: Setting, ctx: Context) -> Training:
@@ -76,15 +89,10 @@ def begin(setting: Setting, ctx: Context) -> Training:
     return Training(ctx.start, setting.local.transform(ctx.round).init(ctx.start.params), jnp.zeros(()))
 
 
-def local_steps(setting: Setting, size: Array) -> Array:
-    """Steps that a client of this size takes in a visit."""
-    return setting.local_epochs * setting.steps_per_epoch(size)
-
-
 def outcome_of(setting: Setting, ctx: Context, end: Variables) -> Outcome:
     """What a visit that ended with these variables produced."""
-    steps = local_steps(setting, ctx.size)
-    return Outcome(ctx.start, end, steps, steps * ctx.learning_rate, ctx)
+    full = setting.local.full_steps(ctx.steps, setting.most_steps)
+    return Outcome(ctx.start, end, ctx.steps, (ctx.steps if full is None else full) * ctx.learning_rate, ctx)
 
 
 def train_step(
@@ -97,7 +105,7 @@ def train_step(
         key: the visit's key.
         ctx: the visit's context.
         index: which step of the visit it is, from 0, `Int32[]`.
-        order: orders of one or more clients, `Int32[clients, local_epochs * row_length]`.
+        order: orders of one or more clients, `Int32[clients, places]`.
         row: which of them is this client's, `Int32[]`.
         carry: what the step before left.
 
@@ -106,18 +114,20 @@ def train_step(
     """
     epoch, within = jnp.divmod(index, jnp.maximum(setting.steps_per_epoch(ctx.size), 1))
     start = epoch * setting.row_length + within * setting.batch_size
+    start = start if setting.local_steps is None else index * setting.batch_size
     places = lax.dynamic_slice(order, (row, start), (1, setting.batch_size))[0]
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
     batch = gather(ctx.federation, first + places, real)
     carry = _with_statistics(setting, ctx, index, carry)
+    ctx = ctx._replace(learning_rate=jnp.asarray(setting.local.rate_at(ctx.round, index), float))
     own = lambda purpose: jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
 
     def step(setting: Setting, carry: Training) -> Training:
         filled = batch
         for part in setting.playing(Batches):
             filled = part.batch(own(f"batch/{part.slot}"), filled, ctx)
-        return _learn(setting, own("model"), ctx, filled, carry)
+        return _learn(setting, own("model"), ctx, index, filled, carry)
 
     # A branch, as the round is the same for all clients: what hasn't begun costs nothing.
     begun = setting.beginnings
@@ -142,7 +152,7 @@ def _order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
     return weighted(key, ctx.class_counts, weights, setting.row_length)
 
 
-def _learn(setting: Setting, key: Key, ctx: Context, batch: Batch, carry: Training) -> Training:
+def _learn(setting: Setting, key: Key, ctx: Context, index: Array, batch: Batch, carry: Training) -> Training:
     params, stats = carry.variables
 
     def objective(params: PyTree) -> tuple[Array, PyTree]:
@@ -154,9 +164,10 @@ def _learn(setting: Setting, key: Key, ctx: Context, batch: Batch, carry: Traini
         return sum(added, mean_cross_entropy(logits, batch)), after.stats
 
     (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(params)
+    grads = setting.local.clipped(grads)
     for part in setting.playing(Gradient):
         grads = part.gradient(grads, params, ctx)
-    transform = setting.local.transform(ctx.round)
+    transform = setting.local.transform(ctx.round, index)
     updates, optimizer = transform.update(grads, carry.optimizer, params)
     for part in setting.playing(Update):
         updates = part.updates(updates, params, ctx)

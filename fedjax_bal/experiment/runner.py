@@ -179,8 +179,9 @@ class Runner:
     def _check_data(self, run: tuple[int, int], saved: Saved) -> None:
         if (saved.fingerprint != self.comparison.fingerprints[run[0]]).any():
             raise FolderError(
-                f"{self.folder.path}: was begun with other images, labels or partition than those that are read now; "
-                "pass the same --data-dir as then, or start over with --fresh or in another folder with --out"
+                f"{self.folder.path}: was begun with other images, labels, partition or traces than those that are "
+                "read now; pass the same --data-dir as then and leave the files that the configuration names as they "
+                "were, or start over with --fresh or in another folder with --out"
             )
 
     def _template(self, run: tuple[int, int]) -> Saved:

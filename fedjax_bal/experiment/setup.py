@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +22,11 @@ from fedjax_bal.experiment.leaks import check_attack
 from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.parts import Enlarge
 from fedjax_bal.parts.auxiliary import BALANCED
-from fedjax_bal.selection import AVAILABILITY, DELIVERY, Choice
+from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.simulation import build, enlarged
 from fedjax_bal.types import Dataset, Federation, Model
+
+_CLOCK: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
 
 
 class SetupError(ValueError):
@@ -40,7 +42,8 @@ class Comparison:
         methods: each method's own configuration.
         simulations: each method's simulation.
         dataset: the first method's data set.
-        fingerprints: for each method the SHA-256 of its images, labels, partition and auxiliary rows, `UInt8[32]`.
+        fingerprints: for each method the SHA-256 of its images, labels, partition and auxiliary rows, and of what the
+            files of its availability, delivery and speeds say, `UInt8[32]`.
     """
 
     config: Config
@@ -100,8 +103,22 @@ class Workshop:
         return self.larger[key]
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
-        """The SHA-256 of images, labels, partition and auxiliary rows, `UInt8[32]`."""
-        return self.once("fingerprint", lambda: self._digest(config), *_sections(config))
+        """The SHA-256 of images, labels, partition, auxiliary rows and files that say who is there, `UInt8[32]`."""
+        images = self.once("fingerprint", lambda: self._digest(config), *_sections(config))
+        clock = [getattr(self.presence(config, name), "digest", None) for name in _CLOCK]
+        if not any(clock):
+            return images
+        digest = hashlib.sha256(images.tobytes())
+        for name, own in zip(_CLOCK, clock, strict=True):
+            digest.update(name.encode() + (own or b""))
+        return np.frombuffer(digest.digest(), np.uint8)
+
+    def presence(self, config: MethodConfig, name: str) -> Any:
+        """Who is there, who comes back, or how fast everybody is; a file is read once."""
+        section = getattr(config, name)
+        make = lambda: _CLOCK[name][section.name](**section.parameters)
+        with _explained(f"{name} (of {config.name})"):
+            return self.once(name, make, section)
 
     def model(self, config: MethodConfig) -> Model:
         """The network."""
@@ -282,6 +299,7 @@ def _simulation(workshop: Workshop, index: int, config: MethodConfig) -> Simulat
     federation, model = workshop.federation(config), workshop.model(config)
     with _explained(f"selection (of {config.name})"):
         (chosen or Choice()).build(config.selection.clients_per_round, federation)
+    clock = {name: workshop.presence(config, name) for name in _CLOCK}
     with _explained(f"methods.{index} ({config.name})"):
         recipe = recipes.combine(*(recipes.RECIPES[spec.name](**spec.hyperparameters) for spec in config.recipes))
         return build(
@@ -291,6 +309,7 @@ def _simulation(workshop: Workshop, index: int, config: MethodConfig) -> Simulat
             workshop.test_set(config),
             rounds=training.rounds,
             local_epochs=training.local_epochs,
+            local_steps=training.local_steps,
             batch_size=training.batch_size,
             drop_last=training.drop_last,
             batches_per_epoch=training.batches_per_epoch,
@@ -300,8 +319,7 @@ def _simulation(workshop: Workshop, index: int, config: MethodConfig) -> Simulat
             server_optimizer=_unless_default(optimizer(**training.server_optimizer.keywords)),
             selector=chosen,
             clients_per_round=config.selection.clients_per_round,
-            availability=AVAILABILITY[config.availability.name](**config.availability.parameters),
-            delivery=DELIVERY[config.delivery.name](**config.delivery.parameters),
+            **clock,
             evaluate_every=config.evaluation.every,
             update_diversity=config.evaluation.update_diversity,
             local_accuracy=config.evaluation.local_accuracy,

@@ -70,6 +70,11 @@ class ControlVariates(Controls, Gradient, Weigh):
                 f"scaffold: received a local momentum of {local.momentum}; momentum inflates control variates: "
                 "set training.optimizer.momentum to 0, or scaffold_momentum to true to divide by the equivalent steps"
             )
+        if local.options.get("momentum") and local.step_schedule is not None:
+            raise ValueError(
+                f"scaffold: received a local momentum of {local.momentum} and a step_schedule; how many plain steps "
+                "these amount to is known for one of them alone: leave the other out of training.optimizer"
+            )
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The corrected gradient, like params."""
@@ -152,9 +157,10 @@ class LateControlVariates(Controls, Gradient, Update):
 def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyTree:
     """Option II: the drift over the summed learning rate becomes the client's part of the control variate."""
     # Divided by 1, not 0, where nothing was done: `where` picks the old value, but its gradient stays finite.
-    rate = jnp.where(rate > 0, rate, 1.0)
+    moved = (outcome.steps > 0) & (rate > 0)
+    rate = jnp.where(moved, rate, 1.0)
     return jax.tree.map(
-        lambda own, c, w, y: jnp.where(outcome.steps > 0, own - c + (w - y) / rate, own),
+        lambda own, c, w, y: jnp.where(moved, own - c + (w - y) / rate, own),
         memory,
         sent,
         outcome.start.params,

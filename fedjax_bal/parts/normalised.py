@@ -94,6 +94,11 @@ class NormalisedAveraging(Weigh, Step):
                 f"fednova: received a proximal term of mu={mu:g} beside its own mu={self.mu:g}, which counts steps "
                 f"without it: give fednova mu={mu:g} and leave the other recipe's proximal term out"
             )
+        if local.step_schedule is not None and (local.options.get("momentum") or self.mu):
+            raise ValueError(
+                "fednova: received a step_schedule beside a local momentum or a proximal term; how far such steps "
+                "reach is known for plain steps only: leave the schedule, or the other two, out"
+            )
         for other in parts:
             if isinstance(other, Reduce):
                 raise ValueError(
@@ -119,6 +124,7 @@ class NormalisedAveraging(Weigh, Step):
     def _reach(self, cohort: Cohort) -> Array:
         """How far the steps of each chain reach, `Float[G]`; every visit begins without momentum."""
         visits = accumulated_steps(cohort.visit_steps, cohort.momentum, cohort.learning_rate * self.mu)
+        visits = visits if cohort.full_steps is None else cohort.full_steps
         return cohort.passes * visits.sum(-1)
 
 

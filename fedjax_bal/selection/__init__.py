@@ -1,5 +1,6 @@
 """Host-side decisions, in NumPy: who is available, who is chosen, who delivers."""
 
+from fedjax_bal.selection import speed
 from fedjax_bal.selection.availability import AVAILABILITY, DELIVERY, Presence, always, bernoulli, clustered, periodic
 from fedjax_bal.selection.bandit import class_balancing_set, cucb, greedy, ucb_scores
 from fedjax_bal.selection.choice import SELECTORS, Choice
@@ -7,6 +8,8 @@ from fedjax_bal.selection.estimates import COMPOSITION
 from fedjax_bal.selection.mediators import mediated, mediators
 from fedjax_bal.selection.orders import LOSS, by_size, power_of_choice, round_robin
 from fedjax_bal.selection.selectors import Selector, make_plan, uniform
+from fedjax_bal.selection.speed import SPEEDS, Speed
+from fedjax_bal.selection.trace import Trace, trace
 
 __all__ = [
     "AVAILABILITY",
@@ -14,9 +17,12 @@ __all__ = [
     "DELIVERY",
     "LOSS",
     "SELECTORS",
+    "SPEEDS",
     "Choice",
     "Presence",
     "Selector",
+    "Speed",
+    "Trace",
     "always",
     "bernoulli",
     "by_size",
@@ -30,6 +36,8 @@ __all__ = [
     "periodic",
     "power_of_choice",
     "round_robin",
+    "speed",
+    "trace",
     "ucb_scores",
     "uniform",
 ]

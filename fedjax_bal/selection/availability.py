@@ -7,6 +7,7 @@ import numpy as np
 
 from fedjax_bal.checks import is_number, whole_number
 from fedjax_bal.selection.draws import generator
+from fedjax_bal.selection.trace import Trace, trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,13 +126,14 @@ def clustered(p: Sequence[float] = (0.5, 0.5, 0.3, 0.3, 0.2), period: int = 1) -
     return Presence(tuple(_probability(f"p[{i}]", value) for i, value in enumerate(p)), whole_number("period", period))
 
 
-AVAILABILITY: dict[str, Callable[..., Presence]] = {
+AVAILABILITY: dict[str, Callable[..., Presence | Trace]] = {
     "always": always,
     "bernoulli": bernoulli,
     "clustered": clustered,
     "periodic": periodic,
+    "trace": trace,
 }
-DELIVERY: dict[str, Callable[..., Presence]] = {"always": always, "bernoulli": bernoulli}
+DELIVERY: dict[str, Callable[..., Presence | Trace]] = {"always": always, "bernoulli": bernoulli, "trace": trace}
 
 
 def _given_somebody(rng: np.random.Generator, chance: np.ndarray, eligible: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ from fedjax_bal import data, models, recipes
 from fedjax_bal.engine import client_memory, executable
 from fedjax_bal.engine.layout import Layout
 from fedjax_bal.optimizers import optimizer
-from fedjax_bal.selection import Selector, bernoulli
+from fedjax_bal.schedules import schedule
+from fedjax_bal.selection import Selector, bernoulli, speed
 from fedjax_bal.simulation import build
 
 ROUNDS = 3
@@ -76,6 +77,17 @@ def test_buckets_of_chains_change_nothing():
     wide = simulation("everything", strategy="vmap", devices=2, chunk=2, selector=selector)
     assert wide.setting.layout == Layout("vmap", 2, 2, lanes=False)
     assert_alike(finish(wide), finish(alone))
+
+
+def test_counted_steps_and_a_deadline_are_the_same_in_lanes_on_two_devices():
+    changes = {
+        "local_epochs": None, "local_steps": 5, "speed": speed.uniform(1.0, 9.0, deadline=1.0),
+        "local_optimizer": optimizer("sgd", 0.1, step_schedule=schedule("exponential", factor=0.8), clip_norm=0.5),
+    }  # fmt: skip
+    alone = simulation(strategy="map", devices=1, **changes)
+    plan, _ = alone.plan(0, 0, ())
+    assert len(set(np.minimum(plan.limits[plan.delivered], 5))) > 1
+    assert_alike(finish(simulation(**LAYOUTS["two lanes on two"], **changes)), finish(alone))
 
 
 def test_what_two_devices_saved_goes_on_with_one():

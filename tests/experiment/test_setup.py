@@ -1,8 +1,10 @@
 """From a configuration to simulations: what methods share, and where a wrong value is said to stand."""
 
+import numpy as np
 import pytest
 import small_run
 
+from fedjax_bal.config import load_config
 from fedjax_bal.experiment.setup import SetupError, set_up
 
 PARTITION = "{scheme: astraea, variant: LTRF2, clients: 10, total: 200, seed: %d}"
@@ -40,3 +42,58 @@ def test_a_wrong_option_of_a_selector_is_said_to_stand_in_selection(tmp_path):
     other = "selection={name: round_robin, clients_per_round: 4}"
     with pytest.raises(SetupError, match=r"methods.0 \(flcir\): selector: received 'round_robin' beside the recipe"):
         made(tmp_path, ("{recipe: flcir}",), other, "auxiliary={per_class: 2}")
+
+
+def _traced(tmp_path, text):
+    (tmp_path / "phones.csv").write_text(text)
+    wanted = ("methods=[{recipe: fedavg}, {recipe: fedprox, delivery: {name: always}}]", "training.batch_size=7")
+    file = tmp_path / "small.yaml"
+    file.write_text(small_run.TEXT.replace("{name: bernoulli, p: 0.8}", "{name: trace, file: phones.csv}"))
+    return set_up(load_config(file, wanted))
+
+
+def test_a_trace_is_found_beside_its_configuration_and_belongs_to_the_run(tmp_path):
+    first = _traced(tmp_path, "round,client\n0,1\n0,4\n1,2\n")
+    simulation = first.simulations[0]
+    arriving = simulation.delivery.mask(0, "delivery", 2, np.ones(10, bool), somebody=False)
+    assert np.flatnonzero(arriving).tolist() == [1, 4]
+    same, other = _traced(tmp_path, "round,client\n1,2\n0,4\n0,1\n"), _traced(tmp_path, "round,client\n0,1\n1,2\n")
+    prints = [[fingerprint.tobytes() for fingerprint in made.fingerprints] for made in (first, same, other)]
+    assert prints[0] == prints[1]
+    assert prints[0][0] != prints[2][0]  # what fedavg runs with has changed
+    assert prints[0][1] == prints[2][1]  # fedprox doesn't read the file
+    assert prints[0][0] != prints[0][1]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("delivery={name: trace, file: no.csv}", r"delivery \(of fedavg\): .*/no.csv: there is no such file"),
+        ("delivery={name: trace, file: eleven.csv}", r"methods.0 \(fedavg\): delivery: .*eleven.csv: names client 10"),
+        ("speed={name: uniform, low: 2, high: 1}", r"speed \(of fedavg\): high: received 1, must be at least low=2"),
+        (
+            "speed={name: file, file: eleven.csv}",
+            r"speed \(of fedavg\): .*eleven.csv: its first line is 'round",
+        ),
+    ],
+)
+def test_files_and_speeds_that_do_not_fit_are_said_to_stand_where_they_do(tmp_path, monkeypatch, override, message):
+    monkeypatch.chdir(tmp_path)  # where paths on the command line begin
+    (tmp_path / "eleven.csv").write_text("round,client\n0,10\n")
+    with pytest.raises(SetupError, match=message):
+        set_up(small_run.config(tmp_path, "methods=[{recipe: fedavg}]", override))
+
+
+def test_speeds_and_steps_of_a_configuration_reach_the_simulation(tmp_path):
+    changes = (
+        "training.local_epochs=null", "training.local_steps=9", "methods=[{recipe: fedavg}]",
+        "training.optimizer.schedule={name: step, every: 2, factor: 0.5}",
+        "training.optimizer.step_schedule={name: exponential, factor: 0.9}", "training.optimizer.clip_norm=3",
+        "speed={name: constant, steps_per_s: 2, deadline: 3.5, late: drop}",
+    )  # fmt: skip
+    (simulation,) = set_up(small_run.config(tmp_path, *changes)).simulations
+    local = simulation.setting.local
+    assert simulation.setting.visit_steps(40) == 9
+    assert (float(local.rate_at(5, 2)), local.clip_norm) == (pytest.approx(0.05 * 0.25 * 0.81), 3.0)
+    assert (simulation.speed.numbers, simulation.speed.deadline, simulation.speed.late) == ((2.0,), 3.5, "drop")
+    assert not simulation.plan(0, 0, ())[0].delivered.any()  # 9 steps take 4.5 seconds

@@ -1,0 +1,32 @@
+"""Paths in a configuration: relative to the file that they stand in, absolute from then on."""
+
+import os
+from typing import Any
+
+from fedjax_bal.config.problems import Path
+
+_SECTIONS = ("availability", "delivery", "speed")
+
+
+def anchored(value: Any, folder: str | os.PathLike[str], path: Path = ()) -> Any:
+    """A configuration whose files are found from anywhere.
+
+    Args:
+        value: what the file holds, or a part of it.
+        folder: what its relative paths begin at.
+        path: where the part stands.
+
+    Returns:
+        The same with absolute paths under the key `file` of the sections that have one.
+
+    Example:
+        >>> anchored({"delivery": {"name": "trace", "file": "phones.csv"}}, "/traces")
+        {'delivery': {'name': 'trace', 'file': '/traces/phones.csv'}}
+    """
+    if isinstance(value, dict):
+        return {key: anchored(item, folder, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [anchored(item, folder, (*path, place)) for place, item in enumerate(value)]
+    if path[-1:] == ("file",) and path[-2:-1] and path[-2] in _SECTIONS and isinstance(value, str) and value.strip():
+        return os.path.normpath(os.path.join(os.path.abspath(folder), value))
+    return value

@@ -1,0 +1,248 @@
+"""How fast clients compute: who is late for a round's deadline, and how long the round takes."""
+
+import dataclasses
+import functools
+import hashlib
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.checks import finite_number, one_of, switch
+from fedjax_bal.selection.draws import generator
+from fedjax_bal.selection.tables import positive, read_csv, read_npz, whole
+from fedjax_bal.types import Plan
+
+LATE = ("partial", "drop")
+_MOST = 2**31 - 1
+_SLACK = 1 + 1e-9  # of a deadline, so that 0.3 seconds at 10 steps a second are 3 steps
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Speed:
+    """Local steps a second of each client, and what happens to those who are late.
+
+    Build it with one of the functions of this module.
+
+    Attributes:
+        law: "constant", "uniform", "lognormal" or "file".
+        numbers: of the law.
+        table: `Float64[N]` for "file", else None.
+        deadline: seconds that a client has for its work in a round; None for as long as it takes.
+        late: what becomes of who would take longer: "partial", it does the steps that fit; "drop", it doesn't deliver.
+        per_round: whether speeds are drawn anew each round, rather than once for each client.
+        source: where the table comes from, for messages.
+    """
+
+    law: str
+    numbers: tuple[float, ...] = ()
+    table: np.ndarray | None = None
+    deadline: float | None = None
+    late: str = "partial"
+    per_round: bool = False
+    source: str = ""
+
+    def drawn(self, seed: int, round: int, clients: int) -> np.ndarray:
+        """Each client's speed.
+
+        Args:
+            seed: the run's seed.
+            round: the round, from 0.
+            clients: N.
+
+        Returns:
+            Steps a second, `Float64[N]`.
+        """
+        if self.table is not None:
+            return self.table
+        return _drawn(self.law, self.numbers, seed, round if self.per_round else 0, clients)
+
+    def limited(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> Plan:
+        """A plan in which nobody does more than fits before the deadline.
+
+        Args:
+            seed: the run's seed.
+            round: the round, from 0.
+            plan: who trains.
+            steps: local steps of a visit to each of them, `Int[G, L]`.
+            passes: how often each of them is visited.
+            clients: N.
+
+        Returns:
+            The plan, with limits under "partial". Who can't do a single step in each visit doesn't deliver, nor does
+            who is late under "drop".
+        """
+        if self.deadline is None:
+            return plan
+        pace = self.drawn(seed, round, clients)[np.minimum(plan.clients, clients - 1)]
+        fit = np.floor(np.minimum(self.deadline * pace / passes * _SLACK, _MOST)).astype(np.int32)
+        if self.late == "drop":
+            return plan._replace(delivered=plan.delivered & (steps <= fit))
+        return plan._replace(delivered=plan.delivered & (fit >= 1), limits=fit)
+
+    def seconds(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> float:
+        """How long a round takes.
+
+        The server waits for the slowest chain. A client takes as long as its steps do, at most until the deadline; one
+        that doesn't deliver is waited for until the deadline, or not at all where there is none.
+
+        Args:
+            seed: as in `limited`.
+            round: as in `limited`.
+            plan: what `limited` returned.
+            steps: as in `limited`, without any limit.
+            passes: as in `limited`.
+            clients: as in `limited`.
+
+        Returns:
+            Seconds, 0 where nobody is waited for.
+        """
+        pace = self.drawn(seed, round, clients)[np.minimum(plan.clients, clients - 1)]
+        own = passes * steps / pace
+        missing = 0.0 if self.deadline is None else self.deadline
+        own = np.where(plan.delivered, own if self.deadline is None else np.minimum(own, self.deadline), missing)
+        return float((own * (plan.clients < clients)).sum(1).max(initial=0.0))
+
+    def check_clients(self, clients: int) -> None:
+        """Refuses a table of other clients.
+
+        Args:
+            clients: N.
+
+        Raises:
+            ValueError: it has another number of clients.
+        """
+        if self.table is not None and len(self.table) != clients:
+            raise ValueError(f"{self.source}: has {len(self.table)} speeds, but there are {clients} clients")
+
+    @property
+    def digest(self) -> bytes | None:
+        """The SHA-256 of what the table says; None where there is none."""
+        return None if self.table is None else hashlib.sha256(self.table.tobytes()).digest()
+
+
+def constant(steps_per_s: float, deadline: float | None = None, late: str = "partial") -> Speed:
+    """Every client the same.
+
+    Args:
+        steps_per_s: local steps a second, above 0.
+        deadline: seconds that a client has for its work in a round; None for as long as it takes.
+        late: "partial", who is late does the steps that fit; "drop", it doesn't deliver.
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> constant(4.0).drawn(0, 0, 2).tolist()
+        [4.0, 4.0]
+    """
+    return _speed("constant", {"steps_per_s": steps_per_s}, deadline, late)
+
+
+def uniform(
+    low: float, high: float, deadline: float | None = None, late: str = "partial", per_round: bool = False
+) -> Speed:
+    """Speeds anywhere in a range.
+
+    Args:
+        low: the slowest, above 0.
+        high: the fastest, at least `low`.
+        deadline: as in `constant`.
+        late: as in `constant`.
+        per_round: draw anew each round, rather than once for each client.
+
+    Raises:
+        ValueError: a value out of range.
+
+    References:
+        FedProx (Li et al., 2020), section 5.2, where stragglers do a random number of epochs: with `per_round`.
+    """
+    if finite_number("high", high) < finite_number("low", low):
+        raise ValueError(f"high: received {high:g}, must be at least low={low:g}")
+    return _speed("uniform", {"low": low, "high": high}, deadline, late, per_round)
+
+
+def lognormal(
+    median: float, sigma: float, deadline: float | None = None, late: str = "partial", per_round: bool = False
+) -> Speed:
+    r"""Speeds $m e^{\sigma z}$ with z normal: a few devices are far slower than most.
+
+    Args:
+        median: m, steps a second, above 0.
+        sigma: the standard deviation of the logarithm, from 0 to 10.
+        deadline: as in `constant`.
+        late: as in `constant`.
+        per_round: draw anew each round, rather than once for each client.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+    finite_number("sigma", sigma, high=10.0)
+    return _speed("lognormal", {"median": median, "sigma": sigma}, deadline, late, per_round)
+
+
+def table(file: str | os.PathLike[str], deadline: float | None = None, late: str = "partial") -> Speed:
+    """Speeds from a file.
+
+    Args:
+        file: a CSV file with the columns `client,steps_per_s`, a line for each client, counted from 0; or an npz file
+            with one array `[clients]`, `steps_per_s` by name where it has several.
+        deadline: as in `constant`.
+        late: as in `constant`.
+
+    Raises:
+        ValueError: the file can't be used; the message says where and why.
+    """
+    path = Path(file)
+    if path.suffix == ".npz":
+        speeds = read_npz(path, "steps_per_s", 1).astype(np.float64)
+        if not (speeds > 0).all():
+            raise ValueError(f"{path}: client {int(np.argmin(speeds))}: received {speeds.min():g}, must be above 0")
+    else:
+        lines = read_csv(path, [("client", "steps_per_s")], {"client": whole(), "steps_per_s": positive})
+        order = np.argsort(lines[:, 0], kind="stable")
+        if not np.array_equal(lines[order, 0], np.arange(len(lines))):
+            raise ValueError(f"{path}: must have one line for each client, numbered from 0, here to {len(lines) - 1}")
+        speeds = lines[order, 1]
+    return dataclasses.replace(_speed("file", {}, deadline, late), table=speeds, source=str(path))
+
+
+def unlimited() -> None:
+    """No speeds: everybody has all the time that it takes, and no time is simulated."""
+    return
+
+
+SPEEDS: dict[str, Any] = {
+    "unlimited": unlimited,
+    "constant": constant,
+    "uniform": uniform,
+    "lognormal": lognormal,
+    "file": table,
+}
+"""Name of each law of speeds -> its function."""
+
+
+def _speed(law: str, numbers: dict[str, float], deadline: float | None, late: str, per_round: bool = False) -> Speed:
+    for name, value in numbers.items():
+        if finite_number(name, value) == 0 and name != "sigma":
+            raise ValueError(f"{name}: received 0, must be above 0")
+    if deadline is not None and deadline != math.inf and finite_number("deadline", deadline) == 0:
+        raise ValueError("deadline: received 0, must be above 0; leave it out for none")
+    one_of("late", late, LATE)
+    switch("per_round", per_round)
+    limit = None if deadline is None or deadline == math.inf else float(deadline)
+    return Speed(law, tuple(map(float, numbers.values())), deadline=limit, late=late, per_round=per_round)
+
+
+@functools.lru_cache(maxsize=4)
+def _drawn(law: str, numbers: tuple[float, ...], seed: int, round: int, clients: int) -> np.ndarray:
+    if law == "constant":
+        speeds = np.full(clients, numbers[0])
+    elif law == "uniform":
+        speeds = generator(seed, "speed", round).uniform(numbers[0], numbers[1], clients)
+    else:
+        speeds = numbers[0] * np.exp(numbers[1] * generator(seed, "speed", round).standard_normal(clients))
+    speeds.flags.writeable = False
+    return speeds

@@ -1,0 +1,140 @@
+"""Who is there as a file tells it: recorded or made up elsewhere, the same for every seed and method."""
+
+import dataclasses
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_bal.checks import one_of
+from fedjax_bal.selection.tables import LARGEST_ARRAY, read_csv, read_npz, whole
+
+AT_END = ("repeat", "hold")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trace:
+    """Presence by a table.
+
+    Build it with `trace`, which reads and checks a file.
+
+    Attributes:
+        there: `Bool[T, M]`, who is there in round t. A client from M on never is.
+        at_end: what comes after T rounds: "repeat", the table again; "hold", its last round.
+        source: where the table comes from, for messages.
+        whole: whether the table has a column for each client; otherwise those that it doesn't name are never there.
+    """
+
+    there: np.ndarray
+    at_end: str = "repeat"
+    source: str = "trace"
+    whole: bool = False
+
+    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, somebody: bool) -> np.ndarray:
+        """Reads who is there.
+
+        Args:
+            seed: changes nothing.
+            purpose: changes nothing.
+            round: the round, from 0.
+            eligible: `Bool[N]`, clients that can be there at all.
+            somebody: changes nothing; a round in which nobody is there stays empty.
+
+        Returns:
+            `Bool[N]`, False where not eligible.
+        """
+        del seed, purpose, somebody
+        last = len(self.there) - 1
+        row = self.there[round % (last + 1) if self.at_end == "repeat" else min(round, last)]
+        mask = np.zeros(len(eligible), bool)
+        mask[: len(row)] = row
+        return mask & eligible
+
+    def check_clients(self, clients: int) -> None:
+        """Refuses a table of other clients.
+
+        Args:
+            clients: N.
+
+        Raises:
+            ValueError: it names clients that there aren't, or has another number of columns.
+        """
+        named = self.there.shape[1]
+        if self.whole and named != clients:
+            raise ValueError(
+                f"{self.source}: its array has shape {self.there.shape}, but there are {clients} clients; must be "
+                "rounds by clients"
+            )
+        if named > clients:
+            raise ValueError(
+                f"{self.source}: names client {named - 1}, but there are {clients} clients, numbered from 0 to "
+                f"{clients - 1}"
+            )
+
+    @property
+    def digest(self) -> bytes:
+        """The SHA-256 of what the table says."""
+        return hashlib.sha256(repr(self.there.shape).encode() + np.packbits(self.there).tobytes()).digest()
+
+
+def trace(file: str | os.PathLike[str], at_end: str = "repeat") -> Trace:
+    r"""Reads who is there in each round.
+
+    Args:
+        file: an npz file with an array `[rounds, clients]` of 0 and 1, `available` by name where it has several; or a
+            CSV file with the columns `round,client`, which lists who is there, or `round,client,available` with 0 or 1
+            in the last one. Rounds and clients count from 0. A CSV file may leave out who isn't there.
+        at_end: what comes after the last round of the file: "repeat", the first one again; "hold", the last one.
+
+    Returns:
+        The trace.
+
+    Raises:
+        ValueError: the file can't be used; the message says where and why.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder) / "trace.csv"
+        ...     _ = file.write_text("round,client\n0,0\n0,2\n1,1\n")
+        ...     read = trace(file)
+        >>> [read.mask(0, "availability", t, np.ones(3, bool), somebody=True).tolist() for t in (0, 1, 2)]
+        [[True, False, True], [False, True, False], [True, False, True]]
+    """
+    path = Path(file)
+    one_of("at_end", at_end, AT_END)
+    if path.suffix == ".npz":
+        table = read_npz(path, "available", 2)
+        if not ((table == 0) | (table == 1)).all():
+            raise ValueError(f"{path}: its array holds other numbers than 0 and 1")
+        return _told(Trace(table.astype(bool), at_end, str(path), whole=True))
+    kinds = {"round": whole(), "client": whole(), "available": whole(0, 1)}
+    lines = read_csv(path, [("round", "client"), ("round", "client", "available")], kinds).astype(np.int64)
+    return _told(Trace(_spread(lines, path), at_end, str(path)))
+
+
+def _spread(lines: np.ndarray, path: Path) -> np.ndarray:
+    """From lines `Int64[lines, 2 or 3]` to `Bool[T, M]`."""
+    rounds, clients = (int(column.max()) + 1 for column in lines[:, :2].T)
+    if rounds * clients > LARGEST_ARRAY:
+        raise ValueError(
+            f"{path}: names round {rounds - 1} and client {clients - 1}, a table of {rounds * clients:,} places; at "
+            f"most {LARGEST_ARRAY:,} are read"
+        )
+    places = lines[:, 0] * clients + lines[:, 1]
+    listed, times = np.unique(places, return_counts=True)
+    if times.max() > 1:
+        number, client = divmod(int(listed[times.argmax()]), clients)
+        raise ValueError(f"{path}: has more than one line for round {number}, client {client}; leave one")
+    there = np.zeros(rounds * clients, bool)
+    there[places] = lines[:, 2] if lines.shape[1] == 3 else True
+    return there.reshape(rounds, clients)
+
+
+def _told(read: Trace) -> Trace:
+    if read.there.any():
+        return read
+    raise ValueError(
+        f"{read.source}: nobody is ever there; a client that a round doesn't list as available (1) isn't there"
+    )
