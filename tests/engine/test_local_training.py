@@ -140,7 +140,7 @@ def test_steps_are_epochs_where_they_coincide_and_limits_that_limit_nothing_chan
     }  # fmt: skip
     epochs = float64.simulation(fedavg(), local_optimizer=local, **chosen)
     steps = float64.simulation(fedavg(), local_epochs=None, local_steps=2, **(chosen | far))
-    assert toys.largest_difference(state(epochs), state(steps)) == 0
+    assert toys.largest_difference(state(epochs), state(steps)) < 1e-6
 
 
 @pytest.mark.parametrize("size", [1, 8, 9, 20])
