@@ -1,4 +1,4 @@
-"""The command line: `fedjax-bal run`, `bench`, `report` and `list`."""
+"""The command line: `fedjax-bal run`, `bench`, `report`, `list` and `data`."""
 
 import contextlib
 import io
@@ -15,6 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from fedjax_bal import data_commands
 
 app = typer.Typer(
     add_completion=False,
@@ -338,3 +340,6 @@ def _cache_folder(name: str) -> Path | None:
     except OSError:
         return None
     return folder if os.access(folder, os.W_OK) else None
+
+
+app.add_typer(data_commands.commands(_messages, lambda: _Output()), name="data")

@@ -6,10 +6,12 @@ from .catalogue import DATASETS, DatasetInfo
 from .errors import DataError
 from .federation import carve, federate
 from .lone import without_lone_rows
-from .sources import load
+from .normalisation import normalisation
+from .sources import OWN_FILES, load
 
 __all__ = [
     "DATASETS",
+    "OWN_FILES",
     "DataError",
     "DatasetInfo",
     "augment",
@@ -17,6 +19,7 @@ __all__ = [
     "extra_bytes",
     "federate",
     "load",
+    "normalisation",
     "partition",
     "without_lone_rows",
 ]

@@ -66,7 +66,11 @@ class _Workshop:
         return Layout(devices=device_count(wanted))
 
     def dataset(self, config: MethodConfig) -> Dataset:
-        return self.once("dataset", lambda: data.load(config.dataset.name, self.data_dir), config.dataset)
+        return self.once(
+            "dataset",
+            lambda: data.load(config.dataset.name, self.data_dir, **config.dataset.parameters),
+            config.dataset,
+        )
 
     def test_set(self, config: MethodConfig) -> TestSet:
         # On the devices once, whatever the number of methods that are evaluated on it.
@@ -97,14 +101,14 @@ class _Workshop:
         dataset, wanted = self.dataset(config), config.partition
         with _explained("auxiliary"):
             pool = _pool(dataset, config.auxiliary, wanted.seed)
-        split = data.partition.SCHEMES[wanted.scheme]
+        split, rng = data.partition.SCHEMES[wanted.scheme], np.random.default_rng(wanted.seed)
+        given = data.partition.from_dataset(split, dataset, pool.rest)
         with _explained("partition"):
-            own = split(np.random.default_rng(wanted.seed), pool.labels[pool.rest], wanted.clients, **wanted.parameters)
+            own = split(rng, pool.labels[pool.rest], wanted.clients, **given, **wanted.parameters)
         rows = [pool.rest[numbers] for numbers in own]
-        info, classes = data.DATASETS[config.dataset.name], len(dataset.class_names)
-        federation = data.federate(
-            pool.images, pool.labels, rows, classes, pool.auxiliary, mean=info.mean, std=info.std
-        )
+        mean, std = data.normalisation(config.dataset.name, dataset.train_images)
+        classes = len(dataset.class_names)
+        federation = data.federate(pool.images, pool.labels, rows, classes, pool.auxiliary, mean=mean, std=std)
         # Images go to the devices once, whatever the number of methods that train on them.
         images, labels = replicate((federation.images, federation.labels), self.layout(config))
         return federation._replace(images=images, labels=labels)

@@ -111,7 +111,7 @@ HOSTILE = {
     "a web page": (b"<!DOCTYPE html>", "is no PNG file"),
     "another size": (png(np.zeros((28, 28, 3), np.uint8)), "expected an image of 32x32 pixels, found 28x28"),
     "turned size": (png(np.zeros((32, 33, 3), np.uint8)), "found 33x32"),
-    "sixteen bits": (png(GREY.astype(np.uint16)), "found mode I;16"),
+    "sixteen bits": (png(GREY.astype(np.uint16)), "found 32x32 pixels of mode I;16"),
     "bomb": (claiming(30_000, 30_000), "damaged or foreign"),
     "small bomb": (claiming(10_000, 10_000), "damaged or foreign"),
     "no bomb": (claiming(5_000, 5_000), "found 5000x5000"),

@@ -12,8 +12,10 @@ import numpy as np
 from .astraea import astraea
 from .dirichlet import dirichlet
 from .even import iid, shards
+from .from_dataset import FROM_DATASET, from_dataset
 from .letters import letter_shares
 from .long_tail import long_tail
+from .natural import natural
 from .normal import normal_density, normal_shares
 from .pathological import pathological
 from .realworld import flcir_realworld
@@ -28,19 +30,23 @@ SCHEMES: dict[str, Callable[..., list[np.ndarray]]] = {
     "flcir_realworld": flcir_realworld,
     "astraea": astraea,
     "normal_density": normal_density,
+    "natural": natural,
 }
 """Name of each scheme -> the function that draws it."""
 
 __all__ = [
+    "FROM_DATASET",
     "SCHEMES",
     "astraea",
     "dirichlet",
     "empirical_sizes",
     "flcir_realworld",
+    "from_dataset",
     "iid",
     "letter_shares",
     "lognormal_sizes",
     "long_tail",
+    "natural",
     "normal_density",
     "normal_shares",
     "pathological",
