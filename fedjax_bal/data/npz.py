@@ -7,6 +7,7 @@ agrees with the length of its array in the archive, and that only as far as the 
 
 import math
 import os
+import sys
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -180,6 +181,10 @@ def _header(stream: Any, place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
         if version not in read:
             raise ValueError(f"version {version} of the format")
         shape, fortran, dtype = read[version](stream)
+        if any(length < 0 for length in shape) or not dtype.itemsize:
+            raise ValueError(f"a shape of {shape} of {dtype}")
+    except (zipfile.BadZipFile, zlib.error, EOFError):
+        raise
     except Exception as error:  # the header is a Python literal, which can be wrong in many ways
         raise DataError(f"{place}: is no array of NumPy ({' '.join(str(error).split())[:200]}); {_DAMAGED}") from error
     if dtype.hasobject:
@@ -212,11 +217,14 @@ def _checked_half(path: Path, half: str, arrays: Mapping[str, np.ndarray]) -> tu
 def _class_names(path: Path, names: np.ndarray | None, largest: int) -> tuple[str, ...]:
     if names is None:
         return tuple(map(str, range(largest + 1)))
-    if names.ndim != 1 or names.dtype.kind != "U" or len(set(names.tolist())) != len(names) or len(names) <= largest:
+    if names.ndim != 1 or names.dtype.kind != "U" or len(np.unique(names)) != len(names) or len(names) <= largest:
         raise DataError(
             f"{path}: class_names is {_by(names.shape)} of {names.dtype}; expected different texts, at least "
             f"{largest + 1}, since there is label {largest}."
         )
+    codes = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4")
+    if codes.max() > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
+        raise DataError(f"{path}: class_names holds what is no text; {_DAMAGED}")
     return tuple(names.tolist())
 
 
