@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,8 @@ def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -
         DataError: there is no room for it, or the folder can't be written.
     """
     file = place(name, data_dir)
-    arrays = {key: getattr(dataset, key) for key in REQUIRED} | {"class_names": np.array(dataset.class_names)}
+    arrays: dict[str, Any] = {key: getattr(dataset, key) for key in REQUIRED}
+    arrays["class_names"] = np.array(dataset.class_names)
     if dataset.train_clients is not None:
         arrays["train_clients"] = dataset.train_clients
     size = sum(array.nbytes for array in arrays.values())
@@ -68,7 +70,7 @@ def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -
                 "the data set's own files are read as well, just more slowly."
             )
         with open(temporary, "wb") as stream:
-            np.savez(stream, made_from=np.array(_stamp(data_dir, places)), **arrays)
+            np.savez(stream, **arrays, made_from=np.array(_stamp(data_dir, places)))
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, file)

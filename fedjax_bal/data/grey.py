@@ -74,9 +74,10 @@ def read_grey(name: str, data_dir: str | os.PathLike) -> tuple[np.ndarray, np.nd
     Raises:
         DataError: files are missing or damaged.
     """
-    info, files = DATASETS[name], find_grey(name, data_dir)
-    halves = (read_labelled(*pair, info.image_shape[:2], info.num_classes) for pair in (files[:2], files[2:]))
-    (images, labels), (test_images, test_labels) = halves
+    classes, (height, width, _) = DATASETS[name].num_classes, DATASETS[name].image_shape
+    train, train_labels, test, test_labels = find_grey(name, data_dir)
+    images, labels = read_labelled(train, train_labels, (height, width), classes)
+    test_images, test_labels = read_labelled(test, test_labels, (height, width), classes)
     return upright(name, images), labels, upright(name, test_images), test_labels
 
 

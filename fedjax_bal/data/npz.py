@@ -143,10 +143,11 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
         values = np.empty(size, np.uint8)
         filled = 0
         while filled < size:
-            count = stream.readinto(values[filled : filled + _CHUNK].data)
-            if not count:
+            piece = stream.read(min(_CHUNK, size - filled))
+            if not piece:
                 raise DataError(f"{path}: {member.filename}: ends after {filled} of {size} bytes; {_DAMAGED}")
-            filled += count
+            values[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
         stream.read(1)  # the end, where the checksum is compared
     return values.view(dtype).reshape(shape, order="F" if fortran else "C")
 

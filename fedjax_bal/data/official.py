@@ -32,7 +32,9 @@ class Official(NamedTuple):
 
 def _dataset(name: str, arrays: Sequence[Any]) -> Dataset:
     """Images and labels of both halves, and perhaps whose the training images are."""
-    return Dataset(*arrays[:4], DATASETS[name].class_names, *arrays[4:])
+    images, labels, test_images, test_labels, *clients = arrays
+    names = DATASETS[name].class_names
+    return Dataset(images, labels, test_images, test_labels, names, clients[0] if clients else None)
 
 
 def _grey(name: str, home: str) -> Official:

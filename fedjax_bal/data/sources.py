@@ -75,9 +75,9 @@ def load(name: str, data_dir: str | os.PathLike | None = None, **options: Any) -
     if options:
         raise ValueError(f"data set {name} takes no options, received {', '.join(options)}; npz and image_folder do.")
     if name == "fashion_mnist_small":
-        return Dataset(*_read_embedded(name), DATASETS[name].class_names)
+        return _read_embedded(name)
     if name == "labels_47":
-        return Dataset(*_labels_only(DATASETS[name].num_classes), DATASETS[name].class_names)
+        return _labels_only(name)
     return _read_tfds(name) if data_dir is None else _read_folder(name, folder_of(name, data_dir))
 
 
@@ -155,14 +155,15 @@ def _read_tfds(name: str) -> Dataset:
         ) from error
 
 
-def _labels_only(classes: int) -> tuple[np.ndarray, ...]:
+def _labels_only(name: str) -> Dataset:
     """Blank images, a pool as large as the paper's frequencies of letters ask for."""
-    train, test = (np.repeat(np.arange(classes, dtype=np.int32), count) for count in (16_000, 10))
+    names = DATASETS[name].class_names
+    train, test = (np.repeat(np.arange(len(names), dtype=np.int32), count) for count in (16_000, 10))
     blank = lambda labels: np.zeros((len(labels), 1, 1, 1), np.uint8)
-    return blank(train), train, blank(test), test
+    return Dataset(blank(train), train, blank(test), test, names)
 
 
-def _read_embedded(name: str) -> tuple[np.ndarray, ...]:
+def _read_embedded(name: str) -> Dataset:
     """Reads the set that comes with the package."""
     resource = importlib.resources.files("fedjax_bal.data.embedded") / f"{name}.npz"
     try:
@@ -173,4 +174,5 @@ def _read_embedded(name: str) -> tuple[np.ndarray, ...]:
         raise DataError(
             f"{resource}: the embedded data set can't be read ({error}); install fedjax_bal again."
         ) from error
-    return train_images, train_labels.astype(np.int32), test_images, test_labels.astype(np.int32)
+    labels, test_labels = train_labels.astype(np.int32), test_labels.astype(np.int32)
+    return Dataset(train_images, labels, test_images, test_labels, DATASETS[name].class_names)

@@ -7,7 +7,9 @@ same arrays, whether it comes from here or from its official files.
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,24 +90,8 @@ def read_tfds(name: str, folders: tuple[Path, Path]) -> Dataset:
     Raises:
         DataError: the folders are damaged, of another format, hold another data set, or lead elsewhere.
     """
-    halves = []
-    for folder, half in zip(folders, _HALVES, strict=True):
-        _check_metadata(folder)
-        try:
-            import tensorflow_datasets as tfds
-
-            builder = tfds.builder_from_directory(folder)
-            for file in builder.info.splits[half].filepaths:
-                check_within(folder, Path(file))
-            source = builder.as_data_source(half, decoders={"image": tfds.decode.SkipDecoding()})
-            halves.append(read_half(name, source, half, str(folder)))
-        except DataError:
-            raise
-        except Exception as error:  # of any kind: disk, formats and optional imports all fail in there
-            raise DataError(
-                f"{folder}: TensorFlow Datasets can't read its {half} images ({shown(error)}); {_AGAIN}"
-            ) from error
-    return _together(name, *halves)
+    train, test = (_read_folder(name, folder, half) for folder, half in zip(folders, _HALVES, strict=True))
+    return _together(name, train, test)
 
 
 def download(name: str) -> Dataset:
@@ -122,15 +108,12 @@ def download(name: str) -> Dataset:
     """
     import tensorflow_datasets as tfds
 
-    options = {"decoders": {"image": tfds.decode.SkipDecoding()}}
-    train, test = _PUBLISHED[name]
-    if train == test:
-        sources = tfds.data_source(train, split=list(_HALVES), **options)
-    else:
-        sources = [tfds.data_source(known, split=half, **options) for known, half in ((train, "train"), (test, "test"))]
-    return _together(
-        name, *(read_half(name, source, half, name) for source, half in zip(sources, _HALVES, strict=True))
-    )
+    decoders = {"image": tfds.decode.SkipDecoding()}
+    halves = []
+    for known, half in zip(_PUBLISHED[name], _HALVES, strict=True):
+        source = tfds.data_source(known, split=half, decoders=decoders)
+        halves.append(read_half(name, source, half, name))
+    return _together(name, *halves)
 
 
 def has(name: str) -> bool:
@@ -164,24 +147,18 @@ def read_half(name: str, source: Any, half: str, place: str) -> Half:
     Raises:
         DataError: an image is damaged or of another size, or a label is out of range.
     """
-    info = DATASETS[name]
-    height, width, channels = info.image_shape
+    height, width, channels = DATASETS[name].image_shape
     check_memory(place, len(source), (height, width, channels), "take a machine with more")
-    images, labels = np.empty((len(source), height, width, channels), np.uint8), np.empty(len(source), np.int64)
-    clients = np.full(len(source), -1, np.int64)
-    mode, size = ("L" if channels == 1 else "RGB"), (width, height)
-    scaled = name.startswith("inaturalist")
+    images = np.empty((len(source), height, width, channels), np.uint8)
+    labels, clients = np.empty(len(source), np.int64), np.empty(len(source), np.int64)
     with decoder(name) as pillow:
-        kind = _KIND._replace(size=None if scaled else size)
-        make = lambda image: squared(pillow, image.convert(mode), width) if scaled else image.convert(mode)
+        kind, make = _picture(pillow, name)
         for row, at in enumerate(first_order(half, len(source), source.dataset_info.disable_shuffling)):
             example = source[row]
             pixels = decoded(pillow, example["image"], f"{place}: {half} image {row}", kind, make)
             images[at] = pixels.reshape(height, width, channels)
             labels[at], clients[at] = example["label"], example.get("client", -1)
-    if labels.size == 0 or labels.min() < 0 or labels.max() >= info.num_classes:
-        found = f"labels in {labels.min()}..{labels.max()}" if labels.size else "no images"
-        raise DataError(f"{place}: {half}: found {found}, expected labels in 0..{info.num_classes - 1}; {_AGAIN}")
+    _check_labels(f"{place}: {half}", labels, DATASETS[name].num_classes)
     known = clients.min() >= 0 and clients.max() < 2**31
     return Half(upright(name, images), labels.astype(np.int32), clients.astype(np.int32) if known else None)
 
@@ -223,6 +200,41 @@ def shown(error: Exception, limit: int = 300) -> str:
     """
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
+def _read_folder(name: str, folder: Path, half: str) -> Half:
+    """Reads a split from a folder that TensorFlow Datasets has prepared."""
+    _check_metadata(folder)
+    try:
+        import tensorflow_datasets as tfds
+
+        builder = tfds.builder_from_directory(folder)
+        for file in builder.info.splits[half].filepaths:
+            check_within(folder, Path(file))
+        decoders = {"image": tfds.decode.SkipDecoding()}
+        source = builder.as_data_source(half, decoders=decoders)  # type: ignore[call-arg] # a decorator hides them
+        return read_half(name, source, half, str(folder))
+    except DataError:
+        raise
+    except Exception as error:  # of any kind: disk, formats and optional imports all fail in there
+        raise DataError(
+            f"{folder}: TensorFlow Datasets can't read its {half} images ({shown(error)}); {_AGAIN}"
+        ) from error
+
+
+def _picture(pillow: ModuleType, name: str) -> tuple[Kind, Callable[[Any], Any]]:
+    """What the stored images of a data set are like, and what they become."""
+    height, width, channels = DATASETS[name].image_shape
+    mode = "L" if channels == 1 else "RGB"
+    if "inaturalist2019" in NAMES[name]:  # stored as they are
+        return _KIND, lambda image: squared(pillow, image.convert(mode), height)
+    return _KIND._replace(size=(width, height)), lambda image: image.convert(mode)
+
+
+def _check_labels(place: str, labels: np.ndarray, classes: int) -> None:
+    if labels.size == 0 or labels.min() < 0 or labels.max() >= classes:
+        found = f"labels in {labels.min()}..{labels.max()}" if labels.size else "no images"
+        raise DataError(f"{place}: found {found}, expected labels in 0..{classes - 1}; {_AGAIN}")
 
 
 def _together(name: str, train: Half, test: Half) -> Dataset:

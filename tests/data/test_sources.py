@@ -110,7 +110,7 @@ def test_tensorflow_datasets_is_asked_without_a_folder(fake_tfds, to_png):
     ]
     fake_tfds.sets = {("cifar100", "train"): examples, ("cifar100", "test"): examples[1:]}
     dataset = load("cifar100")
-    assert fake_tfds.asked == [("cifar100", ["train", "test"])]
+    assert fake_tfds.asked == [("cifar100", "train"), ("cifar100", "test")]
     assert dataset.train_images[:, 0, 0, 0].tolist() == [0, 1]
     assert dataset.train_labels.tolist() == [90, 91]
     assert dataset.test_labels.tolist() == [91]
