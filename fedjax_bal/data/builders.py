@@ -81,8 +81,11 @@ class Inaturalist2019(_Builder):
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         root = inaturalist.find_inaturalist(dl_manager.manual_dir)
-        halves = zip(("train", "test"), inaturalist.HALVES, strict=True)
-        return {half: self._generate_files(inaturalist.annotated(root / file), half) for half, file in halves}
+        files = dict(zip(("train", "test"), inaturalist.HALVES, strict=True))
+        halves = {half: inaturalist.annotated(root / file) for half, file in files.items()}
+        for entries in halves.values():
+            inaturalist.check_links(root, entries)
+        return {half: self._generate_files(entries, half) for half, entries in halves.items()}
 
     def _generate_files(self, entries: list[inaturalist.Entry], half: str) -> Iterator[tuple[int, dict[str, Any]]]:
         clients = inaturalist.owners([entry.holder for entry in entries]) if half == "train" else None

@@ -169,6 +169,22 @@ def annotated(file: Path, num_classes: int = NUM_CLASSES) -> list[Entry]:
     ]
 
 
+def check_links(root: Path, entries: Sequence[Entry]) -> None:
+    """Refuses links that lead out of the folder of all images, which may lie elsewhere itself.
+
+    Args:
+        root: the folder of the annotations.
+        entries: from `annotated`.
+
+    Raises:
+        DataError: a file, or a folder on the way to it, is such a link.
+    """
+    files = [entry.file for entry in entries]
+    for path in (*{file.parent for file in files}, *(file for file in files if file.is_symlink())):
+        inner = path.relative_to(root).parts
+        check_within(root / inner[0] if len(inner) > 1 else root, path)
+
+
 def owners(names: Sequence[Any]) -> np.ndarray | None:
     """Whose each image is, as numbers.
 
@@ -248,15 +264,7 @@ def _is_within(name: str) -> bool:
 
 def _images(root: Path, entries: Sequence[Entry], side: int) -> tuple[np.ndarray, np.ndarray]:
     """The pixels of all files, and their classes."""
-    _check_links(root, entries)
+    check_links(root, entries)
     make = lambda pillow, image: squared(pillow, image.convert("RGB"), side)
     images = read_all("inaturalist2019", [entry.file for entry in entries], KIND, (side, side, 3), make)
     return images, np.array([entry.label for entry in entries], np.int32)
-
-
-def _check_links(root: Path, entries: Sequence[Entry]) -> None:
-    """Below the folder of all images, which may lie elsewhere itself, no link leads out of it."""
-    files = [entry.file for entry in entries]
-    for path in (*{file.parent for file in files}, *(file for file in files if file.is_symlink())):
-        inner = path.relative_to(root).parts
-        check_within(root / inner[0] if len(inner) > 1 else root, path)

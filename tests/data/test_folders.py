@@ -165,6 +165,23 @@ def test_missing_folders_are_named(cinic):
         load("cinic10", data_dir)
 
 
+def test_links_stay_within_the_half(cinic):
+    data_dir, shown = cinic("cinic10")
+    half = data_dir / "cinic10" / "train"
+    half.rename(data_dir / "elsewhere")
+    half.symlink_to(data_dir / "elsewhere")  # the half itself may lie elsewhere
+    np.testing.assert_array_equal(load("cinic10", data_dir).train_images, shown["train"])
+    (half / "cat").rename(data_dir / "cat")
+    (half / "cat").symlink_to(data_dir / "cat")
+    with pytest.raises(DataError, match=r"train/cat: is a link that leads out of .*train, to .*/cat"):
+        load("cinic10", data_dir)
+    (half / "cat").unlink()
+    (half / "cat").mkdir()
+    (half / "cat" / "a.png").symlink_to(data_dir / "cat" / "n0269_0.png")
+    with pytest.raises(DataError, match=r"cat/a.png: is a link that leads out of"):
+        load("cinic10", data_dir)
+
+
 def test_without_a_folder_or_without_pillow_it_says_what_to_do(cinic, monkeypatch):
     with pytest.raises(DataError, match=r"doesn't have it; pass --data-dir .* train/ and test/ .* CINIC-10/ with them"):
         load("cinic10")

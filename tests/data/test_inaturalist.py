@@ -224,6 +224,36 @@ def test_missing_files_are_named(natural):
         load("inaturalist2019")
 
 
+def test_links_stay_within_the_folder_of_all_images(natural):
+    data_dir, files = natural("inat2019")
+    root, own = data_dir / "inat2019", files["train"][1]
+    (root / "train_val2019").rename(data_dir / "elsewhere")
+    (root / "train_val2019").symlink_to(data_dir / "elsewhere")  # which may lie elsewhere itself
+    assert len(read_inaturalist(data_dir, 8)[0]) == 5
+    own.rename(data_dir / "secret.jpg")
+    own.symlink_to(data_dir / "secret.jpg")
+    with pytest.raises(DataError, match=r"train1.jpg: is a link that leads out of .*train_val2019, to .*secret.jpg"):
+        read_inaturalist(data_dir, 8)
+    own.unlink()
+    own.parent.rmdir()
+    own.parent.symlink_to(data_dir)
+    with pytest.raises(DataError, match=rf"Birds/{own.parent.name}: is a link that leads out of"):
+        read_inaturalist(data_dir, 8)
+
+
+def test_users_are_numbered_by_name_where_all_are_known(natural):
+    data_dir, _ = natural()
+    file = data_dir / "train2019.json"
+    content = json.loads(file.read_text())
+    for image, name in zip(content["images"], ["Zoe", "Abe", "Zoe", "Bo", "Abe"], strict=True):
+        image["rights_holder"] = name
+    file.write_text(json.dumps(content))
+    assert load("inaturalist2019_32", data_dir).train_clients.tolist() == [2, 0, 2, 1, 0]
+    content["images"][3]["rights_holder"] = ""
+    file.write_text(json.dumps(content))
+    assert load("inaturalist2019_32", data_dir).train_clients is None
+
+
 def test_memory_is_counted_before_a_file_is_opened(natural, monkeypatch):
     data_dir, files = natural()
     files["train"][0].unlink()

@@ -10,6 +10,9 @@ import pytest
 import tensorflow_datasets as tfds
 
 from fedjax_bal.data import DataError, load, tfds_source
+from fedjax_bal.data.inventory import digest
+from fedjax_bal.data.inventory import prepare as prepare_files
+from fedjax_bal.data.npz import read_npz
 from fedjax_bal.data.tfds_source import find_tfds, first_order
 
 COUNTS = {"train": 30, "test": 7}
@@ -69,6 +72,11 @@ def test_idx_files_and_a_prepared_folder_give_the_same_arrays(fashion, grey_fold
     expected = load("fashion_mnist", files)
     np.testing.assert_array_equal(expected.train_images[..., 0], arrays()[0])
     same(load("fashion_mnist", data_dir), expected)
+    made = [prepare_files("fashion_mnist", folder) for folder in (files, data_dir)]
+    assert [one.kind for one in made] == ["official files", "TensorFlow Datasets' folder"]
+    assert digest(made[0].dataset) == digest(made[1].dataset)
+    same(read_npz(made[0].file), read_npz(made[1].file))
+    same(load("fashion_mnist", data_dir), expected)  # from what was written
     assert "tensorflow" not in sys.modules
 
 
