@@ -139,7 +139,12 @@ BAD = {
     "no such folder": (["mnist", "--data-dir", "nowhere"], ["nowhere: is not a folder"]),
     "nothing there": (
         ["femnist", "--data-dir", "."],
-        ["femnist was not found", "It needs train/*.json", "They come from https://github.com/TalwalkarLab/leaf"],
+        [
+            "femnist was not found",
+            "It needs train/*.json",
+            "They come from https://github.com/TalwalkarLab/leaf",
+            "prepared, femnist/VERSION/",
+        ],
     ),
     "nothing to prepare": (["labels_47"], ["labels_47 comes with the package"]),
     "no path": (["npz"], ["command line: path: missing, must be text"]),

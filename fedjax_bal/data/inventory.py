@@ -14,6 +14,7 @@ from .errors import DataError, MissingError
 from .found import find
 from .official import OFFICIAL
 from .sources import OWN_FILES, folder_of, known
+from .tfds_source import NAMES
 
 
 class Prepared(NamedTuple):
@@ -82,7 +83,10 @@ def prepare(name: str, data_dir: str | os.PathLike | None, write: bool = True) -
     if name not in OFFICIAL:
         raise ValueError(f"data set {name} {_no_need(name)}.")
     official = OFFICIAL[name]
-    advice = f"It needs {official.wanted}. They come from {official.home}."
+    advice = (
+        f"It needs {official.wanted}. They come from {official.home}. A folder that TensorFlow Datasets prepared, "
+        f"{NAMES[name][0]}/VERSION/ in the format ArrayRecord, serves as well."
+    )
     if data_dir is None:
         raise DataError(f"--data-dir is missing, the folder that holds the files of {name}. {advice}")
     folder = folder_of(name, data_dir)

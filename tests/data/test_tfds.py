@@ -170,6 +170,7 @@ BAD = {
     "another format": (edit("dataset_info.json", lambda c: c.update(fileFormat="tfrecord")), "in the format tfrecord"),
     "files elsewhere": (edit("dataset_info.json", outside), "is a link that leads out of|can't read its train images"),
     "no features": (lambda folder: (folder / "features.json").unlink(), "features.json: can't be read"),
+    "a list": (lambda folder: (folder / "features.json").write_text("[]"), "can't read its train images"),
     "no json": (lambda folder: (folder / "features.json").write_text("{"), "is no JSON file"),
     "no test images": (edit("dataset_info.json", lambda c: c["splits"].pop()), "can't read its test images"),
     "a trillion images": (edit("dataset_info.json", claims), "1000000000000 images .* need|can't read its train"),
