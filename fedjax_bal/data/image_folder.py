@@ -93,6 +93,8 @@ def _subfolders(folder: Path) -> list[str]:
         raise DataError(f"{folder}: holds no folders; expected a folder of image files for each class.")
     for name in names:
         check_within(folder, folder / name)
+        if any("\ud800" <= character < "\ue000" for character in name):
+            raise DataError(f"{folder}: the folder {name!r} has a name that is no text; give it another.")
     return names
 
 

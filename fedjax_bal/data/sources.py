@@ -88,11 +88,12 @@ def known(name: str) -> None:
         name: what was received.
 
     Raises:
-        ValueError: there is no such data set; the message has the nearest name.
+        ValueError: there is no such data set; the message has the nearest name, or those that begin like that.
     """
     if name not in DATASETS:
-        close = difflib.get_close_matches(str(name), DATASETS, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        longer = [other for other in DATASETS if other.startswith(f"{name}_")]
+        close = longer or difflib.get_close_matches(str(name), DATASETS, n=1)
+        hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise ValueError(f"no data set is called {name!r}; there are {', '.join(DATASETS)}.{hint}")
 
 

@@ -19,7 +19,7 @@ from .catalogue import DATASETS
 from .errors import DataError
 from .grey import EMNIST, upright
 from .pictures import EIGHT_BITS, Kind, decoded, decoder, squared
-from .reading import check_memory, check_within, read_json
+from .reading import check_memory, check_within, read_json, shortened
 
 _PUBLISHED = {
     **{name: (name, name) for name in ("mnist", "fashion_mnist", "cifar10", "cifar100")},
@@ -268,8 +268,8 @@ def _check_metadata(folder: Path) -> None:
     found = read_json(folder / _METADATA, _MAX_METADATA, _AGAIN).get("fileFormat")
     if found != _FORMAT:
         raise DataError(
-            f"{folder}: is prepared in the format {found}, which can't be read without TensorFlow; prepare it with "
-            f"file_format={_FORMAT!r}."
+            f"{folder}: is prepared in the format {shortened(found)}, which can't be read without TensorFlow; prepare "
+            f"it with file_format={_FORMAT!r}."
         )
     content = read_json(folder / "features.json", _MAX_METADATA, _AGAIN)
     strange = [name for name in _classes(content) if not name.startswith(_FEATURES)]
@@ -282,9 +282,12 @@ def _check_metadata(folder: Path) -> None:
 
 def _classes(content: Any) -> list[str]:
     """All names of classes in nested mappings and lists."""
-    if isinstance(content, list):
-        return [name for item in content for name in _classes(item)]
-    if not isinstance(content, dict):
-        return []
-    own = [str(content[key]) for key in ("pythonClassName", "type", "proto_cls") if key in content]
-    return own + [name for item in content.values() for name in _classes(item)]
+    found, left = [], [content]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            found += [str(item[key]) for key in ("pythonClassName", "type", "proto_cls") if key in item]
+            left += item.values()
+        elif isinstance(item, list):
+            left += item
+    return found

@@ -1,4 +1,5 @@
 import io
+import os
 
 import numpy as np
 import pytest
@@ -87,6 +88,10 @@ def remove(*names):
     return act
 
 
+def no_text(root):
+    os.mkdir(os.fsencode(root / "train") + b"/\xff")
+
+
 def link(name, target):
     def act(root):
         outside = root.parent / f"{root.name}-secret"
@@ -104,6 +109,7 @@ BAD = {
     "a class of the test alone": (foreign_class, "test/fox: is no class of .*train"),
     "no files in a class": (remove("train/emu"), "train/emu: holds no image files"),
     "no files for testing": (remove("test/dog", "test/emu"), "test: holds no image files"),
+    "a name that is no text": (no_text, r"the folder '\\udcff' has a name that is no text"),
     "no classes": (remove("test"), "test: holds no folders"),
     "a link to a file": (link("train/cat/9.png", "cat/0.PNG"), "cat/9.png: is a link that leads out of .*train"),
     "a link to a folder": (link("train/fox", "cat"), "train/fox: is a link that leads out of .*train"),

@@ -97,6 +97,9 @@ def test_missing_idx_file_names_what_was_looked_for(grey_folder):
 def test_unknown_name_and_folder(tmp_path):
     with pytest.raises(ValueError, match=r"'fashionmnist'.*Did you mean 'fashion_mnist'"):
         load("fashionmnist")
+    several = "'emnist_balanced' or 'emnist_bymerge' or 'emnist_byclass' or 'emnist_astraea'"
+    with pytest.raises(ValueError, match=rf"Did you mean {several}\?"):
+        load("emnist", tmp_path)
     with pytest.raises(ValueError, match="there are fashion_mnist_small"):
         load("zzz")
     with pytest.raises(DataError, match="is not a folder"):

@@ -22,7 +22,7 @@ tfds.disable_progress_bar()
 def prepare(folder, name, arrays, to_png, version="3.0.1", config=None, shape=(28, 28, 1), file_format="array_record"):
     """Writes a set as the published builders do: keys are running numbers, and examples are shuffled."""
 
-    class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    class Prepared(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version(version)
         code_path = None
         BUILDER_CONFIGS = [] if config is None else [tfds.core.BuilderConfig(name=config)]
@@ -38,8 +38,8 @@ def prepare(folder, name, arrays, to_png, version="3.0.1", config=None, shape=(2
             for row, (image, label) in enumerate(zip(images, labels, strict=True)):
                 yield row, {"image": to_png(image), "label": int(label)}
 
-    Builder.name = name
-    builder = Builder(data_dir=str(folder), file_format=file_format)
+    Prepared.name = name
+    builder = Prepared(data_dir=str(folder), file_format=file_format)
     builder.download_and_prepare(download_dir=str(folder / "downloads"))
     return Path(builder.data_dir)
 
@@ -170,6 +170,10 @@ BAD = {
     "another format": (edit("dataset_info.json", lambda c: c.update(fileFormat="tfrecord")), "in the format tfrecord"),
     "files elsewhere": (edit("dataset_info.json", outside), "is a link that leads out of|can't read its train images"),
     "no features": (lambda folder: (folder / "features.json").unlink(), "features.json: can't be read"),
+    "a deep list": (
+        lambda folder: (folder / "features.json").write_text("[" * 900 + "]" * 900),
+        "can't read its train",
+    ),
     "a list": (lambda folder: (folder / "features.json").write_text("[]"), "can't read its train images"),
     "no json": (lambda folder: (folder / "features.json").write_text("{"), "is no JSON file"),
     "no test images": (edit("dataset_info.json", lambda c: c["splits"].pop()), "can't read its test images"),
