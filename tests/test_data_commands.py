@@ -85,6 +85,7 @@ def test_it_is_enough_where_its_files_are_gone(idx):
     expected = prepare("mnist", folder).dataset
     for file in (folder / "mnist").iterdir():
         file.unlink()
+    (folder / "mnist").rmdir()
     assert digest(load("mnist", folder)) == digest(expected)
     assert "without the files that it was made from" in status("mnist", folder)
     result = invoke("prepare", "mnist", "--data-dir", folder)

@@ -1,7 +1,8 @@
 """What `fedjax-bal data prepare` writes: a data set as it is in memory, in one file that is read at once.
 
 The file remembers the names, lengths and times of change of what it was made from, and is passed over where these are
-no longer the same.
+no longer the same. Of sets with a file for each image it remembers their folders and lists: an image that is changed in
+its place, under its old name, goes unnoticed until the set is prepared again.
 """
 
 import contextlib

@@ -15,7 +15,7 @@ import numpy as np
 from ..types import Dataset
 from . import cache, tfds_source
 from .catalogue import DATASETS
-from .errors import DataError
+from .errors import DataError, MissingError
 from .found import find
 from .image_folder import read_image_folder
 from .npz import read_npz
@@ -131,7 +131,7 @@ def _read_folder(name: str, data_dir: Path) -> Dataset:
     """Reads what `prepare` wrote, unless the files that it was made from have changed, or else those files."""
     try:
         found = find(name, data_dir)
-    except DataError:
+    except MissingError:
         kept = cache.read(name, data_dir, None)
         if kept is None:
             raise
