@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedjax_bal import data_commands
 from fedjax_bal.data_describe import describe
 
 app = typer.Typer(
@@ -26,8 +27,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated-learning simulation for class imbalance and label skew.",
 )
-data = typer.Typer(no_args_is_help=True, help="Look at data sets and at how they are shared out.")
-app.add_typer(data, name="data")
 _BAD_INPUT = 2
 _INTERRUPTED = 130
 _WIDE = 110
@@ -458,4 +457,6 @@ def _lines(command: Callable[..., Iterator[str]]) -> Callable[..., None]:
     return shown
 
 
-data.command("describe")(_lines(describe))
+_data = data_commands.commands(_messages, lambda: _Output())
+_data.command("describe")(_lines(describe))
+app.add_typer(_data, name="data")

@@ -103,14 +103,16 @@ def _drawn(config: Any, data_dir: Path | None, share_out: bool) -> "tuple[Any, D
     from fedjax_bal.data.description import describe as in_numbers
     from fedjax_bal.experiment.setup import take_auxiliary
 
-    dataset = load(config.dataset.name, None if data_dir is None else str(data_dir))
+    place = None if data_dir is None else str(data_dir)
+    dataset = load(config.dataset.name, place, **config.dataset.parameters)
     if not share_out:
         return dataset, None
     section = "auxiliary"
     try:
         pool = take_auxiliary(dataset, config.auxiliary, config.partition.seed)
         section = "partition"
-        parts = partition.draw(pool.labels[pool.rest], **config.partition.drawing)
+        given = partition.from_dataset(partition.SCHEMES[config.partition.scheme], dataset, pool.rest)
+        parts = partition.draw(pool.labels[pool.rest], **config.partition.drawing, given=given)
     except ValueError as error:
         raise ValueError(f"{section}: {error}") from error
     return dataset, in_numbers(pool.labels[pool.rest], parts, len(dataset.class_names))

@@ -74,6 +74,8 @@ class Dataset(NamedTuple):
         test_images: `UInt8[T, H, W, K]`.
         test_labels: `Int32[T]`.
         class_names: C names, in the order of the labels.
+        train_clients: whose each training image is, the number of a writer or user, `Int32[D]`; None where the data set
+            doesn't say.
     """
 
     train_images: Any
@@ -81,6 +83,7 @@ class Dataset(NamedTuple):
     test_images: Any
     test_labels: Any
     class_names: tuple[str, ...]
+    train_clients: Any = None
 
 
 class Warp(NamedTuple):

@@ -592,3 +592,27 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
     last = load_config(None, ["partition={scheme: iid, clients: 20, seed: 0}", "partition.scheme=shards"])
     assert last.partition.scheme == "shards"
     assert load_config(None, ["training.rounds=3", "training.rounds=4"]).training.rounds == 4
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (
+            "{name: emnist}",
+            "did you mean 'emnist_astraea' or 'emnist_balanced' or 'emnist_byclass' or 'emnist_bymerge'",
+        ),
+        ("{name: npz}", "dataset.path: missing, must be text"),
+        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: name, path"),
+        ("{name: image_folder, path: a, channels: x}", "dataset.channels: received 'x', must be an integer"),
+        ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: name"),
+    ],
+)
+def test_own_files_have_a_path(dataset, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [f"dataset={dataset}"])
+
+
+def test_own_files_are_written_out():
+    config = load_config(None, ["dataset={name: image_folder, path: a}", "dataset.side=32"])
+    assert config.dataset.parameters == {"path": "a", "side": 32, "channels": 3}
+    assert load_config(None, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {}

@@ -55,7 +55,7 @@ def received(value: Any) -> str:
 
 
 def choices(value: Any, allowed: Iterable[str]) -> str:
-    """The allowed names, with the nearest one where the received name looks like a slip.
+    """The allowed names, with the nearest one where the received name looks like a slip or is the beginning of some.
 
     Args:
         value: what was received.
@@ -69,8 +69,9 @@ def choices(value: Any, allowed: Iterable[str]) -> str:
         "allowed: cifar10, mnist; did you mean 'mnist'?"
     """
     names = sorted(allowed)
-    near = difflib.get_close_matches(str(value), names, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    longer = [name for name in names if name.startswith(f"{value}_")]
+    near = longer or difflib.get_close_matches(str(value), names, 1)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     return f"allowed: {', '.join(names) or 'nothing'}{hint}"
 
 

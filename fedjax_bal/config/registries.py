@@ -37,6 +37,24 @@ def datasets() -> Collection[str]:
     return tuple(DATASETS)
 
 
+def dataset_parameters(name: str) -> dict[str, Field]:
+    """The parameters of a data set that a configuration can set.
+
+    Args:
+        name: one of `datasets()`.
+
+    Returns:
+        As for `parameters`; none unless the files are the user's own.
+
+    Example:
+        >>> sorted(dataset_parameters("image_folder")), dataset_parameters("mnist")
+        (['channels', 'path', 'side'], {})
+    """
+    from fedjax_bal.data import OWN_FILES
+
+    return parameters(OWN_FILES[name]) if name in OWN_FILES else {}
+
+
 def models() -> Collection[str]:
     """The names of the models.
 
@@ -83,6 +101,21 @@ def scheme_alias(name: str) -> Any:
     from fedjax_bal.data.partition import resolve
 
     return resolve(name)
+
+
+def from_dataset() -> Collection[str]:
+    """The parameters of partition schemes that no configuration gives.
+
+    Returns:
+        The names.
+
+    Example:
+        >>> "labels" in from_dataset()
+        True
+    """
+    from fedjax_bal.data.partition import FROM_DATASET
+
+    return ("rng", "labels", "num_clients", *FROM_DATASET)
 
 
 def recipes() -> Mapping[str, Callable[..., Any]]:

@@ -29,14 +29,26 @@ from fedjax_bal.config.rules import (
 from fedjax_bal.config.sections import Section, Variant
 
 
-class Dataset(Section):
+class Dataset(Variant):
     """Which images.
 
     Attributes:
-        name: one of `fedjax_bal.data.DATASETS`.
+        name: one of `fedjax_bal.data.DATASETS`; one's own files have a path, and what their reader takes, beside it.
     """
 
+    choice: ClassVar[str | None] = "name"
+
     name: Annotated[str, under(OneOf(lambda: registries.datasets()))]
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """The names of the data sets."""
+        return tuple(registries.datasets())
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """What the reader of one's own files takes; nothing for the other data sets."""
+        return registries.dataset_parameters(name)
 
 
 class Partition(Variant):
@@ -84,7 +96,7 @@ class Partition(Variant):
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a scheme."""
-        return registries.parameters(registries.schemes()[name], skip=("rng", "labels", "num_clients"))
+        return registries.parameters(registries.schemes()[name], skip=registries.from_dataset())
 
 
 def _by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,10 +7,12 @@ from .errors import DataError
 from .federation import carve, federate
 from .held_out import carve_share, hold_out, rows_by_share
 from .lone import without_lone_rows
-from .sources import load
+from .normalisation import normalisation
+from .sources import OWN_FILES, load
 
 __all__ = [
     "DATASETS",
+    "OWN_FILES",
     "DataError",
     "DatasetInfo",
     "augment",
@@ -20,6 +22,7 @@ __all__ = [
     "federate",
     "hold_out",
     "load",
+    "normalisation",
     "partition",
     "rows_by_share",
     "without_lone_rows",

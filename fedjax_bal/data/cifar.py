@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .errors import DataError
+from .errors import DataError, MissingError
 
 _PIXELS = 3 * 32 * 32
 _MAX_BYTES = 2**31
@@ -130,7 +130,7 @@ def read_cifar(name: str, data_dir: str | os.PathLike) -> tuple[np.ndarray, np.n
         DataError: files are missing, only the pickled version is there, or a file is damaged.
     """
     layout = LAYOUTS[name]
-    folder = _find_folder(name, layout, Path(data_dir))
+    folder = find_cifar(name, data_dir)
     parts = [read_records(folder / file, layout.label_bytes, layout.num_classes) for file in layout.train]
     _check_equal_length(folder, layout.train, [len(labels) for _, labels in parts])
     train_images, train_labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -138,8 +138,20 @@ def read_cifar(name: str, data_dir: str | os.PathLike) -> tuple[np.ndarray, np.n
     return train_images, train_labels, test_images, test_labels
 
 
-def _find_folder(name: str, layout: CifarLayout, data_dir: Path) -> Path:
-    """The folder with all files of the binary version, or an error that says what is missing."""
+def find_cifar(name: str, data_dir: str | os.PathLike) -> Path:
+    """The folder with all files of the binary version.
+
+    Args:
+        name: `"cifar10"` or `"cifar100"`.
+        data_dir: as for `read_cifar`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        DataError: files are missing, or only the pickled version is there.
+    """
+    layout, data_dir = LAYOUTS[name], Path(data_dir)
     wanted = (*layout.train, layout.test)
     folders = (data_dir / layout.folder, data_dir)
     for folder in folders:
@@ -149,7 +161,7 @@ def _find_folder(name: str, layout: CifarLayout, data_dir: Path) -> Path:
     if started is not None:
         missing = [file for file in wanted if not (started / file).is_file()]
         raise DataError(f"{started}: {name} lacks {', '.join(missing)}; unpack {layout.archive} again.")
-    raise DataError(
+    raise MissingError(
         f"{name} was not found: looked for {', '.join(wanted)} in {folders[0]} and {folders[1]}. "
         + _advice(layout, data_dir)
     )

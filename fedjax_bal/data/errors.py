@@ -10,3 +10,7 @@ class DataError(ValueError):
         ...
         fedjax_bal.data.errors.DataError: labels.idx: expected 10 bytes, found 9; fetch the file again.
     """
+
+
+class MissingError(DataError):
+    """A data set's files are not there at all; the message says what was looked for, where."""

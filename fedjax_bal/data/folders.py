@@ -7,25 +7,28 @@ References:
     Darlow, Crowley, Antoniou, Storkey: CINIC-10 is not ImageNet or CIFAR-10, 2018.
 """
 
-import contextlib
-import io
 import os
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
-from .errors import DataError
+from .errors import DataError, MissingError
+from .pictures import EIGHT_BITS, Kind, read_all
+from .reading import check_within
 
 FOLDERS = ("cinic10", "CINIC-10", "")
 """Where the three halves may lie below the folder that the user names."""
 
 _SIZE = (32, 32)
-_MAX_FILE = 2**16  # an image has 3,072 bytes of pixels; there may be words beside them
-_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")  # eight bits a value at most
-_AGAIN = "the file is damaged or foreign to CINIC-10: unpack CINIC-10.tar.gz again."
+_KIND = Kind(
+    formats=("PNG",),
+    modes=EIGHT_BITS,
+    max_bytes=2**16,  # an image has 3,072 bytes of pixels; there may be words beside them
+    max_side=max(_SIZE),
+    size=_SIZE,
+    again="the file is damaged or foreign to CINIC-10: unpack CINIC-10.tar.gz again.",
+)
 
 
 def read_cinic10(
@@ -45,7 +48,7 @@ def read_cinic10(
         DataError: folders are missing or empty, a file can't be read, is no PNG or damaged, or its image has another
             size.
     """
-    root = _root(Path(data_dir))
+    root = find_cinic10(data_dir)
     train, test = (read_split(root / half, class_names) for half in ("train", "test"))
     return *train, *test
 
@@ -74,30 +77,44 @@ def read_split(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[n
         ((1, 32, 32, 3), [7, 7, 7], [0])
     """
     files = [_files(Path(folder, name)) for name in class_names]
-    images = np.empty((sum(map(len, files)), *_SIZE, 3), np.uint8)
-    with _decoder() as pillow:
-        for row, path in enumerate(path for own in files for path in own):
-            images[row] = _image(pillow, path)
+    every = [path for own in files for path in own]
+    images = read_all("cinic10", every, _KIND, (*_SIZE, 3), lambda pillow, image: image.convert("RGB"))
     return images, np.repeat(np.arange(len(files), dtype=np.int32), [len(own) for own in files])
 
 
-def _root(data_dir: Path) -> Path:
-    """The first folder that holds `train` and `test`."""
-    candidates = [data_dir / folder for folder in FOLDERS]
+def find_cinic10(data_dir: str | os.PathLike) -> Path:
+    """The first folder that holds `train` and `test`.
+
+    Args:
+        data_dir: as for `read_cinic10`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        DataError: there is none.
+    """
+    candidates = [Path(data_dir) / folder for folder in FOLDERS]
     for candidate in candidates:
         if (candidate / "train").is_dir() and (candidate / "test").is_dir():
             return candidate
-    raise DataError(
+    raise MissingError(
         f"cinic10 was not found: looked for train/ and test/ in {', '.join(map(str, candidates))}; unpack "
         "CINIC-10.tar.gz in one of them, or pass the folder that holds train/ and test/ as --data-dir."
     )
 
 
 def _files(folder: Path) -> list[Path]:
-    """The PNG files of a class, by name."""
+    """The PNG files of a class, by name; links stay within the folder that holds all classes."""
     try:
+        if folder.is_symlink():
+            check_within(folder.parent, folder)
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if entry.name.endswith(".png") and entry.is_file())
+            own = [entry for entry in entries if entry.name.endswith(".png") and entry.is_file()]
+            for entry in own:
+                if entry.is_symlink():
+                    check_within(folder.parent, Path(entry.path))
+            names = sorted(entry.name for entry in own)
     except OSError as error:
         raise DataError(
             f"{folder}: can't be read ({error.strerror or error}); it must be a folder of CINIC-10's PNG files: "
@@ -106,46 +123,3 @@ def _files(folder: Path) -> list[Path]:
     if not names:
         raise DataError(f"{folder}: holds no PNG files (*.png); unpack CINIC-10.tar.gz again.")
     return [folder / name for name in names]
-
-
-@contextlib.contextmanager
-def _decoder() -> Iterator[ModuleType]:
-    """Pillow, with its warning of oversized images as an error: it comes from reading the size alone."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(
-            f"cinic10: its PNG files need Pillow, which can't be imported ({error}): install it."
-        ) from error
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield Image
-
-
-def _image(pillow: ModuleType, path: Path) -> np.ndarray:
-    """The pixels of one file, `UInt8[32, 32, 3]`."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_FILE + 1)
-    except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error}); check its rights.") from error
-    if len(content) > _MAX_FILE:
-        raise DataError(f"{path}: is longer than the {_MAX_FILE} bytes that an image of CINIC-10 can need; {_AGAIN}")
-    try:
-        _opened(pillow, content).verify()  # checksums, after which it has to be opened again
-        return np.asarray(_opened(pillow, content).convert("RGB"))
-    except pillow.UnidentifiedImageError as error:
-        raise DataError(f"{path}: is no PNG file, or one with a damaged header; {_AGAIN}") from error
-    except Exception as error:  # what a decoder raises for damaged content is of many kinds
-        raise DataError(f"{path}: {error}; {_AGAIN}") from error
-
-
-def _opened(pillow: ModuleType, content: bytes):
-    """An image whose size and kind are known to be right; its pixels are still packed."""
-    image = pillow.open(io.BytesIO(content), formats=["PNG"])
-    if image.size != _SIZE:
-        expected, found = ("x".join(map(str, size)) for size in (_SIZE, image.size))
-        raise ValueError(f"expected an image of {expected} pixels, found {found}")
-    if image.mode not in _MODES:
-        raise ValueError(f"expected a colour or grey image of eight bits a value, found mode {image.mode}")
-    return image

@@ -80,7 +80,8 @@ class Workshop:
 
     def dataset(self, config: MethodConfig) -> Dataset:
         """The data set."""
-        return self.once("dataset", lambda: data.load(config.dataset.name, self.data_dir), config.dataset)
+        wanted = config.dataset
+        return self.once("dataset", lambda: data.load(wanted.name, self.data_dir, **wanted.parameters), wanted)
 
     def test_set(self, config: MethodConfig) -> TestSet:
         """The test set, on the devices."""
@@ -130,15 +131,17 @@ class Workshop:
             pool = take_auxiliary(dataset, config.auxiliary, wanted.seed)
         with _explained("evaluation.validation"):
             pool = _validated(pool, config)
+        given = data.partition.from_dataset(data.partition.SCHEMES[wanted.scheme], dataset, pool.rest)
         with _explained("partition"):
-            rows = [pool.rest[own] for own in data.partition.draw(pool.labels[pool.rest], **wanted.drawing)]
-        tests = None
-        info, classes = data.DATASETS[config.dataset.name], len(dataset.class_names)
+            own = data.partition.draw(pool.labels[pool.rest], **wanted.drawing, given=given)
+        rows, tests = [pool.rest[numbers] for numbers in own], None
+        mean, std = data.normalisation(config.dataset.name, dataset.train_images)
+        classes = len(dataset.class_names)
         with _explained("evaluation.client_test"):
             if config.evaluation.client_test.wanted:
                 pool, rows, tests = _tested(pool, rows, dataset, config)
         federation = data.federate(
-            pool.images, pool.labels, rows, classes, pool.auxiliary, mean=info.mean, std=info.std, tests=tests
+            pool.images, pool.labels, rows, classes, pool.auxiliary, mean=mean, std=std, tests=tests
         )
         images, labels = self._placed(federation, config, own=pool.images is not dataset.train_images)
         return federation._replace(images=images, labels=labels)

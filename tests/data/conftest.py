@@ -1,8 +1,47 @@
 import gzip
+import io
 import struct
+import sys
+import types
 
 import numpy as np
 import pytest
+from PIL import Image
+
+
+def png(pixels, **options):
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG", **options)
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="session")
+def to_png():
+    """Bytes of a PNG file of pixels."""
+    return png
+
+
+class Source(list):
+    """Examples as TensorFlow Datasets hands them on, in the order in which they are stored."""
+
+    dataset_info = types.SimpleNamespace(disable_shuffling=True)
+
+
+@pytest.fixture
+def fake_tfds(monkeypatch):
+    """TensorFlow Datasets with the splits in `sets`, (name, split) -> examples; it notes in `asked` what it gave."""
+    module = types.ModuleType("tensorflow_datasets")
+    module.decode = types.SimpleNamespace(SkipDecoding=lambda: "as stored")
+    module.sets, module.asked = {}, []
+
+    def data_source(name, split, decoders):
+        assert decoders == {"image": "as stored"}
+        module.asked.append((name, split))
+        return Source(module.sets[name, split])
+
+    module.data_source = data_source
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
+    return module
 
 
 def idx_bytes(array, magic=None, shape=None):

@@ -111,7 +111,7 @@ HOSTILE = {
     "a web page": (b"<!DOCTYPE html>", "is no PNG file"),
     "another size": (png(np.zeros((28, 28, 3), np.uint8)), "expected an image of 32x32 pixels, found 28x28"),
     "turned size": (png(np.zeros((32, 33, 3), np.uint8)), "found 33x32"),
-    "sixteen bits": (png(GREY.astype(np.uint16)), "found mode I;16"),
+    "sixteen bits": (png(GREY.astype(np.uint16)), "found 32x32 pixels of mode I;16"),
     "bomb": (claiming(30_000, 30_000), "damaged or foreign"),
     "small bomb": (claiming(10_000, 10_000), "damaged or foreign"),
     "no bomb": (claiming(5_000, 5_000), "found 5000x5000"),
@@ -162,6 +162,23 @@ def test_missing_folders_are_named(cinic):
         file.unlink()
     own.rmdir()
     with pytest.raises(DataError, match="test/horse: can't be read"):
+        load("cinic10", data_dir)
+
+
+def test_links_stay_within_the_half(cinic):
+    data_dir, shown = cinic("cinic10")
+    half = data_dir / "cinic10" / "train"
+    half.rename(data_dir / "elsewhere")
+    half.symlink_to(data_dir / "elsewhere")  # the half itself may lie elsewhere
+    np.testing.assert_array_equal(load("cinic10", data_dir).train_images, shown["train"])
+    (half / "cat").rename(data_dir / "cat")
+    (half / "cat").symlink_to(data_dir / "cat")
+    with pytest.raises(DataError, match=r"train/cat: is a link that leads out of .*train, to .*/cat"):
+        load("cinic10", data_dir)
+    (half / "cat").unlink()
+    (half / "cat").mkdir()
+    (half / "cat" / "a.png").symlink_to(data_dir / "cat" / "n0269_0.png")
+    with pytest.raises(DataError, match=r"cat/a.png: is a link that leads out of"):
         load("cinic10", data_dir)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_bal.data import DataError, inaturalist, load
+from fedjax_bal.data import DataError, load, reading
 from fedjax_bal.data.inaturalist import read_half, read_inaturalist
 
 SIZES = [(80, 60), (60, 80), (50, 50), (224, 301), (33, 32)]
@@ -79,7 +79,8 @@ def shrunk(file, pieces):
 @pytest.mark.parametrize("folder", ["", "inaturalist2019", "iNaturalist2019", "inat2019"])
 def test_images_stand_in_the_order_of_the_annotations(natural, folder):
     data_dir, files = natural(folder)
-    images, labels, test_images, test_labels = read_inaturalist(data_dir, 32)
+    images, labels, test_images, test_labels, clients = read_inaturalist(data_dir, 32)
+    assert clients.tolist() == [0] * 5 and clients.dtype == np.int32
     assert (labels.tolist(), test_labels.tolist()) == (CLASSES["train"], CLASSES["val"])
     assert (images.dtype, images.shape, labels.dtype) == (np.uint8, (5, 32, 32, 3), np.int32)
     for got, file in zip([*images, *test_images], files["train"] + files["val"], strict=True):
@@ -125,7 +126,7 @@ HOSTILE = {
     "half": (WHOLE[: len(WHOLE) // 2], "damaged"),
     "a web page": (b"<!DOCTYPE html>", "is no JPEG file"),
     "another format": (b"\x89PNG\r\n\x1a\n" + bytes(50), "is no JPEG file"),
-    "wide": (claiming(5000, 16), "at most 4096 pixels a side, found 5000x16"),
+    "wide": (claiming(5000, 16), "at most 4096 pixels a side .* found 5000x16"),
     "bomb": (claiming(60_000, 60_000), "damaged or foreign"),
     "long": (WHOLE + bytes(2**24), "longer than the 16777216 bytes"),
 }
@@ -214,7 +215,7 @@ def test_annotations_that_are_no_json_are_named(natural, text):
 def test_missing_files_are_named(natural):
     data_dir, files = natural()
     files["val"][1].unlink()
-    with pytest.raises(DataError, match=r"val1\.jpg: can't be read .* unpack iNaturalist's archives again"):
+    with pytest.raises(DataError, match=r"val1\.jpg: can't be read .* unpack its archive again"):
         read_inaturalist(data_dir, 32)
     (data_dir / "val2019.json").unlink()
     with pytest.raises(DataError, match=r"looked for train2019.json and val2019.json in .*inat2019, .*; unpack train2"):
@@ -223,14 +224,44 @@ def test_missing_files_are_named(natural):
         load("inaturalist2019")
 
 
+def test_links_stay_within_the_folder_of_all_images(natural):
+    data_dir, files = natural("inat2019")
+    root, own = data_dir / "inat2019", files["train"][1]
+    (root / "train_val2019").rename(data_dir / "elsewhere")
+    (root / "train_val2019").symlink_to(data_dir / "elsewhere")  # which may lie elsewhere itself
+    assert len(read_inaturalist(data_dir, 8)[0]) == 5
+    own.rename(data_dir / "secret.jpg")
+    own.symlink_to(data_dir / "secret.jpg")
+    with pytest.raises(DataError, match=r"train1.jpg: is a link that leads out of .*train_val2019, to .*secret.jpg"):
+        read_inaturalist(data_dir, 8)
+    own.unlink()
+    own.parent.rmdir()
+    own.parent.symlink_to(data_dir)
+    with pytest.raises(DataError, match=rf"Birds/{own.parent.name}: is a link that leads out of"):
+        read_inaturalist(data_dir, 8)
+
+
+def test_users_are_numbered_by_name_where_all_are_known(natural):
+    data_dir, _ = natural()
+    file = data_dir / "train2019.json"
+    content = json.loads(file.read_text())
+    for image, name in zip(content["images"], ["Zoe", "Abe", "Zoe", "Bo", "Abe"], strict=True):
+        image["rights_holder"] = name
+    file.write_text(json.dumps(content))
+    assert load("inaturalist2019_32", data_dir).train_clients.tolist() == [2, 0, 2, 1, 0]
+    content["images"][3]["rights_holder"] = ""
+    file.write_text(json.dumps(content))
+    assert load("inaturalist2019_32", data_dir).train_clients is None
+
+
 def test_memory_is_counted_before_a_file_is_opened(natural, monkeypatch):
     data_dir, files = natural()
     files["train"][0].unlink()
     needed = 7 * 32 * 32 * 3
-    monkeypatch.setattr(inaturalist, "available_bytes", lambda: needed - 1)
+    monkeypatch.setattr(reading, "available_bytes", lambda: needed - 1)
     with pytest.raises(DataError, match=r"7 images of 32x32 pixels need .* take a machine with more, or inaturalist20"):
         read_inaturalist(data_dir, 32)
-    monkeypatch.setattr(inaturalist, "available_bytes", lambda: needed)
+    monkeypatch.setattr(reading, "available_bytes", lambda: needed)
     with pytest.raises(DataError, match="train0.jpg: can't be read"):
         read_inaturalist(data_dir, 32)
 

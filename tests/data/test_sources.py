@@ -1,13 +1,13 @@
 import hashlib
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
 
-from fedjax_bal.data import DATASETS, DataError, load, sources
+from fedjax_bal.data import DATASETS, OWN_FILES, DataError, load, sources
 from fedjax_bal.data.embedded import make as embedding
+from fedjax_bal.data.official import OFFICIAL
 
 # SHA-256 of the pixels and labels of each half of the embedded set
 TRAIN = "bc33df19f3d86636c053443a5cbfb93ae9f21a23722eeab863fdbd5da7a806b0"
@@ -97,42 +97,34 @@ def test_missing_idx_file_names_what_was_looked_for(grey_folder):
 def test_unknown_name_and_folder(tmp_path):
     with pytest.raises(ValueError, match=r"'fashionmnist'.*Did you mean 'fashion_mnist'"):
         load("fashionmnist")
+    several = "'emnist_balanced' or 'emnist_bymerge' or 'emnist_byclass' or 'emnist_astraea'"
+    with pytest.raises(ValueError, match=rf"Did you mean {several}\?"):
+        load("emnist", tmp_path)
     with pytest.raises(ValueError, match="there are fashion_mnist_small"):
         load("zzz")
     with pytest.raises(DataError, match="is not a folder"):
         load("mnist", tmp_path / "nowhere")
 
 
-@pytest.fixture
-def fake_tfds(monkeypatch):
-    module = types.ModuleType("tensorflow_datasets")
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
-    return module
-
-
-def test_tensorflow_datasets_is_asked_without_a_folder(fake_tfds):
+def test_tensorflow_datasets_is_asked_without_a_folder(fake_tfds, to_png):
     examples = [
-        {"image": np.full((32, 32, 3), i, np.uint8), "label": np.int64(90 + i), "coarse_label": 1} for i in (0, 1)
+        {"image": to_png(np.full((32, 32, 3), i, np.uint8)), "label": np.int64(90 + i), "coarse_label": 1}
+        for i in (0, 1)
     ]
-    asked = []
-
-    def data_source(name, split):
-        asked.append((name, split))
-        return examples, examples[1:]
-
-    fake_tfds.data_source = data_source
+    fake_tfds.sets = {("cifar100", "train"): examples, ("cifar100", "test"): examples[1:]}
     dataset = load("cifar100")
-    assert asked == [("cifar100", ["train", "test"])]
+    assert fake_tfds.asked == [("cifar100", "train"), ("cifar100", "test")]
     assert dataset.train_images[:, 0, 0, 0].tolist() == [0, 1]
     assert dataset.train_labels.tolist() == [90, 91]
     assert dataset.test_labels.tolist() == [91]
     assert dataset.train_images.dtype == np.uint8
     assert dataset.train_labels.dtype == np.int32
+    assert dataset.train_clients is None
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_tensorflow_datasets_can_not_provide(fake_tfds, name):
-    def data_source(name, split):
+    def data_source(name, split, decoders):
         raise RuntimeError("no network" + "!" * 10000)
 
     fake_tfds.data_source = data_source
@@ -151,20 +143,24 @@ def test_tensorflow_datasets_is_not_installed(monkeypatch):
 
 def test_the_catalogue():
     classes = {"fashion_mnist_small": 10, "fashion_mnist": 10, "mnist": 10, "cifar10": 10, "labels_47": 47}
-    classes |= {"cifar100": 100, "emnist_balanced": 47, "emnist_bymerge": 47, "emnist_astraea": 47, "cinic10": 10}
-    classes |= {"inaturalist2019": 1010, "inaturalist2019_32": 1010}
+    classes |= {"cifar100": 100, "emnist_balanced": 47, "emnist_bymerge": 47, "emnist_byclass": 62}
+    classes |= {"emnist_astraea": 47, "femnist": 62, "svhn": 10, "cinic10": 10}
+    classes |= {"inaturalist2019": 1010, "inaturalist2019_32": 1010, "npz": 0, "image_folder": 0}
     assert list(DATASETS) == list(classes)
     for name, info in DATASETS.items():
         assert len(set(info.class_names)) == info.num_classes == classes[name]
-        assert len(info.mean) == len(info.std) == info.image_shape[-1]
+        assert len(info.mean) == len(info.std) and len(info.mean) in (0, *info.image_shape[-1:])
         assert "\n" not in info.description
+        for count in info.counts if name != "labels_47" else ():
+            assert f"{count:,}" in info.description
     assert (DATASETS["mnist"].mean, DATASETS["fashion_mnist_small"].std) == ((0.1307,), (0.3081,))
     assert DATASETS["cifar100"].mean == (0.4914, 0.4822, 0.4465)
     assert DATASETS["cifar10"].std == (0.2023, 0.1994, 0.2010)
-    assert DATASETS["emnist_astraea"][1:] == DATASETS["emnist_bymerge"][1:]
+    assert DATASETS["emnist_astraea"][1:5] == DATASETS["emnist_bymerge"][1:5]
     assert DATASETS["emnist_bymerge"].mean == DATASETS["emnist_balanced"].mean == (0.1307,)
     assert DATASETS["cinic10"].mean == (0.47889522, 0.47227842, 0.43047404)
     assert DATASETS["cinic10"].class_names == DATASETS["cifar10"].class_names
+    assert set(DATASETS) - set(OFFICIAL) == {"fashion_mnist_small", "labels_47", *OWN_FILES}
 
 
 def test_labels_alone_need_no_files():

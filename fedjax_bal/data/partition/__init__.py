@@ -14,10 +14,12 @@ from .dirichlet import dirichlet
 from .draw import draw
 from .even import iid, shards
 from .extended_dirichlet import extended_dirichlet
+from .from_dataset import FROM_DATASET, from_dataset
 from .imbalance import long_tailed
 from .letters import letter_shares
 from .long_tail import long_tail
 from .names import ALIASES, Alias, aliases_of, resolve
+from .natural import natural
 from .normal import normal_density, normal_shares
 from .pathological import pathological
 from .quantity import quantity
@@ -27,6 +29,7 @@ from .sizes import empirical_sizes, lognormal_sizes
 
 __all__ = [
     "ALIASES",
+    "FROM_DATASET",
     "SCHEMES",
     "Alias",
     "aliases_of",
@@ -38,11 +41,13 @@ __all__ = [
     "empirical_sizes",
     "extended_dirichlet",
     "flcir_realworld",
+    "from_dataset",
     "iid",
     "letter_shares",
     "lognormal_sizes",
     "long_tail",
     "long_tailed",
+    "natural",
     "normal_density",
     "normal_shares",
     "pathological",

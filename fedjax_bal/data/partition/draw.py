@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ def draw(
     imbalance_factor: float = 1.0,
     imbalance_profile: Literal["exponential", "step"] = "exponential",
     imbalance_order: Literal["label", "frequency", "random"] = "label",
+    given: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[np.ndarray]:
     """Draws a partition by a scheme's name, after a global long tail where one is wanted.
 
@@ -34,6 +36,7 @@ def draw(
         imbalance_factor: rows of the largest class over those of the smallest, at least 1; 1 leaves all rows in.
         imbalance_profile: see `long_tailed`.
         imbalance_order: see `long_tailed`.
+        given: what the scheme asks of the data set, from `from_dataset`: arrays `[D]`, or None for what it lacks.
 
     Returns:
         N arrays of row numbers.
@@ -49,7 +52,8 @@ def draw(
     """
     rng = np.random.default_rng(seed)
     if imbalance_factor == 1:
-        return SCHEMES[scheme](rng, labels, clients, **parameters)
+        return SCHEMES[scheme](rng, labels, clients, **given, **parameters)
     own = np.random.default_rng([seed, zlib.crc32(b"imbalance")])
     kept = long_tailed(own, labels, imbalance_factor, imbalance_profile, imbalance_order)
-    return [kept[rows] for rows in SCHEMES[scheme](rng, labels[kept], clients, **parameters)]
+    given = {name: None if values is None else values[kept] for name, values in given.items()}
+    return [kept[rows] for rows in SCHEMES[scheme](rng, labels[kept], clients, **given, **parameters)]

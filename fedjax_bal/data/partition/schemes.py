@@ -10,6 +10,7 @@ from .dirichlet import dirichlet
 from .even import iid, shards
 from .extended_dirichlet import extended_dirichlet
 from .long_tail import long_tail
+from .natural import natural
 from .normal import normal_density
 from .pathological import pathological
 from .quantity import quantity
@@ -28,5 +29,6 @@ SCHEMES: dict[str, Callable[..., list[np.ndarray]]] = {
     "flcir_realworld": flcir_realworld,
     "astraea": astraea,
     "normal_density": normal_density,
+    "natural": natural,
 }
 """Name of each scheme -> the function that draws it."""

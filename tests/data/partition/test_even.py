@@ -77,5 +77,5 @@ def test_shards_per_client():
 
 
 def test_schemes():
-    assert set(partition.SCHEMES) == set(ARGUMENTS)
+    assert set(partition.SCHEMES) == {*ARGUMENTS, "natural"}
     assert all(partition.SCHEMES[name] is getattr(partition, name) for name in partition.SCHEMES)

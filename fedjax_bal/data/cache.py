@@ -1,0 +1,136 @@
+"""What `fedjax-bal data prepare` writes: a data set as it is in memory, in one file that is read at once.
+
+The file remembers the names, lengths and times of change of what it was made from, and is passed over where these are
+no longer the same. Of sets with a file for each image it remembers their folders and lists: an image that is changed in
+its place, under its old name, goes unnoticed until the set is prepared again.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..types import Dataset
+from .errors import DataError
+from .npz import REQUIRED, as_dataset, read_arrays
+
+FOLDER = "fedjax_bal"
+"""The folder of these files below the one that holds the data sets' own files."""
+
+
+def place(name: str, data_dir: Path) -> Path:
+    """Where the file of a data set is.
+
+    Args:
+        name: the data set.
+        data_dir: the folder that holds its own files.
+
+    Returns:
+        The file, whether there is one or not.
+
+    Example:
+        >>> place("mnist", Path("data")).as_posix()
+        'data/fedjax_bal/mnist.npz'
+    """
+    return data_dir / FOLDER / f"{name}.npz"
+
+
+def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -> Path:
+    """Writes a data set.
+
+    Args:
+        name: the data set.
+        data_dir: the folder that holds its own files.
+        dataset: what was read from them.
+        places: the files and folders that decided what was read.
+
+    Returns:
+        The file.
+
+    Raises:
+        DataError: there is no room for it, or the folder can't be written.
+    """
+    file = place(name, data_dir)
+    arrays: dict[str, Any] = {key: getattr(dataset, key) for key in REQUIRED}
+    arrays["class_names"] = np.array(dataset.class_names)
+    if dataset.train_clients is not None:
+        arrays["train_clients"] = dataset.train_clients
+    size = sum(array.nbytes for array in arrays.values())
+    temporary = file.with_name(f".{file.name}.part")
+    try:
+        file.parent.mkdir(exist_ok=True)
+        free = shutil.disk_usage(file.parent).free
+        if size > free:
+            raise DataError(
+                f"{file}: needs {size / 2**20:.0f} MiB, but {free / 2**20:.0f} MiB are free; make room, or do without: "
+                "the data set's own files are read as well, just more slowly."
+            )
+        with open(temporary, "wb") as stream:
+            np.savez(stream, **arrays, made_from=np.array(_stamp(data_dir, places)))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except OSError as error:
+        raise DataError(
+            f"{file}: can't be written ({error.strerror or error}); give a folder that can be as --data-dir, or do "
+            "without: the data set's own files are read as well, just more slowly."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return file
+
+
+def read(name: str, data_dir: Path, places: Sequence[Path] | None) -> Dataset | None:
+    """Reads what `write` wrote.
+
+    Args:
+        name: the data set.
+        data_dir: the folder that holds its own files.
+        places: the files and folders that decide what would be read there; None where they are gone.
+
+    Returns:
+        The data set; None where there is no file, or one that was made from others.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    file = place(name, data_dir)
+    if not file.is_file() or (places is not None and not is_current(name, data_dir, places)):
+        return None
+    return as_dataset(file, read_arrays(file, (*REQUIRED, "class_names", "train_clients")))
+
+
+def is_current(name: str, data_dir: Path, places: Sequence[Path]) -> bool:
+    """Whether the file of a data set was made from what is there now.
+
+    Args:
+        name: the data set.
+        data_dir: the folder that holds its own files.
+        places: the files and folders that decide what would be read there.
+
+    Returns:
+        Whether there is such a file.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    file = place(name, data_dir)
+    if not file.is_file():
+        return False
+    made_from = read_arrays(file, ("made_from",)).get("made_from", np.array(""))
+    return made_from.shape == () and str(made_from) == _stamp(data_dir, places)
+
+
+def _stamp(data_dir: Path, places: Sequence[Path]) -> str:
+    """Names, lengths and times of change."""
+    entries = []
+    for path in places:
+        found = path.stat()
+        entries.append([os.path.relpath(path, data_dir), path.is_dir() or found.st_size, found.st_mtime_ns])
+    return json.dumps(sorted(entries, key=str))

@@ -1,0 +1,71 @@
+"""The partition that a data set brings along: one client for each writer or user."""
+
+from typing import Literal
+
+import numpy as np
+
+from .._common import checked_count, checked_labels, cut, rows_by_label
+
+
+def natural(
+    rng: np.random.Generator,
+    labels: np.ndarray,
+    num_clients: int,
+    owners: np.ndarray | None,
+    choose: Literal["random", "largest"] = "random",
+    min_size: int = 1,
+) -> list[np.ndarray]:
+    """Gives each writer or user of the data set a client; those who are not chosen stay out.
+
+    Clients stand in the order of the owners' numbers, so that all owners give one partition, whatever the seed.
+
+    Args:
+        rng: source of randomness.
+        labels: `Int[D]`; only their number matters.
+        num_clients: N, at most as many as there are owners with enough rows.
+        owners: whose each row is, `Int[D]`.
+        choose: `random`, N owners, all equally likely; `largest`, those with most rows, the first ones of equal.
+        min_size: rows that an owner must have to be chosen.
+
+    Returns:
+        N disjoint arrays of row numbers, ascending.
+
+    Raises:
+        ValueError: the data set doesn't say whose its rows are, has too few such owners, or arguments of the wrong
+            kind.
+
+    Example:
+        >>> owners = np.array([4, 7, 4, 9, 9, 9])
+        >>> natural(np.random.default_rng(0), np.zeros(6, int), 2, owners, choose="largest")
+        [array([0, 2]), array([3, 4, 5])]
+    """
+    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    rows, _, sizes = _by_owner(owners, len(labels))
+    enough = np.flatnonzero(sizes >= checked_count("min_size", min_size))
+    if num_clients > len(enough):
+        rows_each = f"at least {min_size} rows" if min_size > 1 else "rows"
+        raise ValueError(
+            f"{num_clients} clients, but {len(enough)} writers or users have {rows_each}; natural gives each of them "
+            "one client: take at most as many."
+        )
+    if choose not in ("random", "largest"):
+        raise ValueError(f"choose={choose!r}; expected random or largest.")
+    if choose == "random":
+        chosen = rng.choice(enough, num_clients, replace=False)
+    else:
+        chosen = enough[np.argsort(-sizes[enough], kind="stable")[:num_clients]]
+    own = cut(rows, sizes)
+    return [own[owner] for owner in np.sort(chosen).tolist()]
+
+
+def _by_owner(owners: np.ndarray | None, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row numbers by owner, where each one's begin, and how many they are."""
+    if owners is None:
+        raise ValueError(
+            "natural needs a data set that says whose its images are: femnist, inaturalist2019, or npz with "
+            "train_clients; take another scheme for this one."
+        )
+    owners = np.asarray(owners)
+    if owners.shape != (count,) or owners.dtype.kind not in "iu":
+        raise ValueError(f"owners has shape {owners.shape} and type {owners.dtype}; expected {count} whole numbers.")
+    return rows_by_label(owners)
