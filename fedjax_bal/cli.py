@@ -163,9 +163,20 @@ def bench(
 
 
 @app.command()
-def report(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")]) -> None:
-    """Write report.html of run folders anew."""
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or sweeps.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Put several run folders onto one page, here.")
+    ] = None,
+) -> None:
+    """Write the pages of folders anew, or with --out one page that compares several runs."""
     with _messages():
+        if out is not None:
+            with _drawing():
+                from fedjax_bal.report.comparison import build_comparison
+
+                _say(_Output(), f"comparison: {build_comparison(folders, out)}")
+            return
         for folder in folders:
             _say(_Output(), f"report: {_build_page(folder)}")
 

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar
 
-from fedjax_bal.config.rules import Anything, ListOf, Whole, Word, under
+from fedjax_bal.config.rules import Anything, ListOf, Named, Real, Whole, Word, under
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge, plain
 
@@ -61,12 +61,28 @@ class MethodConfig(Sections):
     recipes: tuple[RecipeSpec, ...]
 
 
+class Paper(Section):
+    """What a paper reports, for the report to set beside.
+
+    Attributes:
+        source: which paper and table, and where its setting differs.
+        final_accuracy: test accuracy in (0, 1] by the method's name in this configuration.
+    """
+
+    source: Annotated[
+        str,
+        under(Word("printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300)),
+    ]
+    final_accuracy: Annotated[dict[str, float], under(Named(Real(0, 1, above=True)))]
+
+
 class Sheet(Sections):
     """A configuration as it is read, its methods not looked at yet."""
 
     name: Annotated[str, under(_FOLDER_NAME)]
     methods: Annotated[tuple[Any, ...], under(ListOf(Anything("a mapping with the key recipe")))]
     seeds: Annotated[tuple[int, ...], under(ListOf(Whole(0, 2**32 - 1), distinct=True))]
+    paper: Paper | None = None
 
     @classmethod
     def child(cls, key: str) -> type[Section] | None:
@@ -81,11 +97,13 @@ class Config(Sections):
         name: names the run folder.
         methods: what is compared.
         seeds: distinct; every method runs once with each.
+        paper: what a paper reports for this setting; None for nothing.
     """
 
     name: str
     methods: tuple[Method, ...]
     seeds: tuple[int, ...]
+    paper: Paper | None = None
 
     def for_method(self, index: int) -> MethodConfig:
         """The configuration of one method.

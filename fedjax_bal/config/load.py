@@ -8,7 +8,7 @@ from typing import Any
 from fedjax_bal.config.anchors import anchored
 from fedjax_bal.config.configuration import Config, Method, Sheet
 from fedjax_bal.config.methods import read_methods
-from fedjax_bal.config.problems import ConfigError, Path, Problem, dotted, raise_all, received
+from fedjax_bal.config.problems import ConfigError, Path, Problem, choices, dotted, raise_all, received
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, check, choose
 from fedjax_bal.config.yaml_text import parse, read
@@ -122,6 +122,13 @@ def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
     base = {key: value for key, value in data.items() if key in Sections.model_fields}
     methods, found = read_methods(entries if isinstance(entries, list) else [], base)
     problems += found
+    if sheet is not None and sheet.paper is not None:
+        named = {method.name for method in methods}
+        unknown = [name for name in sheet.paper.final_accuracy if name not in named]
+        place = ("paper", "final_accuracy")
+        problems += [
+            Problem((*place, name), f"there is no method of this name; {choices(name, named)}") for name in unknown
+        ]
     if problems:
         return None, problems
     shared = {key: getattr(sheet, key) for key in Sheet.model_fields if key != "methods"}

@@ -304,6 +304,35 @@ class ListOf:
 
 
 @dataclasses.dataclass(frozen=True)
+class Named:
+    """A mapping of names to values.
+
+    Attributes:
+        value: what holds for a value.
+
+    Example:
+        >>> Named(Real(0, 1))({"fedavg": 0.5})
+        {'fedavg': 0.5}
+    """
+
+    value: Rule
+
+    @property
+    def wanted(self) -> str:
+        """The rule in words."""
+        return f"a mapping of names, each to {self.value.wanted}"
+
+    def __call__(self, value: Any) -> dict[str, Any]:
+        """The mapping."""
+        if not isinstance(value, Mapping) or not value:
+            raise refusal(self.wanted)
+        try:
+            return {str(key): self.value(item) for key, item in value.items()}
+        except PydanticCustomError:
+            raise refusal(self.wanted) from None
+
+
+@dataclasses.dataclass(frozen=True)
 class MapOf:
     """A mapping of numbers to values, or the same as a list of pairs.
 

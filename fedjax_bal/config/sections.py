@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
@@ -45,7 +45,8 @@ class Section(BaseModel):
         """The section below a key, where there is one."""
         field = cls.model_fields.get(key)
         below = field.annotation if field else None
-        return below if isinstance(below, type) and issubclass(below, Section) else None
+        kinds = [below, *get_args(below)]  # a section or None too
+        return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
 
 
 class Variant(Section):

@@ -116,24 +116,38 @@ def _page(run: RunFolder, pictures: list[tuple[str, str, str]]) -> str:
         _unfinished(missing) if unfinished else "",
         f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
         "<h2>Comparison</h2>",
-        _table(summaries, run.summary.get("target_accuracy")),
+        methods_table(summaries, run.summary.get("target_accuracy")),
         _details(run.summary["runs"]),
+        _beside_the_paper(run.config, summaries),
         "<h2>Figures</h2>" if pictures else "",
         "<div class=figures>" if pictures else "",
         *(figure_html(*picture) for picture in pictures),
         "</div>" if pictures else "",
         "<h2>Setting</h2>",
-        _definitions(_setting(run.config)),
+        definitions(_setting(run.config)),
         "<h2>Machine and speed</h2>",
-        _definitions(_machine(run.summary)),
+        definitions(_machine(run.summary)),
         "<h2>How to reproduce</h2>",
         f"<p>{escape(REPRODUCE)}</p><pre>fedjax-bal run config.yaml</pre>",
         f"<details><summary>config.yaml</summary><pre>{escape(run.config_text)}</pre></details>",
     ]
+    return document(f"{name}: federated learning report", parts)
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A whole page.
+
+    Args:
+        title: for the browser's tab.
+        parts: of its body, HTML; empty ones are left out.
+
+    Returns:
+        The page.
+    """
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{escape(name)}: federated learning report</title><style>{stylesheet()}</style>"
+        f"<title>{escape(title)}</title><style>{stylesheet()}</style>"
     )
     body = "\n".join(part for part in parts if part)
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{body}\n</main></body>\n</html>\n'
@@ -158,7 +172,8 @@ def _unfinished(missing: list[str]) -> str:
     return f'<p class=unfinished role="status">{escape(text + still)}</p>'
 
 
-def _table(summaries: Sequence[MethodSummary], target: float | None) -> str:
+def methods_table(summaries: Sequence[MethodSummary], target: float | None) -> str:
+    """The table of methods, with its notes."""
     if not summaries:
         return "<p>No run has been evaluated yet.</p>"
     text = table(summaries, target)
@@ -167,10 +182,11 @@ def _table(summaries: Sequence[MethodSummary], target: float | None) -> str:
     marked = [best is not None and summary.final.mean == best for summary in summaries]
     kl = f"<p class=note>{escape(KL_IN_WORDS)}</p>" if shows_divergence(summaries) else ""
     note = SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if any(_has_interval(s) for s in summaries) else "")
-    return f"{_grid('Comparison of methods', text, marked)}{kl}<p class=note>{escape(note.strip())}</p>"
+    return f"{grid('Comparison of methods', text, marked)}{kl}<p class=note>{escape(note.strip())}</p>"
 
 
-def _grid(label: str, text: Table, marked: Sequence[bool] = ()) -> str:
+def grid(label: str, text: Table, marked: Sequence[bool] = ()) -> str:
+    """A table as HTML, the marked rows set off."""
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in text.headings)
     rows = []
     for place, (first, *cells) in enumerate(text.rows):
@@ -188,10 +204,31 @@ def _grid(label: str, text: Table, marked: Sequence[bool] = ()) -> str:
 def _details(runs: Sequence[Mapping[str, Any]]) -> str:
     early = ending(runs)
     sections = [
-        f"<h3>{escape(part.title)}</h3>{_grid(part.title, part.table)}<p class=note>{escape(part.note)}</p>"
+        f"<h3>{escape(part.title)}</h3>{grid(part.title, part.table)}<p class=note>{escape(part.note)}</p>"
         for part in details(runs)
     ]
     return "".join([f"<p class=note>{escape(early)}</p>" if early else "", *sections])
+
+
+def _beside_the_paper(config: Mapping[str, Any], summaries: Sequence[MethodSummary]) -> str:
+    """What the paper reports for these methods, where the configuration says so."""
+    paper = _section(config, "paper")
+    wanted = _section(paper, "final_accuracy")
+    pairs = [(summary.method, summary.final.mean, _accuracy(wanted.get(summary.method))) for summary in summaries]
+    rows = [
+        (method, f"{100 * here:.1f}", f"{100 * there:.1f}", f"{100 * (here - there):+.1f}")
+        for method, here, there in pairs
+        if here is not None and there is not None
+    ]
+    if not rows:
+        return ""
+    text = Table(("method", "here, %", "paper, %", "difference"), rows)
+    source = printable(str(paper.get("source") or "not named"), 300)
+    return f"<h3>Beside the paper</h3>{grid('Beside the paper', text)}<p class=note>{escape(source)}</p>"
+
+
+def _accuracy(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 < value <= 1 else None
 
 
 def _has_interval(summary: MethodSummary) -> bool:
@@ -205,7 +242,7 @@ def figure_html(html: str, title: str, caption: str) -> str:
 
 def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, value in config.items():
-        if key not in ("name", "methods"):
+        if key not in ("name", "methods", "paper"):
             yield str(key), _flat(value)
     for entry in _list(config, "methods"):
         if isinstance(entry, dict):
@@ -229,7 +266,8 @@ def _number(value: Any, unit: str, remark: str) -> str:
     return f"{value:,.0f}{unit} ({remark})" if abs(value) >= 100 else f"{value:.3g}{unit} ({remark})"
 
 
-def _definitions(pairs: Iterable[tuple[str, str]]) -> str:
+def definitions(pairs: Iterable[tuple[str, str]]) -> str:
+    """Pairs of a term and what is to say about it."""
     return "<dl>" + "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in pairs) + "</dl>"
 
 

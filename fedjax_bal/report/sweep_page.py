@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedjax_bal.files import write_atomically
 from fedjax_bal.report.folder import ReportError
-from fedjax_bal.report.page import POLICY, figure_html, stylesheet
+from fedjax_bal.report.page import document, figure_html, grid
 from fedjax_bal.report.sweep_results import Cell, Results, best, cells, neighbours, read_results
-from fedjax_bal.report.words import LONGEST_NAME, printable
+from fedjax_bal.report.words import LONGEST_NAME, Table, printable
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -58,13 +58,7 @@ def page(results: Results, figures: Iterable[str]) -> str:
         "<pre>fedjax-bal sweep sweep.yaml</pre>",
         f"<details><summary>sweep.yaml</summary><pre>{escape(results.text)}</pre></details>",
     ]
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{escape(results.name)}: federated learning sweep</title><style>{stylesheet()}</style>"
-    )
-    body = "\n".join(part for part in parts if part)
-    return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{body}\n</main></body>\n</html>\n'
+    return document(f"{results.name}: federated learning sweep", parts)
 
 
 def answer(results: Results) -> str:
@@ -125,30 +119,18 @@ def _best_table(results: Results) -> str:
         top = best(results, method)
         beside = [cell for pair in neighbours(results, method) for cell in pair]
         told = [f"{percent(cell)} ({cell.setting[place // 2]})" if cell else "-" for place, cell in enumerate(beside)]
-        rows.append([method, percent(top), setting(results, top) if top else "-", *told])
-    return _table(heads, rows)
+        rows.append([printable(method, LONGEST_NAME), percent(top), setting(results, top) if top else "-", *told])
+    return grid("Best settings", Table(tuple(heads), [tuple(row) for row in rows]))
 
 
 def _all_table(results: Results) -> str:
     methods = results.methods
     by_method = {method: {c.setting: c for c in cells(results, method, "final_accuracy")} for method in methods}
     settings = list(dict.fromkeys(setting for own in by_method.values() for setting in own))
-    heads = [", ".join(axis[0].rpartition(".")[2] for axis in results.axes), *methods]
+    heads = [", ".join(axis[0].rpartition(".")[2] for axis in results.axes)]
+    heads = [*heads, *(printable(method, LONGEST_NAME) for method in methods)]
     rows = [
         [", ".join(map(str, place)), *(percent(by_method[method].get(place)) for method in methods)]
         for place in settings
     ]
-    return _table(heads, rows)
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(printable(text, 60))}</th>' for text in heads)
-    body = "".join(
-        f'<tr><th scope="row">{escape(printable(first, LONGEST_NAME))}</th>'
-        f"{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
-        for first, *rest in rows
-    )
-    return (
-        '<div class=scroll role="region" aria-label="Table" tabindex="0">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    return grid("All settings", Table(tuple(heads), [tuple(row) for row in rows]))

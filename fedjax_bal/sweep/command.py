@@ -86,12 +86,25 @@ def _announce(sweep: Sweep, work: Work, console: Console) -> None:
     runs = sum(len(point.config.methods) * len(point.config.seeds) for point in sweep.points)
     expected = estimate(work.groups)
     console.print(_words(sweep, runs, expected), markup=False, highlight=False, soft_wrap=True)
+    for name in unmoved(sweep):
+        text = f"  {name}: sets what is swept itself, so that some of its runs are the same"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     for own in work.groups:
         first = own.tasks[0].simulation
         text = f"  program {own.program + 1}: {title(sweep, own)}, {first.rounds} rounds"
         console.print(
             f"{text}, {own.state_bytes / 1e6:,.1f} MB of state", markup=False, highlight=False, soft_wrap=True
         )
+
+
+def unmoved(sweep: Sweep) -> list[str]:
+    """The methods that come to the same at several points, for their entries override what is swept."""
+    seen: dict[str, list[str]] = {}
+    for point in sweep.points:
+        for index, method in enumerate(point.config.methods):
+            whole = point.config.for_method(index).model_dump_json() + repr(point.config.seeds)
+            seen.setdefault(method.name, []).append(whole)
+    return [name for name, own in seen.items() if len(set(own)) < len(own)]
 
 
 def _words(sweep: Sweep, runs: int, expected: Estimate) -> str:
