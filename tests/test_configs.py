@@ -14,9 +14,12 @@ from fedjax_bal.config.sections import plain
 from fedjax_bal.data import DATASETS, partition
 from fedjax_bal.data.cifar import LAYOUTS
 from fedjax_bal.experiment.setup import set_up
+from fedjax_bal.sweep.plan import load_sweep
 
 ROOT = Path(__file__).parents[1] / "configs"
-FILES = {str(file.relative_to(ROOT)): file for file in sorted(ROOT.rglob("*.yaml"))}
+ALL = {str(file.relative_to(ROOT)): file for file in sorted(ROOT.rglob("*.yaml"))}
+SWEEPS = {name: file for name, file in ALL.items() if name.startswith("sweeps/")}
+FILES = {name: file for name, file in ALL.items() if name not in SWEEPS}
 REBAFL = [name for name in FILES if name.startswith("papers/rebafl/")]
 IWDS = [name for name in FILES if name.startswith("papers/iwds/")]
 ASTRAEA = [name for name in FILES if name.startswith("papers/astraea/")]
@@ -285,20 +288,21 @@ def test_the_partition_exists_at_full_size(name):
             np.testing.assert_array_equal(np.sort(rows), np.arange(len(labels)))
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ALL)
 def test_the_header_says_how_to_run_the_file_and_what_to_expect(name):
-    header = FILES[name].read_text().partition("\n\n")[0].splitlines()
+    header = ALL[name].read_text().partition("\n\n")[0].splitlines()
     assert all(line.startswith("#") and len(line) <= 120 for line in header)
     entries = [line.split()[1] for line in header if line.startswith("# ") and line[2] != " " and len(line) > 11]
     assert {"Command", "Expect", "Time", "Machine"} <= set(entries)
-    assert any(f"fedjax-bal run configs/{name}" in line for line in header)
+    command = "sweep" if name in SWEEPS else "run"
+    assert any(f"fedjax-bal {command} configs/{name}" in line for line in header)
     if name.startswith("papers/"):
         order = ["Command", "Paper", "Expect", "Time", "Machine"]
         assert [entry for entry in entries[1:] if entry in order] == order
 
 
 def test_run_folders_do_not_collide():
-    names = [load_config(file).name for file in FILES.values()]
+    names = [load_config(file).name for file in FILES.values()] + [load_sweep(file).name for file in SWEEPS.values()]
     assert len(set(names)) == len(names)
 
 

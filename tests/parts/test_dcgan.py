@@ -288,7 +288,7 @@ def gray(part, federation, *_):
 
 def test_methods_with_equal_dcgans_share_them(monkeypatch):
     monkeypatch.setattr(dcgan, "_made", gray)
-    workshop, plain = setup._Workshop(None, None), federation()
+    workshop, plain = setup.Workshop(None, None), federation()
     first, again = (workshop.enlarged(plain, cbfl(**(SMALL | {"weight": weight}))) for weight in (1.0, 0.5))
     assert first is again
     assert workshop.enlarged(plain, cbfl(**(SMALL | {"dcgan_seed": 4}))) is not first

@@ -68,7 +68,7 @@ def same(parts, others):
 
 
 def test_every_scheme_is_in_the_table():
-    assert {case.scheme for case in CASES.values()} == set(partition.SCHEMES)
+    assert {case.scheme for case in CASES.values()} == set(partition.SCHEMES) - {"natural"}  # which asks for owners
 
 
 @pytest.mark.parametrize("name", CASES)
