@@ -62,8 +62,11 @@ def at_precision(model: Model, precision: str) -> Model:
         dtype('float32')
     """
     one_of("precision", precision, PRECISIONS)
-    if precision != "bfloat16":
-        return model
+    return _in_bfloat16(model) if precision == "bfloat16" else model
+
+
+@functools.lru_cache(maxsize=64)  # equal models are the same one, so that runs with them are the same program
+def _in_bfloat16(model: Model) -> Model:
     return model._replace(
         apply=functools.partial(_apply_in_bfloat16, model), head=functools.partial(_head_in_bfloat16, model)
     )

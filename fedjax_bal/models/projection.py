@@ -51,7 +51,11 @@ def with_projection(model: Model, form: str, width: int) -> Model:
         code has a side branch of other sizes for each of its networks.
     """
     one_of("projection", form, FORMS)
-    whole_number("width", width)
+    return _extended(model, form, whole_number("width", width))
+
+
+@functools.lru_cache(maxsize=64)  # equal models are the same one, so that runs with them are the same program
+def _extended(model: Model, form: str, width: int) -> Model:
     if form == "none":
         return model._replace(apply=functools.partial(_apply_bare, model))
     start = jax.eval_shape(model.init, jax.random.key(0)).params

@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 import toys
+from parts import faking
 from table import RECIPES
 
-from fedjax_bal import data, recipes
+from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.evaluation import chunked
 from fedjax_bal.engine.stack import Member, Stack, kind
 from fedjax_bal.optimizers import optimizer
@@ -116,3 +117,13 @@ def test_numbers_are_the_same_kind():
     assert kind(proximal[0]) == kind(proximal[1])
     assert kind(simulation(availability=bernoulli(0.1))) == kind(simulation())
     assert kind(dataclasses.replace(simulation(), evaluate_every=2)) != kind(simulation())
+
+
+@pytest.mark.parametrize("name", sorted(set(recipes.RECIPES) - {"astraea"}))  # which makes images of its own each time
+def test_equal_runs_of_every_recipe_are_the_same_kind(name):
+    federation, test = faking.federation(), chunked(*faking.test_set())
+    network = faking.network() if name == "cbfl" else models.build("mlp", federation.num_classes, faking.SHAPE)
+    one, other = (
+        build(recipes.RECIPES[name](), network, federation, test, rounds=2, precision="bfloat16") for _ in range(2)
+    )
+    assert kind(one) == kind(other)
