@@ -18,7 +18,7 @@ from pathlib import Path
 from fedjax_bal.experiment.environment import device_name, versions
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sweeps" / "learning_rate.yaml"
-RATES, SEEDS = (0.01, 0.03, 0.1, 0.3), (0, 1, 2, 3, 4)
+RATES, SEEDS = (0.003, 0.01, 0.03, 0.1), (0, 1, 2, 3, 4)
 
 
 def timed(arguments: list[str], home: Path) -> float:

@@ -166,19 +166,23 @@ def bench(
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or sweeps.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Put several run folders onto one page, here.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="Only compare, and put the page here; by default into the first folder."
+        ),
     ] = None,
 ) -> None:
-    """Write the pages of folders anew, or with --out one page that compares several runs."""
+    """Write the pages of folders anew; of several runs also one page that compares them."""
     with _messages():
-        if out is not None:
+        console = _Output()
+        if out is None:
+            for folder in folders:
+                _say(console, f"report: {_build_page(folder)}")
+        if out is not None or (len(folders) > 1 and not any((folder / "sweep.yaml").is_file() for folder in folders)):
             with _drawing():
                 from fedjax_bal.report.comparison import build_comparison
 
-                _say(_Output(), f"comparison: {build_comparison(folders, out)}")
-            return
-        for folder in folders:
-            _say(_Output(), f"report: {_build_page(folder)}")
+                _say(console, f"comparison: {build_comparison(folders, out or folders[0] / 'comparison.html')}")
 
 
 @app.command("list")

@@ -19,6 +19,7 @@ _OWN_FILES = (
     "metrics.jsonl",
     "summary.json",
     "report.html",
+    "comparison.html",
     "plots/*.svg",
     "checkpoints/method-*-seed-*/round-*.npz",
     "pictures/method-*-seed-*.npz",
