@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,7 +84,7 @@ def run(
         folder = out or Path("runs") / config.name
         wanted = _devices(devices)
         trackers = open_trackers(track or (), folder)
-        _split_cpu(config, wanted)
+        _split_cpu([config], wanted)
         _compare(config, folder, data_dir, wanted, trackers, fresh=fresh, plain=plain)
 
 
@@ -117,8 +117,7 @@ def sweep(
             raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")
         plan = load_sweep(paths[0], overrides)
         wanted = _devices(devices)
-        for point in plan.points[:1]:
-            _split_cpu(point.config, wanted)
+        _split_cpu([point.config for point in plan.points], wanted)
         _sweep(plan, out or Path("runs") / plan.name, data_dir, wanted, together, dry_run=dry_run, plain=plain)
 
 
@@ -264,7 +263,7 @@ def _sweep(
     from fedjax_bal.sweep.folder import SweepFolder
 
     folder, console = SweepFolder(path), _Output()
-    with folder.claimed(), _interruptible() as asked:
+    with contextlib.nullcontext() if dry_run else folder.claimed(), _interruptible() as asked:
         _keep_compiled_programs(console.print)
         from fedjax_bal.sweep.command import sweep_and_tell
 
@@ -298,11 +297,12 @@ def _devices(wanted: str | None) -> str | int | None:
     return int(wanted)
 
 
-def _split_cpu(config: Any, devices: str | int | None) -> None:
+def _split_cpu(configs: Sequence[Any], devices: str | int | None) -> None:
     """Settles how many devices the CPU is, before jax starts."""
     from fedjax_bal.engine.cpu import split_cpu
 
-    asked = [config.for_method(index).execution.devices for index in range(len(config.methods))]
+    pairs = [(config, index) for config in configs for index in range(len(config.methods))]
+    asked = [config.for_method(index).execution.devices for config, index in pairs]
     # One, unless asked: the number of devices decides in which order updates are added up, and the same command should
     # add them up alike on machines with different numbers of cores.
     split_cpu(devices or max((number for number in asked if number != "auto"), default=1))

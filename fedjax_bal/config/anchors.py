@@ -5,7 +5,7 @@ from typing import Any
 
 from fedjax_bal.config.problems import Path
 
-_SECTIONS = ("availability", "delivery", "speed")
+_FILES = {("availability", "file"), ("delivery", "file"), ("speed", "file")}
 
 
 def anchored(value: Any, folder: str | os.PathLike[str], path: Path = ()) -> Any:
@@ -17,7 +17,7 @@ def anchored(value: Any, folder: str | os.PathLike[str], path: Path = ()) -> Any
         path: where the part stands.
 
     Returns:
-        The same with absolute paths under the key `file` of the sections that have one.
+        The same with absolute paths under the keys that name files.
 
     Example:
         >>> anchored({"delivery": {"name": "trace", "file": "phones.csv"}}, "/traces")
@@ -27,6 +27,7 @@ def anchored(value: Any, folder: str | os.PathLike[str], path: Path = ()) -> Any
         return {key: anchored(item, folder, (*path, key)) for key, item in value.items()}
     if isinstance(value, list):
         return [anchored(item, folder, (*path, place)) for place, item in enumerate(value)]
-    if path[-1:] == ("file",) and path[-2:-1] and path[-2] in _SECTIONS and isinstance(value, str) and value.strip():
+    keys = [part for key in path if isinstance(key, str) for part in key.split(".")]
+    if tuple(keys[-2:]) in _FILES and isinstance(value, str) and value.strip():
         return os.path.normpath(os.path.join(os.path.abspath(folder), value))
     return value

@@ -88,13 +88,33 @@ def build_config(data: Mapping[str, Any], changes: Sequence[tuple[Path, Any]], s
         >>> build_config(read_mapping(None), [(("training", "rounds"), 3)], "mine").training.rounds
         3
     """
-    try:
-        changed, _ = _overridden(data, changes)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(_COMMAND_LINE, source)) from None
-    config, problems = _build(changed)
+    config, problems = _build(change(data, changes, source))
     raise_all(source, problems)
     return config
+
+
+def change(data: Mapping[str, Any], changes: Sequence[tuple[Path, Any]], source: str) -> Mapping[str, Any]:
+    """A mapping with changes made to it.
+
+    Args:
+        data: what a file holds.
+        changes: paths and their new values.
+        source: what messages call it.
+
+    Returns:
+        Another mapping, not checked yet.
+
+    Raises:
+        ConfigError: a path leads nowhere.
+
+    Example:
+        >>> change({"training": {"rounds": 3}}, [(("training", "rounds"), 5)], "mine")
+        {'training': {'rounds': 5}}
+    """
+    try:
+        return _overridden(data, changes)[0]
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(_COMMAND_LINE, source)) from None
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[tuple[Path, Any]]:

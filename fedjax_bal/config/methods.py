@@ -10,7 +10,7 @@ from pydantic import create_model
 from fedjax_bal.config import registries
 from fedjax_bal.config.configuration import METHOD_NAME, Method, RecipeSpec
 from fedjax_bal.config.problems import Path, Problem, choices, received
-from fedjax_bal.config.schema import Sections
+from fedjax_bal.config.schema import Sections, by_own_name, contradiction
 from fedjax_bal.config.sections import Section, check, merge, plain
 
 
@@ -143,6 +143,8 @@ def _read_overrides(
     patch = {key: value for key, value in entry.items() if key in Sections.model_fields}
     if not patch:
         return {}, []
+    if isinstance(patch.get("partition"), Mapping) and contradiction(patch["partition"]) is None:
+        patch["partition"] = by_own_name(patch["partition"])
     sections, problems = check(Sections, merge(Sections, base, patch))
     if sections is None:
         broken = {problem.path[0] for problem in known}

@@ -81,12 +81,19 @@ class Partition(Variant):
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
         """The class with the parameters of the scheme, whatever name it goes by."""
-        return super().chosen(_by_own_name(value))
+        return super().chosen(by_own_name(value))
 
     @model_validator(mode="before")
     @classmethod
     def _named_as_here(cls, value: Any) -> Any:
-        return _by_own_name(value) if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        key = contradiction(value)
+        if key is not None:
+            raise _refused(
+                (key,), f"received {value[key]!r}, which the scheme's name says already; leave it out", value[key]
+            )
+        return by_own_name(value)
 
     @property
     def drawing(self) -> dict[str, Any]:
@@ -99,13 +106,22 @@ class Partition(Variant):
         return registries.parameters(registries.schemes()[name], skip=registries.from_dataset())
 
 
-def _by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
+def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """A partition whose scheme goes by its own name, with the parameters that another name implied."""
+    alias = _alias(value)
+    return value if alias is None else {**alias.parameters, **value, "scheme": alias.scheme}
+
+
+def contradiction(value: Mapping[str, Any]) -> str | None:
+    """The parameter of a partition that is not what the scheme's name implies; None where there is none."""
+    alias = _alias(value)
+    implied = {} if alias is None else alias.parameters
+    return next((key for key, wanted in implied.items() if value.get(key, wanted) != wanted), None)
+
+
+def _alias(value: Mapping[str, Any]) -> Any:
     name = value.get("scheme")
-    if not isinstance(name, str) or name in registries.schemes():
-        return value
-    alias = registries.scheme_alias(name)
-    return {**alias.parameters, **value, "scheme": alias.scheme}
+    return registries.scheme_alias(name) if isinstance(name, str) and name not in registries.schemes() else None
 
 
 class Auxiliary(Section):

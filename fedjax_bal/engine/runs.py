@@ -153,9 +153,7 @@ def side_by_side(federations: Sequence[Federation]) -> Federation:
         offsets=stack(*(federation.offsets for federation in federations)),
         class_counts=stack(*(federation.class_counts for federation in federations)),
         auxiliary=jax.tree.map(stack, *(dict(federation.auxiliary) for federation in federations)),
-        tests=ClientTests(_padded([own.rows for own in tests]), stack(*(own.offsets for own in tests)))
-        if tests
-        else None,
+        tests=tests,
     )
 
 

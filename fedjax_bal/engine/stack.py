@@ -52,9 +52,15 @@ def kind(simulation: Simulation) -> Any:
         (federation.num_clients, federation.num_classes, auxiliary),
         (selector.groups, selector.links, selector.passes, selector.closed_loop),
         (simulation.rounds, simulation.rounds_per_dispatch, simulation.evaluate_every),
-        simulation.speed is None,
+        (simulation.speed is None, _limits(simulation)),
         (simulation.fixed_width and setting.layout.width, simulation.keeps_memory_on_host),
     )
+
+
+def _limits(simulation: Simulation) -> bool:
+    """Whether a run's plans say how many steps each client can take."""
+    numbers = simulation.planned(0, 0, simulation.selector.init(0, simulation.federation.num_clients))
+    return numbers.schedule.plan.limits is not None
 
 
 def _plain(setting: Setting) -> Any:

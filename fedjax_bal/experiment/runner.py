@@ -101,6 +101,7 @@ class Runner:
         self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # how often chosen; what the selector knows
         self.failures: dict[tuple[str, int], str] = {}
         self.untold: dict[tuple[str, int], float] = {}  # seconds since the last line
+        self.shared, self.spent_s = workshop is not None, 0.0  # a session that other folders share counts its part
         self.personalising = Personalising(folder, display)
 
     def run(self) -> dict[str, Any]:
@@ -140,7 +141,11 @@ class Runner:
             found.setdefault((line["method"], line["seed"]), []).append(line)
         starts = {}
         for run in self.runs:
-            name = self._name(run)
+            name = self.name(run)
+            if self.failed(run) is not None:
+                self.lines[name], starts[run] = found.get(name, []), None
+                self.confusions[name] = np.zeros((0, 0))
+                continue
             saved = self._load(run)
             done = saved.progress.round if saved else 0
             self.lines[name] = [line for line in found.get(name, []) if line["round"] <= done]
@@ -202,7 +207,7 @@ class Runner:
 
     def _run(self, run: tuple[int, int], saved: Saved | None) -> None:
         method, seed = run
-        simulation, name = self.comparison.simulations[method], self._name(run)
+        simulation, name = self.comparison.simulations[method], self.name(run)
         saved = saved or self.begin(run)
         if self.over(run, saved):
             self.show(run, saved.progress.round, 0.0)
@@ -227,15 +232,15 @@ class Runner:
 
     def over(self, run: tuple[int, int], saved: Saved) -> bool:
         """Whether a run has come to its end, be it early."""
-        return is_over(self.comparison.methods[run[0]], saved.progress.round, self.lines[self._name(run)])
+        return is_over(self.comparison.methods[run[0]], saved.progress.round, self.lines[self.name(run)])
 
     def conclude(self, run: tuple[int, int], progress: Snapshot) -> None:
         """Does what is done once a run is over."""
         if progress.round < self.comparison.simulations[run[0]].rounds:
-            self.display.ended(*self._name(run))
+            self.display.ended(*self.name(run))
         self._look_for_leaks(run, progress)
         epochs = self.comparison.methods[run[0]].evaluation.personalised
-        self.personalising.after(run, self._name(run)[0], self.comparison.simulations[run[0]], progress, epochs)
+        self.personalising.after(run, self.name(run)[0], self.comparison.simulations[run[0]], progress, epochs)
 
     def begin(self, run: tuple[int, int]) -> Saved:
         """A run's start."""
@@ -260,7 +265,7 @@ class Runner:
         if not evaluation.privacy or run[1] != self.config.seeds[0] or self.folder.read_leaks(*run) is not None:
             return
         simulation = self.comparison.simulations[run[0]]
-        self.display.note(f"{self._name(run)[0]}, seed {run[1]}: looking for what it gives away")
+        self.display.note(f"{self.name(run)[0]}, seed {run[1]}: looking for what it gives away")
         pictures = self._keep_pictures(run, progress)
         found = [inversions(simulation, progress, evaluation.attack_steps)]
         if pictures:
@@ -298,7 +303,8 @@ class Runner:
         Returns:
             Where the run stands.
         """
-        name = self._name(run)
+        name = self.name(run)
+        self.spent_s += seconds
         earlier = self.lines[name][-1]["wall_s"] if self.lines[name] else 0.0
         taken = self.untold.pop(name, 0.0) + seconds
         named = [
@@ -323,19 +329,21 @@ class Runner:
 
     def fail(self, run: tuple[int, int], reason: str) -> None:
         """Notes that a run has no end."""
-        self.failures[self._name(run)] = reason
-        self.display.note(f"{self._name(run)[0]}, seed {run[1]}: diverged in {reason}")
+        self.failures[self.name(run)] = reason
+        self.display.note(f"{self.name(run)[0]}, seed {run[1]}: diverged in {reason}")
 
     def failed(self, run: tuple[int, int]) -> str | None:
         """Why a run has no end; None where it may have one."""
-        return self.failures.get(self._name(run))
+        return self.failures.get(self.name(run))
 
     def recall_failures(self) -> None:
         """Takes over what an earlier session found out about runs that diverged, so that they aren't tried again."""
-        for known in self.before.get("runs", []):
-            name = known.get("method"), known.get("seed")
-            if name in self.lines and isinstance(known.get("failure"), str):
-                self.failures[name] = known["failure"]
+        runs = self.before.get("runs")
+        for known in runs if isinstance(runs, list) else []:
+            if not isinstance(known, dict):
+                continue
+            if isinstance(known.get("failure"), str):
+                self.failures[str(known.get("method")), _number(known.get("seed"))] = known["failure"]
 
     def add_compile_s(self, seconds: float) -> None:
         """Counts time that was spent on compiling."""
@@ -343,21 +351,22 @@ class Runner:
 
     def show(self, run: tuple[int, int], round: int, pace: float) -> None:
         """Tells the display where a run stands."""
-        name = self._name(run)
+        name = self.name(run)
         accuracy = self.lines[name][-1]["test_accuracy"] if self.lines[name] else None
         self.display.advance(name[0], name[1], round, accuracy, pace)
         if self.mirror:
-            finished = round >= self.comparison.simulations[run[0]].rounds
+            finished = is_over(self.comparison.methods[run[0]], round, self.lines[name])
             self.mirror.follow(*run, self.lines[name], finished=finished)
 
-    def _name(self, run: tuple[int, int]) -> tuple[str, int]:
+    def name(self, run: tuple[int, int]) -> tuple[str, int]:
+        """A run's method by name, and its seed."""
         return self.config.methods[run[0]].name, run[1]
 
     def _all_lines(self) -> list[dict[str, Any]]:
-        return [line for run in self.runs for line in self.lines.get(self._name(run), [])]
+        return [line for run in self.runs for line in self.lines.get(self.name(run), [])]
 
     def _write_summary(self) -> dict[str, Any]:
-        runs = [self._summarise(run) for run in self.runs if self.lines[self._name(run)] or self.failed(run)]
+        runs = [self._summarise(run) for run in self.runs if self.lines[self.name(run)] or self.failed(run)]
         wanted = {method.name: method.training.rounds for method in self.comparison.methods}
         done = sum(run["rounds"] == wanted[run["method"]] or run["stopped_early"] is not None for run in runs)
         summary = {
@@ -366,7 +375,7 @@ class Runner:
             "device": device_name(),
             "versions": versions(),
             "compile_s": round(self.cost.compile_s, 3),
-            "wall_s": round(self.wall_s + time.perf_counter() - self.began, 3),
+            "wall_s": round(self.wall_s + (self.spent_s if self.shared else time.perf_counter() - self.began), 3),
             "client_updates_per_s": _rate(self.cost.client_updates, self.cost.train_s),
             "samples_per_s": _rate(self.cost.samples, self.cost.train_s),
             "cost": self.cost._asdict(),
@@ -380,7 +389,7 @@ class Runner:
         return summary
 
     def _summarise(self, run: tuple[int, int]) -> dict[str, Any]:
-        name, failure = self._name(run), self.failed(run)
+        name, failure = self.name(run), self.failed(run)
         lines = self.lines[name]
         target = self.comparison.methods[run[0]].evaluation.target_accuracy
         curve = summarise([line["test_accuracy"] for line in lines], [line["round"] for line in lines], target)
@@ -402,7 +411,7 @@ class Runner:
         }
 
     def _clients(self, run: tuple[int, int]) -> dict[str, Any]:
-        known = self.clients.get(self._name(run))
+        known = self.clients.get(self.name(run))
         return {} if known is None else about_clients(self.comparison.simulations[run[0]], *known)
 
     def _partitions(self) -> list[dict[str, Any]]:

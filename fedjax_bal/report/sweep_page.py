@@ -7,7 +7,7 @@ from pathlib import Path
 from fedjax_bal.files import write_atomically
 from fedjax_bal.report.folder import ReportError
 from fedjax_bal.report.page import document, figure_html, grid
-from fedjax_bal.report.sweep_results import Cell, Results, best, cells, neighbours, read_results
+from fedjax_bal.report.sweep_results import Cell, Results, best, cells, is_numeric, neighbours, read_results
 from fedjax_bal.report.words import LONGEST_NAME, Table, printable
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -69,11 +69,11 @@ def answer(results: Results) -> str:
         return "No run is finished yet."
     known.sort(key=lambda pair: -(pair[1].mean or 0.0))
     (first, cell), *others = known
-    text = f"{printable(first, LONGEST_NAME)} does best: {percent(cell)} with {setting(results, cell)}."
+    text = f"{printable(first, LONGEST_NAME)} does best: {percent(cell)}{setting(results, cell)}."
     if others:
         second, behind = others[0]
-        text += f" Next is {printable(second, LONGEST_NAME)}: {percent(behind)} with {setting(results, behind)}."
-    return text + " Settings were picked on the test set itself, which flatters all of them."
+        text += f" Next is {printable(second, LONGEST_NAME)}: {percent(behind)}{setting(results, behind)}."
+    return text + " Settings were picked on the test set itself, which flatters all of them." * bool(results.axes)
 
 
 def percent(cell: Cell | None) -> str:
@@ -81,13 +81,15 @@ def percent(cell: Cell | None) -> str:
     if cell is None or cell.mean is None:
         return "-"
     spread = f"{_NO_BREAK}±{_NO_BREAK}{100 * cell.spread:.1f}" if cell.spread is not None else ""
-    return f"{100 * cell.mean:.1f}{spread}{_NO_BREAK}%"
+    some = f" ({cell.count} of {cell.asked} runs)" if cell.count < cell.asked else ""
+    return f"{100 * cell.mean:.1f}{spread}{_NO_BREAK}%{some}"
 
 
 def setting(results: Results, cell: Cell) -> str:
-    """The values of a cell."""
+    """The values of a cell, as the end of a sentence."""
     pairs = zip(results.axes, cell.setting, strict=True)
-    return ", ".join(f"{axis[0].rpartition('.')[2]} {value}" for axis, value in pairs)
+    told = [f"{'+'.join(key.rpartition('.')[2] for key in axis)} {value}" for axis, value in pairs]
+    return f" with {', '.join(told)}" if told else ""
 
 
 def _kicker(results: Results) -> str:
@@ -112,14 +114,22 @@ def _why(row: dict[str, str]) -> str:
 
 def _best_table(results: Results) -> str:
     heads = ["method", "final accuracy", "setting"]
-    for axis in results.axes:
-        heads += [f"{axis[0].rpartition('.')[2]} one lower", "one higher"]
+    for place, axis in enumerate(results.axes):
+        sides = ("one lower", "one higher") if is_numeric(results, place) else ("before it", "after it")
+        heads += [f"{axis[0].rpartition('.')[2]} {sides[0]}", sides[1]]
     rows = []
     for method in results.methods:
         top = best(results, method)
         beside = [cell for pair in neighbours(results, method) for cell in pair]
         told = [f"{percent(cell)} ({cell.setting[place // 2]})" if cell else "-" for place, cell in enumerate(beside)]
-        rows.append([printable(method, LONGEST_NAME), percent(top), setting(results, top) if top else "-", *told])
+        rows.append(
+            [
+                printable(method, LONGEST_NAME),
+                percent(top),
+                setting(results, top).removeprefix(" with ") if top else "-",
+                *told,
+            ]
+        )
     return grid("Best settings", Table(tuple(heads), [tuple(row) for row in rows]))
 
 

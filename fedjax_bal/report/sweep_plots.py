@@ -10,6 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from fedjax_bal.report.looks import legend, legend_rows, look
 from fedjax_bal.report.svg import blank, style
 from fedjax_bal.report.sweep_results import Cell, Results, along, best, cells, is_numeric
+from fedjax_bal.report.sweep_results import values as values_of
 from fedjax_bal.report.words import printable
 
 _WIDE_RATIO = 8  # a numeric axis that spans more than this factor is drawn on a logarithmic scale
@@ -58,7 +59,8 @@ def _curves(
     names = results.methods
     figure = blank(2.9 + 0.19 * legend_rows(names))
     axes = figure.add_subplot()
-    values = list(dict.fromkeys(cell.setting[axis] for _, own in curves for cell in own))
+    there = {cell.setting[axis] for _, own in curves for cell in own}
+    values = [value for value in values_of(results, axis) if value in there]
     numeric = is_numeric(results, axis)
     at = (lambda value: value) if numeric else values.index
     for method, own in curves:
@@ -89,7 +91,7 @@ def _scale(axes: Any, values: Sequence[float]) -> None:
 @style()
 def _grid(results: Results, method: str) -> Figure:
     found = cells(results, method, "final_accuracy")
-    rows, columns = (list(dict.fromkeys(cell.setting[axis] for cell in found)) for axis in (0, 1))
+    rows, columns = (values_of(results, axis) for axis in (0, 1))
     shares = np.full((len(rows), len(columns)), np.nan)
     for cell in found:
         if cell.mean is not None:

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.config.problems import ConfigError
-from fedjax_bal.config.yaml_text import parse, read
+from fedjax_bal.config.yaml_text import read
 from fedjax_bal.report.folder import ReportError
 
 _LARGEST = 100_000_000
-_FIRST = "point"
 _WORDS = ("point", "method", "status", "failure")
 AGAIN = "run `fedjax-bal sweep` on its file again to write it anew"
 
@@ -24,7 +23,8 @@ class Results(NamedTuple):
 
     Attributes:
         name: of the sweep.
-        axes: the keys of each axis; those of one axis change together.
+        axes: the keys of each axis; those of one axis change together. Axes of seeds are not among them: what differs
+            along these is chance, over which means are taken.
         rows: of `results.csv`, values as numbers, texts or None.
         text: `sweep.yaml`.
     """
@@ -48,12 +48,14 @@ class Cell(NamedTuple):
         mean: over its finished runs; None where there is none.
         spread: sample standard deviation; None with fewer than two.
         count: finished runs.
+        asked: runs that were asked for.
     """
 
     setting: tuple[Any, ...]
     mean: float | None
     spread: float | None
     count: int
+    asked: int = 0
 
 
 def read_results(folder: Path) -> Results:
@@ -70,8 +72,9 @@ def read_results(folder: Path) -> Results:
     """
     sheet, text = _sheet(folder / "sweep.yaml")
     rows = _rows(folder / "results.csv")
-    axes = tuple(tuple(axis) for axis in sheet["sweep"])
-    for key in (key for axis in axes for key in axis):
+    every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
+    axes = tuple(axis for axis in every if not all(key.rpartition(".")[2] in ("seed", "seeds") for key in axis))
+    for key in (key for axis in every for key in axis):
         if rows and key not in rows[0]:
             raise ReportError(f"{folder / 'results.csv'}: has no column {key!r}, which sweep.yaml sweeps; {AGAIN}")
     return Results(str(sheet.get("name") or folder.name), axes, rows, text)
@@ -88,19 +91,28 @@ def cells(results: Results, method: str, figure: str) -> list[Cell]:
     Returns:
         A cell for each setting that was asked for.
     """
-    found: dict[tuple[Any, ...], list[float]] = {}
+    found: dict[tuple[Any, ...], list[Any]] = {}
     for row in results.rows:
         if row["method"] == method:
-            values = found.setdefault(tuple(row[axis[0]] for axis in results.axes), [])
-            if row["status"] == "done" and isinstance(row.get(figure), int | float):
-                values.append(row[figure])
+            done = row["status"] == "done" and isinstance(row.get(figure), int | float)
+            found.setdefault(_setting(results, row), []).append(row[figure] if done else None)
     return [_cell(setting, values) for setting, values in found.items()]
 
 
+def _setting(results: Results, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The value of each axis: that of its only key, or all in one text."""
+    return tuple(row[axis[0]] if len(axis) == 1 else ", ".join(str(row[key]) for key in axis) for axis in results.axes)
+
+
 def best(results: Results, method: str, figure: str = "final_accuracy") -> Cell | None:
-    """Where a method does best; None before anything is finished."""
-    known = [cell for cell in cells(results, method, figure) if cell.mean is not None]
-    return max(known, key=lambda cell: cell.mean or 0.0, default=None)
+    """Where a method does best, of the settings with most of their runs finished; None before anything is."""
+    return _best_of(cells(results, method, figure))
+
+
+def _best_of(found: Sequence[Cell]) -> Cell | None:
+    # A setting at which some runs diverged must not win by those that are left.
+    known = [cell for cell in found if cell.mean is not None]
+    return max(known, key=lambda cell: (cell.count / max(cell.asked, 1), cell.mean or 0.0), default=None)
 
 
 def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
@@ -115,14 +127,17 @@ def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
     Returns:
         A cell for each value of the axis at which a run is finished, in order.
     """
-    accuracies = [cell for cell in cells(results, method, "final_accuracy") if cell.mean is not None]
-    wanted: dict[Any, Cell] = {}
-    for cell in accuracies:
-        value = cell.setting[axis]
-        if value not in wanted or (wanted[value].mean or 0.0) < (cell.mean or 0.0):
-            wanted[value] = cell
-    settings = {cell.setting for cell in wanted.values()}
-    return [cell for cell in cells(results, method, figure) if cell.setting in settings and cell.mean is not None]
+    accuracies = cells(results, method, "final_accuracy")
+    figures = {cell.setting: cell for cell in cells(results, method, figure)}
+    tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in values(results, axis)]
+    found = [figures[top.setting] for top in tops if top is not None]
+    return [cell for cell in found if cell.mean is not None]
+
+
+def values(results: Results, axis: int) -> list[Any]:
+    """The values of an axis, numbers in rising order, others as the sweep has them."""
+    found = list(dict.fromkeys(_setting(results, row)[axis] for row in results.rows))
+    return sorted(found) if is_numeric(results, axis) else found
 
 
 def neighbours(results: Results, method: str) -> list[tuple[Cell | None, Cell | None]]:
@@ -133,24 +148,25 @@ def neighbours(results: Results, method: str) -> list[tuple[Cell | None, Cell | 
     by_setting = {cell.setting: cell for cell in cells(results, method, "final_accuracy")}
     pairs = []
     for axis in range(len(results.axes)):
-        values = list(dict.fromkeys(setting[axis] for setting in by_setting))
-        place = values.index(top.setting[axis])
-        beside = [values[at] if 0 <= at < len(values) else None for at in (place - 1, place + 1)]
-        found = [by_setting.get((*top.setting[:axis], value, *top.setting[axis + 1 :])) for value in beside]
-        pairs.append((found[0] if place else None, found[1]))
+        along_it = values(results, axis)
+        place = along_it.index(top.setting[axis])
+        at = lambda other, axis=axis: by_setting.get((*top.setting[:axis], other, *top.setting[axis + 1 :]))
+        before = at(along_it[place - 1]) if place else None
+        pairs.append((before, at(along_it[place + 1]) if place + 1 < len(along_it) else None))
     return pairs
 
 
 def is_numeric(results: Results, axis: int) -> bool:
     """Whether an axis has numbers for values, and more than one."""
-    values = {row[results.axes[axis][0]] for row in results.rows}
-    return len(values) > 1 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    found = {_setting(results, row)[axis] for row in results.rows}
+    return len(found) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
 
 
-def _cell(setting: tuple[Any, ...], values: Sequence[float]) -> Cell:
-    mean = float(np.mean(values)) if values else None
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Cell(setting, mean, spread, len(values))
+def _cell(setting: tuple[Any, ...], asked: Sequence[float | None]) -> Cell:
+    known = [value for value in asked if value is not None]
+    mean = float(np.mean(known)) if known else None
+    spread = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    return Cell(setting, mean, spread, len(known), len(asked))
 
 
 def _sheet(path: Path) -> tuple[dict[str, Any], str]:
@@ -189,12 +205,7 @@ def _value(text: str) -> Any:
     if not text:
         return None
     try:
-        value = parse(text, "")
-    except ConfigError:
+        number = float(text)
+    except ValueError:
         return text
-    return value if not isinstance(value, float) or math.isfinite(value) else None
-
-
-def column(rows: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-    """The values of a column that are numbers."""
-    return [row[key] for row in rows if isinstance(row.get(key), int | float)]
+    return (int(text) if text.lstrip("-").isdecimal() else number) if math.isfinite(number) else None

@@ -99,6 +99,11 @@ def _axis(entry: Any, where: str) -> Axis:
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
         raise ConfigError(f"{where}: {told} values; keys of one axis change together and need equally many")
+    together = list(zip(*values.values(), strict=True))
+    twice = next((item for place, item in enumerate(together) if item in together[:place]), None)
+    if twice is not None:
+        told = received(twice[0] if len(twice) == 1 else list(twice))
+        raise ConfigError(f"{where}: {', '.join(values)}: received {told} twice; give each value once")
     return Axis(tuple(values), tuple(map(tuple, values.values())))
 
 
@@ -108,9 +113,6 @@ def _values(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list) or not 0 < len(value) <= _MOST_VALUES:
         wanted = f"must be a list of 1 to {_MOST_VALUES} values, or a range {{from: 0.01, to: 1, steps: 3, scale: log}}"
         raise ConfigError(f"{where}: received {received(value)}, {wanted}")
-    twice = next((item for place, item in enumerate(value) if item in value[:place]), None)
-    if twice is not None:
-        raise ConfigError(f"{where}: received {received(twice)} twice; give each value once")
     return value
 
 

@@ -1,12 +1,12 @@
 """The command `fedjax-bal sweep`."""
 
-import tempfile
+import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from fedjax_bal.config.sections import plain
 from fedjax_bal.experiment.runner import Stopped
 from fedjax_bal.progress.tally import duration
 from fedjax_bal.sweep.estimate import Estimate, estimate
@@ -49,7 +49,7 @@ def sweep_and_tell(
     display = SweepProgress(console, plain=plain)
     options = {"data_dir": data_dir, "devices": devices, "should_stop": should_stop, "most": most}
     if dry_run:
-        _look_ahead(sweep, folder, display, options)
+        _announce(sweep, Work(sweep, folder.path, display, **options, look=True), console)
         return [], False
     folder.begin(sweep.text)
     work = Work(sweep, folder.path, display, **options)
@@ -57,20 +57,13 @@ def sweep_and_tell(
     display.start([title(sweep, own) for own in work.groups], [own.rounds // len(own.tasks) for own in work.groups])
     stopped = False
     try:
-        work.run()
+        work.run(lambda: _note_costs(sweep, folder, work))
     except Stopped:
         stopped = True
     finally:
         display.stop()
         table = _write(sweep, folder, work)
     return table, stopped
-
-
-def _look_ahead(sweep: Sweep, folder: SweepFolder, display: SweepProgress, options: Any) -> None:
-    with tempfile.TemporaryDirectory() as nowhere:
-        # A folder that isn't there yet shall not be there afterwards either.
-        path = folder.path if (folder.path / "sweep.yaml").exists() else Path(nowhere)
-        _announce(sweep, Work(sweep, path, display, **options), display.console)
 
 
 def title(sweep: Sweep, own: Group) -> str:
@@ -85,7 +78,8 @@ def title(sweep: Sweep, own: Group) -> str:
 def _announce(sweep: Sweep, work: Work, console: Console) -> None:
     runs = sum(len(point.config.methods) * len(point.config.seeds) for point in sweep.points)
     expected = estimate(work.groups)
-    console.print(_words(sweep, runs, expected), markup=False, highlight=False, soft_wrap=True)
+    broken = sum(len(sweep.points[n].config.methods) * len(sweep.points[n].config.seeds) for n in work.broken)
+    console.print(_words(sweep, runs, broken, expected), markup=False, highlight=False, soft_wrap=True)
     for name in unmoved(sweep):
         text = f"  {name}: sets what is swept itself, so that some of its runs are the same"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -102,14 +96,16 @@ def unmoved(sweep: Sweep) -> list[str]:
     seen: dict[str, list[str]] = {}
     for point in sweep.points:
         for index, method in enumerate(point.config.methods):
-            whole = point.config.for_method(index).model_dump_json() + repr(point.config.seeds)
+            whole = json.dumps([plain(point.config.for_method(index)), point.config.seeds], sort_keys=True)
             seen.setdefault(method.name, []).append(whole)
     return [name for name, own in seen.items() if len(set(own)) < len(own)]
 
 
-def _words(sweep: Sweep, runs: int, expected: Estimate) -> str:
+def _words(sweep: Sweep, runs: int, broken: int, expected: Estimate) -> str:
     axes = " x ".join(f"{len(axis)} {'+'.join(axis.keys)}" for axis in sweep.axes)
-    done = f" ({runs - expected.runs} done or given up before)" if expected.runs < runs else ""
+    before = runs - broken - expected.runs
+    told = [f"{before} done or given up before"] * (before > 0) + [f"{broken} can't be set up"] * (broken > 0)
+    done = f" ({', '.join(told)})" if told else ""
     return (
         f"{sweep.name}: {runs} runs{done} from {len(sweep.points)} points ({axes}), {expected.programs} program(s) to "
         f"compile; about {duration(expected.seconds)} of training and {expected.device_bytes / 1e6:,.0f} MB, "
@@ -117,23 +113,28 @@ def _words(sweep: Sweep, runs: int, expected: Estimate) -> str:
     )
 
 
-def _write(sweep: Sweep, folder: SweepFolder, work: Work) -> list[dict[str, Any]]:
+def _note_costs(sweep: Sweep, folder: SweepFolder, work: Work) -> dict[tuple[str, str, int], dict[str, Any]]:
     costs = folder.read_costs()
     for own, cost in work.costs:
+        figures = {
+            "program": cost.program + 1,
+            "runs_together": cost.runs,
+            "compile_s": round(cost.compile_s, 3),
+            "client_updates_per_s": _rate(cost.client_updates, cost.train_s),
+            "samples_per_s": _rate(cost.samples, cost.train_s),
+            "device_bytes": cost.device_bytes,
+        }
         for task in own.tasks:
-            config = sweep.points[task.point].config
-            key = (sweep.points[task.point].label, config.methods[task.run[0]].name, task.run[1])
-            costs[key] = {
-                "program": cost.program + 1,
-                "runs_together": cost.runs,
-                "compile_s": round(cost.compile_s, 3),
-                "client_updates_per_s": _rate(cost.client_updates, cost.train_s),
-                "samples_per_s": _rate(cost.samples, cost.train_s),
-                "device_bytes": cost.device_bytes,
-            }
+            point = sweep.points[task.point]
+            costs[point.label, point.config.methods[task.run[0]].name, task.run[1]] = figures
     folder.write_costs(costs)
+    return costs
+
+
+def _write(sweep: Sweep, folder: SweepFolder, work: Work) -> list[dict[str, Any]]:
+    costs = _note_costs(sweep, folder, work)
     summaries = {number: runner.finish() for number, runner in work.runners.items()}
-    table = rows(sweep, summaries, work.broken, costs)
+    table = rows(sweep, summaries, work.broken, work.lost, costs)
     folder.write_results(table)
     return table
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedjax_bal.config.yaml_text import parse
 from fedjax_bal.experiment.folder import FolderError
 from fedjax_bal.files import write_atomically
 from fedjax_bal.sweep.results import COSTS, as_csv
@@ -53,8 +54,34 @@ class SweepFolder:
             yield
 
     def begin(self, text: str) -> None:
-        """Writes down what is swept."""
+        """Writes down what is swept; more values on its axes are welcome, anything else is another sweep.
+
+        Raises:
+            FolderError: the folder holds another sweep.
+        """
+        try:
+            there = self._told((self.path / "sweep.yaml").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            there = None
+        except (OSError, ValueError) as error:
+            raise FolderError(
+                f"{self.path}: its sweep.yaml can't be read ({error}); choose another with --out"
+            ) from error
+        if there is not None and there != self._told(text):
+            raise FolderError(
+                f"{self.path}: holds another sweep (its sweep.yaml differs in more than the values of the axes), and "
+                "nothing in it is touched; choose another folder with --out"
+            )
         write_atomically(self.path / "sweep.yaml", text.encode())
+
+    @staticmethod
+    def _told(text: str) -> tuple[Any, Any]:
+        """A sweep without the values of its axes."""
+        sheet = parse(text, "sweep.yaml")
+        if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
+            raise ValueError("it is no sweep")
+        axes = [list(axis) if isinstance(axis, dict) else axis for axis in sheet.pop("sweep")]
+        return sheet, axes
 
     def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
         """What earlier sessions noted about the cost of each run, by point, method and seed; damaged notes are lost."""

@@ -8,9 +8,10 @@ from pathlib import Path as File
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import Config, ConfigError
+from fedjax_bal.config.anchors import anchored
 from fedjax_bal.config.configuration import Sheet
-from fedjax_bal.config.load import build_config, parse_overrides, read_mapping
-from fedjax_bal.config.problems import received
+from fedjax_bal.config.load import build_config, change, parse_overrides, read_mapping
+from fedjax_bal.config.problems import Path, dotted, received
 from fedjax_bal.config.sections import merge
 from fedjax_bal.config.yaml_text import dump
 from fedjax_bal.sweep.axes import Axis, combinations, path_of, read_axes
@@ -69,10 +70,27 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     axes = read_axes(data.pop("sweep", None), source)
     data = _on_base(data, File(path).parent, source)
     changes = parse_overrides(overrides)
-    labels = _labels(axes)
-    points = [_point(data, changes, values, labels, source) for values in combinations(axes)]
+    _refuse_swept(changes, axes, source)
+    data = change(data, changes, "command line")
+    labels, folder = _labels(axes), os.path.dirname(source)
+    points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
+    _refuse_repeats(points, source)
     text = dump({**data, "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes]})
     return Sweep(points[0].config.name, tuple(axes), tuple(points), text)
+
+
+def _refuse_swept(changes: Sequence[tuple[Path, Any]], axes: Sequence[Axis], source: str) -> None:
+    for path, _ in changes:
+        for key in (key for axis in axes for key in axis.keys):
+            if path[: len(path_of(key))] == path_of(key):
+                raise ConfigError(f"command line: {dotted(path)}: is swept by {source}; change the axis there instead")
+
+
+def _refuse_repeats(points: Sequence[Point], source: str) -> None:
+    places: dict[str, int] = {}
+    for place, point in enumerate(points):
+        if places.setdefault(point.label, place) != place:
+            raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
 
 
 def _on_base(data: dict[str, Any], folder: File, source: str) -> dict[str, Any]:
@@ -93,11 +111,11 @@ def _only(data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _point(
-    data: Mapping[str, Any], changes: Sequence[Any], values: dict[str, Any], labels: Mapping[str, str], source: str
+    data: Mapping[str, Any], values: dict[str, Any], labels: Mapping[str, str], folder: str, source: str
 ) -> Point:
     label = ",".join(f"{labels[key]}={_shown(value)}" for key, value in values.items())
-    own = [(path_of(key), value) for key, value in values.items()]
-    config = build_config(data, [*changes, *own], f"{source} ({label})")
+    own = [(path_of(key), anchored(value, folder, path_of(key))) for key, value in values.items()]
+    config = build_config(data, own, f"{source} ({label})")
     return Point(_file_name(label), values, config)
 
 
@@ -108,13 +126,13 @@ def _labels(axes: Sequence[Axis]) -> dict[str, str]:
     def shortest(key: str) -> str:
         parts = key.split(".")
         ends = (".".join(parts[place:]) for place in range(len(parts) - 1, -1, -1))
-        return next(end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1)
+        return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
 
     return {key: shortest(key) for key in keys}
 
 
 def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else dump(value).strip().removesuffix("...").strip()
+    return repr(value) if isinstance(value, float) else dump(value).strip().removesuffix("...").strip()
 
 
 def _file_name(label: str) -> str:

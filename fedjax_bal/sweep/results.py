@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fedjax_bal.experiment.endings import AT_THE_END, PERSONALISED
 from fedjax_bal.sweep.plan import Sweep
 
 FIGURES = (
@@ -15,15 +16,22 @@ FIGURES = (
     "rounds_to_target",
     "traffic_bytes",
     "traffic_to_target_bytes",
+    "last10_accuracy",
+    "stopped_early",
+    "best_validation_round",
+    "accuracy_at_best_validation",
+    *AT_THE_END,
+    *PERSONALISED,
 )
 COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "samples_per_s", "device_bytes")
-DONE, UNFINISHED, DIVERGED, REFUSED = "done", "unfinished", "diverged", "refused"
+DONE, UNFINISHED, DIVERGED, REFUSED, FAILED = "done", "unfinished", "diverged", "refused", "failed"
 
 
 def rows(
     sweep: Sweep,
     summaries: Mapping[int, Mapping[str, Any]],
     refused: Mapping[int, str],
+    lost: Mapping[tuple[int, str, int], str],
     costs: Mapping[tuple[str, str, int], Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """A row for each run that the sweep asks for, whatever came of it.
@@ -32,24 +40,27 @@ def rows(
         sweep: the sweep.
         summaries: the summary of every point that could be set up, by its number.
         refused: why the others couldn't.
+        lost: why runs could not be carried out, by point, method and seed.
         costs: what the group of a run cost, by point, method and seed; `COSTS` of those that are known.
 
     Returns:
         Dicts with the swept keys, `point`, `method`, `seed`, `status`, `FIGURES`, `COSTS` and `failure`. The rates are
         those of all runs that were trained together.
     """
-    return list(_rows(sweep, summaries, refused, costs))
+    return list(_rows(sweep, summaries, refused, lost, costs))
 
 
-def _rows(sweep: Sweep, summaries: Any, refused: Any, costs: Any) -> Iterable[dict[str, Any]]:
+def _rows(sweep: Sweep, summaries: Any, refused: Any, lost: Any, costs: Any) -> Iterable[dict[str, Any]]:
     for number, point in enumerate(sweep.points):
         found = {(run["method"], run["seed"]): run for run in summaries.get(number, {}).get("runs", [])}
         for index, method in enumerate(point.config.methods):
             wanted = point.config.for_method(index).training.rounds
             for seed in point.config.seeds:
                 run = found.get((method.name, seed), {})
-                failure = refused.get(number) or run.get("failure")
-                status = _status(number in refused, failure, run.get("rounds", 0) >= wanted)
+                trouble = lost.get((number, method.name, seed))
+                failure = refused.get(number) or run.get("failure") or trouble
+                finished = run.get("rounds", 0) >= wanted or run.get("stopped_early") is not None
+                status = FAILED if trouble else _status(number in refused, failure, finished)
                 yield {
                     **point.values,
                     "point": point.label,

@@ -60,6 +60,23 @@ def test_labels_tell_keys_apart(write):
     assert load_sweep(file).points[0].label == "optimizer.learning_rate=0.1,server_optimizer.learning_rate=1"
 
 
+def test_changes_for_all_points_are_written_down_and_axes_are_not_changed(write, tmp_path):
+    file = write("base: small.yaml\nsweep: [{training.rounds: [3]}]")
+    assert "batch_size: 7" in load_sweep(file, ["training.batch_size=7"]).text
+    with pytest.raises(ConfigError, match=r"command line: training.rounds: is swept by .*sweep.yaml"):
+        load_sweep(file, ["training.rounds=9"])
+
+
+def test_files_on_an_axis_lie_beside_the_sweep(write, tmp_path):
+    file = write("base: small.yaml\nsweep: [{delivery: [{name: trace, file: a.csv}]}, {delivery.file: [b.csv]}]")
+    assert load_sweep(file).points[0].config.delivery.parameters["file"] == str(tmp_path / "b.csv")
+
+
+def test_keys_whose_ends_are_alike_keep_all_of_their_names(write):
+    file = write("base: small.yaml\nsweep: [{name: [a]}, {model.name: [mlp]}]")
+    assert load_sweep(file).points[0].label == "name=a,model.name=mlp"
+
+
 BAD = [
     ("base: small.yaml", "sweep: received null, must be a list of axes"),
     ("base: 3\nsweep: [{seeds: [[0]]}]", "base: received 3, must be the path of a configuration"),

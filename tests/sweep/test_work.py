@@ -3,14 +3,17 @@
 import csv
 import io
 import json
+import shutil
 
 import pytest
 import small_run
 from rich.console import Console
 
+from fedjax_bal.engine import stack
 from fedjax_bal.experiment.folder import FolderError
 from fedjax_bal.report.folder import ReportError
 from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.sweep import work
 from fedjax_bal.sweep.command import sweep_and_tell
 from fedjax_bal.sweep.folder import SweepFolder
 from fedjax_bal.sweep.plan import load_sweep
@@ -83,7 +86,8 @@ def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
 
 def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     path, plan = tmp_path / "out", sweep(tmp_path, RATES, FEDAVG)
-    _, stopped, _ = carry(plan, path, should_stop=lambda: True)
+    asked = iter((False, True))
+    _, stopped, _ = carry(plan, path, should_stop=lambda: next(asked))
     assert stopped
     rows, stopped, said = carry(plan, path)
     assert not stopped and "3 runs (1 done or given up before) from" in said  # one diverged in the first dispatch
@@ -104,7 +108,7 @@ def test_more_values_are_added_to_what_is_there(finished, tmp_path):
 
 def test_a_dry_run_trains_nothing(tmp_path):
     rows, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True)
-    assert rows == [] and list((tmp_path / "out").iterdir()) == [tmp_path / "out" / ".lock"]
+    assert rows == [] and [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]  # this test's own claim
     assert "12 runs" in said and "fedavg x 3, 4 rounds" in said and "samples_per_client=40000: left out" in said
 
 
@@ -142,3 +146,40 @@ def test_a_damaged_folder_is_told(finished, tmp_path, file, text, message):
     (tmp_path / file).write_text(text)
     with pytest.raises(ReportError, match=message):
         build_sweep(tmp_path)
+
+
+def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(tmp_path):
+    changes = [FEDAVG, "evaluation={every: 1, validation: {per_class: 5}}", "training.rounds=6"]
+    changes += ["training.early_stopping={patience: 1, min_delta: 0.9}", "execution.rounds_per_dispatch=1"]
+    axes = "sweep: [{training.optimizer.learning_rate: [0.05, 4.0e+18]}]"
+    rows, _, _ = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    assert [row["status"] for row in rows] == ["done", "diverged"]
+    assert rows[0]["stopped_early"] == rows[0]["rounds"] == 2
+    lines = [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())]
+    again, _, said = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    assert "2 done or given up before" in said
+    assert again == rows
+    assert [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())] == lines
+
+
+def test_another_sweep_is_kept_out(finished, tmp_path):
+    path = shutil.copytree(finished[0], tmp_path / "out")
+    before = (path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()
+    with pytest.raises(FolderError, match="holds another sweep"):
+        carry(sweep(tmp_path, AXES, "training.batch_size=7"), path)
+    assert ((path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()) == before
+
+
+def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
+    tried = []
+
+    def refuse(self):
+        tried.append(len(getattr(self, "members", [None])))
+        raise ValueError("needs 7.0 GB")
+
+    monkeypatch.setattr(stack.Stack, "compile", refuse)
+    monkeypatch.setattr(work.Alone, "compile", refuse)
+    axes = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
+    rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
+    assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]
+    assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}

@@ -1,0 +1,60 @@
+"""What is made of a sweep's table."""
+
+import pytest
+
+from fedjax_bal.report.sweep_page import answer, page
+from fedjax_bal.report.sweep_results import along, best, cells, neighbours, read_results
+
+SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.seed: [0, 1]}]\n"
+
+
+def table(accuracies):
+    """A table with final accuracies by setting, one for each of two partition seeds; None for a run that diverged."""
+    rows = ["lr,law,partition.seed,point,method,seed,status,final_accuracy,failure"]
+    for (rate, law), pair in accuracies.items():
+        for seed, value in enumerate(pair):
+            status = "diverged" if value is None else "done"
+            rows.append(f"{rate},{law},{seed},p,fedavg,0,{status},{'' if value is None else value},")
+    return "\n".join(rows) + "\n"
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Three rates, two laws: the highest rate diverges once."""
+    accuracies = {(1.0, "a"): (0.9, None), (1.0, "b"): (0.2, 0.2), (0.01, "a"): (0.5, 0.5), (0.01, "b"): (0.4, 0.4)}
+    accuracies |= {(0.1, "a"): (0.6, 0.8), (0.1, "b"): (0.3, 0.3)}
+    (tmp_path / "sweep.yaml").write_text(SHEET)
+    (tmp_path / "results.csv").write_text(table(accuracies))
+    return read_results(tmp_path)
+
+
+def test_means_are_taken_over_seeds_of_partitions_too(results):
+    assert results.axes == (("lr",), ("law",))
+    found = {cell.setting: cell for cell in cells(results, "fedavg", "final_accuracy")}
+    assert found[0.1, "a"].mean == pytest.approx(0.7) and found[0.1, "a"].spread == pytest.approx(0.02**0.5)
+    assert (found[1.0, "a"].count, found[1.0, "a"].asked) == (1, 2)
+
+
+def test_what_diverged_can_not_win_by_those_that_are_left(results):
+    assert best(results, "fedavg").setting == (0.1, "a")
+    assert answer(results).startswith("fedavg does best: 70.0")
+
+
+def test_numbers_stand_in_rising_order(results):
+    line = along(results, 0, "fedavg", "final_accuracy")
+    assert [cell.setting for cell in line] == [(0.01, "a"), (0.1, "a"), (1.0, "b")]
+    (lower, higher), (before, after) = neighbours(results, "fedavg")
+    assert (lower.setting, higher.setting) == ((0.01, "a"), (1.0, "a"))
+    assert (before, after.setting) == (None, (0.1, "b"))
+
+
+def test_values_that_are_lists_or_mappings_are_texts(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("sweep: [{seeds: [[0], [3]]}, {law: [{name: x}, {name: y}]}]\n")
+    rows = "".join(f"\"[{seed}]\",\"{{'name': '{law}'}}\",p,<b>,0,done,0.5,\n" for seed in (0, 3) for law in "xy")
+    (tmp_path / "results.csv").write_text(f"seeds,law,point,method,seed,status,final_accuracy,failure\n{rows}")
+    results = read_results(tmp_path)
+    assert [cell.setting for cell in cells(results, "<b>", "final_accuracy")] == [
+        ("{'name': 'x'}",),
+        ("{'name': 'y'}",),
+    ]
+    assert "<b>" not in page(results, []).replace("<b>Figure", "") and "&lt;b&gt;" in page(results, [])
