@@ -178,10 +178,20 @@ def report(
             for folder in folders:
                 _say(console, f"report: {_build_page(folder)}")
         if out is not None or (len(folders) > 1 and not any((folder / "sweep.yaml").is_file() for folder in folders)):
-            with _drawing():
-                from fedjax_bal.report.comparison import build_comparison
+            _compare_folders(folders, out, console)
 
-                _say(console, f"comparison: {build_comparison(folders, out or folders[0] / 'comparison.html')}")
+
+def _compare_folders(folders: list[Path], out: Path | None, console: Console) -> None:
+    with _drawing():
+        from fedjax_bal.report import ReportError
+        from fedjax_bal.report.comparison import build_comparison
+
+        try:
+            _say(console, f"comparison: {build_comparison(folders, out or folders[0] / 'comparison.html')}")
+        except ReportError as error:
+            if out is not None:
+                raise
+            _say(console, f"not compared: {error}")
 
 
 @app.command("list")

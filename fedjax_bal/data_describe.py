@@ -99,9 +99,11 @@ def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
 
 def _drawn(config: Any, data_dir: Path | None, share_out: bool) -> "tuple[Any, Description | None]":
     """The data set, and the partition in numbers if one is wanted."""
+    import numpy as np
+
     from fedjax_bal.data import load, partition
     from fedjax_bal.data.description import describe as in_numbers
-    from fedjax_bal.experiment.setup import take_auxiliary
+    from fedjax_bal.experiment.setup import take_auxiliary, take_client_tests, take_validation
 
     place = None if data_dir is None else str(data_dir)
     dataset = load(config.dataset.name, place, **config.dataset.parameters)
@@ -110,9 +112,16 @@ def _drawn(config: Any, data_dir: Path | None, share_out: bool) -> "tuple[Any, D
     section = "auxiliary"
     try:
         pool = take_auxiliary(dataset, config.auxiliary, config.partition.seed)
+        section = "evaluation.validation"
+        pool = take_validation(pool, config)
         section = "partition"
         given = partition.from_dataset(partition.SCHEMES[config.partition.scheme], dataset, pool.rest)
         parts = partition.draw(pool.labels[pool.rest], **config.partition.drawing, given=given)
+        section = "evaluation.client_test"
+        if config.evaluation.client_test.wanted:
+            whole = [pool.rest[rows] for rows in parts]
+            kept = take_client_tests(pool, whole, dataset, config)[1]
+            parts = [np.searchsorted(pool.rest, np.sort(rows)) for rows in kept]
     except ValueError as error:
         raise ValueError(f"{section}: {error}") from error
     return dataset, in_numbers(pool.labels[pool.rest], parts, len(dataset.class_names))

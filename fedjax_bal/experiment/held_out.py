@@ -30,6 +30,9 @@ def without_validation(
     own = labels[rest]
     take = data.carve if wanted.fraction is None else data.carve_share
     taken, left = take(rng, own, wanted.per_class if wanted.fraction is None else wanted.fraction)  # type: ignore[arg-type]
+    if not len(left):
+        key, value = ("per_class", wanted.per_class) if wanted.fraction is None else ("fraction", wanted.fraction)
+        raise ValueError(f"{key}: received {value}, which leaves none of {len(rest)} images to train on: take fewer")
     return rest[taken], rest[left]
 
 

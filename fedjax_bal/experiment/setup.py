@@ -130,7 +130,7 @@ class Workshop:
         with _explained("auxiliary"):
             pool = take_auxiliary(dataset, config.auxiliary, wanted.seed)
         with _explained("evaluation.validation"):
-            pool = _validated(pool, config)
+            pool = take_validation(pool, config)
         given = data.partition.from_dataset(data.partition.SCHEMES[wanted.scheme], dataset, pool.rest)
         with _explained("partition"):
             own = data.partition.draw(pool.labels[pool.rest], **wanted.drawing, given=given)
@@ -139,7 +139,7 @@ class Workshop:
         classes = len(dataset.class_names)
         with _explained("evaluation.client_test"):
             if config.evaluation.client_test.wanted:
-                pool, rows, tests = _tested(pool, rows, dataset, config)
+                pool, rows, tests = take_client_tests(pool, rows, dataset, config)
         federation = data.federate(
             pool.images, pool.labels, rows, classes, pool.auxiliary, mean=mean, std=std, tests=tests
         )
@@ -215,7 +215,8 @@ def take_auxiliary(dataset: Dataset, wanted: Auxiliary, seed: int) -> Pool:
     return Pool(images, np.concatenate(labels), everything, {BALANCED: len(everything) + np.arange(len(taken))})
 
 
-def _validated(pool: Pool, config: MethodConfig) -> Pool:
+def take_validation(pool: Pool, config: MethodConfig) -> Pool:
+    """The images without those that are held out for validation, which become an auxiliary set."""
     wanted = config.evaluation.validation
     if not wanted.wanted:
         return pool
@@ -223,9 +224,10 @@ def _validated(pool: Pool, config: MethodConfig) -> Pool:
     return pool._replace(rest=rest, auxiliary=pool.auxiliary | {VALIDATION: taken})
 
 
-def _tested(
+def take_client_tests(
     pool: Pool, rows: Sequence[np.ndarray], dataset: Dataset, config: MethodConfig
 ) -> tuple[Pool, Sequence[np.ndarray], list[np.ndarray]]:
+    """The images, each client's training rows and its test rows, as the configuration holds them out."""
     wanted, seed = config.evaluation.client_test, config.partition.seed
     rows, tests, foreign = split_clients(rows, pool.labels, dataset.test_labels, wanted, seed)
     if foreign:

@@ -93,8 +93,11 @@ def _renamed(run: RunFolder, name: str) -> RunFolder:
 def _page(folders: Sequence[Path], both: RunFolder, pictures: list[str]) -> str:
     summaries = [s._replace(method=printable(s.method, LONGEST_NAME)) for s in compare(both.summary["runs"])]
     rounds = {entry["rounds"] for entry in both.summary["runs"]}
-    unlike = "The runs have different numbers of rounds, so that final accuracies are not of the same effort." * (
-        len(rounds) > 1
+    unfinished = "" if both.summary["finished"] else "Some of these runs are not finished. "
+    unlike = (
+        unfinished
+        + "The runs have different numbers of rounds, so that final accuracies are not of the same effort."
+        * (len(rounds) > 1)
     )
     parts = [
         f"<p class=kicker>{len(folders)} run folders</p>",

@@ -14,6 +14,7 @@ from fedjax_bal.engine.evaluation import chunked
 from fedjax_bal.engine.stack import Member, Stack, kind
 from fedjax_bal.optimizers import optimizer
 from fedjax_bal.selection import bernoulli, power_of_choice
+from fedjax_bal.selection.speed import lognormal
 from fedjax_bal.simulation import build
 
 ROUNDS = 3
@@ -60,6 +61,7 @@ def assert_alike(members, tolerance):
         assert [record["bytes_up"] for record in own] == [record["bytes_up"] for record in theirs]
         losses = [[record["train_loss"] or 0.0 for record in kept] for kept in (own, theirs)]  # none if none arrived
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        assert [record.get("client_accuracies") for record in own] == [r.get("client_accuracies") for r in theirs]
 
 
 def test_seeds_and_rates_one_client_after_another():
@@ -76,8 +78,13 @@ def test_several_clients_of_several_runs_at_a_time_on_two_devices():
 def test_partitions_differ_within_a_program():
     images, labels = toys.federation().images, toys.federation().labels
     rng = np.random.default_rng
-    parts = [data.partition.dirichlet(rng(seed), labels, 8, alpha=1.0, min_size=1) for seed in (0, 1)]
-    federations = [data.federate(images, labels, rows, toys.CLASSES) for rows in parts]
+    parts = [data.partition.dirichlet(rng(seed), labels, 8, alpha=1.0, min_size=3) for seed in (0, 1)]
+    federations = [
+        data.federate(
+            images, labels, [own[2:] for own in rows], toys.CLASSES, tests=[own[: 1 + place % 2] for own in rows]
+        )
+        for place, rows in enumerate(parts)
+    ]
     sims = [simulation(0.1, recipes.rebafl(mu=0.5), federation) for federation in federations]
     assert sims[0].setting.max_size != sims[1].setting.max_size
     assert kind(sims[0]) == kind(sims[1])
@@ -116,6 +123,9 @@ def test_numbers_are_the_same_kind():
     proximal = [simulation(0.1, recipes.fedprox(mu)) for mu in (0.1, 0.5)]
     assert kind(proximal[0]) == kind(proximal[1])
     assert kind(simulation(availability=bernoulli(0.1))) == kind(simulation())
+    deadlines = [lognormal(10, 1, deadline=deadline) for deadline in (None, 2.0, 3.0)]
+    unlimited, two, three = (kind(simulation(speed=speed)) for speed in deadlines)
+    assert unlimited != two == three
     assert kind(dataclasses.replace(simulation(), evaluate_every=2)) != kind(simulation())
 
 
