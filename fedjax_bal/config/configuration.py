@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar
 
-from fedjax_bal.config.rules import Anything, ListOf, Named, Real, Whole, Word, under
+from fedjax_bal.config.rules import Anything, ListOf, Named, OneOf, Real, Whole, Word, under
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge, plain
 
@@ -66,14 +66,16 @@ class Paper(Section):
 
     Attributes:
         source: which paper and table, and where its setting differs.
-        final_accuracy: test accuracy in (0, 1] by the method's name in this configuration.
+        accuracy: test accuracy in (0, 1] by the method's name in this configuration.
+        which: what kind it is: `final`, `best` over all rounds, or `last5`, the mean of the last five evaluations.
     """
 
     source: Annotated[
         str,
         under(Word("printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300)),
     ]
-    final_accuracy: Annotated[dict[str, float], under(Named(Real(0, 1, above=True)))]
+    accuracy: Annotated[dict[str, float], under(Named(Real(0, 1, above=True)))]
+    which: Annotated[str, under(OneOf(("final", "best", "last5")))] = "final"
 
 
 class Sheet(Sections):

@@ -144,8 +144,8 @@ def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
     problems += found
     if sheet is not None and sheet.paper is not None:
         named = {method.name for method in methods}
-        unknown = [name for name in sheet.paper.final_accuracy if name not in named]
-        place = ("paper", "final_accuracy")
+        unknown = [name for name in sheet.paper.accuracy if name not in named]
+        place = ("paper", "accuracy")
         problems += [
             Problem((*place, name), f"there is no method of this name; {choices(name, named)}") for name in unknown
         ]

@@ -24,6 +24,7 @@ from fedjax_bal.report.words import (
 )
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_KINDS = {"final": "final accuracy", "best": "best accuracy", "last5": "mean of last 5"}
 SPREAD_IN_WORDS = (
     "“±” is the sample standard deviation over seeds. “Mean of last 5” averages the last five evaluations of a run. "
     "“Best” is the highest accuracy of a run, picked on the test set itself and so flattering. "
@@ -213,8 +214,9 @@ def _details(runs: Sequence[Mapping[str, Any]]) -> str:
 def _beside_the_paper(config: Mapping[str, Any], summaries: Sequence[MethodSummary]) -> str:
     """What the paper reports for these methods, where the configuration says so."""
     paper = _section(config, "paper")
-    wanted = _section(paper, "final_accuracy")
-    pairs = [(summary.method, summary.final.mean, _accuracy(wanted.get(summary.method))) for summary in summaries]
+    wanted, which = _section(paper, "accuracy"), paper.get("which", "final")
+    ours = lambda summary: {"best": summary.best, "last5": summary.last5}.get(which, summary.final).mean
+    pairs = [(summary.method, ours(summary), _accuracy(wanted.get(summary.method))) for summary in summaries]
     rows = [
         (method, f"{100 * here:.1f}", f"{100 * there:.1f}", f"{100 * (here - there):+.1f}")
         for method, here, there in pairs
@@ -222,7 +224,7 @@ def _beside_the_paper(config: Mapping[str, Any], summaries: Sequence[MethodSumma
     ]
     if not rows:
         return ""
-    text = Table(("method", "here, %", "paper, %", "difference"), rows)
+    text = Table(("method", f"{_KINDS.get(which, which)} here, %", "paper, %", "difference"), rows)
     source = printable(str(paper.get("source") or "not named"), 300)
     return f"<h3>Beside the paper</h3>{grid('Beside the paper', text)}<p class=note>{escape(source)}</p>"
 

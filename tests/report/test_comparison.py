@@ -57,7 +57,7 @@ def test_runs_on_other_classes_are_refused(make_run, folders, tmp_path):
 def test_a_paper_stands_beside(folders):
     file = folders[0] / "config.yaml"
     method = json.loads((folders[0] / "summary.json").read_text())["runs"][0]["method"]
-    file.write_text(file.read_text() + f"paper: {{source: Table 3 <b>, final_accuracy: {{{method}: 0.25, x: 0.5}}}}\n")
+    file.write_text(file.read_text() + f"paper: {{source: Table 3 <b>, accuracy: {{{method}: 0.25, x: 0.5}}}}\n")
     page = build(folders[0]).read_text()
     assert "Beside the paper" in page and "<td>25.0</td>" in page
     assert "Table 3 &lt;b&gt;" in page
@@ -65,11 +65,9 @@ def test_a_paper_stands_beside(folders):
 
 
 def test_a_paper_names_methods_that_there_are():
-    config = load_config(None, ["paper={source: Table 3, final_accuracy: {fedavg: 0.7}}"])
-    assert config.paper is not None and config.paper.final_accuracy == {"fedavg": 0.7}
-    with pytest.raises(
-        ConfigError, match=r"final_accuracy.fedavgg: there is no method of this name.*did you mean 'fedavg'"
-    ):
-        load_config(None, ["paper={source: Table 3, final_accuracy: {fedavgg: 0.7}}"])
-    with pytest.raises(ConfigError, match=r"paper.final_accuracy: .*each to a finite number above 0 and of at most 1"):
-        load_config(None, ["paper={source: Table 3, final_accuracy: {fedavg: 70}}"])
+    config = load_config(None, ["paper={source: Table 3, accuracy: {fedavg: 0.7}}"])
+    assert config.paper is not None and config.paper.accuracy == {"fedavg": 0.7}
+    with pytest.raises(ConfigError, match=r"accuracy.fedavgg: there is no method of this name.*did you mean 'fedavg'"):
+        load_config(None, ["paper={source: Table 3, accuracy: {fedavgg: 0.7}}"])
+    with pytest.raises(ConfigError, match=r"paper.accuracy: .*each to a finite number above 0 and of at most 1"):
+        load_config(None, ["paper={source: Table 3, accuracy: {fedavg: 70}}"])
