@@ -43,8 +43,9 @@ def describe(
     from fedjax_bal.data import DATASETS
 
     alone = what in DATASETS and partition is None
-    if alone and changes:
-        raise ValueError(f"data describe: received {changes[0]!r}, but no partition; give one with --partition SCHEME")
+    others = [change for change in changes if not change.startswith("dataset.")]
+    if alone and others:
+        raise ValueError(f"data describe: received {others[0]!r}, but no partition; give one with --partition SCHEME")
     config = _config(what, partition, changes)
     dataset, told = _drawn(config, data_dir, share_out=not alone)
     title = config.dataset.name if told is None else f"{config.dataset.name}: {_in_words(config.partition)}"

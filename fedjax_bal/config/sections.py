@@ -215,7 +215,9 @@ def _problem(section: type[Section], value: Any, path: Path, detail: dict[str, A
     if kind == "extra_forbidden":
         owner = _section_at(section, value, detail["loc"][:-1])
         whose = f" for {owner.picked}" if owner.picked else ""
-        return Problem(place, f"unknown key{whose}; {choices(detail['loc'][-1], owner.model_fields)}", unknown=True)
+        blank = "; in YAML a blank stands behind the colon" if ":" in str(detail["loc"][-1]) else ""
+        known = choices(detail["loc"][-1], owner.model_fields)
+        return Problem(place, f"unknown key{whose}; {known}{blank}", unknown=True)
     if kind == "missing":
         return Problem(place, f"missing, must be {_wanted_at(section, value, detail['loc'])}")
     if kind == "name":

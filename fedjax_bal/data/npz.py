@@ -107,6 +107,9 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     try:
         if not zipfile.is_zipfile(path):
             with open(path, "rb") as stream:
+                if stream.read(2) == b"PK":
+                    raise DataError(f"{path}: is an npz file that was cut short; {_DAMAGED}")
+                stream.seek(0)
                 raise DataError(f"{path}: is no npz file ({_kind(path, stream.read(8))}); {_PICKLE}")
         with zipfile.ZipFile(path) as archive:
             members = {member.filename: member for member in archive.infolist()}

@@ -124,7 +124,15 @@ def _read_own(name: str, data_dir: str | os.PathLike | None, **options: Any) -> 
     if unknown:
         taken = ", ".join(inspect.signature(reader).parameters)
         raise ValueError(f"data set {name} takes {taken}, received {unknown[0]!r}.")
-    return reader(**options | {"path": Path(data_dir or "", options["path"])})
+    path = Path(data_dir or "", options["path"])
+    if not path.exists():
+        counts = (
+            "the folder given with --data-dir"
+            if data_dir
+            else "the current folder, or from --data-dir where it is given"
+        )
+        raise DataError(f"dataset.path: there is no {path}; a relative path counts from {counts}.")
+    return reader(**options | {"path": path})
 
 
 def _read_folder(name: str, data_dir: Path) -> Dataset:
