@@ -113,10 +113,10 @@ def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def contradiction(value: Mapping[str, Any]) -> str | None:
-    """The parameter of a partition that is not what the scheme's name implies; None where there is none."""
-    alias = _alias(value)
-    implied = {} if alias is None else alias.parameters
-    return next((key for key, wanted in implied.items() if value.get(key, wanted) != wanted), None)
+    """The parameter of a partition that its scheme's name has a number for, and another one; None where none is."""
+    alias, key = _alias(value), "classes_per_client"  # what other names imply is a default
+    wanted = None if alias is None else alias.parameters.get(key)
+    return key if wanted is not None and value.get(key, wanted) != wanted else None
 
 
 def _alias(value: Mapping[str, Any]) -> Any:

@@ -125,7 +125,7 @@ def _read_own(name: str, data_dir: str | os.PathLike | None, **options: Any) -> 
         taken = ", ".join(inspect.signature(reader).parameters)
         raise ValueError(f"data set {name} takes {taken}, received {unknown[0]!r}.")
     path = Path(data_dir or "", options["path"])
-    if not path.exists():
+    if not path.exists() and not Path(options["path"]).is_absolute():
         counts = (
             "the folder given with --data-dir"
             if data_dir
