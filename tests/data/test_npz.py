@@ -210,8 +210,10 @@ def test_pickles_are_never_opened(tmp_path, name, monkeypatch):
 
 
 def test_missing_files_and_wrong_options_are_named(tmp_path):
-    with pytest.raises(DataError, match=rf"{re.escape(str(tmp_path))}/no.npz: can't be read \(No such file"):
+    with pytest.raises(DataError, match=rf"dataset.path: there is no {re.escape(str(tmp_path))}/no.npz; .*--data-dir"):
         load("npz", tmp_path, path="no.npz")
+    with pytest.raises(DataError, match=rf"{re.escape(str(tmp_path))}/no.npz: can't be read \(No such file"):
+        load("npz", path=tmp_path / "no.npz")
     with pytest.raises(ValueError, match="npz needs its path"):
         load("npz", tmp_path)
     with pytest.raises(ValueError, match="npz takes path, received 'side'"):
