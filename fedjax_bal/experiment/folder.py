@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ _OWN_FILES = (
     "wandb/*run-*-fedjax-bal-*/**/*",
     "personalised/method-*-seed-*.json",
 )
-_LOCK = ".lock"
+LOCK = ".lock"
 _LINE = {
     "method": str,
     "seed": int,
@@ -65,13 +65,13 @@ class RunFolder:
         Raises:
             FolderError: it can't be written, is in use, or holds something else.
         """
-        with _writable(self.path):
+        with writable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._check_owner(config)  # before anything is written into a folder of somebody else's
-            lock = open(self.path / _LOCK, "w")  # noqa: SIM115 - held for as long as the run lasts
+            lock = open(self.path / LOCK, "w")  # noqa: SIM115 - held for as long as the run lasts
         with lock:
             # The file stays behind: whoever removed it could remove the one that another process has just locked.
-            self._lock(lock)
+            keep_others_out(self.path, lock)
             self._check_owner(config)
             yield
 
@@ -84,7 +84,7 @@ class RunFolder:
         Raises:
             FolderError: it can't be written, or holds something else.
         """
-        with _writable(self.path):
+        with writable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._check_owner(config)
 
@@ -98,7 +98,7 @@ class RunFolder:
         Raises:
             FolderError: it can't be written.
         """
-        with _writable(self.path):
+        with writable(self.path):
             if fresh:
                 self._clear()
             write_atomically(self.path / "config.yaml", resolved_yaml(config).encode())
@@ -184,16 +184,8 @@ class RunFolder:
         """Replaces summary.json."""
         write_atomically(self.path / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
 
-    def _lock(self, stream: Any) -> None:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderError(
-                f"{self.path}: another process is running in this folder; wait for it, or choose another with --out"
-            ) from None
-
     def _check_owner(self, config: Config) -> None:
-        there = sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
+        there = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
         if not there or (len(there) == 1 and there[0].endswith(".part")):
             return
         if "config.yaml" not in there:
@@ -229,7 +221,15 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def _writable(path: Path) -> Iterator[None]:
+def writable(path: Path) -> Iterator[None]:
+    """Turns what goes wrong with an output folder into a message.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        FolderError: it can't be written.
+    """
     try:
         yield
     except OSError as error:
@@ -237,6 +237,24 @@ def _writable(path: Path) -> Iterator[None]:
         raise FolderError(
             f"{path}: the output folder can't be written ({reason}); choose another with --out"
         ) from error
+
+
+def keep_others_out(path: Path, lock: IO[str]) -> None:
+    """Locks a folder for as long as a file of it stays open.
+
+    Args:
+        path: the folder.
+        lock: the file.
+
+    Raises:
+        FolderError: another process holds it.
+    """
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FolderError(
+            f"{path}: another process is running in this folder; wait for it, or choose another with --out"
+        ) from None
 
 
 def _line(values: dict[str, Any]) -> str:

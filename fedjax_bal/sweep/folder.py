@@ -1,18 +1,15 @@
 """A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `costs.json` and `sweep.html`."""
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedjax_bal.config.yaml_text import parse
-from fedjax_bal.experiment.folder import FolderError
+from fedjax_bal.experiment.folder import LOCK, FolderError, keep_others_out, writable
 from fedjax_bal.files import write_atomically
 from fedjax_bal.sweep.results import COSTS, as_csv
-
-_LOCK = ".lock"
 
 
 class SweepFolder:
@@ -32,26 +29,20 @@ class SweepFolder:
         Raises:
             FolderError: it can't be written, is in use, or is no sweep's.
         """
-        try:
+        with writable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            there = sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
-            if there and "sweep.yaml" not in there and not all(name.endswith(".part") for name in there):
-                raise FolderError(
-                    f"{self.path}: is not empty and not a sweep's folder (it holds {there[0]}); "
-                    "choose another with --out"
-                )
-            lock = open(self.path / _LOCK, "w")  # noqa: SIM115 - held for as long as the sweep lasts
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise FolderError(f"{self.path}: can't be written ({reason}); choose another folder with --out") from error
+            self._check_owner()  # before anything is written into a folder of somebody else's
+            lock = open(self.path / LOCK, "w")  # noqa: SIM115 - held for as long as the sweep lasts
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FolderError(
-                    f"{self.path}: another process is running in this folder; wait for it, or choose another with --out"
-                ) from None
+            keep_others_out(self.path, lock)
             yield
+
+    def _check_owner(self) -> None:
+        there = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
+        if there and "sweep.yaml" not in there and not all(name.endswith(".part") for name in there):
+            raise FolderError(
+                f"{self.path}: is not empty and not a sweep's folder (it holds {there[0]}); choose another with --out"
+            )
 
     def begin(self, text: str) -> None:
         """Writes down what is swept; more values on its axes are welcome, anything else is another sweep.

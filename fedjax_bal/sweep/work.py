@@ -143,15 +143,14 @@ class Work:
         except (ValueError, MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            if len(own.tasks) > 1 and not self._begun(own, saved):
+            if len(own.tasks) > 1 and not self._begun(own):
                 self._halve(number, own, saved)
             else:
                 self._give_up(own, error)
 
-    def _begun(self, own: Group, saved: list[Saved | None]) -> bool:
-        """Whether any run of a group has come further than it was when it was put into the group."""
-        rounds = [self._runner(task).lines[self._runner(task).name(task.run)] for task in own.tasks]
-        return any(lines and lines[-1]["round"] > task.round for lines, task in zip(rounds, own.tasks, strict=True))
+    def _begun(self, own: Group) -> bool:
+        """Whether a group's runs have come further than they were when they were put into it."""
+        return bool(self.costs) and self.costs[-1][0] is own and self.costs[-1][1].train_s > 0
 
     def _halve(self, number: int, own: Group, saved: list[Saved | None]) -> None:
         middle = len(own.tasks) // 2

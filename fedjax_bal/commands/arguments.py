@@ -1,0 +1,35 @@
+"""What commands share of their arguments: files, changes, and the number of devices."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The file, if any, and the changes to it."""
+    paths = [argument for argument in arguments if "=" not in argument]
+    if len(paths) > 1:
+        raise ValueError(
+            f"command line: received {len(paths)} files ({', '.join(paths)}); give one configuration, "
+            "and changes to it as key=value"
+        )
+    return paths, [argument for argument in arguments if "=" in argument]
+
+
+def devices_of(wanted: str | None) -> str | int | None:
+    """What `--devices` says: "auto" for all, a number, or None where it isn't given."""
+    if wanted is None or wanted == "all":
+        return wanted and "auto"
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise ValueError(f"--devices: received {wanted!r}, must be an integer of at least 1, or all")
+    return int(wanted)
+
+
+def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
+    """Settles how many devices the CPU is, before jax starts."""
+    from fedjax_bal.engine.cpu import split_cpu
+
+    pairs = [(config, index) for config in configs for index in range(len(config.methods))]
+    asked = [config.for_method(index).execution.devices for config, index in pairs]
+    # One, unless asked: the number of devices decides in which order updates are added up, and the same command should
+    # add them up alike on machines with different numbers of cores.
+    split_cpu(devices or max((number for number in asked if number != "auto"), default=1))

@@ -1,0 +1,41 @@
+"""The user's cache folder: compiled programs, and what matplotlib keeps."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+def keep_compiled_programs(note: Callable[[str], None]) -> None:
+    """Lets XLA keep compiled programs in the user's cache folder, so that the next run starts at once."""
+    import jax
+
+    folder = cache_folder("xla")
+    if folder is None:
+        note("compiled programs are not kept: the user's cache folder can't be written")
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Where matplotlib may be imported."""
+    # Before matplotlib is imported, which otherwise puts its font cache elsewhere, and complains where it can't.
+    folder = cache_folder("matplotlib")
+    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
+        os.environ.setdefault("MPLCONFIGDIR", str(place))
+        yield
+
+
+def cache_folder(name: str) -> Path | None:
+    """A folder of ours in the user's cache folder; None where there can't be one."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(home) / "fedjax_bal" / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None

@@ -1,0 +1,45 @@
+"""Writes the pages of folders."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from fedjax_bal.commands.caches import drawing
+from fedjax_bal.commands.console import say
+
+
+def compare_folders(folders: list[Path], out: Path | None, console: Console) -> None:
+    """Writes one page about several run folders, where they can be compared.
+
+    Args:
+        folders: the folders.
+        out: where to put the page; None for the first folder, and to say so where nothing can be compared.
+        console: where to say it.
+
+    Raises:
+        ReportError: they can't be compared, and `out` asks for it.
+    """
+    with drawing():
+        from fedjax_bal.report import ReportError
+        from fedjax_bal.report.comparison import build_comparison
+
+        try:
+            say(console, f"comparison: {build_comparison(folders, out or folders[0] / 'comparison.html')}")
+        except ReportError as error:
+            if out is not None:
+                raise
+            say(console, f"not compared: {error}")
+
+
+def build_page(path: Path) -> Path:
+    """The page of a run's folder, or of a sweep's."""
+    return build_report(path, sweep=(path / "sweep.yaml").is_file())
+
+
+def build_report(path: Path, *, sweep: bool = False) -> Path:
+    """Writes the page of a folder, and returns its file."""
+    with drawing():
+        from fedjax_bal.report import build
+        from fedjax_bal.report.sweep_page import build_sweep
+
+        return build_sweep(path) if sweep else build(path)

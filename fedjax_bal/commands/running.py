@@ -1,0 +1,131 @@
+"""The command `fedjax-bal run`: a comparison, its table, and its report."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedjax_bal.commands.caches import keep_compiled_programs
+from fedjax_bal.commands.console import INTERRUPTED, Output, fail, interruptible, say
+from fedjax_bal.commands.pages import build_report
+
+_WIDE = 110
+_NARROW = 78
+
+
+def run_and_tell(
+    config: Any,
+    path: Path,
+    data_dir: Path | None,
+    devices: str | int | None,
+    trackers: Any,
+    *,
+    fresh: bool,
+    plain: bool,
+) -> None:
+    """Carries a comparison through, or on, and shows what came of it.
+
+    Args:
+        config: the configuration.
+        path: its run folder.
+        data_dir: the folder with the data set's files.
+        devices: how many devices share the work; None leaves it to the configuration.
+        trackers: where the metrics are shown too.
+        fresh: start over, whatever is there.
+        plain: lines in place of the live display.
+
+    Raises:
+        typer.Exit: it was stopped, or a run diverged.
+    """
+    from fedjax_bal import progress
+    from fedjax_bal.experiment.folder import RunFolder
+    from fedjax_bal.trackers import Mirror, tracked_runs
+
+    folder = RunFolder(path)
+    with folder.claimed(config), interruptible() as asked:
+        console = Output()
+        display = progress.PlainProgress(console) if plain else progress.choose(console)
+        try:
+            with contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror:
+                summary = _work(config, folder, display, data_dir, devices, fresh, asked, mirror)
+        finally:
+            display.stop()
+        _conclude(folder.path, summary, console)
+
+
+def _work(
+    config: Any,
+    folder: Any,
+    display: Any,
+    data_dir: Path | None,
+    devices: str | int | None,
+    fresh: bool,
+    asked: Callable[[], bool],
+    mirror: Any,
+) -> dict[str, Any]:
+    keep_compiled_programs(display.note)
+    from fedjax_bal.experiment.runner import Runner, Stopped
+
+    place = None if data_dir is None else str(data_dir)
+    try:
+        options: dict[str, Any] = {"data_dir": place, "devices": devices, "fresh": fresh}
+        return Runner(config, folder, display, **options, should_stop=asked, mirror=mirror).run()
+    except Stopped:
+        display.stop()
+        say(Output(), f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
+    from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
+
+    page = build_report(path)
+    longest = 24 if console.width >= _WIDE else 16
+    summaries = [row._replace(method=_short(row.method, longest)) for row in compare(summary["runs"])]
+    text = table(summaries, summary["target_accuracy"], short=True)
+    if console.width < _NARROW:
+        _print_lines(text, console)
+    else:
+        _print_table(text, console)
+    if shows_divergence(summaries):
+        console.print(KL_IN_WORDS, markup=False, highlight=False)
+    console.print(verdict(summaries), markup=False, highlight=False)
+    say(console, f"report: {page}")
+    failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
+    if failures:
+        fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
+
+
+def _print_table(text: Any, console: Console) -> None:
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    grid.caption, grid.caption_justify = "test accuracy in %, ± standard deviation over seeds", "left"
+    fit = _two_lines if console.width < _WIDE else str
+    for index, name in enumerate(map(fit, text.headings)):
+        grid.add_column(escape(name), justify="right" if index else "left", no_wrap=True)
+    for cells in text.rows:
+        grid.add_row(*(escape(fit(cell)) for cell in cells))
+    console.print(grid)
+
+
+def _print_lines(text: Any, console: Console) -> None:
+    for method, *cells in text.rows:
+        say(console, method)
+        for heading, cell in zip(text.headings[1:], cells, strict=True):
+            say(console, f"  {heading}: {cell}")
+
+
+def _two_lines(cell: str) -> str:
+    """What follows a number goes below it."""
+    for mark in ("±", "[", "("):
+        cell = cell.replace(f" {mark}", f"\n{mark}")
+    return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")
+
+
+def _short(name: str, longest: int) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
