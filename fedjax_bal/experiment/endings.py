@@ -7,6 +7,7 @@ from fedjax_bal.checks import is_number
 from fedjax_bal.config import MethodConfig
 
 AT_THE_END = (
+    "validation_accuracy",
     "balanced_accuracy",
     "worst_class_accuracy",
     "many_shot_accuracy",
@@ -23,6 +24,9 @@ AT_THE_END = (
 
 PERSONALISED = ("personalised_accuracy", "personalised_accuracy_std", "personalised_accuracy_worst10")
 """What it has of the clients' fine-tuned models."""
+
+TIMES = ("simulated_s", "simulated_s_to_target")
+"""What it has of the time that the clients would take."""
 
 
 def is_over(config: MethodConfig, round: int, lines: Sequence[Mapping[str, Any]]) -> bool:
@@ -69,6 +73,28 @@ def about_end(
         "best_validation_round": chosen.get("round"),
         "accuracy_at_best_validation": chosen.get("test_accuracy"),
         **{key: _number((personalised or {}).get(key)) for key in PERSONALISED},
+    }
+
+
+def about_time(lines: Sequence[Mapping[str, Any]], reached: int | None) -> dict[str, float | None]:
+    """How long the rounds of a run would take.
+
+    Args:
+        lines: metrics of its evaluated rounds.
+        reached: the round that reached the target; None where none did.
+
+    Returns:
+        What `TIMES` names, in seconds, up to the last evaluated round and up to the target; None without speeds.
+
+    Example:
+        >>> about_time([{"round": 1, "simulated_s": 2.0}, {"round": 2, "simulated_s": 3.0}], 1)
+        {'simulated_s': 5.0, 'simulated_s_to_target': 2.0}
+    """
+    known = [line for line in lines if is_number(line.get("simulated_s"))]
+    until = [line for line in known if reached is not None and line["round"] <= reached]
+    return {
+        name: round(sum(line["simulated_s"] for line in own), 6) if own else None
+        for name, own in zip(TIMES, (known, until), strict=True)
     }
 
 

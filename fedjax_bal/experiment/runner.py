@@ -15,7 +15,7 @@ from fedjax_bal.engine import checkpoint
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
 from fedjax_bal.experiment.cohorts import about_batches, about_chains, about_clients, about_copies, some_of_each_class
-from fedjax_bal.experiment.endings import about_end, is_over
+from fedjax_bal.experiment.endings import about_end, about_time, is_over
 from fedjax_bal.experiment.environment import device_name, versions
 from fedjax_bal.experiment.folder import FolderError, RunFolder
 from fedjax_bal.experiment.leaks import inversions, neighbours
@@ -403,6 +403,7 @@ class Runner:
             **about_end(self.comparison.methods[run[0]], lines, self.folder.read_personalised(*run), failure),
             "traffic_bytes": _traffic(lines),
             "traffic_to_target_bytes": _traffic_until(lines, curve["rounds_to_target"]),
+            **about_time(lines, curve["rounds_to_target"]),
             **about_chains(self.comparison.simulations[run[0]], lines),
             "confusion_matrix": [] if failure else np.asarray(self.confusions[name]).tolist(),
             **self._clients(run),

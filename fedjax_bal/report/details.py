@@ -1,10 +1,10 @@
-"""Accuracy in more than one number: by class, by client, by validation; each table only where there is something."""
+"""What a table of accuracies leaves out, by class, client, validation and time; only where there is something."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_bal.report.statistics import spread
-from fedjax_bal.report.words import LONGEST_NAME, Table, percent, printable
+from fedjax_bal.report.statistics import Spread, spread
+from fedjax_bal.report.words import LONGEST_NAME, NOTHING, Table, percent, printable
 
 
 class Details(NamedTuple):
@@ -22,11 +22,18 @@ class Details(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a table is made of: the keys of `runs` with their headings, and its words."""
+    """What a table is made of: the keys of `runs` with their headings, its words, and how a number is written."""
 
     title: str
     columns: Mapping[str, str]
     note: str
+    cell: Callable[[Spread], str] = percent
+
+
+def _seconds(value: Spread) -> str:
+    if value.mean is None:
+        return NOTHING
+    return f"{value.mean:,.1f}" + (f" ± {value.std:,.1f}" if value.std is not None else "")
 
 
 _SHOTS = {
@@ -72,9 +79,16 @@ _PLANS = (
         "Each model on its own client's test images. After local training: of the last evaluated round's cohort. "
         "Fine-tuned: the final global model, trained on each client with plain cross-entropy.",
     ),
+    _Plan(
+        "Simulated time",
+        {"simulated_s": "All rounds, s", "simulated_s_to_target": "To the target accuracy, s"},
+        "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
+        "rounds of the slowest chain's local training; sending is not counted. To the target: of runs that reach it.",
+        _seconds,
+    ),
 )
 DETAILS = tuple(key for plan in _PLANS for key in plan.columns)
-"""The keys of a run that these tables show, each a share."""
+"""The keys of a run that these tables show."""
 
 
 def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
@@ -127,6 +141,6 @@ def _details(plan: _Plan, runs: Sequence[Mapping[str, Any]], known: set[str]) ->
     rows = []
     for method in dict.fromkeys(run["method"] for run in runs):
         own = [run for run in runs if run["method"] == method]
-        cells = [percent(spread([run.get(key) for run in own])) for key in keys]
+        cells = [plan.cell(spread([run.get(key) for run in own])) for key in keys]
         rows.append((printable(method, LONGEST_NAME), *cells))
     return Details(plan.title, Table(("Method", *(plan.columns[key] for key in keys)), rows), plan.note)

@@ -7,10 +7,25 @@ from pathlib import Path
 from fedjax_bal.files import write_atomically
 from fedjax_bal.report.folder import ReportError
 from fedjax_bal.report.page import document, figure_html, grid
-from fedjax_bal.report.sweep_results import Cell, Results, best, cells, is_numeric, neighbours, read_results
+from fedjax_bal.report.sweep_results import (
+    TEST,
+    VALIDATION,
+    Cell,
+    Results,
+    best,
+    cells,
+    is_numeric,
+    judge,
+    neighbours,
+    read_results,
+)
 from fedjax_bal.report.words import LONGEST_NAME, Table, printable
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_HOW_PICKED = {
+    TEST: " Settings were picked on the test set itself, which flatters all of them.",
+    VALIDATION: " Settings were picked by accuracy on the validation images.",
+}
 
 
 def build_sweep(folder: Path) -> Path:
@@ -73,7 +88,7 @@ def answer(results: Results) -> str:
     if others:
         second, behind = others[0]
         text += f" Next is {printable(second, LONGEST_NAME)}: {percent(behind)}{setting(results, behind)}."
-    return text + " Settings were picked on the test set itself, which flatters all of them." * bool(results.axes)
+    return text + (_HOW_PICKED[judge(results)] if results.axes else "")
 
 
 def percent(cell: Cell | None) -> str:

@@ -14,6 +14,7 @@ from fedjax_bal.config.yaml_text import read
 from fedjax_bal.report.folder import ReportError
 
 _LARGEST = 100_000_000
+TEST, VALIDATION = "final_accuracy", "validation_accuracy"
 _WORDS = ("point", "method", "status", "failure")
 AGAIN = "run `fedjax-bal sweep` on its file again to write it anew"
 
@@ -104,9 +105,28 @@ def _setting(results: Results, row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[axis[0]] if len(axis) == 1 else ", ".join(str(row[key]) for key in axis) for axis in results.axes)
 
 
-def best(results: Results, method: str, figure: str = "final_accuracy") -> Cell | None:
-    """Where a method does best, of the settings with most of their runs finished; None before anything is."""
-    return _best_of(cells(results, method, figure))
+def judge(results: Results) -> str:
+    """The column by which settings are picked.
+
+    Accuracy on validation images where all finished runs have it; else that on the test images, which flatters.
+    """
+    done = [row for row in results.rows if row["status"] == "done"]
+    validated = done and all(isinstance(row.get(VALIDATION), int | float) for row in done)
+    return VALIDATION if validated else TEST
+
+
+def best(results: Results, method: str) -> Cell | None:
+    """A method's final accuracy where it does best by `judge`, of the settings with most of their runs finished.
+
+    Args:
+        results: the results.
+        method: its name.
+
+    Returns:
+        The cell; None before anything is finished.
+    """
+    top = _best_of(cells(results, method, judge(results)))
+    return top and {cell.setting: cell for cell in cells(results, method, TEST)}[top.setting]
 
 
 def _best_of(found: Sequence[Cell]) -> Cell | None:
@@ -116,7 +136,7 @@ def _best_of(found: Sequence[Cell]) -> Cell | None:
 
 
 def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
-    """A figure along an axis, the other axes where the method's final accuracy is best at that value.
+    """A figure along an axis, the other axes where the method does best by `judge` at that value.
 
     Args:
         results: the results.
@@ -127,7 +147,7 @@ def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
     Returns:
         A cell for each value of the axis at which a run is finished, in order.
     """
-    accuracies = cells(results, method, "final_accuracy")
+    accuracies = cells(results, method, judge(results))
     figures = {cell.setting: cell for cell in cells(results, method, figure)}
     tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in values(results, axis)]
     found = [figures[top.setting] for top in tops if top is not None]
@@ -145,7 +165,7 @@ def neighbours(results: Results, method: str) -> list[tuple[Cell | None, Cell | 
     top = best(results, method)
     if top is None:
         return []
-    by_setting = {cell.setting: cell for cell in cells(results, method, "final_accuracy")}
+    by_setting = {cell.setting: cell for cell in cells(results, method, TEST)}
     pairs = []
     for axis in range(len(results.axes)):
         along_it = values(results, axis)

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedjax_bal.experiment.endings import AT_THE_END, PERSONALISED
+from fedjax_bal.experiment.endings import AT_THE_END, PERSONALISED, TIMES
 from fedjax_bal.sweep.plan import Sweep
 
 FIGURES = (
@@ -22,6 +22,7 @@ FIGURES = (
     "accuracy_at_best_validation",
     *AT_THE_END,
     *PERSONALISED,
+    *TIMES,
 )
 COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "samples_per_s", "device_bytes")
 DONE, UNFINISHED, DIVERGED, REFUSED, FAILED = "done", "unfinished", "diverged", "refused", "failed"

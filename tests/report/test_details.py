@@ -43,7 +43,13 @@ def test_groups_of_classes_are_shown_where_there_are_at_least_two():
 def test_every_key_has_a_column():
     tables = details(runs(**dict.fromkeys(DETAILS, 0.25)))
     assert sum(len(found.table.headings) - 1 for found in tables) == len(DETAILS) == len(set(DETAILS))
-    assert all({*row[1:]} == {"25.0 ± 0.0"} for found in tables for row in found.table.rows)
+    assert all({*row[1:]} == {"25.0 ± 0.0"} for found in tables[:-1] for row in found.table.rows)
+
+
+def test_times_are_in_seconds():
+    (found,) = details(runs(simulated_s=[1234.5, 1235.5, 2.0, None]))
+    assert found.table.headings == ("Method", "All rounds, s")
+    assert found.table.rows == [("fedavg", "1,235.0 ± 0.7"), ("rebafl", "2.0")]
 
 
 def test_who_was_stopped_early_is_said_and_counts_as_finished():

@@ -40,6 +40,24 @@ def test_what_diverged_can_not_win_by_those_that_are_left(results):
     assert answer(results).startswith("fedavg does best: 70.0")
 
 
+def test_settings_are_picked_on_validation_images_where_all_runs_have_them(tmp_path):
+    rows = [(0.1, 0.9, 0.3), (0.2, 0.6, 0.8), (0.3, 0.7, 0.5)]
+    (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 0.2, 0.3]}]\n")
+    heads = "lr,point,method,seed,status,final_accuracy,validation_accuracy,failure\n"
+    whole = [f"{rate},p,fedavg,0,done,{test},{validation},\n" for rate, test, validation in rows]
+    (tmp_path / "results.csv").write_text(heads + "".join(whole))
+    found = read_results(tmp_path)
+    assert answer(found) == (
+        "fedavg does best: 60.0\N{NO-BREAK SPACE}% with lr 0.2. "
+        "Settings were picked by accuracy on the validation images."
+    )
+    (lower, higher) = neighbours(found, "fedavg")[0]
+    assert (lower.mean, higher.mean) == (0.9, 0.7)
+    lacking = heads + "".join(whole).replace(",0.9,0.3,", ",0.9,,")
+    (tmp_path / "results.csv").write_text(lacking)
+    assert answer(read_results(tmp_path)).startswith("fedavg does best: 90.0\N{NO-BREAK SPACE}% with lr 0.1. ")
+
+
 def test_numbers_stand_in_rising_order(results):
     line = along(results, 0, "fedavg", "final_accuracy")
     assert [cell.setting for cell in line] == [(0.01, "a"), (0.1, "a"), (1.0, "b")]
