@@ -173,7 +173,14 @@ def report(
 
 @app.command("list")
 def list_names(
-    what: Annotated[str, typer.Argument(metavar="recipes|selectors|models|partitions|datasets", help="What to list.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="recipes, models, selectors, partitions, datasets, optimizers, schedules, availability, delivery, "
+            "or speeds.",
+        ),
+    ],
 ) -> None:
     """List what a configuration can name."""
     with messages():

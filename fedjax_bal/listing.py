@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 
@@ -79,12 +79,72 @@ def _datasets() -> dict[str, str]:
     return {name: info.description for name, info in DATASETS.items()}
 
 
+def _optimizers() -> dict[str, str]:
+    from fedjax_bal.config import registries
+    from fedjax_bal.optimizers import option_names
+
+    found = {}
+    for name in registries.optimizers():
+        fields = registries.parameters(registries.optimizer_function(name))
+        found[name] = _optax(name, {option: fields[option] for option in option_names(name) if option in fields})
+    return found
+
+
+def _schedules() -> dict[str, str]:
+    from fedjax_bal.config import registries
+
+    found = {}
+    for name in registries.schedules():
+        function = registries.schedule_function(name)
+        own = function.__doc__ and _described({name: function})[name]
+        found[name] = own or _optax(name, registries.parameters(function))
+    return found
+
+
+def _optax(name: str, fields: Mapping[str, tuple[Any, Any]]) -> str:
+    """What is said of a function of optax, whose own texts are long."""
+    takes = ", ".join(_with_default(key, default, ...) for key, (_, default) in fields.items())
+    return f"optax.{name}" + (f"\ntakes {takes}" if takes else "")
+
+
+def _availability() -> dict[str, str]:
+    from fedjax_bal.selection import AVAILABILITY
+
+    return _described(AVAILABILITY)
+
+
+def _delivery() -> dict[str, str]:
+    from fedjax_bal.selection import DELIVERY
+
+    return _described(DELIVERY)
+
+
+def _speeds() -> dict[str, str]:
+    from fedjax_bal.selection import SPEEDS
+
+    return _described(SPEEDS)
+
+
+def _described(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
+    """The first line on each function, and what it takes."""
+    found = {}
+    for name, function in functions.items():
+        takes = _parameters(function)
+        found[name] = _first_line(function) + (f"\ntakes {takes}" if takes else "")
+    return found
+
+
 LISTINGS: dict[str, Callable[[], dict[str, str]]] = {
     "recipes": _recipes,
     "models": _models,
     "selectors": _selectors,
     "partitions": _partitions,
     "datasets": _datasets,
+    "optimizers": _optimizers,
+    "schedules": _schedules,
+    "availability": _availability,
+    "delivery": _delivery,
+    "speeds": _speeds,
 }
 """Kind -> what makes its list; nothing is imported before it is asked for."""
 
@@ -99,9 +159,12 @@ def _parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> str
     for name, parameter in inspect.signature(function).parameters.items():
         if name in skip:
             continue
-        default = parameter.default
-        shown.append(name if default is parameter.empty else f"{name}={_written(default)}")
+        shown.append(_with_default(name, parameter.default, parameter.empty))
     return ", ".join(shown)
+
+
+def _with_default(name: str, default: Any, none: Any) -> str:
+    return name if default is none else f"{name}={_written(default)}"
 
 
 def _written(value: Any) -> str:

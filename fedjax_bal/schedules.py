@@ -61,7 +61,7 @@ def constant() -> Factor:
 
 
 def exponential(factor: float) -> Factor:
-    r"""$f^t$.
+    r"""Lower every time by the same factor, $f^t$.
 
     Args:
         factor: f, above 0.
@@ -74,7 +74,7 @@ def exponential(factor: float) -> Factor:
 
 
 def step(every: int, factor: float = 0.1) -> Factor:
-    r"""$f^{\lfloor t / e \rfloor}$: lowered again and again.
+    r"""Lower at regular intervals, $f^{\lfloor t / e \rfloor}$.
 
     Args:
         every: e, at least 1.

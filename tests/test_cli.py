@@ -12,6 +12,7 @@ import small_run
 from typer.testing import CliRunner
 
 from fedjax_bal.cli import app
+from fedjax_bal.listing import LISTINGS
 
 BAD = {
     "unknown data set": (["dataset.name=fashin_mnist"], ["dataset.name", "'fashin_mnist'", "did you mean"]),
@@ -91,12 +92,25 @@ def test_a_diverging_run_is_named_and_the_others_go_on(here):
     assert (second["rounds"], second["failure"]) == (7, None)
 
 
-@pytest.mark.parametrize("what", ["recipes", "models", "partitions", "datasets"])
-def test_list_names_what_a_configuration_can_use(what):
-    result = invoke("list", what)
-    assert result.exit_code == 0
-    wanted = {"recipes": "rebafl", "models": "rebafl_fmnist", "partitions": "dirichlet", "datasets": "cifar10"}
-    assert wanted[what] in result.output
+_LISTED = {
+    "recipes": "rebafl",
+    "models": "rebafl_fmnist",
+    "selectors": "cucb",
+    "partitions": "dirichlet",
+    "datasets": "cifar10",
+    "optimizers": "takes momentum=0.0, nesterov=false",
+    "schedules": "takes every, factor=0.1",
+    "availability": "clustered",
+    "delivery": "bernoulli",
+    "speeds": "lognormal",
+}
+
+
+def test_list_names_what_a_configuration_can_use():
+    assert set(_LISTED) == set(LISTINGS)
+    for what, wanted in _LISTED.items():
+        result = invoke("list", what)
+        assert result.exit_code == 0 and wanted in result.output
 
 
 def test_unknown_lists_and_folders_are_refused(here):

@@ -2,11 +2,13 @@
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 Path = tuple[str | int, ...]
 
 _LONGEST_VALUE = 60
+NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ConfigError(ValueError):
@@ -54,12 +56,13 @@ def received(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def choices(value: Any, allowed: Iterable[str]) -> str:
+def choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
     """The allowed names, with the nearest one where the received name looks like a slip or is the beginning of some.
 
     Args:
         value: what was received.
         allowed: the valid names.
+        also: other names that are understood, with what they stand for.
 
     Returns:
         `allowed: a, b; did you mean 'a'?`
@@ -67,12 +70,20 @@ def choices(value: Any, allowed: Iterable[str]) -> str:
     Example:
         >>> choices("mnst", ["mnist", "cifar10"])
         "allowed: cifar10, mnist; did you mean 'mnist'?"
+        >>> choices("LAD", ["dirichlet"], {"lda": "dirichlet"})
+        "allowed: dirichlet; did you mean 'lda' (dirichlet)?"
     """
     names = sorted(allowed)
     longer = [name for name in names if name.startswith(f"{value}_")]
     near = longer or difflib.get_close_matches(str(value), names, 1)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    if not near:
+        near = difflib.get_close_matches(str(value).lower(), also, 1)
+    hint = f"; did you mean {' or '.join(_meant(name, also) for name in near)}?" if near else ""
     return f"allowed: {', '.join(names) or 'nothing'}{hint}"
+
+
+def _meant(name: str, also: Mapping[str, str]) -> str:
+    return f"{name!r} ({also[name]})" if name in also else repr(name)
 
 
 def dotted(path: Sequence[str | int]) -> str:

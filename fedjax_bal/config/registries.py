@@ -103,6 +103,21 @@ def scheme_alias(name: str) -> Any:
     return resolve(name)
 
 
+def other_names_of_schemes() -> Mapping[str, str]:
+    """What papers and other simulators call the partition schemes.
+
+    Returns:
+        Another name -> the scheme's own.
+
+    Example:
+        >>> other_names_of_schemes()["lda"]
+        'dirichlet'
+    """
+    from fedjax_bal.data.partition import ALIASES
+
+    return {name: alias.scheme for name, alias in ALIASES.items()}
+
+
 def from_dataset() -> Collection[str]:
     """The parameters of partition schemes that no configuration gives.
 

@@ -183,6 +183,7 @@ class OneOf:
 
     Attributes:
         names: the valid names, or what gives them when a value comes.
+        also: gives what else is understood, and what it stands for; a message may point to these.
 
     Example:
         >>> OneOf(("fast", "plain")).wanted
@@ -190,6 +191,7 @@ class OneOf:
     """
 
     names: tuple[str, ...] | Callable[[], Iterable[str]]
+    also: Callable[[], Mapping[str, str]] = dict
 
     @property
     def allowed(self) -> list[str]:
@@ -204,7 +206,7 @@ class OneOf:
     def __call__(self, value: Any) -> str:
         """The value itself."""
         if not isinstance(value, str) or value not in self.allowed:
-            raise PydanticCustomError("name", "unknown name", {"allowed": self.allowed})
+            raise PydanticCustomError("name", "unknown name", {"allowed": self.allowed, "also": self.also()})
         return value
 
 

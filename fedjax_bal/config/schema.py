@@ -66,7 +66,7 @@ class Partition(Variant):
 
     choice: ClassVar[str | None] = "scheme"
 
-    scheme: Annotated[str, under(OneOf(lambda: registries.schemes()))]
+    scheme: Annotated[str, under(OneOf(lambda: registries.schemes(), lambda: registries.other_names_of_schemes()))]
     clients: Count
     seed: Seed
     imbalance_factor: Annotated[float, under(Real(1))] = 1.0

@@ -221,7 +221,7 @@ def _problem(section: type[Section], value: Any, path: Path, detail: dict[str, A
     if kind == "missing":
         return Problem(place, f"missing, must be {_wanted_at(section, value, detail['loc'])}")
     if kind == "name":
-        return Problem(place, f"received {got}; {choices(detail['input'], context['allowed'])}")
+        return Problem(place, f"received {got}; {choices(detail['input'], context['allowed'], context['also'])}")
     if kind == "wanted":
         return Problem(place, f"received {got}, must be {context['wanted']}")
     if kind in ("model_type", "model_attributes_type"):
