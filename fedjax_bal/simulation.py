@@ -212,6 +212,8 @@ def build(
         precision=precision,
     )
     setting = _laid_out(setting, sizes, selector, None if chunk == "auto" else int(chunk))
+    if speed is not None:
+        speed.check_deadline(np.asarray(setting.visit_steps(sizes)), selector.passes)
     return Simulation(
         setting=setting,
         federation=federation,

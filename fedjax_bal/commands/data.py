@@ -112,6 +112,8 @@ def _own_files(name: str, options: list[str]) -> Any:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise ValueError(f"received {text!r}, must be KEY=VALUE, for instance path=mine.npz")
+        if key in given:
+            raise ValueError(f"command line: {key}: given twice; give it once")
         given[key] = parse(value, f"command line: {key}")
     section, problems = check(Dataset, {**given, "name": name})
     raise_all("command line", problems)

@@ -89,7 +89,7 @@ def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
 
     if what in DATASETS:
         # All that is not about data is the quickstart's; its cohort must not stand in the way of few clients.
-        wanted = f"partition={{scheme: {json.dumps(scheme or 'iid')}, clients: 10, seed: 0}}"
+        wanted = f"partition={{scheme: {json.dumps('iid' if scheme is None else scheme)}, clients: 10, seed: 0}}"
         return load_config(None, [f"dataset.name={what}", "selection.clients_per_round=1", wanted, *changes])
     if not Path(what).exists() and not what.endswith((".yaml", ".yml")):
         near = difflib.get_close_matches(what, DATASETS, 1)

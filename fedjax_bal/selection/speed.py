@@ -117,6 +117,28 @@ class Speed:
         if self.table is not None and len(self.table) != clients:
             raise ValueError(f"{self.source}: has {len(self.table)} speeds, but there are {clients} clients")
 
+    def check_deadline(self, steps: np.ndarray, passes: int) -> None:
+        """Refuses a deadline that not even the fastest client could ever meet.
+
+        Args:
+            steps: local steps of a visit to each client, `Int[N]`, some of them above 0.
+            passes: how often each of them is visited.
+
+        Raises:
+            ValueError: nobody would deliver.
+        """
+        if self.deadline is None or self.law == "lognormal":  # of which any speed may come
+            return
+        fastest = np.full(len(steps), max(self.numbers)) if self.table is None else self.table
+        needed = steps if self.late == "drop" else np.minimum(steps, 1)
+        shortest = np.where(steps > 0, needed * passes / fastest, np.inf).min()
+        if self.deadline * _SLACK < shortest:
+            raise ValueError(
+                f"speed.deadline: received {self.deadline:g}, before which no client can "
+                f"{'finish' if self.late == 'drop' else 'take a single step in each visit'}; the fastest needs "
+                f"{shortest:.3g} seconds: give them longer, or higher speeds"
+            )
+
     @property
     def digest(self) -> bytes | None:
         """The SHA-256 of what the table says; None where there is none."""

@@ -34,6 +34,18 @@ def test_laws_draw_once_for_each_client_and_seed():
     assert abs(uniform.mean() - 2.5) < 4 / np.sqrt(12 * 4000)
 
 
+def test_a_deadline_that_nobody_can_meet_is_refused(tmp_path):
+    steps = np.array([30, 30, 12, 30, 30, 0])  # client 2 needs 3 seconds a visit, client 3 an eighth for one step
+    for late, shortest in (("drop", 6.0), ("partial", 0.25)):
+        timed(tmp_path, shortest, late).check_deadline(steps, 2)
+        with pytest.raises(ValueError, match=rf"received {0.99 * shortest:g}, .* the fastest needs {shortest:.3g} sec"):
+            timed(tmp_path, 0.99 * shortest, late).check_deadline(steps, 2)
+    with pytest.raises(ValueError, match="a single step"):
+        speed.uniform(1.0, 2.0, deadline=0.4).check_deadline(steps, 1)
+    speed.lognormal(1.0, 1.0, deadline=1e-9).check_deadline(steps, 1)
+    speed.uniform(1.0, 2.0).check_deadline(steps, 1)
+
+
 def test_speeds_can_be_drawn_for_each_round():
     anew = speed.uniform(1.0, 2.0, per_round=True)
     first, second = (anew.drawn(0, number, 5) for number in (0, 1))
