@@ -12,6 +12,7 @@ from fedjax_bal.report.statistics import compare
 from fedjax_bal.report.words import LONGEST_NAME, printable, verdict
 
 _MOST = 20
+_OF_DATA = ("dataset", "partition", "auxiliary")
 
 
 def build_comparison(folders: Sequence[Path], file: Path) -> Path:
@@ -93,12 +94,8 @@ def _renamed(run: RunFolder, name: str) -> RunFolder:
 def _page(folders: Sequence[Path], both: RunFolder, pictures: list[str]) -> str:
     summaries = [s._replace(method=printable(s.method, LONGEST_NAME)) for s in compare(both.summary["runs"])]
     rounds = {entry["rounds"] for entry in both.summary["runs"]}
-    unfinished = "" if both.summary["finished"] else "Some of these runs are not finished. "
-    unlike = (
-        unfinished
-        + "The runs have different numbers of rounds, so that final accuracies are not of the same effort."
-        * (len(rounds) > 1)
-    )
+    differing = _differences(folders)
+    unlike = _caveats(both.summary["finished"], len(rounds) > 1, [key for key, _ in differing])
     parts = [
         f"<p class=kicker>{len(folders)} run folders</p>",
         "<h1>Comparison of runs</h1>",
@@ -108,9 +105,23 @@ def _page(folders: Sequence[Path], both: RunFolder, pictures: list[str]) -> str:
         methods_table(summaries, both.summary["target_accuracy"]),
         *(["<h2>Figures</h2>", "<div class=figures>", *pictures, "</div>"] if pictures else []),
         "<h2>Where the settings differ</h2>",
-        definitions(_differences(folders)) or "<p>Nowhere.</p>",
+        definitions(differing) or "<p>Nowhere.</p>",
     ]
     return document("comparison of runs", parts)
+
+
+def _caveats(finished: bool, longer: bool, differing: Sequence[str]) -> str:
+    """What stands in the way of comparing, in words."""
+    told = [] if finished else ["Some of these runs are not finished."]
+    if longer:
+        told.append("The runs have different numbers of rounds, so that final accuracies are not of the same effort.")
+    data = [key for key in differing if key.partition(".")[0] in _OF_DATA]
+    if data:
+        told.append(
+            f"The runs are not on the same data ({', '.join(data[:4])}{', ...' * (len(data) > 4)}): what differs "
+            "between them is not the methods alone, and pairing them by seed does not take that out."
+        )
+    return " ".join(told)
 
 
 def _differences(folders: Sequence[Path]) -> list[tuple[str, str]]:

@@ -35,6 +35,16 @@ def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
     assert page.count("Accuracy by round") >= 1
 
 
+def test_the_page_says_that_runs_are_on_other_data(folders, tmp_path):
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    assert "not on the same data" not in page
+    config = (folders[1] / "config.yaml").read_text()
+    assert config.count("clients: ") == 1
+    (folders[1] / "config.yaml").write_text(config.replace("clients: ", "clients: 1"))
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    assert "The runs are not on the same data (partition.clients): " in page
+
+
 BAD = [
     (lambda own: own[:1], "received 1 folders; a comparison takes 2 to 20 different ones"),
     (lambda own: [own[0], own[0]], "2 to 20 different ones"),
