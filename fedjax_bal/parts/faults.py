@@ -11,8 +11,8 @@ from fedjax_bal.parts.roles import Deliver, Memory
 from fedjax_bal.types import Array, Context, Federation, Outcome, PyTree, Variables
 
 _SPOILT: Mapping[str, Callable[[Array, Array], Array]] = {
-    "nan": lambda delta, factor: jnp.full_like(delta, jnp.nan),
-    "inf": lambda delta, factor: jnp.full_like(delta, jnp.inf),
+    "not_a_number": lambda delta, factor: jnp.full_like(delta, jnp.nan),
+    "infinite": lambda delta, factor: jnp.full_like(delta, jnp.inf),
     "huge": lambda delta, factor: delta * factor,
 }
 KINDS = (*_SPOILT, "stale")
@@ -25,13 +25,13 @@ class Faults(Deliver):
 
     Attributes:
         factor: by which `huge` changes are too large.
-        kind: `nan`, `inf` or `huge`.
+        kind: `not_a_number`, `infinite` or `huge`.
         clients: their ids.
         rounds: the rounds, from 1; None for every one.
     """
 
     factor: float = 1e6
-    kind: str = static("nan")
+    kind: str = static("not_a_number")
     clients: tuple[int, ...] = static(())
     rounds: tuple[int, ...] | None = static(None)
 

@@ -1,7 +1,7 @@
 """Averages that a few strange clients can't move far, and strange clients to try them on."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fedjax_bal.checks import finite_number, one_of, switch, whole_number
 from fedjax_bal.parts.faults import KINDS, Faults, StaleUpdates
@@ -10,7 +10,7 @@ from fedjax_bal.recipes.recipe import Recipe
 
 
 def faults(
-    kind: str = "nan",
+    kind: Literal["not_a_number", "infinite", "huge", "stale"] = "not_a_number",
     clients: Sequence[int] = (0,),
     rounds: Sequence[int] | None = None,
     factor: float = 1e6,
@@ -22,8 +22,8 @@ def faults(
     of several kinds go together too. What becomes of them is up to `execution.broken_clients`.
 
     Args:
-        kind: "nan" or "inf", all parameters are; "huge", the change of the parameters times `factor`; "stale", the
-            change of the last round that the client delivered, once again.
+        kind: "not_a_number" or "infinite", all parameters are; "huge", the change of the parameters times `factor`;
+            "stale", the change of the last round that the client delivered, once again.
         clients: the clients that break, by number, from 0.
         rounds: in which rounds, from 1; None for every one.
         factor: for "huge"; above 0.
