@@ -40,7 +40,7 @@ def faults(
     References:
         Blanchard et al., 2017, whose Byzantine workers may send anything; these are usual ways to break by accident.
     """
-    kind = one_of("faults: kind", kind, KINDS)
+    one_of("faults: kind", kind, KINDS)
     who, when = _numbers("clients", clients, 0), None if rounds is None else _numbers("rounds", rounds, 1)
     factor = finite_number("faults: factor", factor)
     tagged = switch("faults: tagged", tagged)
