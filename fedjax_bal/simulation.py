@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_bal.checks import one_of, whole_number
 from fedjax_bal.data import without_lone_rows
+from fedjax_bal.engine.broken import policy as broken_policy
 from fedjax_bal.engine.evaluation import TestSet, chunked
 from fedjax_bal.engine.held_out import VALIDATION
 from fedjax_bal.engine.layout import Layout, device_count, lay_out, resolve
@@ -87,6 +88,8 @@ def build(
     chunk: str | int = "auto",
     client_memory: str = "auto",
     precision: str = "float32",
+    broken_clients: str = "raise",
+    clip_factor: float = 10.0,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
 ) -> Simulation:
     """Puts a simulation together and checks that its pieces fit; nothing is compiled yet.
@@ -136,6 +139,12 @@ def build(
         client_memory: where what clients remember is kept, "device" or "host"; "auto" for the devices where it fits.
         precision: in which the model computes: "float32"; "tensorfloat32", for matrix products on devices that have
             it; or "bfloat16". Parameters, losses and sums over clients stay float32.
+        broken_clients: what becomes of clients whose update (parameters, batch statistics, memory, reports, probes) is
+            not finite, or is known to be of an earlier round: "raise", the run ends; "exclude", each round is as if
+            they had not delivered, to the same bits, for which a dispatch is done again from what it began with;
+            "clip", that too, and updates whose norm is more than `clip_factor` times the median of their round are
+            scaled down to that. The last two keep the state twice.
+        clip_factor: for "clip", at least 1.
         enlarge: in place of `enlarged`, for simulations to share what it returns.
 
     Returns:
@@ -166,6 +175,7 @@ def build(
     one_of("lone_rows", lone_rows, LONE_ROWS)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), shots)
+    policy = broken_policy(broken_clients, clip_factor)
     model = _extended(model, recipe)
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[batch_statistics]))
     federation = (enlarge or enlarged)(federation, recipe)
@@ -230,6 +240,7 @@ def build(
         batch_size=asked_batch_size,
         groups=groups,
         speed=speed,
+        broken_clients=policy,
     )
 
 
@@ -265,7 +276,7 @@ def simulate(
 
     Raises:
         ValueError: options that don't fit.
-        DivergenceError: where a client's parameters stop being finite.
+        DivergenceError: where a client's update isn't finite, unless `broken_clients` says otherwise; or the model.
 
     Example:
         >>> import numpy as np

@@ -287,11 +287,14 @@ class Plan(NamedTuple):
         clients: client ids, `Int32[G, L]`; N marks an empty place.
         delivered: `Bool[G, L]`, whether the client's update arrives; False for an empty place.
         limits: the most local steps that each client can take in a visit, `Int32[G, L]`; None for as many as it should.
+        bound: the largest norm of a chain's update, beyond which it is scaled down, `Float32[]`, infinite for no bound;
+            None where nobody asks how long updates are.
     """
 
     clients: Any
     delivered: Any
     limits: Any = None
+    bound: Any = None
 
 
 class Shapes(NamedTuple):
@@ -336,12 +339,14 @@ class Info(NamedTuple):
         local_test_accuracy: mean accuracy of the delivering clients' own trained models on test images, `Float[]`;
             0 in rounds that aren't evaluated, nan where nobody asked for it or delivered.
         steps: local steps of each visit, `Int32[G, L]`.
-        finite: whether each delivered visit ended in finite parameters, `Bool[G, L]`.
+        broken: what is wrong with what each client delivered, `Int32[G, L]`, 0 for nothing, 1 where it is not finite, 2
+            where it is of an earlier round; in each chain only of the first with which something is wrong.
         model_finite: whether the new global model is finite, `Bool[]`.
         losses: mean training loss of each visit, `Float[G, L]`; nan where nobody delivered.
         probes: what each probe part found out about each client that delivered, by slot, leaves `[G, L, ...]`.
         own_hits: how many of its own test rows each client's own trained model classifies correctly, `Int32[G, L]`; 0
             in rounds that aren't evaluated, and without test rows.
+        norms: the norm of each chain's update before it is scaled down, `Float[G]`; 0 where nobody asked for it.
     """
 
     train_loss: Array
@@ -349,11 +354,12 @@ class Info(NamedTuple):
     local_accuracy: Array
     local_test_accuracy: Array
     steps: Array
-    finite: Array
+    broken: Array
     model_finite: Array
     losses: Array
     probes: Mapping[str, PyTree]
     own_hits: Array
+    norms: Array
 
 
 class Evaluation(NamedTuple):

@@ -84,7 +84,7 @@ def test_a_diverging_run_is_named_and_the_others_go_on(here):
     changes = ("training.optimizer.learning_rate=1e30", "methods.1.training={optimizer: {learning_rate: 0.05}}")
     result = invoke("run", "small.yaml", *changes, "seeds=[0]", "--plain")
     assert result.exit_code == 1
-    assert "fedavg, seed 0: round 1: the parameters of client" in result.output
+    assert "fedavg, seed 0: round 1: the update" in result.output
     assert "learning rate" in result.output
     assert "Traceback" not in result.output
     first, second = json.loads((here / "runs" / "small" / "summary.json").read_text())["runs"]

@@ -181,7 +181,7 @@ def test_the_resolved_text_is_complete_and_readable_by_others():
     sheet = yaml.safe_load(resolved_yaml(load_config(None)))
     assert sheet["execution"] == {
         "strategy": "auto", "devices": "auto", "chunk": "auto", "client_memory": "auto", "precision": "float32",
-        "rounds_per_dispatch": 5, "checkpoint_every": 10,
+        "rounds_per_dispatch": 5, "checkpoint_every": 10, "broken_clients": "raise", "clip_factor": 10.0,
     }  # fmt: skip
     assert sheet["methods"][2]["min_classes"] == 1
     assert sheet["methods"][3]["training"] == {"optimizer": {"learning_rate": 0.01, "momentum": 0.0}}
@@ -287,7 +287,7 @@ def test_differences_name_the_keys():
         ("methods=[3]", ["methods.0: received 3, must be a mapping with the key recipe"]),
         (
             "methods=[{mu: 3}]",
-            ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, cbfl, crop_flip, fedadagrad, fedadam,"],
+            ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, cbfl, crop_flip, faults, fedadagrad,"],
         ),
         ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; allowed:", "did you mean 'fedavg'?"]),
         ("methods.0.mu=0.2", ["methods.0.mu: unknown key; recipe fedavg takes: nothing; or name, dataset, partition"]),

@@ -54,7 +54,9 @@ def pairs_of_clients():
     return Selector(lambda seed, n: (), select, lambda state, plan, info: state, 3, 2, 2, False)
 
 
-ELSEWHERE = {"fedadagrad", "fedavgm", "fedyogi", "balanced_softmax", "crop_flip", "fedlc", "iwds"}
+ELSEWHERE = {
+    "fedadagrad", "fedavgm", "fedyogi", "balanced_softmax", "crop_flip", "faults", "fedlc", "iwds", "norm_clipping",
+}  # fmt: skip
 """Three bring no part, only another optimizer than fedadam for the server; the others are among the combinations."""
 FITTING = {"fakes": 2, "attention": 1.0, "iterations": 2, "generator_batch": 3, "latent": 2}
 SMALLER = {"astraea": {"size": 2}, "cbfl": {"warm_up": 1, "interval": 2, "teacher": "snapshot", **FITTING}}
@@ -86,8 +88,8 @@ COMBINED = {
         recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5), Recipe("rare", (Rare(),))),
         {"availability": clustered(), "drop_last": True},
     ),
-    "fedprox, balanced softmax, chains, periodic, counted steps": (
-        recipes.combine(recipes.fedprox(0.1), recipes.balanced_softmax()),
+    "fedprox, balanced softmax, norm clipping, chains, periodic, counted steps": (
+        recipes.combine(recipes.fedprox(0.1), recipes.balanced_softmax(), recipes.norm_clipping(0.5, adaptive=True)),
         {
             "selector": pairs_of_clients(),
             "availability": periodic(0.7, 2),
@@ -99,8 +101,10 @@ COMBINED = {
         recipes.combine(recipes.fednova(), recipes.balanced_softmax(), recipes.iwds()),
         {"availability": clustered(), "local_optimizer": optimizer("sgd", 0.1, momentum=0.5)},
     ),
-    "feddyn, fedlc, iwds": (
-        recipes.combine(recipes.feddyn(), recipes.fedlc(), recipes.iwds(schedule="fixed")),
+    "feddyn, fedlc, iwds, stale updates": (
+        recipes.combine(
+            recipes.feddyn(), recipes.fedlc(), recipes.iwds(schedule="fixed"), recipes.faults("stale", [2, 4])
+        ),
         {"local_epochs": 2},
     ),
     "fedprox, crop and flip, adam on both sides, a deadline": (

@@ -459,6 +459,10 @@ class Execution(Section):
         rounds_per_dispatch: rounds that one call of the compiled program does; `auto` for 5, or 1 where the selector
             looks at each round's outcome before it chooses again.
         checkpoint_every: rounds between two checkpoints.
+        broken_clients: what becomes of clients whose update is not finite: `raise`, the run ends; `exclude`, each round
+            is as if they had not delivered; `clip`, that too, and updates that are far longer than the others of their
+            round are scaled down.
+        clip_factor: how far: more than so many times the median norm.
     """
 
     strategy: Annotated[str, under(OneOf(("auto", "map", "vmap")))] = "auto"
@@ -468,6 +472,8 @@ class Execution(Section):
     precision: Annotated[str, under(OneOf(("float32", "tensorfloat32", "bfloat16")))] = "float32"
     rounds_per_dispatch: Annotated[str | int, under(AutoOr(Whole(1)))] = "auto"
     checkpoint_every: Count = 10
+    broken_clients: Annotated[str, under(OneOf(("raise", "exclude", "clip")))] = "raise"
+    clip_factor: Annotated[float, under(Real(1))] = 10.0
 
 
 class Sections(Section):

@@ -21,6 +21,7 @@ from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.visit import outcome_of, prepare
 from fedjax_bal.parts import (
     Batches,
+    Deliver,
     Disclose,
     Draw,
     Gradient,
@@ -228,6 +229,8 @@ RULES = (
     ),
     Rule(Gradient, "gradient", lambda p, s: p.gradient(_params(p, s), _params(p, s), s.ctx), _params),
     Rule(Update, "updates", lambda p, s: p.updates(_params(p, s), _params(p, s), s.ctx), _params),
+    Rule(Deliver, "deliver", lambda p, s: p.deliver(s.outcome), _variables),
+    Rule(Deliver, "outdated", lambda p, s: p.outdated(s.outcome), lambda p, s: s.ctx.size > 0),
     Rule(
         Memory,
         "remember",

@@ -1,12 +1,42 @@
 """What a round is recorded by, from its plan: who came, what was sent, how even the classes were."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.engine.broken import LONG, WORDS, Fault
 from fedjax_bal.engine.program import Traffic
 from fedjax_bal.metrics import divergences, order_statistics
 from fedjax_bal.types import Federation, Plan
+
+NAMED = 16
+"""How many broken clients are recorded by name between two evaluations."""
+
+
+class BrokenCounts(NamedTuple):
+    """What became of broken clients since the last evaluation, in arrays of fixed size so that they can be saved.
+
+    Attributes:
+        excluded: left out.
+        clipped: scaled down.
+        named: round, client and code of the first of them, `Int64[NAMED, 3]`; zeros behind.
+    """
+
+    excluded: Any = np.int64(0)
+    clipped: Any = np.int64(0)
+    named: Any = np.zeros((NAMED, 3), np.int64)
+
+    def plus(self, faults: Sequence[Fault]) -> "BrokenCounts":
+        """With the faults of a round."""
+        long = sum(fault.why == LONG for fault in faults)
+        rows = np.array([*self.named[self.named[:, 0] > 0], *sorted(faults), *np.zeros((NAMED, 3))], np.int64)
+        return BrokenCounts(self.excluded + len(faults) - long, self.clipped + long, rows[:NAMED])
+
+    def record(self) -> dict[str, Any]:
+        """What to write down."""
+        names = [[int(round), int(client), WORDS[int(why)]] for round, client, why in self.named if round]
+        return {"excluded": int(self.excluded), "clipped": int(self.clipped), "broken_clients": names}
 
 
 class Counts(NamedTuple):
@@ -17,11 +47,18 @@ class Counts(NamedTuple):
     bytes_up: Any = np.int64(0)
     bytes_down: Any = np.int64(0)
     simulated_s: Any = np.float64(0)
+    broken: BrokenCounts | None = None
 
     def record(self, timed: bool) -> dict[str, Any]:
-        """Python numbers to write down; the time only where clients have speeds."""
-        counts = {name: int(value) for name, value in self._asdict().items() if name != "simulated_s"}
-        return counts | ({"simulated_s": float(self.simulated_s)} if timed else {})
+        """Python numbers to write down; the time only where clients have speeds, broken clients where they may pass."""
+        numbers = ("clients", "dropped", "bytes_up", "bytes_down")
+        counts = {name: int(getattr(self, name)) for name in numbers}
+        timing = {"simulated_s": float(self.simulated_s)} if timed else {}
+        return counts | timing | (self.broken.record() if self.broken is not None else {})
+
+    def noted(self, faults: Sequence[Fault]) -> "Counts":
+        """With the faults of a round."""
+        return self if self.broken is None else self._replace(broken=self.broken.plus(faults))
 
 
 def count(
@@ -53,7 +90,7 @@ def count(
 
     Example:
         >>> plan = Plan(np.array([[0, 1], [2, 5]]), np.array([[True, False], [True, False]]))
-        >>> [int(number) for number in count(Counts(), plan, 5, 1, Traffic(down=10, up=7), seconds=3.0)]
+        >>> [int(number) for number in count(Counts(), plan, 5, 1, Traffic(down=10, up=7), seconds=3.0)[:5]]
         [2, 1, 28, 50, 3]
 
     References:
@@ -63,12 +100,12 @@ def count(
     asked, delivered = int(selected.sum()), int(plan.delivered.sum())
     mediated, exchanges = plan.clients.shape[1] * passes > 1, passes if exact else 1
     opened, returned = (int(there.any(1).sum()) if mediated else 0 for there in (selected, plan.delivered))
-    return Counts(
-        counts.clients + delivered,
-        counts.dropped + asked - delivered,
-        counts.bytes_up + (delivered * exchanges + returned) * bytes_.up,
-        counts.bytes_down + (asked * exchanges + opened) * bytes_.down,
-        counts.simulated_s + seconds,
+    return counts._replace(
+        clients=counts.clients + delivered,
+        dropped=counts.dropped + asked - delivered,
+        bytes_up=counts.bytes_up + (delivered * exchanges + returned) * bytes_.up,
+        bytes_down=counts.bytes_down + (asked * exchanges + opened) * bytes_.down,
+        simulated_s=counts.simulated_s + seconds,
     )
 
 

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_bal.engine.broken import code_of, first_broken
 from fedjax_bal.engine.evaluation import TestSet, hits
 from fedjax_bal.engine.held_out import own_hits
 from fedjax_bal.engine.keys import visit_key
 from fedjax_bal.engine.setting import Setting
-from fedjax_bal.engine.spread import squared_norm
+from fedjax_bal.engine.spread import norm, shortened, squared_norm
 from fedjax_bal.engine.visit import outcome_of, prepare, visit
-from fedjax_bal.parts import Memory, Probe, Report
+from fedjax_bal.parts import Deliver, Memory, Probe, Report
 from fedjax_bal.rows import over_rows
 from fedjax_bal.types import Array, Batch, Context, Federation, Key, Outcome, PyTree, Variables
 
@@ -33,11 +34,12 @@ class Shown(NamedTuple):
         memory: the client's memory after it.
         loss_sum: training loss summed over the steps of the last pass, `Float[]`.
         steps: steps of the last pass, `Int32[]`.
-        broken: 1 where the parameters are not finite, `Int32[]`.
+        broken: what is wrong with what it hands back, a code of `broken.py`, `Int32[]`.
         correct: the client's rows that its trained model classifies correctly, `Int32[]`; 0 unless asked for.
         tried: the test images of the trial that it classifies correctly, `Int32[]`; 0 where there is none.
         probes: what each probe part found out in the last pass, by slot.
         own_hits: the client's own test rows that it classifies correctly, `Int32[]`; 0 unless they are due.
+        norm: that of its chain's update, `Float[]`; 0 unless updates have a bound.
     """
 
     memory: PyTree
@@ -48,6 +50,7 @@ class Shown(NamedTuple):
     tried: Array
     probes: PyTree
     own_hits: Array
+    norm: Array
 
 
 class ChainResult(NamedTuple):
@@ -91,7 +94,10 @@ class Trial(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What is the same for all chains of a round; `trial` is None where clients' models aren't tried."""
+    """What is the same for all chains of a round.
+
+    `trial` is None where clients' models aren't tried, `bound` where nobody asks how long updates are.
+    """
 
     key: Key
     number: Array
@@ -99,6 +105,7 @@ class Round(NamedTuple):
     broadcast: PyTree
     federation: Federation
     trial: Trial | None = None
+    bound: Array | None = None
 
 
 def chain(setting: Setting, shared: Round, links: Links, longest: Array) -> ChainResult:
@@ -136,7 +143,7 @@ def chain(setting: Setting, shared: Round, links: Links, longest: Array) -> Chai
     ((end, _), memory), brought = lax.scan(one_pass, (first, links.memory), jnp.arange(setting.passes))
     reports, shown = jax.tree.map(lambda leaf: leaf[-1], brought)
     reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
-    return _result(shared, end, reports, shown._replace(memory=memory))
+    return _result(shared, end, reports, shown._replace(memory=memory, broken=first_broken(brought[1].broken)))
 
 
 def sizes_of(federation: Federation, clients: Array, delivered: Array) -> Array:
@@ -184,17 +191,18 @@ def leave(
         The variables that go on from here, its reports, and what is kept.
     """
     on = link.delivered
+    outcome, outdated = _handed_back(setting, outcome)
     memory = {
         part.slot: _where(on, part.remember(link.memory[part.slot], outcome), link.memory[part.slot])
         for part in setting.playing(Memory)
     }
     reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.playing(Report)}
     probes = {part.slot: _where(on, part.probe(outcome), None) for part in setting.playing(Probe)}
-    broken = (on & ~all_finite(outcome.end)).astype(jnp.int32)
+    broken = jnp.where(on, code_of(all_finite((outcome.end, memory, reports, probes)), outdated), 0)
     correct = _correct(outcome) if setting.local_accuracy else jnp.zeros((), jnp.int32)
     tried = jnp.where(on & (outcome.steps > 0), _tried(setting, shared, outcome.end), 0)
     own = jnp.where(on, _own_hits(setting, shared, link, outcome.end), 0)
-    shown = Shown(memory, loss_sum, outcome.steps, broken, correct, tried, probes, own)
+    shown = Shown(memory, loss_sum, outcome.steps, broken, correct, tried, probes, own, jnp.zeros(()))
     return _where(on, outcome.end, outcome.start), (reports, shown)
 
 
@@ -243,9 +251,9 @@ def own_key(shared: Round, link: Links) -> Key:
     return visit_key(shared.key, shared.number, link.clients, jnp.zeros((), jnp.int32))
 
 
-def all_finite(variables: Variables) -> Array:
-    """Whether every number of a model is finite, `Bool[]`."""
-    leaves = jax.tree.leaves(variables)
+def all_finite(tree: PyTree) -> Array:
+    """Whether every number of a model, or of anything else, is finite, `Bool[]`."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     exactly = lambda: jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
     # The squares are added up much faster than numbers are looked at, and can't be finite where one of these is not.
     surely = jnp.isfinite(squared_norm(leaves))
@@ -282,7 +290,20 @@ def _own_hits(setting: Setting, shared: Round, link: Links, end: Variables) -> A
 
 def _result(shared: Round, end: Variables, reports: PyTree, shown: Shown) -> ChainResult:
     delta = jax.tree.map(jnp.subtract, end.params, shared.variables.params)
-    return ChainResult(delta, end.stats, reports, shown)
+    if shared.bound is None:
+        return ChainResult(delta, end.stats, reports, shown)
+    length = norm(delta)
+    told = shown._replace(norm=jnp.broadcast_to(length, shown.norm.shape))
+    return ChainResult(shortened(delta, length, shared.bound), end.stats, reports, told)
+
+
+def _handed_back(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:
+    """What a client hands back of what it produced, and whether that is of an earlier round."""
+    outdated = jnp.zeros((), bool)
+    for part in setting.playing(Deliver):
+        outdated |= part.outdated(outcome)
+        outcome = outcome._replace(end=part.deliver(outcome))
+    return outcome, outdated
 
 
 def _where(on: Array, new: PyTree, old: PyTree | None) -> PyTree:

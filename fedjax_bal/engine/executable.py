@@ -26,6 +26,7 @@ def compile_to_fit(
     *,
     fixed: bool,
     keys: Key | None = None,
+    keep: bool = False,
 ) -> tuple[Setting, Any]:
     """Compiles the program of a dispatch, with fewer clients at a time where so many don't fit into memory.
 
@@ -36,6 +37,7 @@ def compile_to_fit(
         data: federation and test set, on the devices.
         fixed: whether the number of clients at a time is given, and may not be made smaller.
         keys: the keys of several runs, `[S]`, for a program that does all of them; None for one run's.
+        keep: whether the state before is kept, and not used up, which takes as much memory again.
 
     Returns:
         The setting with the layout that fits, and the compiled program.
@@ -48,7 +50,7 @@ def compile_to_fit(
         whole = setting.layout.replicated
         places = shardings(state, data[0].num_clients, setting.layout) if keys is None else everywhere(state, whole)
         shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
-        jitted = jax.jit(program, donate_argnames="state", out_shardings=(places, whole, whole))
+        jitted = jax.jit(program, donate_argnames=() if keep else "state", out_shardings=(places, whole, whole))
         key = jax.random.key(0) if keys is None else keys
         compiled = compile_for_backend(jitted.lower(setting, key, shapes, schedule(setting), *data))
         width = narrower(setting.layout, program_bytes(compiled), free_bytes(setting.layout), fixed=fixed)

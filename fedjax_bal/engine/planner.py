@@ -1,13 +1,15 @@
 """Who trains in the next rounds, and on which device: all that the host decides before a dispatch."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from fedjax_bal.engine.broken import Fault
 from fedjax_bal.engine.client_memory import Table, table_of
-from fedjax_bal.engine.deal import Work, deal
+from fedjax_bal.engine.deal import Deal, Work, deal
 from fedjax_bal.engine.program import Schedule
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.selection import Presence, Selector, Speed, Trace, make_plan
@@ -24,6 +26,7 @@ class Planned(NamedTuple):
         table: the clients whose memory it needs; None where all of it is on the devices.
         work: steps of all its rounds.
         seconds: how long each live round would take; empty where clients have no speeds.
+        faults: which clients were left out after they had trained, or have to be cut.
     """
 
     schedule: Schedule
@@ -32,6 +35,7 @@ class Planned(NamedTuple):
     table: Table | None
     work: Work
     seconds: list[float]
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Planner:
         evaluate_every: rounds between evaluations; the last round is always evaluated.
         tables: whether the program holds the memory of its own clients only.
         speed: how fast clients are; None where that doesn't matter.
+        bounded: whether updates have a bound, infinite at first.
     """
 
     setting: Setting
@@ -63,6 +68,7 @@ class Planner:
     evaluate_every: int
     tables: bool
     speed: Speed | None = None
+    bounded: bool = False
 
     def dispatch(self, seed: int, first: int, selector: Any) -> Planned:
         """Plans the rounds of a dispatch.
@@ -79,19 +85,37 @@ class Planner:
         for number in range(first, min(first + count, self.rounds)):
             plan, selector = self.round(seed, number, selector)
             plans.append(plan)
-        deals, works = zip(*map(self._deal, plans), strict=True)
         numbers = np.arange(first, first + count, dtype=np.int32)
         live = numbers < self.rounds
         due = live & (((numbers + 1) % self.evaluate_every == 0) | (numbers == self.rounds - 1))
-        stack = lambda items: jax.tree.map(
-            lambda *leaves: np.stack(leaves), *items, *[items[-1]] * (count - len(items))
-        )
-        stacked = stack(plans)
+        stacked, deals, work = self._laid_out(plans)
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
         seats = table.seats if table else stacked.clients
-        schedule = Schedule(numbers, live, due, stacked, seats, stack(deals))
+        schedule = Schedule(numbers, live, due, stacked, seats, deals)
         seconds = [] if self.speed is None else self._seconds(self.speed, seed, first, plans)
-        return Planned(schedule, selector, plans, table, Work(*map(sum, zip(*works, strict=True))), seconds)
+        return Planned(schedule, selector, plans, table, work, seconds)
+
+    def again(self, planned: Planned, plans: list[Plan], faults: Sequence[Fault]) -> Planned:
+        """The same dispatch with the same clients, of whom others deliver.
+
+        Args:
+            planned: the dispatch.
+            plans: the plans that are to take the place of its own.
+            faults: because of whom.
+
+        Returns:
+            The dispatch.
+        """
+        stacked, deals, work = self._laid_out(plans)
+        schedule = planned.schedule._replace(plan=stacked, deal=deals)
+        return planned._replace(schedule=schedule, plans=plans, work=work, faults=(*planned.faults, *faults))
+
+    def _laid_out(self, plans: list[Plan]) -> tuple[Plan, Deal, Work]:
+        """Plans, and who trains what, of all places of a dispatch, leaves `[T, ...]`; and how much work that is."""
+        deals, works = zip(*map(self._deal, plans), strict=True)
+        missing = self.rounds_per_dispatch - len(plans)
+        stack = lambda items: jax.tree.map(lambda *leaves: np.stack(leaves), *items, *[items[-1]] * missing)
+        return stack(plans), stack(deals), Work(*map(sum, zip(*works, strict=True)))
 
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Who trains and who delivers in a round (from 0), and the selector's new state."""
@@ -103,7 +127,7 @@ class Planner:
         if self.speed is not None:
             steps = self._visit_steps(plan)
             plan = self.speed.limited(seed, number, plan, steps, self.setting.passes, len(self.sizes))
-        return plan, selector
+        return plan._replace(bound=np.float32(np.inf)) if self.bounded else plan, selector
 
     def _visit_steps(self, plan: Plan) -> np.ndarray:
         """The local steps of each visit, as far as the plan doesn't limit them, `Int[G, L]`."""

@@ -58,7 +58,7 @@ def run_round(
     opening = open_round(setting, key, number, state, plan, federation)
     memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
     links = Links(plan.clients, plan.delivered, memory, plan.limits)
-    shared = Round(key, number, state.variables, opening.sent, federation, trial)
+    shared = Round(key, number, state.variables, opening.sent, federation, trial, plan.bound)
     brought = over_chains(setting, shared, links, opening.shares, deal)
     state, info = close_round(setting, key, number, state, federation, opening, brought)
     return state._replace(memory=keep(state.memory, plan, seats, brought.shown.memory)), info
@@ -216,11 +216,12 @@ def _info(setting: Setting, cohort: Cohort, brought: Brought, variables: Variabl
         local_accuracy=brought.shown.correct.sum() / cohort.sizes.sum(),
         local_test_accuracy=_share(setting, brought.shown.tried, trained),
         steps=steps,
-        finite=brought.shown.broken == 0,
+        broken=brought.shown.broken,
         model_finite=all_finite(variables),
         losses=mean(losses, steps),
         probes=brought.shown.probes,
         own_hits=brought.shown.own_hits,
+        norms=brought.shown.norm[:, 0],
     )
 
 

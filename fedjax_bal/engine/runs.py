@@ -69,9 +69,9 @@ class Together:
     def view(self, setting: Setting, shared: Round, number: Array) -> tuple[Setting, Round]:
         """The setting of a chain's run, and what its chains have in common."""
         run = self.run_of(number)
-        own = pick((shared.key, shared.variables, shared.broadcast), run)
+        key, variables, sent, bound = pick((shared.key, shared.variables, shared.broadcast, shared.bound), run)
         federation = federation_of(shared.federation, run)
-        return pick(setting, run), Round(own[0], shared.number, own[1], own[2], federation, shared.trial)
+        return pick(setting, run), Round(key, shared.number, variables, sent, federation, shared.trial, bound)
 
     def sizes(self, federation: Federation, numbers: Array, own: Links) -> Array:
         """Rows of each client of some chains, `Int32[K, L]`."""

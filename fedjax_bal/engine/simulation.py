@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.engine.accounts import Counts, chain_divergences, count
+from fedjax_bal.engine.accounts import BrokenCounts, Counts, chain_divergences, count
+from fedjax_bal.engine.broken import LONG, RAISE, Fault, Policy, complaint, mended
 from fedjax_bal.engine.client_memory import choose_place, gather, scatter
 from fedjax_bal.engine.deal import Work
 from fedjax_bal.engine.errors import DivergenceError
@@ -56,6 +57,7 @@ class Advance(NamedTuple):
         samples: samples they trained on, each as often as it was used.
         work: local steps of clients that delivered, and all steps computed; the difference is what padding costs.
         train_losses: mean training loss of every round, nan where nothing arrived.
+        faults: which clients were left out or cut, round after round.
     """
 
     progress: Snapshot
@@ -66,6 +68,7 @@ class Advance(NamedTuple):
     samples: int
     work: Work
     train_losses: list[float]
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclasses.dataclass
@@ -88,6 +91,7 @@ class Simulation:
         batch_size: B as it was asked for; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.groups.shot_groups`.
         speed: how fast clients compute; None where that doesn't matter.
+        broken_clients: what becomes of clients whose updates can't be used.
         compile_s: seconds spent on compiling, 0 before.
         on_device: federation and test set, on the devices.
         keeps_memory_on_host: whether what clients remember is kept on the host.
@@ -108,6 +112,7 @@ class Simulation:
     batch_size: int = 0
     groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     speed: Speed | None = None
+    broken_clients: Policy = RAISE
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -144,7 +149,7 @@ class Simulation:
             Round 0.
         """
         state = start(self.setting, seed, self.on_device[0], on_host=self.keeps_memory_on_host)
-        return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), Counts())
+        return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
 
     def compile(self) -> float:
         """Compiles the program, once.
@@ -164,7 +169,12 @@ class Simulation:
             seated = lambda leaf: jax.ShapeDtypeStruct((seats, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
         self.setting, self._compiled = compile_to_fit(
-            self.setting, state, self._any_schedule, self.on_device, fixed=self.fixed_width
+            self.setting,
+            state,
+            self._any_schedule,
+            self.on_device,
+            fixed=self.fixed_width,
+            keep=self.broken_clients.repeats,
         )
         self.compile_s = time.perf_counter() - began
         return self.compile_s
@@ -174,13 +184,13 @@ class Simulation:
 
         Args:
             seed: the run's seed.
-            progress: where it stands; its state is used up.
+            progress: where it stands; its state is used up, unless broken clients may be left out.
 
         Returns:
             What came of it.
 
         Raises:
-            DivergenceError: where a client's parameters stopped being finite.
+            DivergenceError: where a client's update isn't finite, and may not be left out.
         """
         self.compile()
         planned = self.planned(seed, progress.round, progress.selector)
@@ -190,10 +200,28 @@ class Simulation:
             # The devices are at work meanwhile.
             self._ahead = (self._about(seed, done), self._planner().dispatch(seed, done, planned.selector))
         info, evaluation = jax.device_get((info, evaluation))
+        while (again := self.mended(progress.round, planned, info)) is not None:
+            planned = again
+            state, *shown = self._run(seed, progress.state, planned)
+            info, evaluation = jax.device_get(tuple(shown))
         advance = self.conclude(progress, planned, info, evaluation)
         if planned.table is not None:
             state = state._replace(memory=scatter(progress.state.memory, planned.table, state.memory))
         return advance._replace(progress=advance.progress._replace(state=state))
+
+    def mended(self, first: int, planned: Planned, info: Info) -> Planned | None:
+        """The dispatch by which to repeat one in which clients broke.
+
+        Args:
+            first: its first round, from 0.
+            planned: what was planned.
+            info: what its rounds report, leaves `[T, ...]`, on the host.
+
+        Returns:
+            The same without these clients, or with their updates cut; None where it can be concluded.
+        """
+        found = mended(self.broken_clients, first, planned.plans, info)
+        return None if found is None else self._planner().again(planned, *found)
 
     def conclude(self, progress: Snapshot, planned: Planned, info: Info, evaluation: Evaluation) -> Advance:
         """Reads what a dispatch reports, and lets the selector learn from it.
@@ -208,10 +236,10 @@ class Simulation:
             What came of it; the state is still the one before.
 
         Raises:
-            DivergenceError: where a client's parameters stopped being finite.
+            DivergenceError: where a client's update isn't finite, and could not be left out.
         """
         plans, selector = planned.plans, planned.selector
-        self._check_finite(progress.round, plans, info)
+        self._check_finite(progress.round, planned, info)
         if self.selector.closed_loop:
             selector = self.selector.update(selector, plans[0], _probes(info))
         records, counts, confusion = self._read(progress, planned, info, evaluation)
@@ -219,7 +247,9 @@ class Simulation:
         after = progress._replace(round=progress.round + len(plans), selector=selector, counts=counts)
         losses = [float(loss) for loss in info.train_loss[: len(plans)]]
         asked = np.concatenate([plan.clients[plan.clients < self.federation.num_clients] for plan in plans])
-        return Advance(after, records, confusion, asked, visits, self._samples(plans), planned.work, losses)
+        return Advance(
+            after, records, confusion, asked, visits, self._samples(plans), planned.work, losses, planned.faults
+        )
 
     @property
     def device_bytes(self) -> int:
@@ -261,7 +291,7 @@ class Simulation:
     def state_shapes(self) -> Snapshot:
         """The shapes of a run's progress, for checking what is read back."""
         selector = self.selector.init(0, self.federation.num_clients)
-        return Snapshot(np.int64(0), self._shapes, selector, Counts())
+        return Snapshot(np.int64(0), self._shapes, selector, self._no_counts)
 
     def schedule(self, seed: int, first: int, selector: Any) -> tuple[Schedule, Any, list[Plan]]:
         """The next dispatch's rounds, the selector's new state, and the plans of the rounds that are live."""
@@ -270,6 +300,10 @@ class Simulation:
     def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Who trains and who delivers in a round (from 0), and the selector's new state."""
         return self._planner().round(seed, number, selector)
+
+    @property
+    def _no_counts(self) -> Counts:
+        return Counts(broken=BrokenCounts() if self.broken_clients.repeats else None)
 
     @functools.cached_property
     def _traffic(self) -> Traffic:
@@ -288,6 +322,7 @@ class Simulation:
             self.evaluate_every,
             self.keeps_memory_on_host,
             self.speed,
+            self.broken_clients.clips,
         )
 
     @property
@@ -328,16 +363,13 @@ class Simulation:
         state = place(state, self.federation.num_clients, self.setting.layout)
         return self._compiled(self.setting, jax.random.key(seed), state, planned.schedule, *self.on_device)
 
-    def _check_finite(self, first: int, plans: list[Plan], info: Info) -> None:
-        for offset, plan in enumerate(plans):
-            broken = plan.clients[~info.finite[offset]]
-            if broken.size:
-                names = ", ".join(str(client) for client in broken[:5]) + (", ..." if broken.size > 5 else "")
-                raise DivergenceError(
-                    f"round {first + offset + 1}: the parameters of client {names} are not finite "
-                    f"({broken.size} of {int(plan.delivered.sum())} that delivered); the usual cause is a learning "
-                    f"rate that is too high (here {float(self.setting.local.rate(first + offset)):g}): lower it"
-                )
+    def _check_finite(self, first: int, planned: Planned, info: Info) -> None:
+        for offset, plan in enumerate(planned.plans):
+            if (plan.delivered & (info.broken[offset] > 0)).any():
+                number, rate = first + offset + 1, float(self.setting.local.rate(first + offset))
+                before = sum(fault.round == number and fault.why != LONG for fault in planned.faults)
+                text = complaint(self.broken_clients, plan, info.broken[offset], rate, before)
+                raise DivergenceError(f"round {number}: {text}")
             if not info.model_finite[offset]:
                 raise DivergenceError(
                     f"round {first + offset + 1}: the global model is not finite after the server's step, though all "
@@ -352,12 +384,14 @@ class Simulation:
         costs = self.federation.num_clients, self.setting.passes, self._traffic, self.exact_traffic
         for offset, plan in enumerate(planned.plans):
             counts = count(counts, plan, *costs, planned.seconds[offset] if planned.seconds else 0.0)
+            number = progress.round + offset + 1
+            counts = counts.noted([fault for fault in planned.faults if fault.round == number])
             if planned.schedule.evaluate[offset]:
                 confusion = np.asarray(evaluation.confusion[offset])
                 scores = classification_metrics(confusion)
                 records.append(
                     {
-                        "round": progress.round + offset + 1,
+                        "round": number,
                         **scores,
                         **shot_accuracies(scores["per_class_accuracy"], self.groups),
                         "test_loss": _number(evaluation.loss[offset]),
@@ -368,7 +402,7 @@ class Simulation:
                         **counts.record(self.speed is not None),
                     }
                 )
-                counts = Counts()
+                counts = self._no_counts
         return records, counts, confusion
 
     def _asked(self, info: Info, offset: int) -> dict[str, float | None]:

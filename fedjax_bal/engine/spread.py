@@ -80,6 +80,33 @@ def squared_norm(tree: PyTree) -> Array:
     return sum((jnp.sum(_squares(leaf)) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
 
 
+def norm(tree: PyTree) -> Array:
+    """The Euclidean norm of a tree, `Float[]`, of numbers too whose squares are beyond float32."""
+    largest = jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in jax.tree.leaves(tree)]).max()
+    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    return unit * jnp.sqrt(squared_norm(jax.tree.map(lambda leaf: leaf / unit, tree)))
+
+
+def shortened(tree: PyTree, length: Array, bound: Array) -> PyTree:
+    """A tree scaled down to a norm, or as it is where it is no longer than that.
+
+    Args:
+        tree: the tree.
+        length: its norm, `Float[]`.
+        bound: the largest allowed, `Float[]`.
+
+    Returns:
+        A tree like it.
+
+    Example:
+        >>> shortened(jnp.array([3.0, 4.0]), jnp.array(5.0), jnp.array(2.5)).tolist()
+        [1.5, 2.0]
+    """
+    long = length > bound
+    factor = jnp.where(long, bound / jnp.where(long, length, 1.0), 1.0)
+    return jax.tree.map(lambda leaf: jnp.where(long, leaf * factor, leaf), tree)
+
+
 def weighted_sum(weights: Array, stacked: Array) -> Array:
     """The sum of `[K, ...]` with weights `[K]`; not a matrix product, which accelerators round to fewer digits."""
     return (weights.reshape(-1, *[1] * (stacked.ndim - 1)) * stacked).sum(0)

@@ -1,6 +1,7 @@
 """Runs that differ in numbers alone, trained together: one compiled program, one host state each."""
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -54,6 +55,7 @@ def kind(simulation: Simulation) -> Any:
         (simulation.rounds, simulation.rounds_per_dispatch, simulation.evaluate_every),
         (simulation.speed is None, _limits(simulation)),
         (simulation.fixed_width and setting.layout.width, simulation.keeps_memory_on_host),
+        simulation.broken_clients.name,
     )
 
 
@@ -126,11 +128,11 @@ class Stack:
         """
         if self._compiled is not None:
             return 0.0
-        began = time.perf_counter()
-        fixed = self.members[0].simulation.fixed_width
+        began, first = time.perf_counter(), self.members[0].simulation
+        fixed, keep = first.fixed_width, first.broken_clients.repeats
         shapes = jax.eval_shape(lambda: self._state)
         self.setting, self._compiled = compile_to_fit(
-            self.setting, shapes, self._any_schedule, self._data, fixed=fixed, keys=self._keys
+            self.setting, shapes, self._any_schedule, self._data, fixed=fixed, keys=self._keys, keep=keep
         )
         self.compile_s = time.perf_counter() - began
         return self.compile_s
@@ -142,16 +144,24 @@ class Stack:
             What came of each; None for those that have diverged now, or rest.
         """
         self.compile()
-        planned = [self._planned(place) for place in range(len(self.members))]
-        schedule, works = self._schedule(planned, self.setting)
-        whole = self.setting.layout.replicated
-        state = jax.device_put(self._state, everywhere(self._state, whole))
-        self._state, info, evaluation = self._compiled(self.setting, self._keys, state, schedule, *self._data)
-        info, evaluation = jax.device_get((info, evaluation))
+        before = jax.device_put(self._state, everywhere(self._state, self.setting.layout.replicated))
+        planned, again = [], [self._planned(place) for place in range(len(self.members))]
+        while any(own is not old for own, old in itertools.zip_longest(again, planned)):
+            planned = again
+            schedule, works = self._schedule(planned, self.setting)
+            self._state, *shown = self._compiled(self.setting, self._keys, before, schedule, *self._data)
+            info, evaluation = jax.device_get(tuple(shown))
+            again = [self._mended(place, own, _of_run(place, info)) for place, own in enumerate(planned)]
         return [
             self._concluded(place, own._replace(work=work), *_of_run(place, (info, evaluation)))
             for place, (own, work) in enumerate(zip(planned, works, strict=True))
         ]
+
+    def _mended(self, place: int, planned: Planned, info: Any) -> Planned:
+        """The dispatch by which to repeat a run's; the same object where there is nothing to repeat."""
+        if self.resting[place]:
+            return planned
+        return self.members[place].simulation.mended(self.snapshots[place].round, planned, info) or planned
 
     def _concluded(self, place: int, planned: Planned, info: Any, evaluation: Any) -> Advance | None:
         if self.resting[place]:

@@ -73,7 +73,7 @@ def _run_round(
     opening = each(opened)
     seated = jax.tree.map(lambda leaf: leaf.at[places, row.seats].get(mode="clip"), memory)
     links = _in_a_row(Links(row.plan.clients, row.plan.delivered, seated, row.plan.limits))
-    shared = Round(keys, row.number, state.variables, opening.sent, federation, trial)
+    shared = Round(keys, row.number, state.variables, opening.sent, federation, trial, row.plan.bound)
     brought = over_chains(setting, shared, links, _in_a_row(opening.shares), row.deal, runs)
     per_run = lambda leaf: leaf.reshape(runs.count, runs.groups, *leaf.shape[1:])
     shown, deltas = jax.tree.map(per_run, (brought.shown, brought.deltas))

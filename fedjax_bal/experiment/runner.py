@@ -12,8 +12,10 @@ import numpy as np
 from fedjax_bal.checks import is_number
 from fedjax_bal.config import Config, digest
 from fedjax_bal.engine import checkpoint
+from fedjax_bal.engine.broken import told
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
+from fedjax_bal.experiment.broken import about_broken
 from fedjax_bal.experiment.cohorts import about_batches, about_chains, about_clients, about_copies, some_of_each_class
 from fedjax_bal.experiment.endings import about_end, about_time, is_over
 from fedjax_bal.experiment.environment import device_name, versions
@@ -322,15 +324,19 @@ class Runner:
             self.cost.samples + advance.samples,
         )
         self.confusions[name] = saved.confusion if advance.confusion is None else advance.confusion
+        if advance.faults:
+            self.display.note(f"{name[0]}, seed {name[1]}: {told(advance.faults)}")
         saved = saved._replace(progress=advance.progress, confusion=self.confusions[name])
         np.add.at(saved.chosen, advance.chosen, 1)
         self.clients[name] = saved.chosen, advance.progress.selector
         return saved
 
     def fail(self, run: tuple[int, int], reason: str) -> None:
-        """Notes that a run has no end."""
+        """Notes that a run has no end; its last checkpoint stays."""
         self.failures[self.name(run)] = reason
-        self.display.note(f"{self.name(run)[0]}, seed {run[1]}: diverged in {reason}")
+        kept = checkpoint.generations(self.folder.checkpoints(*run))
+        last = f"its last good checkpoint is {kept[0]}" if kept else "it had no checkpoint yet"
+        self.display.note(f"{self.name(run)[0]}, seed {run[1]}: diverged in {reason}; {last}")
 
     def failed(self, run: tuple[int, int]) -> str | None:
         """Why a run has no end; None where it may have one."""
@@ -404,6 +410,7 @@ class Runner:
             "traffic_bytes": _traffic(lines),
             "traffic_to_target_bytes": _traffic_until(lines, curve["rounds_to_target"]),
             **about_time(lines, curve["rounds_to_target"]),
+            **about_broken(lines),
             **about_chains(self.comparison.simulations[run[0]], lines),
             "confusion_matrix": [] if failure else np.asarray(self.confusions[name]).tolist(),
             **self._clients(run),

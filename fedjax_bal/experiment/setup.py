@@ -337,6 +337,8 @@ def _simulation(workshop: Workshop, index: int, config: MethodConfig) -> Simulat
             chunk=execution.chunk,
             client_memory=execution.client_memory,
             precision=execution.precision,
+            broken_clients=execution.broken_clients,
+            clip_factor=execution.clip_factor,
             enlarge=workshop.enlarged,
         )
 

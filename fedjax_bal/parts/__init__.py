@@ -10,6 +10,7 @@ from fedjax_bal.parts.damped import ParticipatingShare
 from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.dynamic import DynamicRegularisation
 from fedjax_bal.parts.fakes import Fakes
+from fedjax_bal.parts.faults import Faults, StaleUpdates
 from fedjax_bal.parts.fine_tuning import RefinedHead, ShownHead
 from fedjax_bal.parts.frozen import FrozenHead
 from fedjax_bal.parts.generator import LocalGenerator, SharedGenerator
@@ -19,9 +20,10 @@ from fedjax_bal.parts.prior import PriorCalibration
 from fedjax_bal.parts.proximal import Proximal
 from fedjax_bal.parts.resampling import DecayedResampling
 from fedjax_bal.parts.restricted import RestrictedSoftmax
-from fedjax_bal.parts.robust import Median, TrimmedMean
+from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
 from fedjax_bal.parts.roles import (
     Batches,
+    Deliver,
     Disclose,
     Draw,
     Enlarge,
@@ -55,12 +57,14 @@ __all__ = [
     "ControlVariates",
     "CropAndFlip",
     "DecayedResampling",
+    "Deliver",
     "Disclose",
     "Draw",
     "DynamicRegularisation",
     "Enlarge",
     "Extend",
     "Fakes",
+    "Faults",
     "FeatureTransfer",
     "FreshStatistics",
     "FrozenHead",
@@ -74,6 +78,7 @@ __all__ = [
     "Median",
     "Memory",
     "ModelContrast",
+    "NormClipping",
     "NormalisedAveraging",
     "OwnStatistics",
     "Part",
@@ -92,6 +97,7 @@ __all__ = [
     "SharedDcgans",
     "SharedGenerator",
     "ShownHead",
+    "StaleUpdates",
     "Statistics",
     "Step",
     "Trainable",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.parts.part import part
+from fedjax_bal.parts.part import part, static
 from fedjax_bal.parts.roles import Reduce
 from fedjax_bal.types import Array, PyTree
 
@@ -27,9 +27,7 @@ class Median(Reduce):
 
     def reduce(self, deltas: PyTree, weights: Array) -> PyTree:
         """Like params; the mean of the middle two where their number is even, zeros where nobody counts."""
-        count = (weights > 0).sum()
-        low, high = jnp.maximum(count - 1, 0) // 2, count // 2
-        return _over_sorted(deltas, weights, lambda ordered: 0.5 * (ordered[low] + ordered[high]))
+        return _over_sorted(deltas, weights, _middle(weights))
 
 
 @part
@@ -62,6 +60,50 @@ class TrimmedMean(Reduce):
         mask = lambda ordered: kept.reshape(-1, *[1] * (ordered.ndim - 1))
         mean = lambda ordered: jnp.where(mask(ordered), ordered, 0.0).sum(0) / jnp.maximum(kept.sum(), 1)
         return _over_sorted(deltas, weights, mean)
+
+
+@part
+class NormClipping(Reduce):
+    """Averages with the usual weights after each update is scaled down to a largest norm, over all parameters.
+
+    Attributes:
+        bound: the largest norm; adaptive, in units of the median norm of the updates that count, the mean of the
+            middle two where their number is even.
+        adaptive: whether it is.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> deltas = jnp.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.5]])
+        >>> [round(float(x), 4) for x in NormClipping(1.0).reduce(deltas, jnp.array([0.5, 0.25, 0.25]))]
+        [0.3, 0.775]
+
+    References:
+        Sun et al., 2019, norm thresholding of updates, without noise; adaptive as FLAME (Nguyen et al., 2022,
+        Algorithm 1). Batch statistics and reports are averaged and summed as ever: they aren't robust.
+    """
+
+    bound: float = 1.0
+    adaptive: bool = static(False)
+
+    def reduce(self, deltas: PyTree, weights: Array) -> PyTree:
+        """Like params; zeros where nobody counts."""
+        norms = jax.vmap(_norm)(deltas)
+        bound = self.bound * (_over_sorted(norms, weights, _middle(weights)) if self.adaptive else 1.0)
+        factors = weights * jnp.where(norms > bound, bound / jnp.where(norms > bound, norms, 1.0), 1.0)
+        spread = lambda leaf: factors.reshape(-1, *[1] * (leaf.ndim - 1))
+        # What doesn't count may be anything, nan too.
+        return jax.tree.map(lambda leaf: jnp.where(spread(leaf) > 0, spread(leaf) * leaf, 0.0).sum(0), deltas)
+
+
+def _middle(weights: Array) -> Callable[[Array], Array]:
+    """The median of what is sorted along the chains that count."""
+    count = (weights > 0).sum()
+    low, high = jnp.maximum(count - 1, 0) // 2, count // 2
+    return lambda ordered: 0.5 * (ordered[low] + ordered[high])
+
+
+def _norm(tree: PyTree) -> Array:
+    return jnp.sqrt(sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), jnp.zeros(())))
 
 
 def _over_sorted(deltas: PyTree, weights: Array, mean: Callable[[Array], Array]) -> PyTree:

@@ -102,6 +102,19 @@ class Prepare(Part, abc.ABC):
         """From the received variables to whatever the part needs while training."""
 
 
+class Deliver(Part, abc.ABC):
+    """Changes the model that a client hands back after training; several compose in order."""
+
+    @abc.abstractmethod
+    def deliver(self, outcome: Outcome) -> Variables:
+        """From `outcome.end` to others like it; memory, reports and probes are made from what comes out."""
+
+    def outdated(self, outcome: Outcome) -> Array:
+        """Whether what is handed back is of an earlier round, `Bool[]`; `outcome` is that before `deliver`."""
+        del outcome
+        return jnp.zeros((), bool)
+
+
 class Memory(Part, abc.ABC):
     """Keeps something for each client from visit to visit; each part finds its own in `ctx.memory`."""
 

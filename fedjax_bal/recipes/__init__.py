@@ -12,8 +12,6 @@ from fedjax_bal.recipes.averaging import (
     fedavgm,
     fedprox,
     fedyogi,
-    median,
-    trimmed_mean,
 )
 from fedjax_bal.recipes.drift import moon, scaffold
 from fedjax_bal.recipes.dynamic import feddyn
@@ -22,6 +20,7 @@ from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
 from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedrs, rebafl
 from fedjax_bal.recipes.normalising import fednova
 from fedjax_bal.recipes.recipe import Recipe, combine
+from fedjax_bal.recipes.robust import faults, median, norm_clipping, trimmed_mean
 from fedjax_bal.recipes.sampling import crop_flip, iwds
 from fedjax_bal.recipes.selecting import astraea, flcir
 
@@ -32,6 +31,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         balanced_softmax,
         cbfl,
         crop_flip,
+        faults,
         fedadagrad,
         fedadam,
         fedavg,
@@ -48,6 +48,7 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         iwds,
         median,
         moon,
+        norm_clipping,
         rebafl,
         scaffold,
         trimmed_mean,
@@ -63,6 +64,7 @@ __all__ = [
     "cbfl",
     "combine",
     "crop_flip",
+    "faults",
     "fedadagrad",
     "fedadam",
     "fedavg",
@@ -79,6 +81,7 @@ __all__ = [
     "iwds",
     "median",
     "moon",
+    "norm_clipping",
     "rebafl",
     "scaffold",
     "trimmed_mean",

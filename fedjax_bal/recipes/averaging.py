@@ -5,7 +5,6 @@ import math
 from fedjax_bal.checks import finite_number
 from fedjax_bal.optimizers import Optimizer, optimizer
 from fedjax_bal.parts import Proximal
-from fedjax_bal.parts.robust import Median, TrimmedMean
 from fedjax_bal.recipes.recipe import Recipe
 
 _BELOW_ONE = math.nextafter(1.0, 0.0)
@@ -138,40 +137,6 @@ def fedadagrad(learning_rate: float = 0.1, tau: float = 0.001) -> Recipe:
     return Recipe(
         "fedadagrad", server_optimizer=optimizer("adagrad", rate, initial_accumulator_value=square, eps=square)
     )
-
-
-def median() -> Recipe:
-    """The coordinate-wise median of the updates instead of their mean.
-
-    Example:
-        >>> median().parts
-        (Median(),)
-
-    References:
-        Yin et al., 2018, Algorithm 1, option I. All clients that deliver count alike, whatever their size.
-    """
-    return Recipe("median", (Median(),))
-
-
-def trimmed_mean(share: float = 0.1) -> Recipe:
-    """The coordinate-wise mean of the updates without the largest and the smallest.
-
-    Args:
-        share: of the clients that deliver, cut from each end and rounded down; in [0, 0.5).
-
-    Raises:
-        ValueError: share out of range.
-
-    Example:
-        >>> trimmed_mean(0.2).parts
-        (TrimmedMean(share=0.2),)
-
-    References:
-        Yin et al., 2018, Algorithm 1, option II. All clients that deliver count alike, whatever their size.
-    """
-    if finite_number("trimmed_mean: share", share, high=0.5) == 0.5:
-        raise ValueError(f"trimmed_mean: share: received {share}, must be below 0.5; median leaves out all but one")
-    return Recipe("trimmed_mean", (TrimmedMean(float(share)),))
 
 
 def _adaptive(recipe: str, name: str, learning_rate: float, beta_1: float, beta_2: float, tau: float) -> Optimizer:

@@ -63,7 +63,10 @@ def combine(*recipes: Recipe) -> Recipe:
             owner[part.slot] = recipe.name
     reducing = [part.slot for recipe in recipes for part in recipe.parts if isinstance(part, Reduce)]
     if len(reducing) > 1:
-        raise ValueError(f"combine: {' and '.join(reducing)} both reduce the updates; there is only one reduction")
+        raise ValueError(
+            f"combine: {' and '.join(reducing)} both reduce the updates; there is only one reduction: leave one of "
+            "them out"
+        )
     return Recipe(
         "+".join(recipe.name for recipe in recipes),
         tuple(part for recipe in recipes for part in recipe.parts),

@@ -36,6 +36,9 @@ def _seconds(value: Spread) -> str:
     return f"{value.mean:,.1f}" + (f" ± {value.std:,.1f}" if value.std is not None else "")
 
 
+_MOST_BROKEN = 12  # runs of which broken clients are named
+_LONGEST_TEXT = 400
+
 _SHOTS = {
     "many_shot_accuracy": "Many-shot, %",
     "medium_shot_accuracy": "Medium-shot, %",
@@ -134,6 +137,28 @@ def ending(runs: Sequence[Mapping[str, Any]]) -> str | None:
         f"Stopped early, because the metric on validation images no longer got better: {named}. Final accuracies are "
         "those of these rounds; that of the best round by validation is further below."
     )
+
+
+def broken(runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Which clients were left out of rounds, or had their updates scaled down, in words.
+
+    Args:
+        runs: `runs` of a `summary.json`.
+
+    Returns:
+        What there is to know when numbers are compared; None where no client broke.
+
+    >>> broken([{"method": "a", "seed": 3, "excluded": 2, "clipped": 0, "broken_clients": "client 7 in round 4"}])
+    'Broken clients. a, seed 3: 2 left out, 0 scaled down (client 7 in round 4).'
+    """
+    told = [
+        f"{printable(run['method'], LONGEST_NAME)}, seed {run['seed']}: {run['excluded'] or 0:g} left out, "
+        f"{run['clipped'] or 0:g} scaled down ({printable(run['broken_clients'], _LONGEST_TEXT)})"
+        for run in runs
+        if run.get("broken_clients")
+    ]
+    rest = f"; and {len(told) - _MOST_BROKEN} more runs" if len(told) > _MOST_BROKEN else ""
+    return f"Broken clients. {'; '.join(told[:_MOST_BROKEN])}{rest}." if told else None
 
 
 def _details(plan: _Plan, runs: Sequence[Mapping[str, Any]], known: set[str]) -> Details:

@@ -31,6 +31,8 @@ NUMBERS_OF_A_RUN = (
     "copies",
     "stopped_early",
     "best_validation_round",
+    "excluded",
+    "clipped",
     *DETAILS,
 )
 RERUN = "run `fedjax-bal run` on this folder again to write it anew"
@@ -156,6 +158,8 @@ def _read_summary(path: Path) -> dict[str, Any]:
             _check_numbers(path, 1, f"runs[{place}].{key}", run.setdefault(key, None))
         _check_list(path, 1, f"runs[{place}].chosen", run.setdefault("chosen", None), MOST_TIMES, whole=True)
         _check_composition(path, f"runs[{place}].composition", run.setdefault("composition", None), classes)
+        if run.setdefault("broken_clients", None) is not None:
+            _check(path, 1, f"runs[{place}].", run, {"broken_clients": str})
         _check_leaks(path, f"runs[{place}].leaks", run.setdefault("leaks", None))
         # A run without an evaluation has a matrix of size 0.
         run["confusion_matrix"] = run.get("confusion_matrix") or None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.files import write_atomically
-from fedjax_bal.report.details import details, ending
+from fedjax_bal.report.details import broken, details, ending
 from fedjax_bal.report.folder import ReportError, RunFolder, read
 from fedjax_bal.report.statistics import MethodSummary, compare
 from fedjax_bal.report.words import (
@@ -203,12 +203,12 @@ def grid(label: str, text: Table, marked: Sequence[bool] = ()) -> str:
 
 
 def _details(runs: Sequence[Mapping[str, Any]]) -> str:
-    early = ending(runs)
+    remarks = [text for text in (ending(runs), broken(runs)) if text]
     sections = [
         f"<h3>{escape(part.title)}</h3>{grid(part.title, part.table)}<p class=note>{escape(part.note)}</p>"
         for part in details(runs)
     ]
-    return "".join([f"<p class=note>{escape(early)}</p>" if early else "", *sections])
+    return "".join([*(f"<p class=note>{escape(text)}</p>" for text in remarks), *sections])
 
 
 def _beside_the_paper(config: Mapping[str, Any], summaries: Sequence[MethodSummary]) -> str:

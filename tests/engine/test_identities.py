@@ -212,7 +212,7 @@ def test_bytes_are_counted_by_what_each_method_sends():
 
 def test_a_diverging_client_is_named():
     rate = optimizer("sgd", 1e30)
-    with pytest.raises(DivergenceError, match=r"round 1: the parameters of client .* learning rate .* \(here 1e\+30\)"):
+    with pytest.raises(DivergenceError, match=r"round 1: the updates of clients .* learning rate .* \(here 1e\+30\)"):
         simulate(
             recipes.fedprox(1.0), toys.network(), toys.federation(), toys.test_set(), rounds=2, seed=0,
             local_optimizer=rate, batch_size=8,

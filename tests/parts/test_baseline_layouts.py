@@ -5,8 +5,7 @@ import pytest
 import toys
 from parts import float64
 
-from fedjax_bal.recipes import combine
-from fedjax_bal.recipes.averaging import fedyogi, trimmed_mean
+from fedjax_bal.recipes import combine, fedyogi, trimmed_mean
 from fedjax_bal.recipes.dynamic import feddyn
 from fedjax_bal.recipes.losses import fedlc, fedrs
 from fedjax_bal.recipes.normalising import fednova

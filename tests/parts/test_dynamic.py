@@ -8,8 +8,7 @@ import pytest
 import toys
 from parts import float64
 
-from fedjax_bal.recipes import combine, scaffold
-from fedjax_bal.recipes.averaging import median
+from fedjax_bal.recipes import combine, median, scaffold
 from fedjax_bal.recipes.dynamic import feddyn
 from fedjax_bal.recipes.normalising import fednova
 

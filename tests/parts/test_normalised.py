@@ -13,8 +13,7 @@ from fedjax_bal.optimizers import optimizer
 from fedjax_bal.parts import Weigh, part
 from fedjax_bal.parts.normalised import NormalisedAveraging, accumulated_steps
 from fedjax_bal.parts.steps import momentum_steps
-from fedjax_bal.recipes import Recipe, combine, fedavg, fedprox, scaffold
-from fedjax_bal.recipes.averaging import median
+from fedjax_bal.recipes import Recipe, combine, fedavg, fedprox, median, scaffold
 from fedjax_bal.recipes.normalising import fednova
 from fedjax_bal.types import Cohort, Outputs, Variables
 

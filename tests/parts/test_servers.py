@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parts import float64
 
-from fedjax_bal.parts.robust import Median, TrimmedMean
-from fedjax_bal.recipes import averaging
+from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
+from fedjax_bal.recipes import averaging, robust
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +88,8 @@ def trimmed(stack, share):
 
 
 ROBUST = {
-    "median": (averaging.median(), lambda stack: np.median(stack, axis=0)),
-    "trimmed_mean": (averaging.trimmed_mean(0.3), lambda stack: trimmed(stack, 0.3)),
+    "median": (robust.median(), lambda stack: np.median(stack, axis=0)),
+    "trimmed_mean": (robust.trimmed_mean(0.3), lambda stack: trimmed(stack, 0.3)),
 }
 
 
@@ -106,6 +106,35 @@ def test_robust_mean_equals_its_transcription(name):
     assert len(counts) > 1
     assert max(counts) > 3
     float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+def length(tree):
+    """Over all parameters."""
+    return np.sqrt(sum((leaf**2).sum() for leaf in tree.values()))
+
+
+@pytest.mark.parametrize(("bound", "adaptive"), [(0.2, False), (0.9, True)])
+def test_norm_clipping_equals_its_transcription(bound, adaptive):
+    sim = float64.simulation(robust.norm_clipping(bound, adaptive))
+    weights, cut = float64.initial(sim), []
+    for number, cohort in float64.cohorts(sim):
+        deltas = {c: float64.difference(float64.train(weights, c, number)[0], weights) for c in cohort}
+        norms = {c: length(delta) for c, delta in deltas.items()}
+        most = bound * (np.median(list(norms.values())) if adaptive else 1.0)
+        shares = {c: share * min(1.0, most / norms[c]) for c, share in float64.by_size(cohort).items()}
+        weights = float64.plus(weights, float64.mean(shares, deltas))
+        cut += [norm > most for norm in norms.values()]
+    assert any(cut) and not all(cut)
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+def test_norm_clipping_sees_nothing_of_those_that_do_not_count():
+    deltas = {"w": jnp.array([[3.0, 4.0], [jnp.nan, 1.0], [0.0, 0.0], [0.6, 0.8]])}
+    weights = jnp.array([0.5, 0.0, 0.25, 0.25])
+    np.testing.assert_allclose(NormClipping(2.0).reduce(deltas, weights)["w"], [0.75, 1.0], rtol=1e-12)
+    # The median of the norms 5, 0 and 1 is 1.
+    np.testing.assert_allclose(NormClipping(2.0, True).reduce(deltas, weights)["w"], [0.75, 1.0], rtol=1e-12)
+    assert NormClipping(1.0, True).reduce(deltas, jnp.zeros(4))["w"].tolist() == [0.0, 0.0]
 
 
 @settings(max_examples=60, deadline=None)
@@ -143,8 +172,9 @@ BAD = [
     (averaging.fedadam, {"beta_1": 1.0}, "fedadam: beta_1: received 1.0"),
     (averaging.fedyogi, {"beta_2": -0.1}, "fedyogi: beta_2: received -0.1"),
     (averaging.fedadagrad, {"tau": 0.0}, "fedadagrad: tau: received 0, must be above 0"),
-    (averaging.trimmed_mean, {"share": 0.5}, "share: received 0.5, must be below 0.5"),
-    (averaging.trimmed_mean, {"share": 0.7}, "share: received 0.7"),
+    (robust.trimmed_mean, {"share": 0.5}, "share: received 0.5, must be below 0.5"),
+    (robust.norm_clipping, {"bound": 0}, "bound: received 0, must be above 0"),
+    (robust.trimmed_mean, {"share": 0.7}, "share: received 0.7"),
 ]
 
 

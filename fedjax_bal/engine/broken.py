@@ -1,0 +1,215 @@
+"""Clients that hand back what can't be used: what is wrong with it, and what becomes of them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal.checks import finite_number, one_of
+from fedjax_bal.types import Array, Info, Plan
+
+NOT_FINITE, OUTDATED, LONG = 1, 2, 3
+"""Codes of what can be wrong with an update; 0 is for nothing."""
+
+WORDS = {NOT_FINITE: "not finite", OUTDATED: "of an earlier round", LONG: "too long"}
+"""What is wrong, in words."""
+
+POLICIES = ("raise", "exclude", "clip")
+
+_MOST_NAMED = 5
+
+
+class Fault(NamedTuple):
+    """One client in one round that was left out, or whose update was scaled down.
+
+    Attributes:
+        round: from 1.
+        client: its id.
+        why: a code; `LONG` is scaled down, the others are left out.
+    """
+
+    round: int
+    client: int
+    why: int
+
+
+class Policy(NamedTuple):
+    """What becomes of broken clients.
+
+    Attributes:
+        name: "raise", the run ends; "exclude", the round is done as if they had not delivered; "clip", that too, and
+            updates that are far longer than the others are scaled down.
+        factor: how far: the largest norm of an update is so many times the median of its round.
+    """
+
+    name: str = "raise"
+    factor: float = 10.0
+
+    @property
+    def repeats(self) -> bool:
+        """Whether rounds may have to be done again, and so what they began with has to be kept."""
+        return self.name != "raise"
+
+    @property
+    def clips(self) -> bool:
+        """Whether anybody asks how long updates are."""
+        return self.name == "clip"
+
+
+RAISE = Policy()
+"""What becomes of them unless somebody says otherwise."""
+
+
+def policy(name: str, factor: float) -> Policy:
+    """A policy, checked.
+
+    Args:
+        name: one of `POLICIES`.
+        factor: at least 1.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: another name, or a factor below 1.
+
+    Example:
+        >>> policy("clip", 5).clips
+        True
+    """
+    one_of("broken_clients", name, POLICIES)
+    return Policy(name, finite_number("clip_factor", factor, low=1.0))
+
+
+def code_of(finite: Array, outdated: Array) -> Array:
+    """What is wrong with an update, `Int32[]`."""
+    return jnp.where(finite, jnp.where(outdated, OUTDATED, 0), NOT_FINITE).astype(jnp.int32)
+
+
+def first_broken(codes: Array) -> Array:
+    """The codes of a chain without those that only pass on what another one has broken.
+
+    Args:
+        codes: of each visit, in the order of visits, `Int32[passes, L]`.
+
+    Returns:
+        Of each client, `Int32[L]`, 0 for all but the first.
+
+    Example:
+        >>> first_broken(jnp.array([[0, 2, 1], [1, 1, 1]])).tolist()
+        [0, 2, 0]
+    """
+    flat = codes.reshape(-1)
+    only = jnp.where(jnp.cumsum(flat > 0) == 1, flat, 0)
+    return only.reshape(codes.shape).max(0)
+
+
+def bound_of(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
+    """The largest norm that an update may have, beside those of its round.
+
+    Args:
+        norms: of all chains, `Float[G]`.
+        counted: which of them deliver, `Bool[G]`.
+        factor: times the median, the lower one of two, of those that moved at all.
+
+    Returns:
+        The bound, `Float32[]`; infinite where there are fewer than two to compare.
+
+    Example:
+        >>> float(bound_of(np.array([1.0, 90.0, 0.0, 2.0, 7.0]), np.array([1, 1, 1, 1, 0], bool), 10))
+        20.0
+    """
+    moved = np.sort(np.asarray(norms, np.float64)[counted & (norms > 0)])
+    if len(moved) < 2:
+        return np.float32(np.inf)
+    # The lower of two, so that of two clients the longer one can't set the bound for itself.
+    return np.float32(factor * moved[(len(moved) - 1) // 2])
+
+
+def mended(wanted: Policy, first: int, plans: Sequence[Plan], info: Info) -> tuple[list[Plan], list[Fault]] | None:
+    """The plans of a dispatch with what is wrong in the first round where something is taken out.
+
+    What comes after that round began with what it left, and has to be looked at again.
+
+    Args:
+        wanted: what becomes of broken clients.
+        first: the first round, from 0.
+        plans: of the rounds that are live.
+        info: what they report, leaves `[T, ...]`.
+
+    Returns:
+        The plans by which to repeat the dispatch, and whom they leave out or cut; None where nothing is wrong, or where
+        nobody would be left of several clients, which no policy can mend.
+    """
+    for place, plan in enumerate(plans) if wanted.repeats else ():
+        codes = np.where(plan.delivered, info.broken[place], 0)
+        changed, why = plan, codes
+        if codes.any():
+            changed = plan._replace(delivered=plan.delivered & (codes == 0))
+            if not changed.delivered.any() and plan.delivered.sum() > 1:
+                return None
+        elif wanted.clips and np.isinf(plan.bound):
+            there = plan.delivered.any(1)
+            bound = bound_of(info.norms[place], there, wanted.factor)
+            why = np.where((there & (info.norms[place] > bound))[:, None] & plan.delivered, LONG, 0)
+            changed = plan._replace(bound=bound)
+        if why.any():
+            at = np.nonzero(why)
+            named = zip(plan.clients[at], why[at], strict=True)
+            faults = [Fault(first + place + 1, int(client), int(code)) for client, code in named]
+            return [*plans[:place], changed, *plans[place + 1 :]], faults
+    return None
+
+
+def told(faults: Iterable[Fault]) -> str:
+    """What was done about some clients, in a line.
+
+    Args:
+        faults: in any order.
+
+    Returns:
+        The text; the first few of each kind by name.
+
+    Example:
+        >>> told([Fault(5, 3, NOT_FINITE), Fault(6, 3, LONG)])
+        'left out: client 3 in round 5 (not finite); scaled down: client 3 in round 6 (too long)'
+    """
+    faults = sorted(faults)
+    kinds = {
+        "left out": [fault for fault in faults if fault.why != LONG],
+        "scaled down": [fault for fault in faults if fault.why == LONG],
+    }
+    return "; ".join(f"{done}: {_named(own)}" for done, own in kinds.items() if own)
+
+
+def _named(faults: Sequence[Fault]) -> str:
+    rest = len(faults) - _MOST_NAMED
+    names = [f"client {client} in round {round} ({WORDS[why]})" for round, client, why in faults[:_MOST_NAMED]]
+    return ", ".join(names) + (f", and {rest} more" if rest > 0 else "")
+
+
+def complaint(wanted: Policy, plan: Plan, codes: Any, rate: float, before: int) -> str:
+    """Why a round can't count: which clients broke, how, and what to do.
+
+    Args:
+        wanted: what becomes of broken clients.
+        plan: the round's plan.
+        codes: of its clients, `Int[G, L]`, not 0 for one at least that delivered.
+        rate: the learning rate of the round.
+        before: how many clients of the round have been left out already.
+
+    Returns:
+        The text, without the round.
+    """
+    codes = np.where(plan.delivered, codes, 0)
+    kind = int(codes[codes > 0].min())
+    broken = plan.clients[codes == kind]
+    names = ", ".join(str(client) for client in broken[:_MOST_NAMED]) + (", ..." if len(broken) > _MOST_NAMED else "")
+    count = f"{len(broken)} of {int(plan.delivered.sum())} that delivered"
+    count += f", with {before} more left out before: nobody would be left" if wanted.repeats and before else ""
+    whose = f"the updates of clients {names} are" if len(broken) > 1 else f"the update of client {names} is"
+    cause = f"the usual cause is a learning rate that is too high (here {rate:g}): lower it"
+    out = "leave such clients out with execution.broken_clients: exclude"
+    advice = [cause] * (kind == NOT_FINITE) + [out] * (not wanted.repeats)
+    return "; ".join([f"{whose} {WORDS[kind]} ({count})", ", or ".join(advice)]).removesuffix("; ")

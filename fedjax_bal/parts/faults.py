@@ -1,0 +1,127 @@
+"""Injected faults: chosen clients that hand back what they should not, for studies of robustness."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.parts.part import part, static
+from fedjax_bal.parts.roles import Deliver, Memory
+from fedjax_bal.types import Array, Context, Federation, Outcome, PyTree, Variables
+
+_SPOILT: Mapping[str, Callable[[Array, Array], Array]] = {
+    "not_a_number": lambda delta, factor: jnp.full_like(delta, jnp.nan),
+    "infinite": lambda delta, factor: jnp.full_like(delta, jnp.inf),
+    "huge": lambda delta, factor: delta * factor,
+}
+KINDS = (*_SPOILT, "stale")
+"""What a faulty client hands back."""
+
+
+@part
+class Faults(Deliver):
+    """Spoils the change of the parameters that some clients hand back in some rounds.
+
+    Attributes:
+        factor: by which `huge` changes are too large.
+        kind: `not_a_number`, `infinite` or `huge`.
+        clients: their ids.
+        rounds: the rounds, from 1; None for every one.
+    """
+
+    factor: float = 1e6
+    kind: str = static("not_a_number")
+    clients: tuple[int, ...] = static(())
+    rounds: tuple[int, ...] | None = static(None)
+
+    @property
+    def slot(self) -> str:
+        """One for each kind, so that several kinds go together."""
+        return f"Faults {self.kind}"
+
+    def check_federation(self, federation: Federation) -> None:
+        """Refuses clients that don't exist."""
+        _check_clients(self.clients, federation)
+
+    def deliver(self, outcome: Outcome) -> Variables:
+        """The trained model, or the spoilt one; batch statistics stay."""
+        struck = _struck(self.clients, self.rounds, outcome.ctx)
+        factor = jnp.asarray(self.factor, float)
+
+        def one(start: Array, end: Array) -> Array:
+            return jnp.where(struck, start + _SPOILT[self.kind](end - start, factor), end)
+
+        return outcome.end._replace(params=jax.tree.map(one, outcome.start.params, outcome.end.params))
+
+
+class LastUpdate(NamedTuple):
+    """What a client last handed back of its own.
+
+    Attributes:
+        delta: its change of the parameters; zeros where there was none.
+        there: whether there was one, `Bool[]`.
+    """
+
+    delta: PyTree
+    there: Array
+
+
+@part
+class StaleUpdates(Deliver, Memory):
+    """Lets some clients hand back, in some rounds, the change of the parameters of the last round that they delivered.
+
+    One that never delivered before has no older one, and hands back what it trained. Batch statistics, and what other
+    parts make of the model that is handed back, are of this round.
+
+    Attributes:
+        clients: their ids.
+        rounds: the rounds, from 1; None for every one.
+        tagged: whether updates say of which round they are, so that the server can tell.
+    """
+
+    clients: tuple[int, ...] = static(())
+    rounds: tuple[int, ...] | None = static(None)
+    tagged: bool = static(True)
+
+    def check_federation(self, federation: Federation) -> None:
+        """Refuses clients that don't exist."""
+        _check_clients(self.clients, federation)
+
+    def init_memory(self, variables: Variables) -> LastUpdate:
+        """No update."""
+        return LastUpdate(jax.tree.map(jnp.zeros_like, variables.params), jnp.array(False))
+
+    def outdated(self, outcome: Outcome) -> Array:
+        """Whether the older update goes out, and says so."""
+        return self._again(outcome) & self.tagged
+
+    def deliver(self, outcome: Outcome) -> Variables:
+        """The trained model, or the received one with the older change."""
+        again, last = self._again(outcome), outcome.ctx.memory[self.slot]
+        one = lambda start, end, delta: jnp.where(again, start + delta, end)
+        return outcome.end._replace(params=jax.tree.map(one, outcome.start.params, outcome.end.params, last.delta))
+
+    def remember(self, memory: LastUpdate, outcome: Outcome) -> LastUpdate:
+        """The change that was handed back; the older one, where that was it."""
+        again = self._again(outcome)
+        one = lambda start, end, delta: jnp.where(again, delta, end - start)
+        delta = jax.tree.map(one, outcome.start.params, outcome.end.params, memory.delta)
+        return LastUpdate(delta, jnp.array(True))
+
+    def _again(self, outcome: Outcome) -> Array:
+        return _struck(self.clients, self.rounds, outcome.ctx) & outcome.ctx.memory[self.slot].there
+
+
+def _struck(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Context) -> Array:
+    """Whether a visit is one of those that go wrong, `Bool[]`."""
+    hit = (ctx.client == jnp.array(clients, jnp.int32)).any()
+    return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()
+
+
+def _check_clients(clients: tuple[int, ...], federation: Federation) -> None:
+    absent = [client for client in clients if client >= federation.num_clients]
+    if absent:
+        raise ValueError(
+            f"faults: clients: received {absent[0]}, but there are {federation.num_clients} clients, numbered from 0"
+        )

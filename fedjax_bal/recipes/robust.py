@@ -1,0 +1,112 @@
+"""Averages that a few strange clients can't move far, and strange clients to try them on."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from fedjax_bal.checks import finite_number, one_of, switch, whole_number
+from fedjax_bal.parts.faults import KINDS, Faults, StaleUpdates
+from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
+from fedjax_bal.recipes.recipe import Recipe
+
+
+def faults(
+    kind: Literal["not_a_number", "infinite", "huge", "stale"] = "not_a_number",
+    clients: Sequence[int] = (0,),
+    rounds: Sequence[int] | None = None,
+    factor: float = 1e6,
+    tagged: bool = True,
+) -> Recipe:
+    """Clients that hand back a broken update, to see what a method makes of it.
+
+    Not a method of federated learning but something to add to one: `combine(median(), faults("huge", [3, 7]))`. Faults
+    of several kinds go together too. What becomes of them is up to `execution.broken_clients`.
+
+    Args:
+        kind: "not_a_number" or "infinite", all parameters are; "huge", the change of the parameters times `factor`;
+            "stale", the change of the last round that the client delivered, once again.
+        clients: the clients that break, by number, from 0.
+        rounds: in which rounds, from 1; None for every one.
+        factor: for "huge"; 0 or more.
+        tagged: for "stale", whether updates say of which round they are, so that the server can tell and does with them
+            what it does with those that aren't finite; nothing in the numbers themselves says so.
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> faults("huge", [3, 7], rounds=[5]).parts
+        (Faults(factor=1000000.0, kind='huge', clients=(3, 7), rounds=(5,)),)
+
+    References:
+        Blanchard et al., 2017, whose Byzantine workers may send anything; these are usual ways to break by accident.
+    """
+    one_of("faults: kind", kind, KINDS)
+    who, when = _numbers("clients", clients, 0), None if rounds is None else _numbers("rounds", rounds, 1)
+    factor = finite_number("faults: factor", factor)
+    tagged = switch("faults: tagged", tagged)
+    part = StaleUpdates(who, when, tagged) if kind == "stale" else Faults(factor, kind, who, when)
+    return Recipe("faults", (part,))
+
+
+def median() -> Recipe:
+    """The coordinate-wise median of the updates instead of their mean.
+
+    Example:
+        >>> median().parts
+        (Median(),)
+
+    References:
+        Yin et al., 2018, Algorithm 1, option I. All clients that deliver count alike, whatever their size.
+    """
+    return Recipe("median", (Median(),))
+
+
+def norm_clipping(bound: float = 1.0, adaptive: bool = False) -> Recipe:
+    """The mean of the updates, each scaled down to a largest norm.
+
+    Args:
+        bound: the largest norm of a client's update; above 0.
+        adaptive: the largest norm is `bound` times the median norm of the round's updates instead.
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> norm_clipping(0.5).parts
+        (NormClipping(bound=0.5, adaptive=False),)
+
+    References:
+        Sun et al., 2019, norm thresholding of updates, without its noise. The median norm as the bound is FLAME's
+        (Nguyen et al., 2022, Algorithm 1). Unlike the median, it weighs clients by their samples as FedAvg does.
+    """
+    if finite_number("norm_clipping: bound", bound) == 0:
+        raise ValueError(f"norm_clipping: bound: received {bound}, must be above 0: at 0 nothing would change")
+    return Recipe("norm_clipping", (NormClipping(float(bound), switch("norm_clipping: adaptive", adaptive)),))
+
+
+def trimmed_mean(share: float = 0.1) -> Recipe:
+    """The coordinate-wise mean of the updates without the largest and the smallest.
+
+    Args:
+        share: of the clients that deliver, cut from each end and rounded down; in [0, 0.5).
+
+    Raises:
+        ValueError: share out of range.
+
+    Example:
+        >>> trimmed_mean(0.2).parts
+        (TrimmedMean(share=0.2),)
+
+    References:
+        Yin et al., 2018, Algorithm 1, option II. All clients that deliver count alike, whatever their size.
+    """
+    if finite_number("trimmed_mean: share", share, high=0.5) == 0.5:
+        raise ValueError(f"trimmed_mean: share: received {share}, must be below 0.5; median leaves out all but one")
+    return Recipe("trimmed_mean", (TrimmedMean(float(share)),))
+
+
+def _numbers(name: str, values: Sequence[Any], low: int) -> tuple[int, ...]:
+    """Sorted whole numbers, each once; at least one."""
+    if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+        raise ValueError(f"faults: {name}: received {values!r}, must be a list of at least one number")
+    return tuple(sorted({whole_number(f"faults: {name}", value, low=low) for value in values}))
