@@ -13,7 +13,7 @@ from fedjax_bal.engine import stack
 from fedjax_bal.experiment.folder import FolderError
 from fedjax_bal.report.folder import ReportError
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.sweep import work
+from fedjax_bal.sweep import carriage
 from fedjax_bal.sweep.command import sweep_and_tell
 from fedjax_bal.sweep.folder import SweepFolder
 from fedjax_bal.sweep.plan import load_sweep
@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
         raise ValueError("needs 7.0 GB")
 
     monkeypatch.setattr(stack.Stack, "compile", refuse)
-    monkeypatch.setattr(work.Alone, "compile", refuse)
+    monkeypatch.setattr(carriage.Alone, "compile", refuse)
     axes = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
     rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
     assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]
