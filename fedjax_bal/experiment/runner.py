@@ -261,7 +261,8 @@ class Runner:
 
     def unbegun(self, run: tuple[int, int]) -> Saved:
         """Where a run is before its start, without a state."""
-        return self._template(run)._replace(progress=Snapshot(0, None, None, Counts()))
+        nothing: Any = None
+        return self._template(run)._replace(progress=Snapshot(0, nothing, nothing, Counts()))
 
     def begin(self, run: tuple[int, int]) -> Saved:
         """A run's start."""

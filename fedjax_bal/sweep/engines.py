@@ -6,17 +6,14 @@ see to other groups meanwhile, and one process owns the folder whatever the engi
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from fedjax_bal.engine.simulation import Snapshot
 from fedjax_bal.engine.stack import Member
-from fedjax_bal.experiment.runner import Stopped
+from fedjax_bal.experiment.runner import Runner, Stopped
 from fedjax_bal.sweep.carriage import Built, Carriage, Stretch
 from fedjax_bal.sweep.groups import Group
-from fedjax_bal.sweep.plan import Sweep
-
-NAMES = ("local", "ray")
 
 Journey = Generator[Callable[[], Any], Any, None]
 """What there is to do for a group; gives calls, receives what they return."""
@@ -30,7 +27,7 @@ class Refused(Exception):  # noqa: N818 - what happened, not a mistake
     """A group can't be trained where it was taken to, however small it is; the message says why, and what to do."""
 
 
-class Remote(Protocol):
+class Ride(Protocol):
     """A group of runs under way, wherever it is.
 
     What `compile`, `advance` and `snapshots` return is for the engine to wait for; a journey gives calls of them.
@@ -79,11 +76,11 @@ class Engine(Protocol):
         """Where it trains, in words; empty where that needs no words."""
         ...
 
-    def open(self, sweep: Sweep, group: Group, snapshots: Sequence[Snapshot | None]) -> Remote:
+    def open(self, runners: Mapping[int, Runner], group: Group, snapshots: Sequence[Snapshot | None]) -> Ride:
         """Takes a group in.
 
         Args:
-            sweep: the sweep that it belongs to.
+            runners: of every point, by its number.
             group: the group.
             snapshots: where its runs stand; None for those that haven't begun.
         """
@@ -108,9 +105,9 @@ class Local:
         """Nothing that needs words."""
         return ""
 
-    def open(self, sweep: Sweep, group: Group, snapshots: Sequence[Snapshot | None]) -> Remote:
+    def open(self, runners: Mapping[int, Runner], group: Group, snapshots: Sequence[Snapshot | None]) -> Ride:
         """Takes a group in."""
-        del sweep
+        del runners
         return _Here(group, snapshots)
 
     def carry(self, journeys: Iterable[Journey], should_stop: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.experiment.runner import Runner, Saved, Stopped
 from fedjax_bal.experiment.setup import Workshop, set_up
 from fedjax_bal.sweep.carriage import Built, Stretch
-from fedjax_bal.sweep.engines import Engine, Journey, Local, Lost, Refused, Remote
+from fedjax_bal.sweep.engines import Engine, Journey, Local, Lost, Refused, Ride
 from fedjax_bal.sweep.groups import Group, Task, group
 from fedjax_bal.sweep.plan import Point, Sweep
 from fedjax_bal.sweep.show import Silent, SweepProgress
@@ -209,35 +209,35 @@ class Work:
 
     def _carry(self, number: int, own: Group, before: Sequence[Saved | None]) -> Journey:
         saved = [state or self._runner(task).unbegun(task.run) for task, state in zip(own.tasks, before, strict=True)]
-        remote = self.engine.open(self.sweep, own, [state and state.progress for state in before])
+        ride = self.engine.open(self.runners, own, [state and state.progress for state in before])
         try:
-            yield from remote.enter()
+            yield from ride.enter()
             self.display.compiling(number)
-            built: Built = yield remote.compile
+            built: Built = yield ride.compile
             place = len(self.costs)
             self.costs.append((own, Costs(own.program, len(own.tasks), built.compile_s, 0.0, 0, 0, built.device_bytes)))
             for task in own.tasks:
                 self._runner(task).device = built.device
-            yield from self._train(number, place, remote, saved)
+            yield from self._train(number, place, ride, saved)
         finally:
-            remote.close()
+            ride.close()
         for task in own.tasks:
             self._runner(task).add_compile_s(built.compile_s / len(own.tasks))
 
-    def _train(self, number: int, place: int, remote: Remote, saved: list[Saved]) -> Journey:
+    def _train(self, number: int, place: int, ride: Ride, saved: list[Saved]) -> Journey:
         """Trains a group to its end, saving it as it goes; `place` is that of its costs."""
         own, _ = self.costs[place]
         every = min(self._method(task).execution.checkpoint_every for task in own.tasks)
         saved_at, resting = own.tasks[0].round, [False] * len(own.tasks)
         while not all(resting):
-            stretch: Stretch = yield functools.partial(remote.advance, tuple(resting))
+            stretch: Stretch = yield functools.partial(ride.advance, tuple(resting))
             self._count(number, place, stretch)
             self._take(own, saved, stretch, resting)
             over = [self._runner(task).over(task.run, state) for task, state in zip(own.tasks, saved, strict=True)]
-            yield from self._end(own, remote, saved, resting, over)
+            yield from self._end(own, ride, saved, resting, over)
             stopping = self.should_stop()
             if stopping or stretch.round - saved_at >= every:
-                yield from self._save(own, remote, saved, [at for at, rests in enumerate(resting) if not rests])
+                yield from self._save(own, ride, saved, [at for at, rests in enumerate(resting) if not rests])
                 saved_at = stretch.round
             if stopping and not all(resting):
                 raise Stopped
@@ -261,20 +261,20 @@ class Work:
                 runner.fail(task.run, failure)
                 resting[place] = True
 
-    def _end(self, own: Group, remote: Remote, saved: list[Saved], resting: list[bool], over: list[bool]) -> Journey:
+    def _end(self, own: Group, ride: Ride, saved: list[Saved], resting: list[bool], over: list[bool]) -> Journey:
         """Saves the runs that are over now, and lets them rest."""
         places = [place for place, rests in enumerate(resting) if over[place] and not rests]
-        snapshots = yield from self._save(own, remote, saved, places)
+        snapshots = yield from self._save(own, ride, saved, places)
         for place, snapshot in zip(places, snapshots, strict=True):
             self._runner(own.tasks[place]).conclude(own.tasks[place].run, snapshot)
             resting[place] = True
 
     def _save(
-        self, own: Group, remote: Remote, saved: list[Saved], places: Sequence[int]
+        self, own: Group, ride: Ride, saved: list[Saved], places: Sequence[int]
     ) -> Generator[Callable[[], Any], Any, list[Snapshot]]:
         if not places:
             return []
-        snapshots: list[Snapshot] = yield functools.partial(remote.snapshots, tuple(places))
+        snapshots: list[Snapshot] = yield functools.partial(ride.snapshots, tuple(places))
         for place, snapshot in zip(places, snapshots, strict=True):
             task = own.tasks[place]
             self._runner(task).save(task.run, saved[place]._replace(progress=snapshot))
