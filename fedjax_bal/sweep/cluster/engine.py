@@ -254,7 +254,7 @@ def _lost(error: Exception) -> Exception:
         return Refused(f"a worker can't be started: {_line(text.strip().rpartition(chr(10))[2])}")
     if "killed due to the node running low on memory" in text or "OutOfMemory" in type(error).__name__:
         return MemoryError(text)
-    return Lost("its worker was lost" + (" with its machine" if "node" in text and "died" in text else ""))
+    return Lost("its worker was killed, or its machine is gone")
 
 
 def _line(text: object) -> str:

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.config import Config
+from fedjax_bal.config import Config, resolved_yaml
+from fedjax_bal.config.load import build_config
+from fedjax_bal.config.yaml_text import parse
 from fedjax_bal.engine.simulation import Snapshot
 from fedjax_bal.experiment.environment import versions
 from fedjax_bal.experiment.runner import Runner
@@ -18,14 +20,14 @@ class Errand(NamedTuple):
     """A run that a worker is to train.
 
     Attributes:
-        config: its point's configuration.
+        config: its point's configuration, as YAML: its classes are made when the package is imported.
         method: its method's number.
         seed: its seed.
         fingerprint: of the data that it is to be trained on.
         snapshot: where it stands, on the host; None for a run that hasn't begun.
     """
 
-    config: Config
+    config: str
     method: int
     seed: int
     fingerprint: np.ndarray
@@ -81,7 +83,12 @@ def differing(here: dict[str, str], there: dict[str, str]) -> str:
 def errand(runner: Runner, run: tuple[int, int], snapshot: Snapshot | None) -> Errand:
     """What to send for a run."""
     fingerprint = runner.comparison.fingerprints[run[0]]
-    return Errand(runner.config, *run, fingerprint, None if snapshot is None else on_host(snapshot))
+    return Errand(resolved_yaml(runner.config), *run, fingerprint, None if snapshot is None else on_host(snapshot))
+
+
+def configuration(text: str) -> Config:
+    """The configuration of an errand."""
+    return build_config(parse(text, "errand"), [], "errand")
 
 
 def on_host(tree: Any) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 from fedjax_bal.commands.caches import keep_compiled_programs
 from fedjax_bal.engine.cpu import split_cpu
 from fedjax_bal.engine.stack import Member
-from fedjax_bal.experiment.setup import Comparison, Workshop, set_up
+from fedjax_bal.experiment.setup import Workshop, set_up
 from fedjax_bal.sweep.carriage import Carriage
-from fedjax_bal.sweep.cluster.parcels import About, Errand, Failure, on_host, whats_here, writable
+from fedjax_bal.sweep.cluster.parcels import About, Errand, Failure, configuration, on_host, whats_here, writable
 
 
 def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,16 +62,17 @@ class Worker:
         missing = _missing_gpus(self.devices) if self.gpus else None
         if missing:
             return Failure("refused", missing)
-        workshop, found = Workshop(data_dir, self.devices), {}
-        comparisons = [found.setdefault(id(own.config), _Once(own.config, workshop)).made for own in errands]
-        pairs = list(zip(comparisons, errands, strict=True))
-        if any((made.fingerprints[own.method] != own.fingerprint).any() for made, own in pairs):
+        workshop = Workshop(data_dir, self.devices)
+        texts = dict.fromkeys(own.config for own in errands)
+        made = {text: set_up(configuration(text), workshop=workshop) for text in texts}
+        pairs = [(made[own.config], own) for own in errands]
+        if any((there.fingerprints[own.method] != own.fingerprint).any() for there, own in pairs):
             return Failure(
                 "refused",
                 "images, labels, partition or traces are others there than here: put the same files into the same "
                 "folder on all machines",
             )
-        members = [Member(made.simulations[own.method], own.seed) for made, own in pairs]
+        members = [Member(there.simulations[own.method], own.seed) for there, own in pairs]
         if len(members) > 1 and any(member.simulation.keeps_memory_on_host for member in members):
             return Failure("size", "what clients remember doesn't fit onto the devices")
         self.carriage = Carriage(members, [writable(own.snapshot) for own in errands])
@@ -97,18 +98,6 @@ class Worker:
         if self.carriage is None:
             raise ValueError("nothing is loaded; call load first")
         return self.carriage
-
-
-class _Once:
-    """A point's comparison, made when it is first asked for."""
-
-    def __init__(self, config: Any, workshop: Workshop) -> None:
-        self._make = lambda: set_up(config, workshop=workshop)
-
-    @functools.cached_property
-    def made(self) -> Comparison:
-        """The comparison."""
-        return self._make()
 
 
 def _start_jax(devices: int, gpus: bool) -> None:
