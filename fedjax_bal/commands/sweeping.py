@@ -93,8 +93,8 @@ def _engine(name: str, address: str | None, devices: Any, data_dir: str | None) 
 
     from fedjax_bal.sweep.cluster.connection import connected
 
-    jax.config.update("jax_platforms", "cpu")  # its GPUs, if any, are the workers'
     with connected(address) as ray:
+        jax.config.update("jax_platforms", "cpu")  # this machine's GPUs, if any, are the workers'
         from fedjax_bal.sweep.cluster.engine import Cluster
 
         yield Cluster(ray, devices, data_dir)
