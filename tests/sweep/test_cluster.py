@@ -47,7 +47,7 @@ def figures(rows):
 
 
 def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path):
-    moments = [("load", 1), ("advance", 2), ("advance", 5), ("snapshots", 4)]
+    moments = [("load", 1), ("advance", 2), ("snapshots", 3)]
     ray = FakeRay({"CPU": 2.0}, before=dies(*moments))
     rows, stopped, said = far(tmp_path, ray)
     assert not stopped and ray.alive == 0

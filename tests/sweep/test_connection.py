@@ -87,7 +87,10 @@ def test_who_does_not_answer_is_not_waited_for(monkeypatch):
 
 
 ERRORS = [
-    (ConnectionError("Could not find any running Ray instance. Please"), "--address: auto: no Ray cluster is there"),
+    (
+        ConnectionError("Could not find any running Ray instance. Please"),
+        "--address: auto: no Ray cluster is there that lets this machine in .Could not find any",
+    ),
     (SystemExit(15), "what answers there is no Ray cluster"),
     (
         RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.40.0\n  Python: 3.12.1"),

@@ -43,6 +43,7 @@ def connected(address: str | None) -> Iterator[Any]:
 
 def _imported() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # or else whatever else the machine does comes first
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -65,8 +66,9 @@ def _start(ray: Any, name: str, **options: Any) -> None:
             ray.init(**options, **quiet)
     except ConnectionError as error:
         raise ValueError(
-            f"{name}: no Ray cluster is there ({_first_line(error)}); start one with ray start --head, or leave the "
-            "address out for one of this machine's own"
+            f"{name}: no Ray cluster is there that lets this machine in ({_first_line(error)}); start one with ray "
+            "start --head, set RAY_AUTH_MODE and RAY_AUTH_TOKEN where it asks for a token, or leave the address out "
+            "for one of this machine's own"
         ) from error
     except SystemExit as error:  # what Ray does about a server that doesn't answer as its own do
         raise ValueError(f"{name}: what answers there is no Ray cluster; give HOST:PORT of its head") from error

@@ -99,18 +99,18 @@ class Cluster:
         Raises:
             Stopped: `should_stop` said so; all is saved.
         """
-        waiting, under_way = deque(journeys), _UnderWay(self.ray)
-        stopping = False
+        waiting, under_way, asked = deque(journeys), _UnderWay(self.ray), False
+        left = 0
         with contextlib.closing(under_way):
             while waiting or under_way.journeys:
-                while waiting and not stopping and len(under_way.journeys) <= self.places:
+                while waiting and not asked and len(under_way.journeys) <= self.places:
                     under_way.begin(waiting.popleft())
                 under_way.go_on()
-                stopping = stopping or under_way.stopped or should_stop()
-                if stopping:
+                asked = asked or under_way.stopped > 0 or should_stop()
+                if asked:
+                    left += len(waiting) + under_way.drop_idle()
                     waiting.clear()
-                    under_way.drop_idle()
-        if stopping:
+        if left or under_way.stopped:
             raise Stopped
 
     def _machines(self) -> list[Mapping[str, float]]:
@@ -122,13 +122,13 @@ class _UnderWay:
 
     Attributes:
         journeys: those that have not come to their end, by what they wait for.
-        stopped: whether one of them has seen that the user wants to stop.
+        stopped: how many have ended before their time, for the user wants to stop.
     """
 
     def __init__(self, ray: Any) -> None:
         self.ray = ray
         self.journeys: dict[Pending, Journey] = {}
-        self.stopped = False
+        self.stopped = 0
 
     def begin(self, journey: Journey) -> None:
         """Takes one more."""
@@ -147,10 +147,12 @@ class _UnderWay:
             else:
                 self._step(journey, lambda journey=journey, value=value: journey.send(value))
 
-    def drop_idle(self) -> None:
-        """Ends those that don't train yet."""
-        for pending in [pending for pending in self.journeys if not pending.keep]:
+    def drop_idle(self) -> int:
+        """Ends those that don't train yet; returns how many."""
+        idle = [pending for pending in self.journeys if not pending.keep]
+        for pending in idle:
             self.journeys.pop(pending).close()
+        return len(idle)
 
     def close(self) -> None:
         """Ends all of them at once."""
@@ -163,7 +165,7 @@ class _UnderWay:
         except StopIteration:
             return
         except Stopped:
-            self.stopped = True
+            self.stopped += 1
             return
         self.journeys[call()] = journey
 
