@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedjax_bal.commands import data
-from fedjax_bal.commands.arguments import devices_of, split_arguments, split_cpu_for
+from fedjax_bal.commands.arguments import check_engine, devices_of, split_arguments, split_cpu_for
 from fedjax_bal.commands.caches import drawing
 from fedjax_bal.commands.console import INTERRUPTED, Output, fail, messages, say
 from fedjax_bal.commands.describe import describe
@@ -93,6 +93,16 @@ def sweep(
     together: Annotated[
         int | None, typer.Option(min=1, help="Runs in one program at most; by default as many as fit into memory.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray", help="What trains: this process, or a cluster through Ray.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT|auto",
+            help="The Ray cluster's head, or auto for that of this machine; by default one is started here.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
 ) -> None:
@@ -103,12 +113,12 @@ def sweep(
         paths, overrides = split_arguments(arguments)
         if not paths:
             raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")
+        check_engine(engine, address)
         plan = load_sweep(paths[0], overrides)
         wanted = devices_of(devices)
         split_cpu_for([point.config for point in plan.points], wanted)
-        sweep_and_conclude(
-            plan, out or Path("runs") / plan.name, data_dir, wanted, together, dry_run=dry_run, plain=plain
-        )
+        folder, where = out or Path("runs") / plan.name, {"engine": engine, "address": address}
+        sweep_and_conclude(plan, folder, data_dir, wanted, together, dry_run=dry_run, plain=plain, **where)
 
 
 @app.command()

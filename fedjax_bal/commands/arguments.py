@@ -3,6 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fedjax_bal.checks import one_of
+
+ENGINES = ("local", "ray")
+"""What can carry a sweep: this process, or a cluster."""
+
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The file, if any, and the changes to it."""
@@ -22,6 +27,18 @@ def devices_of(wanted: str | None) -> str | int | None:
     if not wanted.isdecimal() or int(wanted) < 1:
         raise ValueError(f"--devices: received {wanted!r}, must be an integer of at least 1, or all")
     return int(wanted)
+
+
+def check_engine(name: str, address: str | None) -> None:
+    """Refuses an engine that there isn't, and an address without a cluster.
+
+    Example:
+        >>> check_engine("rai", None)
+        Traceback (most recent call last):
+        ValueError: --engine: received 'rai'; allowed: local, ray; did you mean 'ray'?
+    """
+    if one_of("--engine", name, ENGINES) == "local" and address is not None:
+        raise ValueError(f"--address: received {address!r}, which is for --engine ray: add that, or leave it out")
 
 
 def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:

@@ -13,6 +13,7 @@ from fedjax_bal.checks import is_number
 from fedjax_bal.config import Config, digest
 from fedjax_bal.engine import checkpoint
 from fedjax_bal.engine.broken import told
+from fedjax_bal.engine.accounts import Counts
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
 from fedjax_bal.experiment.broken import about_broken
@@ -105,6 +106,9 @@ class Runner:
         self.untold: dict[tuple[str, int], float] = {}  # seconds since the last line
         self.shared, self.spent_s = workshop is not None, 0.0  # a session that other folders share counts its part
         self.personalising = Personalising(folder, display)
+        # What trains, where that needn't be this process.
+        known = self.before.get("device")
+        self.device: str | None = known if self.shared and isinstance(known, str) else None
 
     def run(self) -> dict[str, Any]:
         """Does what is left to do.
@@ -148,21 +152,34 @@ class Runner:
                 self.lines[name], starts[run] = found.get(name, []), None
                 self.confusions[name] = np.zeros((0, 0))
                 continue
-            saved = self._load(run)
-            done = saved.progress.round if saved else 0
-            self.lines[name] = [line for line in found.get(name, []) if line["round"] <= done]
-            if [line["round"] for line in self.lines[name]] != self._evaluated(run[0], done):
-                self.display.note(f"warning: metrics.jsonl lacks rounds of {name[0]}, seed {name[1]}; starting it anew")
-                self.lines[name], saved = [], None
-            if saved is None:  # or else they would count as newer than what is saved from now on
-                checkpoint.clear(self.folder.checkpoints(*run))
-                self.folder.clear_pictures(*run)
-            self.confusions[name] = saved.confusion if saved else np.zeros((0, 0))
-            if saved:
-                self.clients[name] = saved.chosen, saved.progress.selector
-            starts[run] = saved
+            starts[run] = self._take_up(run, found.get(name, []))
         self.folder.write_metrics(self._all_lines())
         return starts
+
+    def rewind(self, run: tuple[int, int]) -> Saved | None:
+        """Takes a run back to where its newest checkpoint leaves it; None for its beginning."""
+        name = self.name(run)
+        self.untold.pop(name, None)
+        self.clients.pop(name, None)
+        saved = self._take_up(run, self.lines[name])
+        self.folder.write_metrics(self._all_lines())
+        return saved
+
+    def _take_up(self, run: tuple[int, int], known: list[dict[str, Any]]) -> Saved | None:
+        """Where a run stopped, and of the lines that are known of it those before that."""
+        name, saved = self.name(run), self._load(run)
+        done = saved.progress.round if saved else 0
+        self.lines[name] = [line for line in known if line["round"] <= done]
+        if [line["round"] for line in self.lines[name]] != self._evaluated(run[0], done):
+            self.display.note(f"warning: metrics.jsonl lacks rounds of {name[0]}, seed {name[1]}; starting it anew")
+            self.lines[name], saved = [], None
+        if saved is None:  # or else they would count as newer than what is saved from now on
+            checkpoint.clear(self.folder.checkpoints(*run))
+            self.folder.clear_pictures(*run)
+        self.confusions[name] = saved.confusion if saved else np.zeros((0, 0))
+        if saved:
+            self.clients[name] = saved.chosen, saved.progress.selector
+        return saved
 
     def _evaluated(self, method: int, done: int) -> list[int]:
         simulation = self.comparison.simulations[method]
@@ -243,6 +260,11 @@ class Runner:
         self._look_for_leaks(run, progress)
         epochs = self.comparison.methods[run[0]].evaluation.personalised
         self.personalising.after(run, self.name(run)[0], self.comparison.simulations[run[0]], progress, epochs)
+
+    def unbegun(self, run: tuple[int, int]) -> Saved:
+        """Where a run is before its start, without a state."""
+        nothing: Any = None
+        return self._template(run)._replace(progress=Snapshot(0, nothing, nothing, Counts()))
 
     def begin(self, run: tuple[int, int]) -> Saved:
         """A run's start."""
@@ -378,7 +400,7 @@ class Runner:
         summary = {
             "name": self.config.name,
             "finished": done == len(self.runs),
-            "device": device_name(),
+            "device": self.device or device_name(),
             "versions": versions(),
             "compile_s": round(self.cost.compile_s, 3),
             "wall_s": round(self.wall_s + (self.spent_s if self.shared else time.perf_counter() - self.began), 3),

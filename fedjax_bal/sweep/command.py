@@ -9,6 +9,7 @@ from rich.console import Console
 from fedjax_bal.config.sections import plain
 from fedjax_bal.experiment.runner import Stopped
 from fedjax_bal.progress.tally import duration
+from fedjax_bal.sweep.engines import Engine
 from fedjax_bal.sweep.estimate import Estimate, estimate
 from fedjax_bal.sweep.folder import SweepFolder
 from fedjax_bal.sweep.groups import Group
@@ -29,6 +30,7 @@ def sweep_and_tell(
     plain: bool,
     dry_run: bool,
     most: int | None,
+    engine: Engine | None = None,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Says what there is to do, does it, and writes the table.
 
@@ -42,12 +44,19 @@ def sweep_and_tell(
         plain: lines in place of the live display.
         dry_run: only say what there is to do.
         most: how many runs to train together at most; None for as many as fit.
+        engine: what trains; None for this process.
 
     Returns:
         The rows of the table, and whether the user stopped it.
     """
     display = SweepProgress(console, plain=plain)
-    options = {"data_dir": data_dir, "devices": devices, "should_stop": should_stop, "most": most}
+    options: Any = {
+        "data_dir": data_dir,
+        "devices": devices,
+        "should_stop": should_stop,
+        "most": most,
+        "engine": engine,
+    }
     if dry_run:
         _announce(sweep, Work(sweep, folder.path, display, **options, look=True), console)
         return [], False
@@ -79,7 +88,9 @@ def _announce(sweep: Sweep, work: Work, console: Console) -> None:
     runs = sum(len(point.config.methods) * len(point.config.seeds) for point in sweep.points)
     expected = estimate(work.groups)
     broken = sum(len(sweep.points[n].config.methods) * len(sweep.points[n].config.seeds) for n in work.broken)
-    console.print(_words(sweep, runs, broken, expected), markup=False, highlight=False, soft_wrap=True)
+    console.print(_words(sweep, runs, broken, expected, work.engine), markup=False, highlight=False, soft_wrap=True)
+    if work.engine.about():
+        console.print(f"  {work.engine.about()}", markup=False, highlight=False, soft_wrap=True)
     for name in unmoved(sweep):
         text = f"  {name}: sets what is swept itself, so that some of its runs are the same"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -101,14 +112,15 @@ def unmoved(sweep: Sweep) -> list[str]:
     return [name for name, own in seen.items() if len(set(own)) < len(own)]
 
 
-def _words(sweep: Sweep, runs: int, broken: int, expected: Estimate) -> str:
+def _words(sweep: Sweep, runs: int, broken: int, expected: Estimate, engine: Engine) -> str:
     axes = " x ".join(f"{len(axis)} {'+'.join(axis.keys)}" for axis in sweep.axes)
     before = runs - broken - expected.runs
     told = [f"{before} done or given up before"] * (before > 0) + [f"{broken} can't be set up"] * (broken > 0)
     done = f" ({', '.join(told)})" if told else ""
+    pace = "" if engine.home else ", group after group and at this machine's pace,"
     return (
         f"{sweep.name}: {runs} runs{done} from {len(sweep.points)} points ({axes}), {expected.programs} program(s) to "
-        f"compile; about {duration(expected.seconds)} of training and {expected.device_bytes / 1e6:,.0f} MB, "
+        f"compile; about {duration(expected.seconds)} of training{pace} and {expected.device_bytes / 1e6:,.0f} MB, "
         "compiling and what methods add to a step not counted"
     )
 

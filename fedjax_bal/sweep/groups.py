@@ -51,12 +51,13 @@ class Group(NamedTuple):
         return len(self.tasks) * size_in_bytes(self.tasks[0].simulation.state_shapes().state)
 
 
-def group(tasks: Sequence[Task], most: int | None = None) -> list[Group]:
+def group(tasks: Sequence[Task], most: int | None = None, places: int = 1) -> list[Group]:
     """Puts runs together that can be one program, as many as fit into memory.
 
     Args:
         tasks: the runs.
-        most: how many at most; None for as many as fit.
+        most: how many at most; None for as many as fit, and leave no place without a group.
+        places: how many groups are trained at a time.
 
     Returns:
         The groups, in the order of their first runs.
@@ -64,13 +65,29 @@ def group(tasks: Sequence[Task], most: int | None = None) -> list[Group]:
     alike: dict[Any, list[Task]] = {}
     for task in tasks:
         alike.setdefault(_key(task), []).append(task)
+    sizes = [min(fitting(own[0].simulation), most or len(own)) for own in alike.values()]
+    if most is None:
+        sizes = _for_all(places, [len(own) for own in alike.values()], sizes)
     groups = []
-    for number, own in enumerate(alike.values()):
-        size = min(fitting(own[0].simulation), most or len(own))
+    for number, (own, size) in enumerate(zip(alike.values(), sizes, strict=True)):
         # Of about equal sizes, so that the last one isn't left with a single run.
         pieces = np.array_split(np.arange(len(own)), -(-len(own) // size))
         groups += [Group(number, tuple(own[place] for place in piece)) for piece in pieces]
     return groups
+
+
+def _for_all(places: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """The largest sizes of groups with which no place is left without one, or else single runs.
+
+    Example:
+        >>> _for_all(3, [20], [20]), _for_all(4, [20, 2], [20, 2]), _for_all(9, [2], [2])
+        ([9], [9, 2], [1])
+    """
+    for largest in range(max(sizes, default=1), 1, -1):
+        capped = [min(size, largest) for size in sizes]
+        if sum(-(-count // size) for count, size in zip(runs, capped, strict=True)) >= places:
+            return capped
+    return [1 for _ in sizes]
 
 
 def fitting(simulation: Simulation) -> int:

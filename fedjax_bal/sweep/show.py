@@ -93,7 +93,7 @@ class SweepProgress:
         """All runs of a group have done so many of the rounds that were left."""
         now, step = self.clock(), done - self._done[group]
         if self._event is not None:
-            self._paced = (self._paced[0] + step, self._paced[1] + now - self._event)
+            self._paced = (self._paced[0] + max(step, 0), self._paced[1] + now - self._event)
         self._event, self._done[group] = now, done
         share = sum(self._done) / max(sum(self._rounds), 1)
         finished = done >= self._rounds[group]

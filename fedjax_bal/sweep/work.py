@@ -1,19 +1,21 @@
 """Carries a sweep through: groups of runs, each one program, saved as they go."""
 
-import time
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_bal.engine.errors import DivergenceError
-from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
-from fedjax_bal.engine.stack import Member, Stack
+from fedjax_bal.engine.simulation import Snapshot
 from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.experiment.runner import Runner, Saved, Stopped
 from fedjax_bal.experiment.setup import Workshop, set_up
+from fedjax_bal.sweep.carriage import Built, Stretch
+from fedjax_bal.sweep.engines import Engine, Journey, Local, Lost, Refused, Ride
 from fedjax_bal.sweep.groups import Group, Task, group
 from fedjax_bal.sweep.plan import Point, Sweep
 from fedjax_bal.sweep.show import Silent, SweepProgress
+
+_TRIES = 3  # of a group that gets no further, for whoever trains it gets lost
 
 
 class Costs(NamedTuple):
@@ -49,6 +51,7 @@ class Work:
         devices: how many devices share the work, whatever the configurations say; None leaves it to them.
         should_stop: asked between dispatches; True ends the session with `Stopped`.
         most: how many runs to train together at most; None for as many as fit into memory.
+        engine: what trains; None for this process.
         look: only look at what there is to do; nothing is written, and `run` isn't called.
 
     Attributes:
@@ -69,9 +72,11 @@ class Work:
         devices: str | int | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         most: int | None = None,
+        engine: Engine | None = None,
         look: bool = False,
     ) -> None:
         self.sweep, self.display, self.should_stop = sweep, display, should_stop
+        self.engine: Engine = engine or Local()
         self.runners: dict[int, Runner] = {}
         self.broken: dict[int, str] = {}
         self.lost: dict[tuple[int, str, int], str] = {}
@@ -85,7 +90,7 @@ class Work:
             except ValueError as error:
                 self.broken[number] = str(error)
                 display.note(f"{point.label}: left out: {error}")
-        self.groups = group(tasks, most)
+        self.groups = group(tasks, most, self.engine.places)
 
     def run(self, written: Callable[[], object] = lambda: None) -> None:
         """Does what is left to do.
@@ -98,13 +103,14 @@ class Work:
         Raises:
             Stopped: `should_stop` said so; all is saved.
         """
-        for number, own in enumerate(self.groups):
-            try:
-                if self.should_stop():
-                    raise Stopped
-                self._attempt(number, own)
-            finally:
-                written()
+        journeys = [self._journey(number, own, written) for number, own in enumerate(self.groups)]
+        self.engine.carry(journeys, self.should_stop)
+
+    def _journey(self, number: int, own: Group, written: Callable[[], object]) -> Journey:
+        try:
+            yield from self._attempt(number, own)
+        finally:
+            written()
 
     def _seen(self, number: int, point: Point, folder: RunFolder, workshop: Workshop) -> list[Task]:
         comparison = set_up(point.config, workshop=workshop)
@@ -135,29 +141,61 @@ class Work:
             self._saved[number, run] = saved
         return tasks
 
-    def _attempt(self, number: int, own: Group) -> None:
-        """Carries a group through, in two halves where all of it doesn't fit into memory."""
+    def _attempt(self, number: int, own: Group, tries: int = 1) -> Journey:
+        """Carries a group through: in two halves where all of it doesn't fit into memory, again where it gets lost."""
         saved = [self._saved.pop((task.point, task.run)) for task in own.tasks]
         try:
-            self._carry(number, own, saved)
+            yield from self._carry(number, own, saved)
+        except Lost as lost:
+            yield from self._again(number, own, lost, tries)
+        except Refused as error:
+            self._give_up(own, error)
         except (ValueError, MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             if len(own.tasks) > 1 and not self._begun(own):
-                self._halve(number, own, saved)
+                yield from self._halve(number, own, saved)
             else:
                 self._give_up(own, error)
 
     def _begun(self, own: Group) -> bool:
         """Whether a group's runs have come further than they were when they were put into it."""
-        return bool(self.costs) and self.costs[-1][0] is own and self.costs[-1][1].train_s > 0
+        return any(worked is own and cost.train_s > 0 for worked, cost in self.costs)
 
-    def _halve(self, number: int, own: Group, saved: list[Saved | None]) -> None:
+    def _halve(self, number: int, own: Group, saved: list[Saved | None]) -> Journey:
         middle = len(own.tasks) // 2
         for part in (slice(0, middle), slice(middle, None)):
             tasks = own.tasks[part]
             self._saved |= {(task.point, task.run): kept for task, kept in zip(tasks, saved[part], strict=True)}
-            self._attempt(number, own._replace(tasks=tasks))
+            yield from self._attempt(number, own._replace(tasks=tasks))
+
+    def _again(self, number: int, own: Group, lost: Lost, tries: int) -> Journey:
+        """Goes on from the last checkpoints of a group's runs."""
+        left = [task for task in map(self._rewound, own.tasks) if task is not None]
+        tries = 1 if any(task.round > own.tasks[0].round for task in left) else tries + 1
+        if tries > _TRIES:
+            self._give_up(own._replace(tasks=tuple(left)), Lost(f"{lost} (tried {_TRIES} times without getting on)"))
+            return
+        rounds = sorted({task.round for task in left})  # one, unless a checkpoint is damaged
+        for round in rounds:
+            self.display.note(f"{self._called(own)}: {lost}; going on after round {round}")
+            yield from self._attempt(number, Group(own.program, tuple(t for t in left if t.round == round)), tries)
+
+    def _rewound(self, task: Task) -> Task | None:
+        """A run at its last checkpoint; None for one that is over."""
+        runner = self._runner(task)
+        if runner.failed(task.run) is not None:
+            return None
+        saved = runner.rewind(task.run)
+        if saved and runner.over(task.run, saved):
+            return None
+        self._saved[task.point, task.run] = saved
+        return task._replace(round=saved.progress.round if saved else 0)
+
+    def _called(self, own: Group) -> str:
+        first = own.tasks[0]
+        others = f" and {len(own.tasks) - 1} more" if len(own.tasks) > 1 else ""
+        return f"{self.sweep.points[first.point].label}, {self._runner(first).name(first.run)[0]}{others}"
 
     def _give_up(self, own: Group, error: Exception) -> None:
         memory = isinstance(error, MemoryError | RuntimeError)
@@ -169,118 +207,81 @@ class Work:
             self.lost[(task.point, *runner.name(task.run))] = reason
             self.display.note(f"{self.sweep.points[task.point].label}, {runner.name(task.run)[0]}: left out: {reason}")
 
-    def _carry(self, number: int, own: Group, before: Sequence[Saved | None]) -> None:
-        self.display.compiling(number)
-        saved = [state or self._runner(task).begin(task.run) for task, state in zip(own.tasks, before, strict=True)]
-        stack = _stack(own.tasks, [state.progress for state in saved])
-        cost = Costs(own.program, len(own.tasks), stack.compile(), 0.0, 0, 0, stack.device_bytes)
-        every = min(self._method(task).execution.checkpoint_every for task in own.tasks)
-        saved_at = stack.round
+    def _carry(self, number: int, own: Group, before: Sequence[Saved | None]) -> Journey:
+        saved = [state or self._runner(task).unbegun(task.run) for task, state in zip(own.tasks, before, strict=True)]
+        ride = self.engine.open(self.runners, own, [state and state.progress for state in before])
         try:
-            while not all(stack.resting):
-                cost = self._advance(number, own, stack, saved, cost)
-                self._end_those_over(own, stack, saved)
-                stopping = self.should_stop()
-                if stopping or stack.round - saved_at >= every:
-                    self._save(own.tasks, stack, saved)
-                    saved_at = stack.round
-                if stopping and not all(stack.resting):
-                    raise Stopped
+            yield from ride.enter()
+            self.display.compiling(number)
+            built: Built = yield ride.compile
+            place = len(self.costs)
+            self.costs.append((own, Costs(own.program, len(own.tasks), built.compile_s, 0.0, 0, 0, built.device_bytes)))
+            for task in own.tasks:
+                self._runner(task).device = built.device
+            yield from self._train(number, place, ride, saved)
         finally:
-            self.costs.append((own, cost))
+            ride.close()
         for task in own.tasks:
-            self._runner(task).add_compile_s(cost.compile_s / len(own.tasks))
+            self._runner(task).add_compile_s(built.compile_s / len(own.tasks))
 
-    def _end_those_over(self, own: Group, stack: "Stack | Alone", saved: list[Saved]) -> None:
-        for place, task in enumerate(own.tasks):
-            if not stack.resting[place] and self._runner(task).over(task.run, saved[place]):
-                self._end(task, stack, place, saved[place])
+    def _train(self, number: int, place: int, ride: Ride, saved: list[Saved]) -> Journey:
+        """Trains a group to its end, saving it as it goes; `place` is that of its costs."""
+        own, _ = self.costs[place]
+        every = min(self._method(task).execution.checkpoint_every for task in own.tasks)
+        saved_at, resting = own.tasks[0].round, [False] * len(own.tasks)
+        while not all(resting):
+            stretch: Stretch = yield functools.partial(ride.advance, tuple(resting))
+            self._count(number, place, stretch)
+            self._take(own, saved, stretch, resting)
+            over = [self._runner(task).over(task.run, state) for task, state in zip(own.tasks, saved, strict=True)]
+            yield from self._end(own, ride, saved, resting, over)
+            stopping = self.should_stop()
+            if stopping or stretch.round - saved_at >= every:
+                yield from self._save(own, ride, saved, [at for at, rests in enumerate(resting) if not rests])
+                saved_at = stretch.round
+            if stopping and not all(resting):
+                raise Stopped
 
-    def _advance(self, number: int, own: Group, stack: "Stack | Alone", saved: list[Saved], cost: Costs) -> Costs:
-        began = time.perf_counter()
-        advances = stack.advance()
-        seconds = time.perf_counter() - began
-        for place, (task, advance) in enumerate(zip(own.tasks, advances, strict=True)):
-            saved[place] = self._take(task, saved[place], advance, seconds / len(own.tasks), stack.failures[place])
-        updates = sum(advance.client_updates for advance in advances if advance is not None)
-        samples = sum(advance.samples for advance in advances if advance is not None)
-        self.display.advance(number, stack.round - own.tasks[0].round, updates / seconds)
-        return cost._replace(
-            train_s=cost.train_s + seconds, client_updates=cost.client_updates + updates, samples=cost.samples + samples
-        )
+    def _count(self, number: int, place: int, stretch: Stretch) -> None:
+        own, cost = self.costs[place]
+        updates = sum(advance.client_updates for advance in stretch.advances if advance is not None)
+        samples = sum(advance.samples for advance in stretch.advances if advance is not None)
+        done = stretch.round - self.groups[number].tasks[0].round
+        self.display.advance(number, done, updates / stretch.seconds)
+        counts = {"client_updates": cost.client_updates + updates, "samples": cost.samples + samples}
+        self.costs[place] = own, cost._replace(train_s=cost.train_s + stretch.seconds, **counts)
 
-    def _take(
-        self, task: Task, saved: Saved, advance: Advance | None, seconds: float, failure: DivergenceError | None
-    ) -> Saved:
-        runner = self._runner(task)
-        if advance is not None:
-            return runner.take(task.run, saved, advance, seconds)
-        if failure is not None and runner.failed(task.run) is None:
-            runner.fail(task.run, str(failure))
-        return saved
+    def _take(self, own: Group, saved: list[Saved], stretch: Stretch, resting: list[bool]) -> None:
+        seconds = stretch.seconds / len(own.tasks)
+        for place, (task, advance) in enumerate(zip(own.tasks, stretch.advances, strict=True)):
+            runner, failure = self._runner(task), stretch.failures[place]
+            if advance is not None:
+                saved[place] = runner.take(task.run, saved[place], advance, seconds)
+            elif failure is not None and not resting[place]:
+                runner.fail(task.run, failure)
+                resting[place] = True
 
-    def _end(self, task: Task, stack: "Stack | Alone", place: int, saved: Saved) -> None:
-        snapshot = stack.snapshot(place)
-        self._runner(task).save(task.run, saved._replace(progress=snapshot))
-        self._runner(task).conclude(task.run, snapshot)
-        stack.rest(place)
+    def _end(self, own: Group, ride: Ride, saved: list[Saved], resting: list[bool], over: list[bool]) -> Journey:
+        """Saves the runs that are over now, and lets them rest."""
+        places = [place for place, rests in enumerate(resting) if over[place] and not rests]
+        snapshots = yield from self._save(own, ride, saved, places)
+        for place, snapshot in zip(places, snapshots, strict=True):
+            self._runner(own.tasks[place]).conclude(own.tasks[place].run, snapshot)
+            resting[place] = True
 
-    def _save(self, tasks: Sequence[Task], stack: "Stack | Alone", saved: list[Saved]) -> None:
-        for place, task in enumerate(tasks):
-            if not stack.resting[place]:
-                self._runner(task).save(task.run, saved[place]._replace(progress=stack.snapshot(place)))
+    def _save(
+        self, own: Group, ride: Ride, saved: list[Saved], places: Sequence[int]
+    ) -> Generator[Callable[[], Any], Any, list[Snapshot]]:
+        if not places:
+            return []
+        snapshots: list[Snapshot] = yield functools.partial(ride.snapshots, tuple(places))
+        for place, snapshot in zip(places, snapshots, strict=True):
+            task = own.tasks[place]
+            self._runner(task).save(task.run, saved[place]._replace(progress=snapshot))
+        return snapshots
 
     def _runner(self, task: Task) -> Runner:
         return self.runners[task.point]
 
     def _method(self, task: Task) -> Any:
         return self._runner(task).comparison.methods[task.run[0]]
-
-
-class Alone:
-    """A single run, with what a stack offers."""
-
-    def __init__(self, simulation: Simulation, seed: int, snapshot: Snapshot) -> None:
-        self.simulation, self.seed, self._snapshot = simulation, seed, snapshot
-        self.failures: list[DivergenceError | None] = [None]
-        self.resting = [False]
-
-    def rest(self, place: int) -> None:
-        """Lets the run be."""
-        self.resting[place] = True
-
-    @property
-    def round(self) -> int:
-        """Rounds done."""
-        return int(self._snapshot.round)
-
-    @property
-    def device_bytes(self) -> int:
-        """What data, state and the program take on each device."""
-        return self.simulation.device_bytes
-
-    def compile(self) -> float:
-        """Compiles the program, once; returns the seconds that it took now."""
-        return self.simulation.compile()
-
-    def snapshot(self, place: int) -> Snapshot:
-        """Where the run stands."""
-        del place
-        return self._snapshot
-
-    def advance(self) -> list[Advance | None]:
-        """Runs the next rounds."""
-        try:
-            advance = self.simulation.advance(self.seed, self._snapshot)
-        except DivergenceError as error:
-            self.failures[0] = error
-            self.rest(0)
-            return [None]
-        self._snapshot = advance.progress
-        return [advance]
-
-
-def _stack(tasks: Sequence[Task], snapshots: Sequence[Snapshot]) -> "Stack | Alone":
-    if len(tasks) == 1:
-        return Alone(tasks[0].simulation, tasks[0].run[1], snapshots[0])
-    return Stack([Member(task.simulation, task.run[1]) for task in tasks], snapshots)

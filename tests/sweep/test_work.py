@@ -1,45 +1,26 @@
 """A sweep carried through: grouped, resumed, with a run that diverges and a point that can't be."""
 
 import csv
-import io
 import json
 import shutil
 
 import pytest
 import small_run
-from rich.console import Console
+from small_sweep import FEDAVG, carry
+from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine import stack
 from fedjax_bal.experiment.folder import FolderError
 from fedjax_bal.report.folder import ReportError
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.sweep import work
-from fedjax_bal.sweep.command import sweep_and_tell
-from fedjax_bal.sweep.folder import SweepFolder
-from fedjax_bal.sweep.plan import load_sweep
+from fedjax_bal.sweep import carriage
 
-BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
 AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
-FEDAVG = "methods=[{recipe: fedavg}]"
 
 
 def sweep(tmp_path, text=AXES, *overrides):
-    (tmp_path / "small.yaml").write_text(BASE)
-    file = tmp_path / "sweep.yaml"
-    file.write_text(f"name: mine\nbase: small.yaml\n{text}\n")
-    return load_sweep(file, overrides)
-
-
-def carry(wanted, path, *, should_stop=lambda: False, dry_run=False, most=None):
-    """A session in a folder: the rows, whether it was stopped, and what was said."""
-    folder, console = SweepFolder(path), Console(record=True, width=200, file=io.StringIO())
-    with folder.claimed():
-        rows, stopped = sweep_and_tell(
-            wanted, folder, console,
-            data_dir=None, devices=1, should_stop=should_stop, plain=True, dry_run=dry_run, most=most,
-        )  # fmt: skip
-    return rows, stopped, console.export_text()
+    return sweep_of(tmp_path, text, *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +159,7 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
         raise ValueError("needs 7.0 GB")
 
     monkeypatch.setattr(stack.Stack, "compile", refuse)
-    monkeypatch.setattr(work.Alone, "compile", refuse)
+    monkeypatch.setattr(carriage.Alone, "compile", refuse)
     axes = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
     rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
     assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]

@@ -1,0 +1,1 @@
+"""Sweeps on a cluster through Ray: a worker process for each group of runs, one writer."""

@@ -1,0 +1,51 @@
+"""Sweeps over the small comparison, and what they come to."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import small_run
+from rich.console import Console
+
+from fedjax_bal.sweep.command import sweep_and_tell
+from fedjax_bal.sweep.folder import SweepFolder
+from fedjax_bal.sweep.plan import Sweep, load_sweep
+
+BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
+FEDAVG = "methods=[{recipe: fedavg}]"
+
+
+def sweep(tmp_path: Path, text: str, *overrides: str) -> Sweep:
+    """A sweep on top of the small comparison."""
+    (tmp_path / "small.yaml").write_text(BASE)
+    file = tmp_path / "sweep.yaml"
+    file.write_text(f"name: mine\nbase: small.yaml\n{text}\n")
+    return load_sweep(file, overrides)
+
+
+def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False, most=None, engine=None):
+    """A session in a folder: the rows, whether it was stopped, and what was said."""
+    folder, console = SweepFolder(path), Console(record=True, width=200, file=io.StringIO())
+    with folder.claimed():
+        rows, stopped = sweep_and_tell(
+            wanted, folder, console,
+            data_dir=None, devices=1, should_stop=should_stop, plain=True, dry_run=dry_run, most=most, engine=engine,
+        )  # fmt: skip
+    return rows, stopped, console.export_text()
+
+
+def outcome(path: Path) -> dict:
+    """All that a sweep's runs came to: lines of metrics, figures, and the bytes of their last states."""
+    found = {}
+    for folder in sorted((path / "points").iterdir()):
+        runs = json.loads((folder / "summary.json").read_text())["runs"]
+        states = {run.name: _arrays(max(run.glob("round-*.npz"))) for run in (folder / "checkpoints").iterdir()}
+        lines = sorted(small_run.metrics(folder), key=lambda line: (line["method"], line["seed"], line["round"]))
+        found[folder.name] = lines, runs, states
+    return found
+
+
+def _arrays(file: Path) -> dict[str, bytes]:
+    with np.load(file) as archive:
+        return {name: archive[name].tobytes() for name in archive.files if name != "manifest.json"}
