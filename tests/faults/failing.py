@@ -13,7 +13,6 @@ from faults.cases import Case, Session, results, session
 BAD = 2
 # Small enough for a few checkpoints, and large enough for all that is written.
 SMALL, LARGE = "4m", "64m"
-OVER = 40  # dealings with the disk, after which there are two checkpoints of the first run
 
 
 class Outcome(NamedTuple):
@@ -30,9 +29,9 @@ class Outcome(NamedTuple):
     skipped: str = ""
 
 
-def refused(done: Session, *words: str) -> list[str]:
-    """What is wrong with how a command ended that had to end with a message and exit code 2."""
-    found = [] if done.code == BAD else [f"exit code {done.code}"]
+def refused(done: Session, *words: str, code: int = BAD) -> list[str]:
+    """What is wrong with how a command ended that had to end with a message and exit code 2, or another one."""
+    found = [] if done.code == code else [f"exit code {done.code}"]
     found += [f"does not say {word!r}" for word in words if word not in done.said.lower()]
     found += ["a traceback"] if "Traceback" in done.said else []
     return [f"{one}: {done.said[-400:]}" for one in found]
@@ -86,20 +85,22 @@ def closed_folder(wanted: Case, undisturbed: dict, at: int) -> Outcome:
         return Outcome(name, skipped="root may write everywhere here")
     says = "permission denied", str(wanted.out)
     troubles = refused(done, *says) + refused(session(wanted, {"kind": "closed"}), *says)
-    _open_up(wanted.out)
+    open_up(wanted.out)
     return Outcome(name, tuple(troubles + goes_on(wanted, undisturbed)))
 
 
-def _open_up(path: Path) -> None:
+def open_up(path: Path) -> None:
+    """Makes a folder and those in it writable again."""
     for folder, _, _ in os.walk(path):
         os.chmod(folder, 0o755)
 
 
 def begun(wanted: Case) -> None:
     """Leaves a folder in which the first run has two checkpoints."""
-    session(wanted, {"kind": "kill", "at": OVER, "stage": "before"})
+    third = {"kind": "kill", "of": "method-0-seed-0/.round-00000003", "at": 1}
+    done = session(wanted, third)
     if len(list(wanted.first.glob("round-*.npz"))) != 2:
-        raise RuntimeError(f"{wanted.first}: {OVER} dealings with the disk leave no two checkpoints there")
+        raise RuntimeError(f"{wanted.first}: there are no two checkpoints: {done.said}")
 
 
 def damaged_checkpoints(wanted: Case, undisturbed: dict) -> Iterator[Outcome]:
@@ -123,7 +124,8 @@ def damaged_checkpoints(wanted: Case, undisturbed: dict) -> Iterator[Outcome]:
 
 def damaged_texts(wanted: Case, undisturbed: dict) -> Iterator[Outcome]:
     """Every other file of a folder, each by garbage in its middle; one that says whose it is must stop the command."""
-    garbage = lambda content: content[: len(content) // 2] + b"\xff{" + content[len(content) // 2 :]
+    # On a line of its own: what stays valid in every line, such as another digit, can't be told from what was measured.
+    garbage = lambda content: content[: len(content) // 2] + b"\n{\xff\n" + content[len(content) // 2 :]
     for file in sorted(wanted.out.rglob("*")):
         if file.suffix in (".jsonl", ".json", ".yaml", ".csv", ".html"):
             before = file.read_bytes()
@@ -135,6 +137,8 @@ def damaged_texts(wanted: Case, undisturbed: dict) -> Iterator[Outcome]:
                 troubles = refused(session(other), "can't be read", "--out")
                 if (other.out / file.name).read_bytes() != garbage(before):
                     troubles.append("it was touched")
+            elif file.name == "config.yaml":  # a point's, which is left alone while the others are done
+                troubles = refused(session(other), "can't be read", "--out", code=1)
             else:
                 troubles = goes_on(other, undisturbed)
             yield Outcome(f"{wanted.kind}: {file.relative_to(wanted.out)} damaged", tuple(troubles))

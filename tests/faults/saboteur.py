@@ -30,17 +30,19 @@ class Saboteur:
         kind: of harm.
         at: the number of the dealing, from 1.
         stage: before, middle or after; of kills.
+        of: what a path must have in it in order to count.
     """
 
-    def __init__(self, below, kind, at=0, stage="before"):
-        self.below, self.kind, self.at, self.stage = os.path.realpath(below), kind, at, stage
+    def __init__(self, below, kind, at=0, stage="before", of=""):
+        self.below, self.of, self.kind, self.at, self.stage = os.path.realpath(below), of, kind, at, stage
         self.count = 0
 
     def counts(self, place):
         """Whether a path, or the path of an open file, is one of those that are watched."""
         if isinstance(place, int):
             place = os.readlink(f"/proc/self/fd/{place}")
-        return os.path.realpath(place).startswith(self.below)
+        place = os.path.realpath(place)
+        return place.startswith(self.below) and self.of in place
 
     def deal(self, act, place, half=None):
         """Does what was to be done, and harm where it is due.

@@ -11,49 +11,37 @@ from fedjax_bal.engine.checkpoint import CheckpointError
 TREE = {"w": np.arange(6, dtype=np.float32), "round": np.int64(3)}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run, and what comes of it undisturbed."""
-    whole = case("run", tmp_path_factory.mktemp("run"), "training.rounds=4")
+# One program, with a memory of clients and a selector that learns.
+ONE = "methods=[{recipe: scaffold, selection: {name: power_of_choice, candidates: 6}}]"
+
+
+def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
+    whole = case("run", tmp_path, ONE)
     assert session(whole).code == 0
-    return whole, results(whole)
-
-
-def test_three_kills_change_nothing(run):
-    whole, undisturbed = run
-    how = iter(
-        [
-            {"fault": {"kind": "kill", "at": 18, "stage": "middle"}},  # within a checkpoint
-            {"fault": {"kind": "kill", "at": 25, "stage": "after"}},
-            {"kill_after": 3.0},
-        ]
-    )
-    tally = killing.kill_until_done(whole.beside("killed"), how, 3, undisturbed)
-    assert tally == (3, 3, 3, ())
+    undisturbed, killed = results(whole), whole.beside("killed")
+    # In the middle of the second line of metrics, so that there is half a line.
+    full = session(killed, {"kind": "full", "of": "/metrics.jsonl", "at": 8})
+    assert failing.refused(full, "no space left on device", str(killed.out)) == []
+    closed = session(killed, {"kind": "closed", "at": 5})
+    if "rights can't be dropped" not in closed.said:  # as they can't in some containers
+        assert failing.refused(closed, "permission denied", str(killed.out)) == []
+        failing.open_up(killed.out)
+    # A checkpoint is opened, written, put on the disk and renamed: within the second one, and behind a renaming.
+    inside = {"kind": "kill", "of": ".npz.part", "at": 6, "stage": "middle"}
+    behind = {"kind": "kill", "of": ".npz.part", "at": 4, "stage": "after"}
+    how = iter([{"fault": inside}, {"fault": behind}, {"kill_after": 2.5}])
+    assert killing.kill_until_done(killed, how, 3, undisturbed) == (3, 3, 3, ())
 
 
 def test_a_killed_sweep_comes_to_the_same_table(tmp_path):
-    whole = case("sweep", tmp_path, "training.rounds=2", "methods=[{recipe: scaffold}]")
+    whole = case("sweep", tmp_path, "training.rounds=2", ONE)
     assert session(whole).code == 0
-    undisturbed = results(whole)
+    undisturbed, killed = results(whole), whole.beside("killed")
     assert [row["status"] for row in undisturbed["results.csv"]] == ["done", "done"]
-    # Within the second run's checkpoint, so that the two stand at different rounds.
-    how = iter([{"fault": {"kind": "kill", "at": 60, "stage": "middle"}}])
-    assert killing.kill_until_done(whole.beside("killed"), how, 1, undisturbed) == (1, 1, 1, ())
-
-
-def test_a_disk_that_fills_up_is_told_and_waited_for(run):
-    whole, undisturbed = run
-    assert failing.full_disk(whole.beside("full"), undisturbed, 30).troubles == ()
-
-
-def test_a_folder_that_is_closed_is_told(run):
-    whole, _ = run
-    closed = whole.beside("closed")
-    done = session(closed, {"kind": "closed", "at": 5})
-    if "rights can't be dropped" in done.said:
-        pytest.skip("root may write everywhere here")
-    assert failing.refused(done, "permission denied", str(closed.out)) == []
+    # Within the second run's last checkpoint: the first one is done then.
+    place = "learning_rate=0.2/checkpoints/method-0-seed-0/.round-00000002"
+    how = iter([{"fault": {"kind": "kill", "of": place, "at": 2, "stage": "middle"}}])
+    assert killing.kill_until_done(killed, how, 1, undisturbed) == (1, 1, 1, ())
 
 
 @pytest.mark.parametrize("how", damage.OF_AN_ARCHIVE)
