@@ -44,7 +44,7 @@ def save(folder: Path, round: int, tree: PyTree) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"round-{round:08d}.npz"
     write_atomically(file, _encode(tree))
-    for old in generations(folder)[GENERATIONS:]:
+    for old in [*generations(folder)[GENERATIONS:], *_half_written(folder)]:
         old.unlink()
     return file
 
@@ -88,8 +88,13 @@ def clear(folder: Path) -> None:
     Args:
         folder: where they live, if there are any.
     """
-    for file in generations(folder):
+    for file in [*generations(folder), *_half_written(folder)]:
         file.unlink()
+
+
+def _half_written(folder: Path) -> list[Path]:
+    """What kills have left; without this there could be another one after each kill."""
+    return list(folder.glob(".round-*.npz.part"))
 
 
 def _encode(tree: PyTree) -> bytes:

@@ -22,6 +22,7 @@ _OWN_FILES = (
     "comparison.html",
     "plots/*.svg",
     "checkpoints/method-*-seed-*/round-*.npz",
+    "checkpoints/method-*-seed-*/.round-*.npz.part",
     "pictures/method-*-seed-*.npz",
     "pictures/method-*-seed-*.json",
     "tracking.json",

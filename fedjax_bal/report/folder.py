@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.report.details import DETAILS
+from fedjax_bal.report.metric_lines import read_lines
 
 # Far beyond any count of bytes, and small enough to be added and drawn.
 LARGEST = 1e18
@@ -35,6 +36,7 @@ NUMBERS_OF_A_RUN = (
     "clipped",
     *DETAILS,
 )
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 RERUN = "run `fedjax-bal run` on this folder again to write it anew"
 
 
@@ -52,6 +54,7 @@ class RunFolder(NamedTuple):
         summary: `summary.json`.
         pictures: of methods that have learnt to make images, by method's name: the first seed's, by what they are,
             `UInt8[c, S, H, W, K]`; real ones are among them.
+        left_out: how many lines of a very long `metrics.jsonl` were thinned out.
     """
 
     config: dict[str, Any]
@@ -59,6 +62,7 @@ class RunFolder(NamedTuple):
     lines: list[dict[str, Any]]
     summary: dict[str, Any]
     pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
+    left_out: int = 0
 
 
 def read(folder: Path) -> RunFolder:
@@ -83,8 +87,8 @@ def read(folder: Path) -> RunFolder:
         raise ReportError(f"{folder}: no such folder; give the folder that a run wrote")
     config, config_text = _read_config(folder / "config.yaml")
     summary = _read_summary(folder / "summary.json")
-    lines = _read_metrics(folder / "metrics.jsonl", len(summary["class_names"]))
-    return RunFolder(config, config_text, lines, summary, _read_pictures(folder / "pictures", summary))
+    lines, left_out = _read_metrics(folder / "metrics.jsonl", len(summary["class_names"]))
+    return RunFolder(config, config_text, lines, summary, _read_pictures(folder / "pictures", summary), left_out)
 
 
 def _read_pictures(folder: Path, summary: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
@@ -215,28 +219,36 @@ def _check_augmentation(path: Path, where: str, value: Any, classes: int) -> Non
         _check_numbers(path, 1, f"{where}.{key}", value[key], shape, within=(0, LARGEST))
 
 
-def _read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
-    *whole, rest = _read_bytes(path).split(b"\n")
-    lines = {}
-    for number, raw in enumerate([*whole, rest] if _is_json(rest) else whole, start=1):
-        if not raw.strip():
-            continue
-        line = _parse(path, number, _decode(path, raw, number))
-        _check(path, number, "", line, {"method": str, "seed": int, "round": int})
-        for key in ("round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl", "local_test_accuracy"):
-            _check_numbers(path, number, key, line.get(key))
-        for key in ("chain_kls", "client_accuracies"):
-            _check_list(path, number, key, line.get(key), MOST_CHAINS)
-        _check_numbers(path, number, "per_class_accuracy", line.get("per_class_accuracy"), (classes,), gaps=True)
-        lines[line["method"], line["seed"], line["round"]] = line
-    return list(lines.values())
+def _read_metrics(path: Path, classes: int) -> tuple[list[dict[str, Any]], int]:
+    try:
+        with open(path, "rb") as stream:
+            return read_lines(stream, lambda number, raw: _read_line(path, number, raw, classes))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, Any] | None:
+    if not raw.strip() or not (raw.endswith(b"\n") or _is_json(raw)):
+        return None
+    line = _parse(path, number, _decode(path, raw.removesuffix(b"\n"), number))
+    _check(path, number, "", line, {"method": str, "seed": int, "round": int})
+    for key in ("round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl", "local_test_accuracy"):
+        _check_numbers(path, number, key, line.get(key))
+    for key in ("chain_kls", "client_accuracies"):
+        _check_list(path, number, key, line.get(key), MOST_CHAINS)
+    _check_numbers(path, number, "per_class_accuracy", line.get("per_class_accuracy"), (classes,), gaps=True)
+    return line
 
 
 def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ReportError(f"{path}: can't be read ({error.strerror}); a run folder holds this file; {RERUN}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> ReportError:
+    return ReportError(f"{path}: can't be read ({error.strerror}); a run folder holds this file; {RERUN}")
 
 
 def _decode(path: Path, raw: bytes, line: int | None = None) -> str:
@@ -249,7 +261,7 @@ def _decode(path: Path, raw: bytes, line: int | None = None) -> str:
 
 def _parse(path: Path, line: int, text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=lambda _: None)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise _damaged(path, line + error.lineno - 1, "JSON", f"{error.msg} at column {error.colno}") from error
     except (RecursionError, ValueError) as error:

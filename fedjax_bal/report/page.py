@@ -121,6 +121,7 @@ def _page(run: RunFolder, pictures: list[tuple[str, str, str]]) -> str:
         _details(run.summary["runs"]),
         _beside_the_paper(run.config, summaries),
         "<h2>Figures</h2>" if pictures else "",
+        _thinned(run) if pictures else "",
         "<div class=figures>" if pictures else "",
         *(figure_html(*picture) for picture in pictures),
         "</div>" if pictures else "",
@@ -171,6 +172,16 @@ def _unfinished(missing: list[str]) -> str:
     text = "This run is not finished, and what follows is provisional: the runs compared may stand at different rounds."
     still = f" Still missing: {named}." if missing else ""
     return f'<p class=unfinished role="status">{escape(text + still)}</p>'
+
+
+def _thinned(run: RunFolder) -> str:
+    if not run.left_out:
+        return ""
+    kept, all_lines = f"{len(run.lines):,}", f"{len(run.lines) + run.left_out:,}"
+    return (
+        f"<p class=note>Of the {all_lines} lines of metrics.jsonl the figures show {kept}, of evenly spaced rounds and "
+        "the last one of each run.</p>"
+    )
 
 
 def methods_table(summaries: Sequence[MethodSummary], target: float | None) -> str:

@@ -22,6 +22,7 @@ SAMPLES = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
 MOST_NAMED = 20
 MOST_NUMBERED = 10
 MOST_WITH_SPREAD = 6
+MOST_POINTS = 1000  # of a line: a page is narrower than that
 
 
 def accuracy_by_round(curves: Sequence[tuple[str, Curve]], target: float | None = None) -> Figure:
@@ -196,11 +197,12 @@ def _curves(
     names = [name for name, _ in curves]
     figure = blank(2.9 + 0.19 * legend_rows(names))
     axes = figure.add_subplot()
-    for place, ((_, curve), at) in enumerate(zip(curves, positions, strict=True)):
-        line = look(place, len(at))
-        axes.plot(at, 100 * curve.mean, zorder=3, **line)
+    for place, ((_, curve), whole) in enumerate(zip(curves, positions, strict=True)):
+        kept = np.unique(np.linspace(0, len(whole) - 1, min(len(whole), MOST_POINTS)).round().astype(int))
+        at, line = whole[kept], look(place, len(kept))
+        axes.plot(at, 100 * curve.mean[kept], zorder=3, **line)
         if curve.low is not None and curve.high is not None:
-            low, high = (100 * np.clip(edge, 0, 1) for edge in (curve.low, curve.high))
+            low, high = (100 * np.clip(edge[kept], 0, 1) for edge in (curve.low, curve.high))
             axes.fill_between(at, low, high, color=line["color"], alpha=0.14, linewidth=0)
     if target is not None:
         axes.axhline(100 * target, color="#666666", linewidth=1)

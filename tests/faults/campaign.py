@@ -1,0 +1,116 @@
+"""Kills, full disks, closed folders and damaged files, against a real run and a real sweep; the nightly form.
+
+    python tests/faults/campaign.py --kills 50 [--seed 0] [--out DIR] [--only kills disks damage]
+
+Half of the kills hit a run, half a sweep. Prints a table; exit code 1 if anything was not as it should be. 50 kills
+take ten to fifteen minutes on two cores, the rest as long again. With a folder the working files are kept there.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from faults import failing, killing
+from faults.cases import Case, case, results, session
+
+KINDS = ("run", "sweep")
+PARTS = ("kills", "disks", "damage")
+
+
+def main() -> int:
+    """Carries the campaign through; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of kills")
+    parser.add_argument("--out", type=Path, help="an empty folder or a new one; by default a temporary one")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some of the parts")
+    wanted = parser.parse_args()
+    if wanted.kills < 0:
+        parser.error(f"--kills: received {wanted.kills}, must be at least 0")
+    if wanted.out and wanted.out.exists() and (not wanted.out.is_dir() or any(wanted.out.iterdir())):
+        parser.error(f"--out: {wanted.out} is not an empty folder; give another one")
+    with contextlib.ExitStack() as last:
+        place = wanted.out or Path(last.enter_context(tempfile.TemporaryDirectory()))
+        # Shared by all sessions, so that only the first one compiles.
+        os.environ["XDG_CACHE_HOME"] = str(place.resolve() / "cache")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_root()), os.environ.get("PYTHONPATH")]))
+        fine = [PART[part](place.resolve() / part, wanted) for part in wanted.only]
+    return 0 if all(fine) else 1
+
+
+def kills(place: Path, wanted: argparse.Namespace) -> bool:
+    """Kills half of the times a run and half of the times a sweep."""
+    tally = killing.Tally()
+    for number, kind in enumerate(KINDS):
+        share = (wanted.kills + 1 - number) // 2
+        if share:
+            tally = tally.plus(killing.campaign(case(kind, place / kind), share, wanted.seed + number, _tell))
+    print(
+        f"| kills | resumed | equal |\n|---|---|---|\n| {tally.kills} | {tally.resumed} | {tally.equal} |", flush=True
+    )
+    print("".join(f"  {trouble}\n" for trouble in tally.troubles), end="")
+    return tally.kills == tally.resumed == tally.equal == wanted.kills and not tally.troubles
+
+
+def disks(place: Path, wanted: argparse.Namespace) -> bool:
+    """Full disks and closed folders."""
+    del wanted
+    return _table(outcome for kind in KINDS for outcome in _of_disks(*_undisturbed(kind, place)))
+
+
+def damage(place: Path, wanted: argparse.Namespace) -> bool:
+    """Damaged checkpoints and other files."""
+    del wanted
+    return _table(outcome for kind in KINDS for outcome in _of_damage(*_undisturbed(kind, place)))
+
+
+def _of_disks(whole: Case, undisturbed: dict) -> Iterator[failing.Outcome]:
+    # At the start, while lines are added, in a checkpoint, and where tables and pages are written.
+    for at in (2, 20, 50, 110):
+        yield failing.full_disk(whole.beside(f"full-{at}"), undisturbed, at)
+    yield failing.small_disk(whole.beside("small"), undisturbed)
+    yield failing.closed_folder(whole.beside("closed"), undisturbed, 50)
+
+
+def _of_damage(whole: Case, undisturbed: dict) -> Iterator[failing.Outcome]:
+    yield from failing.damaged_checkpoints(whole.beside("begun"), undisturbed)
+    yield from failing.damaged_texts(whole, undisturbed)
+
+
+def _undisturbed(kind: str, place: Path) -> tuple[Case, dict]:
+    whole = case(kind, place / kind)
+    done = session(whole)
+    if done.code:
+        sys.exit(f"the undisturbed {kind} fails: {done.said}")
+    return whole, results(whole)
+
+
+def _table(outcomes: Iterator[failing.Outcome]) -> bool:
+    print("| case | message, exit code 2 or recovery, then equal |\n|---|---|")
+    fine = True
+    for outcome in outcomes:
+        word = f"skipped: {outcome.skipped}" if outcome.skipped else "NO" if outcome.troubles else "yes"
+        print(f"| {outcome.name} | {word} |", flush=True)
+        print("".join(f"  {trouble}\n" for trouble in outcome.troubles), end="")
+        fine = fine and not outcome.troubles
+    return fine
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _root() -> Path:
+    return Path(__file__).parents[2]
+
+
+PART = {"kills": kills, "disks": disks, "damage": damage}
+
+if __name__ == "__main__":
+    sys.exit(main())

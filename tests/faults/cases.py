@@ -1,0 +1,162 @@
+"""What is disturbed: a run and a sweep that take a few seconds, and what there is to compare of them."""
+
+import csv
+import hashlib
+import json
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+SABOTEUR = Path(__file__).with_name("saboteur.py")
+# A method with a memory of its clients and one whose selector learns; a checkpoint after each round.
+CONFIG = """
+name: disturbed
+dataset: {name: fashion_mnist_small}
+partition: {scheme: pathological, clients: 10, classes_per_client: 2, samples_per_client: 20, seed: 0}
+model: {name: mlp}
+training: {rounds: 6, local_epochs: 1, batch_size: 20, optimizer: {name: sgd, learning_rate: 0.05}}
+selection: {name: uniform, clients_per_round: 3}
+availability: {name: bernoulli, p: 0.7}
+delivery: {name: bernoulli, p: 0.8}
+evaluation: {every: 2, target_accuracy: 0.3}
+execution: {rounds_per_dispatch: 1, checkpoint_every: 1, devices: 1}
+methods:
+  - {recipe: scaffold, name: control variates}
+  - {recipe: fedavg, name: chosen, selection: {name: power_of_choice, candidates: 6}}
+seeds: [0]
+"""
+SWEEP = """
+name: disturbed-sweep
+base: config.yaml
+sweep: [{training.optimizer.learning_rate: [0.05, 0.2]}]
+"""
+TIMES = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "runs_together", "device_bytes")
+
+
+class Case(NamedTuple):
+    """A command, and the folder that it works in.
+
+    Attributes:
+        kind: "run" or "sweep".
+        file: its configuration.
+        out: its folder.
+        changes: to the configuration.
+    """
+
+    kind: str
+    file: Path
+    out: Path
+    changes: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> Path:
+        """The folder of the checkpoints of its first run."""
+        inner = self.out / "points" / "learning_rate=0.05" if self.kind == "sweep" else self.out
+        return inner / "checkpoints" / "method-0-seed-0"
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of the command line."""
+        return [self.kind, str(self.file), *self.changes, "--out", str(self.out), "--plain"]
+
+    def beside(self, name: str) -> "Case":
+        """The same in another folder."""
+        return self._replace(out=self.out.with_name(name))
+
+
+class Session(NamedTuple):
+    """How a command ended.
+
+    Attributes:
+        code: its exit code, negative for a signal.
+        said: standard output and error.
+        seconds: how long it took.
+    """
+
+    code: int
+    said: str
+    seconds: float
+
+
+def case(kind: str, folder: Path, *changes: str) -> Case:
+    """A case whose files are in a folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "sweep.yaml").write_text(SWEEP)
+    file = folder / ("config.yaml" if kind == "run" else "sweep.yaml")
+    return Case(kind, file, folder / "undisturbed", changes)
+
+
+def session(wanted: Case, fault: dict | None = None, kill_after: float | None = None) -> Session:
+    """Runs the command in a process of its own.
+
+    Args:
+        wanted: the case.
+        fault: what the saboteur is to do; None for the command as it is.
+        kill_after: seconds until SIGKILL from outside; None for never.
+
+    Returns:
+        How it ended.
+    """
+    by = ["-m", "fedjax_bal"] if fault is None else [str(SABOTEUR), json.dumps({"below": str(wanted.out), **fault})]
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, *by, *wanted.arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        said = process.communicate(timeout=kill_after)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said = process.communicate()[0]
+    return Session(process.returncode, said, time.perf_counter() - began)
+
+
+def results(wanted: Case) -> dict[str, object]:
+    """All that must be equal: metrics without wall times, every bit of the newest checkpoints, tables without times."""
+    found: dict[str, object] = {}
+    for file in sorted(wanted.out.rglob("metrics.jsonl")):
+        lines = map(json.loads, file.read_text().splitlines())
+        found[_name(wanted, file)] = [{**line, "wall_s": None} for line in lines]
+    for file in sorted(wanted.out.rglob("summary.json")):
+        found[_name(wanted, file)] = json.loads(file.read_text())["runs"]
+    for folder in sorted(wanted.out.rglob("checkpoints/*")):
+        found[_name(wanted, folder)] = bits(max(folder.glob("round-*.npz")))
+    for file in sorted(wanted.out.glob("results.csv")):
+        with open(file, newline="") as table:
+            rows = list(csv.DictReader(table))
+        found[_name(wanted, file)] = [{key: row[key] for key in row if key not in TIMES} for row in rows]
+    return found
+
+
+def bits(file: Path) -> dict[str, str]:
+    """The name of a checkpoint and the sum of each of its arrays; they are what its manifest says they are."""
+    with zipfile.ZipFile(file) as archive:
+        sums = json.loads(archive.read("manifest.json"))["sha256"]
+        held = {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()}
+    held.pop("manifest.json")
+    if held != sums:
+        raise ValueError(f"{file}: damaged")
+    return {"file": file.name, **held}
+
+
+def torn(wanted: Case) -> list[str]:
+    """Files that a kill has left half written under the name of a whole one; lines at the end of metrics aside."""
+    found = []
+    for file in wanted.out.rglob("*"):
+        try:
+            if file.suffix == ".npz":
+                bits(file)
+            elif file.suffix == ".json":
+                json.loads(file.read_text())
+            elif file.name == "metrics.jsonl":
+                list(map(json.loads, file.read_text().split("\n")[:-1]))
+        except (ValueError, OSError, zipfile.BadZipFile, KeyError) as error:
+            found.append(f"{_name(wanted, file)}: {error}")
+    return found
+
+
+def _name(wanted: Case, path: Path) -> str:
+    return str(path.relative_to(wanted.out))

@@ -1,0 +1,75 @@
+"""The short form of the campaign: three kills, a full disk, a closed folder and damaged checkpoints."""
+
+import numpy as np
+import pytest
+from faults import damage, failing, killing
+from faults.cases import case, results, session
+
+from fedjax_bal.engine import checkpoint
+from fedjax_bal.engine.checkpoint import CheckpointError
+
+TREE = {"w": np.arange(6, dtype=np.float32), "round": np.int64(3)}
+
+
+# One program, with a memory of clients and a selector that learns.
+ONE = "methods=[{recipe: scaffold, selection: {name: power_of_choice, candidates: 6}}]"
+
+
+def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
+    whole = case("run", tmp_path, ONE)
+    assert session(whole).code == 0
+    undisturbed, killed = results(whole), whole.beside("killed")
+    # In the middle of the second line of metrics, so that there is half a line.
+    full = session(killed, {"kind": "full", "of": "/metrics.jsonl", "at": 8})
+    assert failing.refused(full, "no space left on device", str(killed.out)) == []
+    closed = session(killed, {"kind": "closed", "at": 5})
+    if "rights can't be dropped" not in closed.said:  # as they can't in some containers
+        assert failing.refused(closed, "permission denied", str(killed.out)) == []
+        failing.open_up(killed.out)
+    # A checkpoint is opened, written, put on the disk and renamed: within the second one, and behind a renaming.
+    inside = {"kind": "kill", "of": ".npz.part", "at": 6, "stage": "middle"}
+    behind = {"kind": "kill", "of": ".npz.part", "at": 4, "stage": "after"}
+    how = iter([{"fault": inside}, {"fault": behind}, {"kill_after": 2.5}])
+    assert killing.kill_until_done(killed, how, 3, undisturbed) == (3, 3, 3, ())
+
+
+def test_a_killed_sweep_comes_to_the_same_table(tmp_path):
+    whole = case("sweep", tmp_path, "training.rounds=2", ONE)
+    assert session(whole).code == 0
+    undisturbed, killed = results(whole), whole.beside("killed")
+    assert [row["status"] for row in undisturbed["results.csv"]] == ["done", "done"]
+    # Within the second run's last checkpoint: the first one is done then.
+    place = "learning_rate=0.2/checkpoints/method-0-seed-0/.round-00000002"
+    how = iter([{"fault": {"kind": "kill", "of": place, "at": 2, "stage": "middle"}}])
+    assert killing.kill_until_done(killed, how, 1, undisturbed) == (1, 1, 1, ())
+
+
+@pytest.mark.parametrize("how", damage.OF_AN_ARCHIVE)
+def test_a_damaged_checkpoint_is_recognised(tmp_path, how):
+    file = checkpoint.save(tmp_path, 3, TREE)
+    damage.apply(damage.OF_AN_ARCHIVE[how], file)
+    with pytest.raises(CheckpointError, match="damaged"):
+        checkpoint.load(file, TREE)
+
+
+def test_no_flipped_bit_gives_other_numbers(tmp_path):
+    file = checkpoint.save(tmp_path, 3, TREE)
+    content, recognised = file.read_bytes(), 0
+    for at in range(len(content)):
+        file.write_bytes(damage.flipped(content, at))
+        try:
+            found = checkpoint.load(file, TREE)
+        except CheckpointError:
+            recognised += 1
+        else:  # a time, or what else says nothing about the content
+            assert all(found[name].tobytes() == np.asarray(TREE[name]).tobytes() for name in TREE)
+    assert recognised > 0.8 * len(content)
+
+
+def test_what_a_kill_left_half_written_is_cleared_away(tmp_path):
+    (tmp_path / ".round-00000002.npz.part").write_bytes(b"half")
+    checkpoint.save(tmp_path, 3, TREE)
+    assert [file.name for file in tmp_path.iterdir()] == ["round-00000003.npz"]
+    (tmp_path / ".round-00000004.npz.part").write_bytes(b"half")
+    checkpoint.clear(tmp_path)
+    assert list(tmp_path.iterdir()) == []
