@@ -60,6 +60,7 @@ class Line:
         """Hangs up."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+        self._stream.close()
         self._connection.close()
 
 

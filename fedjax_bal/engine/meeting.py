@@ -71,19 +71,40 @@ def _receive(
             f"{place.address}: process 0 can't wait for the others there ({(error.strerror or str(error)).lower()}); "
             "give --coordinator another port, or the host that process 0 runs on"
         ) from None
-    with listening:
-        there: dict[int, tuple[Line, Message]] = {}
-        while len(there) < place.count - 1:
-            missing = [index for index in range(1, place.count) if index not in there]
-            line = Line(_accepted(listening, _names(missing), place, tell, until))
-            line.wait_at_most(_REMINDER_S)
-            hello = line.receive()
-            problem = _problem(hello, place, there)
-            if hello is None or problem is not None:
-                line.send({"refused": problem})
-                line.close()
-            else:
-                there[hello["process"]] = line, hello
+    there: dict[int, tuple[Line, Message]] = {}
+    try:
+        with listening:
+            _gather(listening, place, there, tell, until)
+        return _agreed(place, facts, there)
+    except BaseException:
+        for line, _ in there.values():
+            line.close()
+        raise
+
+
+def _gather(
+    listening: socket.socket,
+    place: Place,
+    there: dict[int, tuple[Line, Message]],
+    tell: Callable[[str], None],
+    until: float,
+) -> None:
+    while len(there) < place.count - 1:
+        missing = [index for index in range(1, place.count) if index not in there]
+        line = Line(_accepted(listening, _names(missing), place, tell, until))
+        line.wait_at_most(_REMINDER_S)
+        hello = line.receive()
+        problem = _problem(hello, place, there)
+        if hello is None or problem is not None:
+            line.send({"refused": problem})
+            line.close()
+        else:
+            there[hello["process"]] = line, hello
+
+
+def _agreed(
+    place: Place, facts: Mapping[str, str], there: Mapping[int, tuple[Line, Message]]
+) -> tuple[list[Line], int]:
     lines = [there[index][0] for index in range(1, place.count)]
     differences = differing([dict(facts), *(there[index][1]["facts"] for index in range(1, place.count))])
     if differences:
@@ -124,6 +145,14 @@ def _problem(hello: Message | None, place: Place, there: Mapping[int, object]) -
 
 def _call(place: Place, facts: Mapping[str, str], tell: Callable[[str], None], until: float) -> tuple[list[Line], int]:
     line = Line(_reached(place, tell, until))
+    try:
+        return [line], _let_in(place, line, facts, until)
+    except BaseException:
+        line.close()
+        raise
+
+
+def _let_in(place: Place, line: Line, facts: Mapping[str, str], until: float) -> int:
     line.send({"process": place.index, "of": place.count, "facts": dict(facts)})
     line.wait_at_most(max(until - time.monotonic(), 0) + 2 * _REMINDER_S)  # the first one gives up first
     answer = line.receive()
@@ -132,7 +161,7 @@ def _call(place: Place, facts: Mapping[str, str], tell: Callable[[str], None], u
     if "port" not in answer:
         raise MeetingError(str(answer.get("refused")))
     line.wait_at_most(None)
-    return [line], int(answer["port"])
+    return int(answer["port"])
 
 
 def _reached(place: Place, tell: Callable[[str], None], until: float) -> socket.socket:
