@@ -1,4 +1,4 @@
-"""The same configuration, the same strategy, the same devices: the same bits, however often and wherever it is begun."""
+"""The same configuration, the same strategy, the same devices: the same bits, however often it is begun."""
 
 import subprocess
 import sys

@@ -149,6 +149,7 @@ def _join(place: Place, facts: Mapping[str, str], herald: _Herald) -> Any:
     lines, port = meet(place, facts, _say)
     group = Group(place.index, lines, lost)
     options: Any = {"heartbeat_timeout_seconds": _HEARTBEAT_S, "shutdown_timeout_seconds": _SHUTDOWN_S}
+    jax.config.update("jax_enable_preemption_service", False)  # or else SIGTERM would no longer end this process
     jax.distributed.initialize(
         f"{place.host}:{port}", place.count, place.index, coordinator_bind_address=f"{place.host}:{port}", **options
     )
