@@ -3,10 +3,9 @@
     python benchmarks/distributed.py [--rounds 40] [--recipes all|NAME,NAME...] [--json FILE]
 
 FedAvg, SCAFFOLD (whose memory of 1000 clients is cut over the devices) and FL-CIR (which chooses clients by what the
-round before brought) on W3's federation with random pixels; processes meet over loopback. What is compared are the final
-parameters and all that clients remember. With `--recipes`: every recipe, or those named, on the conformance check's
-federation of eight tiny clients instead, 4 rounds with absences; then only the differences count. Without it, writes
-results/distributed.json.
+round before brought) on W3's federation with random pixels; processes meet over loopback. The final states are
+compared, parameters and all that clients remember. With `--recipes`: every recipe, or those named, on eight tiny
+clients instead, 4 rounds with absences; then only the differences count. Without it, writes results/distributed.json.
 """
 
 import argparse
@@ -127,7 +126,8 @@ def many_clients(name: str, devices: int, rounds: int) -> Simulation:
     """A method on W3's federation, with as many images kept out as FL-CIR needs."""
     made = material(WORKLOADS["W3"])
     spare = np.concatenate([np.flatnonzero(made.labels == label)[:4] for label in range(10)])
-    federation = federate(made.images, made.labels, made.rows_per_client, 10, {"balanced": spare})
+    rows = [np.setdiff1d(own, spare) for own in made.rows_per_client]
+    federation = federate(made.images, made.labels, rows, 10, {"balanced": spare})
     model = models.build("mlp", 10, made.images.shape[1:])
     options: Any = {"rounds": rounds, "batch_size": 10, "local_optimizer": optimizer("sgd", 0.05), "devices": devices}
     test = made.images[:1000], made.labels[:1000]

@@ -25,7 +25,7 @@ from fedjax_bal.commands.arguments import (
 from fedjax_bal.commands.caches import drawing
 from fedjax_bal.commands.console import INTERRUPTED, Output, fail, messages, say
 from fedjax_bal.commands.describe import describe
-from fedjax_bal.commands.distributed import facts_of, first, place_of, taking_part
+from fedjax_bal.commands.distributed import SWEEP_ALONE, facts_of, first, place_of, taking_part
 from fedjax_bal.commands.pages import build_page, compare_folders
 from fedjax_bal.commands.running import run_and_tell
 from fedjax_bal.commands.sweeping import sweep_and_conclude
@@ -110,12 +110,15 @@ def sweep(
         int | None, typer.Option(min=1, help="Runs in one program at most; by default as many as fit into memory.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
+    distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
 ) -> None:
     """Run a grid of configurations; the same command again goes on where it stopped."""
     with messages():
         from fedjax_bal.sweep.plan import load_sweep
 
+        if distributed:
+            raise ValueError(SWEEP_ALONE)
         paths, overrides = split_arguments(arguments)
         if not paths:
             raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")

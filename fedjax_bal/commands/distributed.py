@@ -22,6 +22,11 @@ _HOW = (
 _NOTHING_LOST = (
     "what was saved before is kept: start all processes again with the same command, and it goes on from there"
 )
+SWEEP_ALONE = (
+    "--distributed: received for a sweep, whose runs need no common devices: give --engine ray to spread them over "
+    "machines, or --distributed to each `fedjax-bal run`"
+)
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _HEARTBEAT_S, _SHUTDOWN_S = 60, 30
 
 
@@ -111,7 +116,7 @@ def taking_part(
         raise
     except BaseException as error:
         code = _told(error, group)
-        group.leave(str(error) or type(error).__name__)
+        group.leave("Ctrl-C twice" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__)
         _end(code, herald)
     else:
         group.finish()
@@ -150,9 +155,10 @@ def _join(place: Place, facts: Mapping[str, str], herald: _Herald) -> Any:
     group = Group(place.index, lines, lost)
     options: Any = {"heartbeat_timeout_seconds": _HEARTBEAT_S, "shutdown_timeout_seconds": _SHUTDOWN_S}
     jax.config.update("jax_enable_preemption_service", False)  # or else SIGTERM would no longer end this process
-    jax.distributed.initialize(
-        f"{place.host}:{port}", place.count, place.index, coordinator_bind_address=f"{place.host}:{port}", **options
-    )
+    address = f"[{place.host}]:{port}" if ":" in place.host else f"{place.host}:{port}"
+    if place.host in _LOOPBACK:  # elsewhere on all interfaces, as a host may not know the name that others call it by
+        options["coordinator_bind_address"] = address
+    jax.distributed.initialize(address, place.count, place.index, **options)
     take_part(group)
     return group
 
@@ -173,8 +179,12 @@ def _check_devices(place: Place, devices: str | int | None, group: Any) -> None:
 
 def _told(error: BaseException, group: Any) -> int:
     """Tells what went wrong, and with what code to end."""
-    if isinstance(error, RuntimeError):
+    from jax.errors import JaxRuntimeError
+
+    if isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
         group.wait_for_news()  # most likely another process is gone, of which jax only says that it didn't answer
+        _say(f"the devices of the processes lost each other ({str(error).splitlines()[0][:200]}); {_NOTHING_LOST}")
+        return 1
     try:
         with messages():
             raise error

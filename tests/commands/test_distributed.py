@@ -156,6 +156,12 @@ def test_flags_that_do_not_fit_are_refused(here, name):
     assert not (here / "runs").exists()
 
 
+def test_a_sweep_says_what_to_use_instead():
+    result = CliRunner().invoke(app, ["sweep", "any.yaml", "--distributed"])
+    assert result.exit_code == 2
+    assert "give --engine ray" in result.output
+
+
 def test_the_environment_fills_in_for_flags():
     ours = {"FEDJAX_BAL_COORDINATOR": "[::1]:4321", "FEDJAX_BAL_PROCESS_ID": "1", "FEDJAX_BAL_PROCESSES": "3"}
     place = place_of(True, None, 2, None, ours | SLURM | {"SLURM_STEP_NODELIST": "n1"})
