@@ -25,12 +25,12 @@ def replicate(tree: PyTree, layout: Layout) -> PyTree:
     Returns:
         The same on the devices.
     """
-    return put(tree, layout.replicated)
+    return put(_shareable(tree), layout.replicated)
 
 
 def divide(tree: PyTree, layout: Layout) -> PyTree:
     """Cuts a tree along its first axis, a piece for each device; the axis' length must divide."""
-    return put(tree, layout.divided)
+    return put(_shareable(tree), layout.divided)
 
 
 def put(tree: PyTree, place: Sharding) -> PyTree:
@@ -44,8 +44,8 @@ def put(tree: PyTree, place: Sharding) -> PyTree:
         The same on the devices.
     """
     if place.is_fully_addressable:
-        return jax.device_put(_shareable(tree), place)
-    return jax.tree.map(lambda leaf: _own_share(leaf, place), _shareable(tree))
+        return jax.device_put(tree, place)
+    return jax.tree.map(lambda leaf: _own_share(leaf, place), tree)
 
 
 def fetch(tree: PyTree) -> PyTree:

@@ -20,7 +20,7 @@ from fedjax_bal.engine.channel import free_port
 METHODS = "methods=[{recipe: scaffold}, {recipe: flcir, execution: {rounds_per_dispatch: 1}}]"
 CHANGES = ("seeds=[0]", METHODS, "auxiliary.per_class=4", "partition.clients=12")  # 12: cut over four devices
 SLURM = {"SLURM_JOB_ID": "70001", "SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
-SECONDS = 120
+SECONDS = 300  # of patience
 
 
 @pytest.fixture
