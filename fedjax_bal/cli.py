@@ -2,6 +2,7 @@
 
 import functools
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedjax_bal.commands import data
-from fedjax_bal.commands.arguments import check_engine, devices_of, split_arguments, split_cpu_for
+from fedjax_bal.commands.arguments import (
+    Coordinator,
+    Distributed,
+    Processes,
+    ProcessId,
+    check_engine,
+    devices_of,
+    split_arguments,
+    split_cpu_for,
+)
 from fedjax_bal.commands.caches import drawing
 from fedjax_bal.commands.console import INTERRUPTED, Output, fail, messages, say
 from fedjax_bal.commands.describe import describe
+from fedjax_bal.commands.distributed import SWEEP_ALONE, facts_of, first, place_of, taking_part
 from fedjax_bal.commands.pages import build_page, compare_folders
 from fedjax_bal.commands.running import run_and_tell
 from fedjax_bal.commands.sweeping import sweep_and_conclude
@@ -61,6 +72,10 @@ def run(
         list[str] | None,
         typer.Option(metavar="tensorboard|wandb", help="Show the metrics there too; give it once for each."),
     ] = None,
+    distributed: Distributed = False,
+    coordinator: Coordinator = None,
+    process_id: ProcessId = None,
+    processes: Processes = None,
 ) -> None:
     """Run a comparison; the same command again goes on where it stopped."""
     with messages():
@@ -71,9 +86,11 @@ def run(
         config = load_config(paths[0] if paths else None, overrides)
         folder = out or Path("runs") / config.name
         wanted = devices_of(devices)
-        trackers = open_trackers(track or (), folder)
+        place = place_of(distributed, coordinator, process_id, processes, os.environ)
+        trackers = open_trackers(track or () if first(place) else (), folder)
         split_cpu_for([config], wanted)
-        run_and_tell(config, folder, data_dir, wanted, trackers, fresh=fresh, plain=plain)
+        with taking_part(place, lambda: facts_of(config), wanted) as all_devices:
+            run_and_tell(config, folder, data_dir, all_devices, trackers, fresh=fresh, plain=plain)
 
 
 @app.command()
@@ -104,12 +121,15 @@ def sweep(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
+    distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
 ) -> None:
     """Run a grid of configurations; the same command again goes on where it stopped."""
     with messages():
         from fedjax_bal.sweep.plan import load_sweep
 
+        if distributed:
+            raise ValueError(SWEEP_ALONE)
         paths, overrides = split_arguments(arguments)
         if not paths:
             raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedjax_bal.checks import one_of, whole_number
 from fedjax_bal.engine.evaluation import TestSet
+from fedjax_bal.engine.placement import fetch
 from fedjax_bal.optimizers import Optimizer
 from fedjax_bal.parts import Draw, Probe
 from fedjax_bal.recipes import Recipe
@@ -40,7 +41,7 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
             f"federation: received {federation.num_classes} classes, but the model {model.name} was built for "
             f"{model.num_classes}: build it with num_classes={federation.num_classes}"
         )
-    labels = np.asarray(test.labels)
+    labels = fetch(test.labels)
     if not (labels.min() >= 0 and labels.max() < model.num_classes):
         raise ValueError(
             f"test set: received labels from {labels.min()} to {labels.max()}, "

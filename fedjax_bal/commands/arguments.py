@@ -1,7 +1,24 @@
 """What commands share of their arguments: files, changes, and the number of devices."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+Distributed = Annotated[
+    bool,
+    typer.Option("--distributed", help="Be one of several processes that share the work; start each with its own id."),
+]
+Coordinator = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Where process 0 waits for the others; or FEDJAX_BAL_COORDINATOR."),
+]
+ProcessId = Annotated[
+    int | None, typer.Option(metavar="I", help="This process's number, from 0; or FEDJAX_BAL_PROCESS_ID.")
+]
+Processes = Annotated[
+    int | None, typer.Option(metavar="N", help="How many processes there are; or FEDJAX_BAL_PROCESSES.")
+]
 
 from fedjax_bal.checks import one_of
 

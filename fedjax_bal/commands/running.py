@@ -1,7 +1,8 @@
 """The command `fedjax-bal run`: a comparison, its table, and its report."""
 
 import contextlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +45,23 @@ def run_and_tell(
         typer.Exit: it was stopped, or a run diverged.
     """
     from fedjax_bal import progress
+    from fedjax_bal.engine.processes import processes
+    from fedjax_bal.experiment.elsewhere import Elsewhere
     from fedjax_bal.experiment.folder import RunFolder
     from fedjax_bal.trackers import Mirror, tracked_runs
 
-    folder = RunFolder(path)
-    with folder.claimed(config), interruptible() as asked:
-        console = Output()
-        display = progress.PlainProgress(console) if plain else progress.choose(console)
+    first = processes().first
+    folder = RunFolder(path) if first else Elsewhere(path)
+    with folder.claimed(config), interruptible() as asked, _console(shown=first) as console:
+        display = progress.PlainProgress(console) if plain or not first else progress.choose(console)
         try:
             with contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror:
-                summary = _work(config, folder, display, data_dir, devices, fresh, asked, mirror)
+                summary = _work(config, folder, display, data_dir, devices, fresh, asked, mirror, console)
         finally:
             display.stop()
-        _conclude(folder.path, summary, console)
+        if first:
+            _show(folder.path, summary, console)
+        _tell_failures(summary)
 
 
 def _work(
@@ -68,6 +73,7 @@ def _work(
     fresh: bool,
     asked: Callable[[], bool],
     mirror: Any,
+    console: Console,
 ) -> dict[str, Any]:
     keep_compiled_programs(display.note)
     from fedjax_bal.experiment.runner import Runner, Stopped
@@ -78,11 +84,20 @@ def _work(
         return Runner(config, folder, display, **options, should_stop=asked, mirror=mirror).run()
     except Stopped:
         display.stop()
-        say(Output(), f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
+        say(console, f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
+@contextlib.contextmanager
+def _console(*, shown: bool) -> Iterator[Console]:
+    if shown:
+        yield Output()
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        yield Output(file=nowhere)
+
+
+def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
     from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
 
     page = build_report(path)
@@ -97,6 +112,9 @@ def _conclude(path: Path, summary: dict[str, Any], console: Console) -> None:
         console.print(KL_IN_WORDS, markup=False, highlight=False)
     console.print(verdict(summaries), markup=False, highlight=False)
     say(console, f"report: {page}")
+
+
+def _tell_failures(summary: dict[str, Any]) -> None:
     failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
     if failures:
         fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)

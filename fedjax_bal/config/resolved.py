@@ -67,6 +67,11 @@ def differences(here: Config, asked: Config) -> list[str]:
     ]
 
 
+def leaves(config: Config) -> dict[str, str]:
+    """The values of a configuration, in words by their paths."""
+    return {path: str(value) for path, value in _leaves(_sheet(config)).items()}
+
+
 def _sheet(config: Config) -> dict[str, Any]:
     sheet = plain(config)
     last = ("methods", "seeds")

@@ -5,7 +5,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import numpy as np
@@ -43,19 +43,19 @@ def save(folder: Path, round: int, tree: PyTree) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"round-{round:08d}.npz"
-    write_atomically(file, _encode(tree))
+    write_atomically(file, encode(tree))
     for old in [*generations(folder)[GENERATIONS:], *_half_written(folder)]:
         old.unlink()
     return file
 
 
-def load(file: Path, template: PyTree) -> PyTree:
+def load(file: Path | IO[bytes], template: PyTree) -> PyTree:
     """Reads a checkpoint and checks every byte of it.
 
     Nothing is unpickled.
 
     Args:
-        file: the file.
+        file: the file, or what was in it.
         template: a pytree of the same structure, of arrays or their shapes.
 
     Returns:
@@ -97,7 +97,8 @@ def _half_written(folder: Path) -> list[Path]:
     return list(folder.glob(".round-*.npz.part"))
 
 
-def _encode(tree: PyTree) -> bytes:
+def encode(tree: PyTree) -> bytes:
+    """What is in the file of a checkpoint."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     members = {f"{jax.tree_util.keystr(path)}.npy": _npy(leaf) for path, leaf in leaves}
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
@@ -115,7 +116,7 @@ def _npy(leaf: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _decode(file: Path) -> dict[str, np.ndarray]:
+def _decode(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(file) as archive:
             sums = json.loads(archive.read(_MANIFEST))["sha256"]

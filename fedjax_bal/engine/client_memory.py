@@ -8,6 +8,7 @@ import numpy as np
 from fedjax_bal.checks import one_of
 from fedjax_bal.engine.layout import Layout
 from fedjax_bal.engine.memory import free_bytes, host_bytes, size_in_bytes
+from fedjax_bal.engine.placement import fetch
 from fedjax_bal.types import PyTree, State
 
 PLACES = ("auto", "device", "host")
@@ -99,11 +100,11 @@ def gather(memory: PyTree, table: Table) -> PyTree:
 def scatter(memory: PyTree, table: Table, rows: PyTree) -> PyTree:
     """Writes the table's rows back, in place."""
 
-    def one(leaf: np.ndarray, new: jax.Array) -> np.ndarray:
-        leaf[table.clients] = np.asarray(new)[: len(table.clients)]
+    def one(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
+        leaf[table.clients] = new[: len(table.clients)]
         return leaf
 
-    return jax.tree.map(one, memory, rows)
+    return jax.tree.map(one, memory, fetch(rows))
 
 
 def spread(row: PyTree, num_clients: int) -> PyTree:

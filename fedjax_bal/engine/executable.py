@@ -12,6 +12,7 @@ from fedjax_bal.engine.client_memory import divides, spread
 from fedjax_bal.engine.compilation import compile_for_backend
 from fedjax_bal.engine.layout import Layout
 from fedjax_bal.engine.memory import free_bytes, narrower, program_bytes
+from fedjax_bal.engine.placement import put
 from fedjax_bal.engine.program import Schedule, dispatch, init_state
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.together import dispatch_together
@@ -104,5 +105,5 @@ def start(setting: Setting, seed: int, federation: Federation, *, on_host: bool)
 
 def place(state: State, num_clients: int, layout: Layout) -> State:
     """Puts a state that was read back, or parts of it, where the program wants it."""
-    put = lambda leaf, at: jax.device_put(leaf, at) if isinstance(leaf, np.ndarray) else leaf
-    return jax.tree.map(put, state, shardings(state, num_clients, layout))
+    own = lambda leaf, at: put(leaf, at) if isinstance(leaf, np.ndarray) else leaf
+    return jax.tree.map(own, state, shardings(state, num_clients, layout))

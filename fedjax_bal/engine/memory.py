@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from fedjax_bal.engine.layout import Layout
+from fedjax_bal.engine.processes import processes
 from fedjax_bal.types import PyTree
 
 
@@ -32,16 +33,20 @@ def free_bytes(layout: Layout) -> int | None:
     Returns:
         Bytes.
     """
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
-        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+        return processes().least(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
     there = host_bytes() if device.platform == "cpu" else None
     return None if there is None else there // layout.devices
 
 
 def host_bytes() -> int | None:
-    """Memory of the host that may still be used; None where nobody says."""
+    """Memory of the host that may still be used, of several processes' hosts the least; None where nobody says."""
+    return processes().least(_own_host_bytes())
+
+
+def _own_host_bytes() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

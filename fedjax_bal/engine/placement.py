@@ -4,6 +4,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Sharding
 
 from fedjax_bal.engine.layout import Layout
 from fedjax_bal.types import PyTree
@@ -23,12 +25,52 @@ def replicate(tree: PyTree, layout: Layout) -> PyTree:
     Returns:
         The same on the devices.
     """
-    return jax.device_put(_shareable(tree), layout.replicated)
+    return put(_shareable(tree), layout.replicated)
 
 
 def divide(tree: PyTree, layout: Layout) -> PyTree:
     """Cuts a tree along its first axis, a piece for each device; the axis' length must divide."""
-    return jax.device_put(_shareable(tree), layout.divided)
+    return put(_shareable(tree), layout.divided)
+
+
+def put(tree: PyTree, place: Sharding) -> PyTree:
+    """Puts a tree where it belongs; of several processes each one gives its own devices their share.
+
+    Args:
+        tree: arrays, the same on all processes.
+        place: the devices.
+
+    Returns:
+        The same on the devices.
+    """
+    if place.is_fully_addressable:
+        return jax.device_put(tree, place)
+    return jax.tree.map(lambda leaf: _own_share(leaf, place), tree)
+
+
+def fetch(tree: PyTree) -> PyTree:
+    """Brings a tree to the host; of several processes all have to take part.
+
+    Args:
+        tree: arrays, wherever they are.
+
+    Returns:
+        The same as NumPy arrays, on every process.
+    """
+    return jax.device_get(jax.tree.map(_everywhere, tree))
+
+
+def _own_share(leaf: Any, place: Sharding) -> Any:
+    if isinstance(leaf, jax.Array) and leaf.sharding.device_set == place.device_set:
+        return jax.device_put(leaf, place)
+    whole = np.asarray(leaf)
+    return jax.make_array_from_callback(whole.shape, place, lambda index: whole[index])
+
+
+def _everywhere(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+        return leaf
+    return multihost_utils.process_allgather(leaf, tiled=True)
 
 
 def _shareable(tree: PyTree) -> PyTree:

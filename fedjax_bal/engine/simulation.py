@@ -17,7 +17,7 @@ from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.evaluation import TestSet, padded
 from fedjax_bal.engine.executable import compile_to_fit, place, start
 from fedjax_bal.engine.memory import program_bytes, size_in_bytes
-from fedjax_bal.engine.placement import divide, replicate
+from fedjax_bal.engine.placement import divide, fetch, replicate
 from fedjax_bal.engine.planner import Planned, Planner
 from fedjax_bal.engine.program import Schedule, Traffic, init_state, traffic
 from fedjax_bal.engine.records import about_held_out
@@ -270,7 +270,7 @@ class Simulation:
         for part in self.setting.playing(Illustrate):
             if progress.round <= part.first_round:
                 return None
-            images = np.asarray(jax.jit(part.illustrate)(jax.random.key(0), progress.state.server[part.slot]))
+            images = fetch(jax.jit(part.illustrate)(jax.random.key(0), progress.state.server[part.slot]))
             pixels = (images * np.asarray(self.federation.std) + np.asarray(self.federation.mean)) * 255
             return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
         return None

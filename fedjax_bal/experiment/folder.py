@@ -12,7 +12,9 @@ from typing import IO, Any
 import numpy as np
 
 from fedjax_bal.config import Config, ConfigError, differences, load_config, resolved_yaml
+from fedjax_bal.engine import checkpoint
 from fedjax_bal.files import write_atomically
+from fedjax_bal.types import PyTree
 
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder that belongs to nobody.
 _OWN_FILES = (
@@ -108,6 +110,14 @@ class RunFolder:
     def checkpoints(self, method: int, seed: int) -> Path:
         """Where the checkpoints of one run are."""
         return self.path / "checkpoints" / f"method-{method}-seed-{seed}"
+
+    def save(self, method: int, seed: int, round: int, tree: PyTree) -> None:
+        """Writes a checkpoint of one run, `round` rounds done."""
+        checkpoint.save(self.checkpoints(method, seed), round, tree)
+
+    def clear_checkpoints(self, method: int, seed: int) -> None:
+        """Removes all checkpoints of one run."""
+        checkpoint.clear(self.checkpoints(method, seed))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, without those that are cut off or damaged."""

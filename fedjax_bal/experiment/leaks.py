@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal import models, privacy
+from fedjax_bal.engine.placement import fetch
 from fedjax_bal.engine.simulation import Simulation, Snapshot
 from fedjax_bal.parts import Disclose
 from fedjax_bal.rows import normalised
@@ -176,8 +177,8 @@ def _correlations(images: np.ndarray, truth: np.ndarray, own: np.ndarray) -> dic
 
 def _tested(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
     """Test images as they are stored, and labels."""
-    real = np.asarray(simulation.test.real)
-    return np.asarray(simulation.test.images)[real], np.asarray(simulation.test.labels)[real]
+    images, labels, real = fetch(simulation.test)
+    return images[real], labels[real]
 
 
 def _own_images(federation: Federation) -> np.ndarray:

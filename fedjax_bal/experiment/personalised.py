@@ -1,6 +1,7 @@
 """The clients' own models at the end of a run, made once and noted in its folder."""
 
 from fedjax_bal.engine.personalising import Personaliser
+from fedjax_bal.engine.processes import processes
 from fedjax_bal.engine.simulation import Simulation, Snapshot
 from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.groups import over_clients
@@ -32,7 +33,7 @@ class Personalising:
             progress: where the run ended.
             epochs: how many of fine-tuning; None for none.
         """
-        if epochs is None or self.folder.read_personalised(*run) is not None:
+        if epochs is None or processes().any(self.folder.read_personalised(*run) is not None):
             return
         self.display.note(f"{name}, seed {run[1]}: fine-tuning the final model on each client")
         if run[0] not in self.made:

@@ -1,20 +1,23 @@
 """Runs a comparison: every method with every seed, saved as it goes, resumed where it stopped."""
 
 import hashlib
+import io
+import json
 import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedjax_bal.checks import is_number
 from fedjax_bal.config import Config, digest
 from fedjax_bal.engine import checkpoint
-from fedjax_bal.engine.broken import told
 from fedjax_bal.engine.accounts import Counts
+from fedjax_bal.engine.broken import told
 from fedjax_bal.engine.errors import DivergenceError
+from fedjax_bal.engine.placement import fetch
+from fedjax_bal.engine.processes import processes
 from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
 from fedjax_bal.experiment.broken import about_broken
 from fedjax_bal.experiment.cohorts import about_batches, about_chains, about_clients, about_copies, some_of_each_class
@@ -91,9 +94,10 @@ class Runner:
         workshop: Workshop | None = None,
     ) -> None:
         self.folder, self.display, self.should_stop, self.mirror = folder, display, should_stop, mirror
-        self.comparison: Comparison = set_up(config, data_dir, devices, workshop)
-        folder.begin(config, fresh=fresh)
         self.config = config
+        self.comparison: Comparison = set_up(config, data_dir, devices, workshop)
+        processes().agree(self._data())
+        folder.begin(config, fresh=fresh)
         self.runs = [(index, seed) for seed in config.seeds for index in range(len(config.methods))]
         self.began = time.perf_counter()
         self.before = folder.read_summary()
@@ -143,7 +147,7 @@ class Runner:
     def resume(self) -> dict[tuple[int, int], Saved | None]:
         """Where each run (method and seed) stopped; None for one that hasn't begun."""
         found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        for line in self.folder.read_metrics():
+        for line in processes().from_first(self.folder.read_metrics, _packed, json.loads):
             found.setdefault((line["method"], line["seed"]), []).append(line)
         starts = {}
         for run in self.runs:
@@ -174,7 +178,7 @@ class Runner:
             self.display.note(f"warning: metrics.jsonl lacks rounds of {name[0]}, seed {name[1]}; starting it anew")
             self.lines[name], saved = [], None
         if saved is None:  # or else they would count as newer than what is saved from now on
-            checkpoint.clear(self.folder.checkpoints(*run))
+            self.folder.clear_checkpoints(*run)
             self.folder.clear_pictures(*run)
         self.confusions[name] = saved.confusion if saved else np.zeros((0, 0))
         if saved:
@@ -186,8 +190,19 @@ class Runner:
         every, last = simulation.evaluate_every, simulation.rounds
         return [round for round in range(1, done + 1) if round % every == 0 or round == last]
 
+    def _data(self) -> dict[str, str]:
+        """What the methods' data are, in words."""
+        prints = zip(self.config.methods, self.comparison.fingerprints, strict=True)
+        return {f"images, labels and partition of {method.name}": own.tobytes().hex()[:12] for method, own in prints}
+
     def _load(self, run: tuple[int, int]) -> Saved | None:
         template = self._template(run)
+        pack = lambda saved: b"" if saved is None else checkpoint.encode(saved)
+        unpack = lambda content: checkpoint.load(io.BytesIO(content), template) if content else None
+        saved = processes().from_first(lambda: self._newest(run, template), pack, unpack)
+        return saved and saved._replace(progress=saved.progress._replace(round=int(saved.progress.round)))
+
+    def _newest(self, run: tuple[int, int], template: Saved) -> Saved | None:
         for file in checkpoint.generations(self.folder.checkpoints(*run)):
             try:
                 saved = checkpoint.load(file, template)
@@ -197,7 +212,7 @@ class Runner:
                 self.display.note(f"warning: {error}; going on from the checkpoint before it")
                 continue
             self._check_data(run, saved)
-            return saved._replace(progress=saved.progress._replace(round=int(saved.progress.round)))
+            return saved
         return None
 
     def _check_data(self, run: tuple[int, int], saved: Saved) -> None:
@@ -240,7 +255,7 @@ class Runner:
             before = saved.progress.round
             saved = self._advance(run, simulation, saved)
             unsaved += saved.progress.round - before
-            stopping = self.should_stop()
+            stopping = processes().any(self.should_stop())
             every = self.comparison.methods[method].execution.checkpoint_every
             if stopping or unsaved >= every or self.over(run, saved):
                 self.save(run, saved)
@@ -273,7 +288,7 @@ class Runner:
     def save(self, run: tuple[int, int], saved: Saved) -> None:
         """Writes a checkpoint, and pictures where there are any."""
         self._keep_pictures(run, saved.progress)  # first: what has a checkpoint isn't done again
-        checkpoint.save(self.folder.checkpoints(*run), saved.progress.round, jax.device_get(saved))
+        self.folder.save(*run, saved.progress.round, fetch(saved))
 
     def _keep_pictures(self, run: tuple[int, int], progress: Snapshot) -> dict[str, np.ndarray]:
         simulation = self.comparison.simulations[run[0]]
@@ -286,7 +301,9 @@ class Runner:
 
     def _look_for_leaks(self, run: tuple[int, int], progress: Snapshot) -> None:
         evaluation = self.comparison.methods[run[0]].evaluation
-        if not evaluation.privacy or run[1] != self.config.seeds[0] or self.folder.read_leaks(*run) is not None:
+        if not evaluation.privacy or run[1] != self.config.seeds[0]:
+            return
+        if processes().any(self.folder.read_leaks(*run) is not None):
             return
         simulation = self.comparison.simulations[run[0]]
         self.display.note(f"{self.name(run)[0]}, seed {run[1]}: looking for what it gives away")
@@ -472,6 +489,10 @@ class Runner:
             elif about:
                 found.append({"methods": [method.name], **about})
         return found
+
+
+def _packed(lines: list[dict[str, Any]]) -> bytes:
+    return json.dumps(lines).encode()
 
 
 def _cost_of(saved: Any) -> Cost:

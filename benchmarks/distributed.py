@@ -1,0 +1,173 @@
+"""The same rounds on one process or two, each of one CPU device or two: how far results differ, how long a round takes.
+
+    python benchmarks/distributed.py [--rounds 40] [--recipes all|NAME,NAME...] [--json FILE]
+
+FedAvg, SCAFFOLD (whose memory of 1000 clients is cut over the devices) and FL-CIR (which chooses clients by what the
+round before brought) on W3's federation with random pixels; processes meet over loopback. The final states are
+compared, parameters and all that clients remember. With `--recipes`: every recipe, or those named, on eight tiny
+clients instead, 4 rounds with absences; then only the differences count. Without it, writes results/distributed.json.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_bal import models, recipes
+from fedjax_bal.bench.workloads import WORKLOADS, material
+from fedjax_bal.commands.distributed import taking_part
+from fedjax_bal.conformance import toy
+from fedjax_bal.data import federate
+from fedjax_bal.engine.channel import free_port
+from fedjax_bal.engine.meeting import Place
+from fedjax_bal.engine.placement import fetch
+from fedjax_bal.engine.simulation import Simulation
+from fedjax_bal.experiment.environment import device_name, versions
+from fedjax_bal.optimizers import optimizer
+from fedjax_bal.selection import bernoulli, uniform
+from fedjax_bal.simulation import build
+
+LAYOUTS = ((1, 1), (1, 2), (2, 1), (2, 2))
+HOST, RESULTS = "127.0.0.1", Path(__file__).parent / "results"
+METHODS = ("fedavg", "scaffold", "flcir")
+FITTING = {"fakes": 2, "iterations": 2, "generator_batch": 3, "latent": 2, "warm_up": 1, "interval": 2}
+SMALLER: dict[str, dict[str, Any]] = {"astraea": {"size": 2}, "cbfl": FITTING}
+
+Record = dict[str, Any]
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=40, help="of each method (default 40)")
+    parser.add_argument("--recipes", help="all, or some: only differences, on tiny clients")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.worker:
+        work(**asked.worker)
+        return
+    names = METHODS
+    if asked.recipes:
+        names = tuple(recipes.RECIPES) if asked.recipes == "all" else tuple(asked.recipes.split(","))
+    found = compare(names, tiny=bool(asked.recipes), rounds=asked.rounds)
+    print_table(found)
+    file = asked.json or (None if asked.recipes else RESULTS / "distributed.json")
+    if file:
+        about = {"device": device_name(), "versions": versions(), "rounds": asked.rounds, "results": found}
+        file.write_text(json.dumps(about, indent=1) + "\n")
+
+
+def compare(names: tuple[str, ...], *, tiny: bool, rounds: int) -> list[Record]:
+    """Runs every method on every layout; a record for each."""
+    with tempfile.TemporaryDirectory() as folder:
+        records: list[Record] = []
+        for processes, devices in ((1, 1), (2, 2)) if tiny else LAYOUTS:
+            out = Path(folder) / f"{processes}x{devices}"
+            out.mkdir()
+            start(out, processes, devices, names=names, tiny=tiny, rounds=rounds)
+            for name in names:
+                own = json.loads((out / f"{name}.json").read_text())
+                apart = difference(out / f"{name}.npz", Path(folder) / "1x1" / f"{name}.npz")
+                records.append({"method": name, "processes": processes, "devices": devices, "difference": apart, **own})
+                print(json.dumps(records[-1]), flush=True)
+    return records
+
+
+def start(out: Path, processes: int, devices: int, **job: Any) -> None:
+    """Runs the processes of a layout to their end."""
+    port = free_port(HOST)
+    running = []
+    for index in range(processes):
+        worker = {"place": [HOST, port, index, processes], "devices": devices, "out": str(out), **job}
+        words = [sys.executable, __file__, "--worker", json.dumps(worker)]
+        running.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
+    codes = [process.wait() for process in running]
+    if any(codes):
+        sys.exit(f"{processes} x {devices}: the processes ended with {codes}")
+
+
+def work(place: list[Any], devices: int, out: str, names: list[str], rounds: int, *, tiny: bool) -> None:
+    """One process: does its part of all methods; the first one writes what comes of them."""
+    jax.config.update("jax_num_cpu_devices", devices)
+    here = Place(*place)
+    with taking_part(here if here.count > 1 else None, versions, devices):
+        for name in names:
+            make = tiny_clients if tiny else many_clients
+            simulation = make(name, devices * here.count, rounds)
+            arrays, seconds = finish(simulation)
+            if here.index == 0:
+                np.savez(Path(out) / f"{name}.npz", *arrays)
+                (Path(out) / f"{name}.json").write_text(json.dumps({"round_ms": 1e3 * seconds}))
+
+
+def finish(simulation: Simulation) -> tuple[list[np.ndarray], float]:
+    """The final state, and the median seconds of a round but for the first dispatch."""
+    progress, times = simulation.init(0), []
+    simulation.compile()
+    while progress.round < simulation.rounds:
+        before, began = progress.round, time.perf_counter()
+        progress = simulation.advance(0, progress).progress
+        times.append((time.perf_counter() - began) / (progress.round - before))
+    return jax.tree.leaves(fetch(progress.state)), statistics.median(times[1:] or times)
+
+
+def many_clients(name: str, devices: int, rounds: int) -> Simulation:
+    """A method on W3's federation, with as many images kept out as FL-CIR needs."""
+    made = material(WORKLOADS["W3"])
+    spare = np.concatenate([np.flatnonzero(made.labels == label)[:4] for label in range(10)])
+    rows = [np.setdiff1d(own, spare) for own in made.rows_per_client]
+    federation = federate(made.images, made.labels, rows, 10, {"balanced": spare})
+    model = models.build("mlp", 10, made.images.shape[1:])
+    options: Any = {"rounds": rounds, "batch_size": 10, "local_optimizer": optimizer("sgd", 0.05), "devices": devices}
+    test = made.images[:1000], made.labels[:1000]
+    return build(recipes.RECIPES[name](), model, federation, test, clients_per_round=100, strategy="map", **options)
+
+
+def tiny_clients(name: str, devices: int, rounds: int) -> Simulation:
+    """A recipe on eight tiny clients, some of them away, some not delivering."""
+    del rounds
+    recipe = recipes.RECIPES[name](**SMALLER.get(name, {}))
+    options: Any = {"selector": uniform(4)} if recipe.selector is None else {"clients_per_round": 4}
+    options |= {"availability": bernoulli(0.8), "delivery": bernoulli(0.7), "batch_size": 4}
+    options |= {"local_optimizer": optimizer("sgd", 0.1), "strategy": "map", "devices": devices, "rounds": 4}
+    model, federation, test = toy.network(), toy.federation(), toy.test_set()
+    if name in ("cbfl", "crop_flip"):  # a generator has no images of 1x4 pixels
+        model = models.build("tiny_bn", toy.CLASSES, (8, 8, 1))
+        federation, test = enlarged(federation), (np.repeat(np.repeat(test[0], 8, 1), 2, 2), test[1])
+    return build(recipe, model, federation, test, **options)
+
+
+def enlarged(federation: Any) -> Any:
+    """The same with images of 8x8 pixels."""
+    return federation._replace(images=np.repeat(np.repeat(federation.images, 8, 1), 2, 2))
+
+
+def difference(file: Path, other: Path) -> float:
+    """The largest difference between two states, in units of a leaf's largest number or of 1."""
+    with np.load(file) as one, np.load(other) as two:
+        pairs: Iterator[Any] = ((one[name].astype(float), two[name].astype(float)) for name in one.files)
+        return max(float(np.abs(a - b).max(initial=0) / max(1.0, np.abs(b).max(initial=0))) for a, b in pairs)
+
+
+def print_table(found: list[Record]) -> None:
+    """The figures as markdown."""
+    print("\n| | processes x devices | ms a round | largest difference |\n|---|---|---|---|")
+    for own in found:
+        where = f"{own['processes']} x {own['devices']}"
+        print(f"| {own['method']} | {where} | {own['round_ms']:.1f} | {own['difference']:.1e} |")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    main()
