@@ -1,7 +1,6 @@
 """Reading a run folder: its three files, checked, or one message that says what is wrong and what to do."""
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -9,11 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.files import read_bytes
 from fedjax_bal.report.details import DETAILS
 
 # Far beyond any count of bytes, and small enough to be added and drawn.
 LARGEST = 1e18
 DEEPEST = 20
+# Bytes: of config.yaml, summary.json and metrics.jsonl, and of the arrays of a file of pictures.
+LARGEST_CONFIG = 1_000_000
+LARGEST_NOTES = 2**28
+LARGEST_METRICS = 2**32
+LARGEST_PICTURES = 2**28
+MOST_VALUES = 50_000
 # As a run writes them: chains (or tested clients) of a round, and clients of a selector in a picture at most 50.
 MOST_CHAINS = 100
 MOST_SHOWN = 1000
@@ -95,10 +101,13 @@ def _read_pictures(folder: Path, summary: dict[str, Any]) -> dict[str, dict[str,
 
 
 def _pixels(path: Path, classes: int) -> dict[str, np.ndarray]:
+    # Imported late, as all that few reports need.
+    from fedjax_bal.data.errors import DataError
+    from fedjax_bal.data.npz import read_arrays
+
     try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        arrays = read_arrays(path, None, LARGEST_PICTURES)
+    except DataError as error:
         raise ReportError(f"{path}: can't be read as arrays ({error}); {RERUN}, or remove the file") from error
     for name, pixels in arrays.items():
         if pixels.dtype != np.uint8 or pixels.ndim != 5 or len(pixels) > classes or pixels.shape[-1] not in (1, 3):
@@ -113,7 +122,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], str]:
     # Imported late, as all that only the report and the command line need.
     import yaml
 
-    text = _decode(path, _read_bytes(path))
+    text = _decode(path, _read_bytes(path, LARGEST_CONFIG))
     try:
         _refuse_knots(path, text)
         config = yaml.safe_load(text)
@@ -132,8 +141,10 @@ def _refuse_knots(path: Path, text: str) -> None:
     import yaml
 
     depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
+    for number, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
         line = event.start_mark.line + 1
+        if number > MOST_VALUES:
+            raise _damaged(path, line, f"YAML of at most {MOST_VALUES} keys and values", "more")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             raise _damaged(path, line, "YAML without aliases", f"*{event.anchor}")
@@ -142,7 +153,7 @@ def _refuse_knots(path: Path, text: str) -> None:
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
-    raw = _read_bytes(path)
+    raw = _read_bytes(path, LARGEST_NOTES)
     summary = _parse(path, 1, _decode(path, raw))
     _check(path, 1, "", summary, {"finished": bool, "runs": list, "class_names": list})
     _check_numbers(path, 1, "target_accuracy", summary.get("target_accuracy"))
@@ -212,7 +223,7 @@ def _check_augmentation(path: Path, where: str, value: Any, classes: int) -> Non
 
 
 def _read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
-    *whole, rest = _read_bytes(path).split(b"\n")
+    *whole, rest = _read_bytes(path, LARGEST_METRICS).split(b"\n")
     lines = {}
     for number, raw in enumerate([*whole, rest] if _is_json(rest) else whole, start=1):
         if not raw.strip():
@@ -228,9 +239,9 @@ def _read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
     return list(lines.values())
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path, limit: int) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, limit)
     except OSError as error:
         raise ReportError(f"{path}: can't be read ({error.strerror}); a run folder holds this file; {RERUN}") from error
 

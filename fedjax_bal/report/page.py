@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import own_folder, write_atomically
 from fedjax_bal.report.details import details, ending
 from fedjax_bal.report.folder import ReportError, RunFolder, read
 from fedjax_bal.report.statistics import MethodSummary, compare
@@ -64,10 +64,10 @@ def build(folder: str | os.PathLike[str]) -> Path:
     pictures = draw(run)
     page = _page(run, [(picture.html, picture.title, picture.caption) for picture in pictures])
     try:
-        (folder / "plots").mkdir(exist_ok=True)
+        plots = own_folder(folder, "plots")
         for picture in pictures:
-            write_atomically(folder / "plots" / f"{picture.name}.svg", picture.document.encode())
-        write_atomically(folder / "report.html", page.encode())
+            write_atomically(plots / f"{picture.name}.svg", picture.document.encode())
+        write_atomically(folder / "report.html", encoded(page))
     except OSError as error:
         raise ReportError(
             f"{folder}: the report can't be written there ({error.strerror}); "
@@ -152,6 +152,17 @@ def document(title: str, parts: Iterable[str]) -> str:
     )
     body = "\n".join(part for part in parts if part)
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{body}\n</main></body>\n</html>\n'
+
+
+def encoded(page: str) -> bytes:
+    r"""A page as UTF-8, with a sign in place of what is no text.
+
+    JSON and names of folders can hold halves of characters.
+
+    >>> encoded("a\udcff").decode()
+    'a\ufffd'
+    """
+    return page.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def _answer(summaries: Sequence[MethodSummary], unfinished: bool) -> str:
