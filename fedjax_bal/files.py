@@ -94,7 +94,9 @@ def own_folder(folder: Path, name: str) -> Path:
     """
     inner = folder / name
     if inner.is_symlink():
-        raise OSError(errno.ELOOP, f"{name} is a link, which nothing is written through: put a folder there", str(inner))
+        raise OSError(
+            errno.ELOOP, f"{name} is a link, which nothing is written through: put a folder there", str(inner)
+        )
     inner.mkdir(exist_ok=True)
     return inner
 

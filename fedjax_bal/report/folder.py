@@ -14,6 +14,7 @@ from fedjax_bal.report.details import DETAILS
 # Far beyond any count of bytes, and small enough to be added and drawn.
 LARGEST = 1e18
 DEEPEST = 20
+_LARGEST_SHOWN = 10**100
 # Bytes: of config.yaml, summary.json and metrics.jsonl, and of the arrays of a file of pictures.
 LARGEST_CONFIG = 1_000_000
 LARGEST_NOTES = 2**28
@@ -133,6 +134,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], str]:
         raise _damaged(path, mark.line + 1 if mark else 1, "YAML", "something else") from error
     if not isinstance(config, dict):
         raise _damaged(path, 1, "a mapping of sections such as dataset and training", _shown(config))
+    _refuse_extremes(path, config)
     return config, text
 
 
@@ -156,6 +158,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
     raw = _read_bytes(path, LARGEST_NOTES)
     summary = _parse(path, 1, _decode(path, raw))
     _check(path, 1, "", summary, {"finished": bool, "runs": list, "class_names": list})
+    _refuse_extremes(path, summary)
     _check_numbers(path, 1, "target_accuracy", summary.get("target_accuracy"))
     classes = len(summary["class_names"])
     names = {str(place): name for place, name in enumerate(summary["class_names"])}
@@ -163,6 +166,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
     _check(path, 1, "", {"partitions": summary.setdefault("partitions", [])}, {"partitions": list})
     for place, run in enumerate(summary["runs"]):
         _check(path, 1, f"runs[{place}].", run, {"method": str, "seed": int})
+        _check_numbers(path, 1, f"runs[{place}].seed", run["seed"])
         for key in NUMBERS_OF_A_RUN:
             _check_numbers(path, 1, f"runs[{place}].{key}", run.setdefault(key, None))
         _check_list(path, 1, f"runs[{place}].chosen", run.setdefault("chosen", None), MOST_TIMES, whole=True)
@@ -230,7 +234,7 @@ def _read_metrics(path: Path, classes: int) -> list[dict[str, Any]]:
             continue
         line = _parse(path, number, _decode(path, raw, number))
         _check(path, number, "", line, {"method": str, "seed": int, "round": int})
-        for key in ("round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl", "local_test_accuracy"):
+        for key in ("seed", "round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl", "local_test_accuracy"):
             _check_numbers(path, number, key, line.get(key))
         for key in ("chain_kls", "client_accuracies"):
             _check_list(path, number, key, line.get(key), MOST_CHAINS)
@@ -269,6 +273,19 @@ def _is_json(raw: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _refuse_extremes(path: Path, value: Any) -> None:
+    """Refuses what can't be shown: nesting without end, and numbers of thousands of digits."""
+    left = [(value, 0)]
+    while left:
+        item, depth = left.pop()
+        if depth > DEEPEST:
+            raise _damaged(path, 1, f"values nested at most {DEEPEST} deep", "deeper nesting")
+        if isinstance(item, int) and abs(item) > _LARGEST_SHOWN:
+            raise _damaged(path, 1, "numbers of at most 100 digits", "a longer one")
+        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        left.extend((one, depth + 1) for one in inner)
 
 
 def _check(path: Path, line: int, where: str, value: Any, kinds: Mapping[str, type]) -> None:
