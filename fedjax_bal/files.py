@@ -67,7 +67,10 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
     """
     with open_file(path) as stream:
         length = os.fstat(stream.fileno()).st_size  # reading sets aside as much as it is told to
-        content = stream.read(min(length, limit) + 1)
+        try:
+            content = stream.read(min(length, limit) + 1)
+        except OSError as error:  # which doesn't say of which file
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"is longer than {limit} bytes", os.fspath(path))
     return content

@@ -168,7 +168,7 @@ class RunFolder:
     def _noted(self, place: str, method: int, seed: int) -> dict[str, Any] | None:
         try:
             found = json.loads(read_bytes(self.path / place / f"method-{method}-seed-{seed}.json", LARGEST_NOTES))
-        except (FileNotFoundError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 

@@ -271,7 +271,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", action="append", help="only this one; may be given several times")
     parser.add_argument("--only", type=int, help="with --target: make and run this one case again, and say how it ends")
-    parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="where failures are kept")
+    parser.add_argument(
+        "--out", type=Path, default=Path(tempfile.gettempdir(), "fuzz-failures"), help="where failures go"
+    )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     wanted = parser.parse_args()

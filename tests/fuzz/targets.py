@@ -419,7 +419,12 @@ def _read_leavings(case: Path) -> None:
     from fedjax_bal.sweep.folder import SweepFolder
 
     run, sweep = RunFolder(case / "in"), SweepFolder(case / "in")
-    run.read_metrics()
+    try:
+        run.read_metrics()
+    except OSError as error:  # as the command line does
+        if not error.filename:
+            raise
+        raise _message(str(error)) from error
     run.read_summary()
     run.read_leaks(0, 0)
     run.read_personalised(0, 0)
