@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedjax_bal.checks import one_of
+
 Distributed = Annotated[
     bool,
     typer.Option("--distributed", help="Be one of several processes that share the work; start each with its own id."),
@@ -19,9 +21,6 @@ ProcessId = Annotated[
 Processes = Annotated[
     int | None, typer.Option(metavar="N", help="How many processes there are; or FEDJAX_BAL_PROCESSES.")
 ]
-
-from fedjax_bal.checks import one_of
-
 ENGINES = ("local", "ray")
 """What can carry a sweep: this process, or a cluster."""
 

@@ -7,16 +7,17 @@ and deep nesting are refused, so that a file can't grow, hide a value or exhaust
 import os
 import re
 from collections.abc import Hashable
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fedjax_bal.config.problems import ConfigError, received
+from fedjax_bal.files import open_file
 
 _LARGEST_FILE = 1_000_000
 _DEEPEST = 20
 _LONGEST_NUMBER = 40
+_MOST_VALUES = 50_000  # which take seconds to read
 
 _NUMBERS = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -35,6 +36,7 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
     depth = 0
+    values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
@@ -44,6 +46,9 @@ class _Loader(yaml.SafeLoader):
             raise _at(event, f"the tag {received(event.tag)} is not allowed; leave it out")
         if self.depth >= _DEEPEST:
             raise _at(event, f"nested deeper than {_DEEPEST} levels")
+        self.values += 1
+        if self.values > _MOST_VALUES:
+            raise _at(event, f"holds more than {_MOST_VALUES} keys and values; a configuration is a short text")
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -137,15 +142,15 @@ def read(path: str | os.PathLike[str], source: str) -> Any:
         Traceback (most recent call last):
         fedjax_bal.config.problems.ConfigError: missing.yaml: there is no such file
     """
-    if Path(path).is_dir():
-        raise ConfigError(f"{source}: is a directory; give a YAML file")
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             content = file.read(_LARGEST_FILE + 1)
     except FileNotFoundError:
         raise ConfigError(f"{source}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{source}: can't be read: {error}") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        told = reason if reason.startswith("is ") else f"can't be read: {reason}"
+        raise ConfigError(f"{source}: {told}; give a YAML file") from None
     if len(content) > _LARGEST_FILE:
         raise ConfigError(f"{source}: larger than 1 MB; a configuration is a short text")
     try:

@@ -17,6 +17,7 @@ from typing import IO
 
 import numpy as np
 
+from ..files import open_file
 from .errors import DataError
 
 MAX_BYTES = 2**31
@@ -55,7 +56,7 @@ def read_idx(path: str | os.PathLike, num_dims: int) -> np.ndarray:
     """
     path = Path(path)
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             if file.read(2) == b"\x1f\x8b":
                 file.seek(0)
                 capacity = os.fstat(file.fileno()).st_size * _MAX_DEFLATE_RATIO

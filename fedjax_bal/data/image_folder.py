@@ -102,12 +102,15 @@ def _files(folder: Path) -> list[Path]:
     """The image files of a class, by name; none where there is no such folder."""
     if not folder.is_dir():
         return []
-    with os.scandir(folder) as entries:
-        own = [entry for entry in entries if entry.name.lower().endswith(ENDINGS) and entry.is_file()]
-        for entry in own:
-            if entry.is_symlink():
-                check_within(folder.parent, Path(entry.path))
-        return [folder / name for name in sorted(entry.name for entry in own)]
+    try:
+        with os.scandir(folder) as entries:
+            own = [entry for entry in entries if entry.name.lower().endswith(ENDINGS) and entry.is_file()]
+    except OSError as error:  # of the folder, or of a link in it that leads to itself
+        raise DataError(f"{error.filename}: can't be read ({error.strerror or error}); {_KIND.again}") from error
+    for entry in own:
+        if entry.is_symlink():
+            check_within(folder.parent, Path(entry.path))
+    return [folder / name for name in sorted(entry.name for entry in own)]
 
 
 def _shape(first: Path, side: int | None, channels: int) -> tuple[int, int, int]:

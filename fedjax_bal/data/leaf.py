@@ -8,8 +8,9 @@ References:
     Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018.
 """
 
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,7 +185,10 @@ def _samples(place: str, own: Any) -> tuple[np.ndarray, np.ndarray]:
         raise DataError(f"{place}: expected lists x and y of one length; {_AGAIN}")
     if not labels:
         return np.zeros((0, *_SHAPE), np.uint8), np.zeros(0, np.int32)
-    values, numbers = _array(pixels), _array(labels)
+    whole = all(isinstance(row, list) and len(row) == _SIDE * _SIDE for row in pixels)
+    # NumPy would make room for the longest text in place of each number.
+    values = _array(pixels) if whole and _are_numbers(itertools.chain.from_iterable(pixels)) else None
+    numbers = _array(labels) if _are_numbers(labels) else None
     if values is None or values.shape != (len(pixels), _SIDE * _SIDE):
         raise DataError(f"{place}: expected images of {_SIDE * _SIDE} numbers each; {_AGAIN}")
     if not ((values >= 0) & (values <= 1)).all():  # which finds what is no number too
@@ -197,6 +201,10 @@ def _samples(place: str, own: Any) -> tuple[np.ndarray, np.ndarray]:
         )
     images = np.rint(values * 255).astype(np.uint8)
     return images.reshape(-1, *_SHAPE), numbers.astype(np.int32)
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return set(map(type, values)) <= {int, float}
 
 
 def _array(values: list[Any]) -> np.ndarray | None:

@@ -10,12 +10,13 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..files import open_file
 from ..types import Dataset
 from ._common import available_bytes
 from .errors import DataError
@@ -91,12 +92,13 @@ def as_dataset(path: Path, arrays: Mapping[str, np.ndarray]) -> Dataset:
     return Dataset(*train, *test, names, _clients(path, arrays.get("train_clients"), len(train[1])))
 
 
-def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, names: tuple[str, ...] | None, limit: int | None = None) -> dict[str, np.ndarray]:
     """Those of some arrays that a file has.
 
     Args:
         path: the file.
-        names: of the arrays.
+        names: of the arrays; None for all that there are.
+        limit: bytes that they may have together; None for as many as there is memory for.
 
     Returns:
         The arrays, by name.
@@ -105,22 +107,32 @@ def read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         DataError: the file can't be read, is no npz file, or one of the arrays is damaged or a pickle.
     """
     try:
-        if not zipfile.is_zipfile(path):
-            with open(path, "rb") as stream:
-                if stream.read(2) == b"PK":
-                    raise DataError(f"{path}: is an npz file that was cut short; {_DAMAGED}")
+        with open_file(path) as stream:
+            if not zipfile.is_zipfile(stream):
                 stream.seek(0)
-                raise DataError(f"{path}: is no npz file ({_kind(path, stream.read(8))}); {_PICKLE}")
-        with zipfile.ZipFile(path) as archive:
-            members = {member.filename: member for member in archive.infolist()}
-            if any(name.endswith(".pkl") for name in members):
-                raise DataError(f"{path}: holds a pickle, as files of PyTorch do; {_PICKLE}")
-            wanted = {name: members[f"{name}.npy"] for name in names if f"{name}.npy" in members}
-            return {name: _read_member(archive, member, path) for name, member in wanted.items()}
+                start = stream.read(8)
+                if start[:2] == b"PK":
+                    raise DataError(f"{path}: is an npz file that was cut short; {_DAMAGED}")
+                raise DataError(f"{path}: is no npz file ({_kind(path, start)}); {_PICKLE}")
+            with zipfile.ZipFile(stream) as archive:
+                members = {member.filename: member for member in archive.infolist()}
+                if any(name.endswith(".pkl") for name in members):
+                    raise DataError(f"{path}: holds a pickle, as files of PyTorch do; {_PICKLE}")
+                if names is None:
+                    names = tuple(name.removesuffix(".npy") for name in members)
+                wanted = {name: members[f"{name}.npy"] for name in names if f"{name}.npy" in members}
+                _check_sum(wanted.values(), limit, path)
+                return {name: _read_member(archive, member, path) for name, member in wanted.items()}
     except OSError as error:
         raise DataError(f"{path}: can't be read ({error.strerror or error}); check the path and its rights.") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise DataError(f"{path}: is no sound npz file ({error}); {_DAMAGED}") from error
+
+
+def _check_sum(members: Iterable[zipfile.ZipInfo], limit: int | None, path: Path) -> None:
+    size = sum(member.file_size for member in members)
+    if limit is not None and size > limit:
+        raise DataError(f"{path}: claims arrays of {size} bytes, at most {limit} are read; {_DAMAGED}")
 
 
 def _kind(path: Path, start: bytes) -> str:

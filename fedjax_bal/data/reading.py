@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..files import open_file
 from ._common import available_bytes
 from .errors import DataError
 
@@ -24,7 +25,7 @@ def read_file(file: Path, limit: int, again: str) -> bytes:
         DataError: it can't be read, or is longer.
     """
     try:
-        with open(file, "rb") as stream:
+        with open_file(file) as stream:
             size = os.fstat(stream.fileno()).st_size  # reading sets aside as much as it is told to
             content = stream.read(min(size, limit) + 1)
     except OSError as error:

@@ -1,5 +1,6 @@
 """Checkpoints: one npz a generation, with a manifest of SHA-256 sums, written so that a kill leaves the one before."""
 
+import contextlib
 import hashlib
 import io
 import json
@@ -10,7 +11,7 @@ from typing import IO, Any
 import jax
 import numpy as np
 
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import open_file, write_atomically
 from fedjax_bal.types import PyTree
 
 GENERATIONS = 2
@@ -118,15 +119,33 @@ def _npy(leaf: Any) -> bytes:
 
 def _decode(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
     try:
-        with zipfile.ZipFile(file) as archive:
+        opened = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
+        with opened as stream, zipfile.ZipFile(stream) as archive:
+            _refuse_packed(archive)
             sums = json.loads(archive.read(_MANIFEST))["sha256"]
             members = {name: archive.read(name) for name in sums}
         wrong = [name for name, content in members.items() if hashlib.sha256(content).hexdigest() != sums[name]]
         if wrong:
             raise CheckpointError(f"{file}: damaged (the checksum of {wrong[0]} is wrong)")
-        read = lambda content: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-        return {name.removesuffix(".npy"): read(content) for name, content in members.items()}
+        return {name.removesuffix(".npy"): _array(content) for name, content in members.items()}
     except CheckpointError:
         raise
     except Exception as error:  # a flipped byte can make the archive's reader fail in any way
         raise CheckpointError(f"{file}: damaged ({error})") from error
+
+
+def _refuse_packed(archive: zipfile.ZipFile) -> None:
+    # Nothing of ours is packed, so that no member is longer than the file.
+    if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+        raise ValueError("it is packed, which no checkpoint is")
+
+
+def _array(content: bytes) -> np.ndarray:
+    """An array, of which the header claims no more than there is."""
+    stream = io.BytesIO(content)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, fortran, dtype = read[np.lib.format.read_magic(stream)](stream)
+    if dtype.hasobject:
+        raise ValueError("an array of objects, which is a pickle")
+    values = np.frombuffer(content, np.uint8, offset=stream.tell()).view(dtype)
+    return values.reshape(shape, order="F" if fortran else "C").copy()

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_bal.config import Config, ConfigError, differences, load_config, resolved_yaml
 from fedjax_bal.engine import checkpoint
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import open_to_append, own_folder, read_bytes, write_atomically
 from fedjax_bal.types import PyTree
 
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder that belongs to nobody.
@@ -33,6 +33,8 @@ _OWN_FILES = (
     "personalised/method-*-seed-*.json",
 )
 LOCK = ".lock"
+LARGEST_METRICS = 2**32
+LARGEST_NOTES = 2**28
 _LINE = {
     "method": str,
     "seed": int,
@@ -71,7 +73,7 @@ class RunFolder:
         with writable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._check_owner(config)  # before anything is written into a folder of somebody else's
-            lock = open(self.path / LOCK, "w")  # noqa: SIM115 - held for as long as the run lasts
+            lock = open_to_append(self.path / LOCK)  # held for as long as the run lasts
         with lock:
             # The file stays behind: whoever removed it could remove the one that another process has just locked.
             keep_others_out(self.path, lock)
@@ -105,7 +107,7 @@ class RunFolder:
             if fresh:
                 self._clear()
             write_atomically(self.path / "config.yaml", resolved_yaml(config).encode())
-            (self.path / "checkpoints").mkdir(exist_ok=True)
+            own_folder(self.path, "checkpoints")
 
     def checkpoints(self, method: int, seed: int) -> Path:
         """Where the checkpoints of one run are."""
@@ -122,10 +124,10 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, without those that are cut off or damaged."""
         try:
-            text = (self.path / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+            content = read_bytes(self.path / "metrics.jsonl", LARGEST_METRICS)
         except FileNotFoundError:
             return []
-        return list(_whole_lines(text))
+        return list(_whole_lines(content.decode(errors="replace")))
 
     def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
         """Replaces metrics.jsonl."""
@@ -135,8 +137,8 @@ class RunFolder:
         """Adds lines to metrics.jsonl, on disk before it returns."""
         file = self.path / "metrics.jsonl"
         try:
-            with open(file, "a", encoding="utf-8") as stream:
-                stream.writelines(map(_line, lines))
+            with open_to_append(file) as stream:
+                stream.writelines(_line(line).encode() for line in lines)
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
@@ -147,8 +149,7 @@ class RunFolder:
         content = io.BytesIO()
         arrays: dict[str, Any] = dict(pictures)
         np.savez_compressed(content, **arrays)
-        (self.path / "pictures").mkdir(exist_ok=True)
-        write_atomically(self.path / "pictures" / f"method-{method}-seed-{seed}.npz", content.getvalue())
+        write_atomically(own_folder(self.path, "pictures") / f"method-{method}-seed-{seed}.npz", content.getvalue())
 
     def clear_pictures(self, method: int, seed: int) -> None:
         """Removes what an earlier run had to show, and what was found out about it at its end."""
@@ -172,22 +173,21 @@ class RunFolder:
         return self._noted("personalised", method, seed)
 
     def _note(self, place: str, method: int, seed: int, figures: Mapping[str, Any]) -> None:
-        (self.path / place).mkdir(exist_ok=True)
-        file = self.path / place / f"method-{method}-seed-{seed}.json"
+        file = own_folder(self.path, place) / f"method-{method}-seed-{seed}.json"
         write_atomically(file, (json.dumps(figures, indent=1) + "\n").encode())
 
     def _noted(self, place: str, method: int, seed: int) -> dict[str, Any] | None:
         try:
-            found = json.loads((self.path / place / f"method-{method}-seed-{seed}.json").read_text("utf-8"))
-        except (FileNotFoundError, ValueError):
+            found = json.loads(read_bytes(self.path / place / f"method-{method}-seed-{seed}.json", LARGEST_NOTES))
+        except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 
     def read_summary(self) -> dict[str, Any]:
         """The summary of an earlier session; empty where there is none or it is damaged."""
         try:
-            summary = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            summary = json.loads(read_bytes(self.path / "summary.json", LARGEST_NOTES))
+        except (OSError, ValueError, RecursionError):
             return {}
         return summary if isinstance(summary, dict) else {}
 
@@ -250,7 +250,7 @@ def writable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def keep_others_out(path: Path, lock: IO[str]) -> None:
+def keep_others_out(path: Path, lock: IO[bytes]) -> None:
     """Locks a folder for as long as a file of it stays open.
 
     Args:
@@ -276,7 +276,7 @@ def _whole_lines(text: str) -> Iterator[dict[str, Any]]:
     for line in text.split("\n")[:-1]:
         try:
             values = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(values, dict) and all(isinstance(values.get(key), kind) for key, kind in _LINE.items()):
             yield values

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedjax_bal.files import write_atomically
 from fedjax_bal.report.folder import ReportError, RunFolder, read
-from fedjax_bal.report.page import definitions, document, figure_html, methods_table
+from fedjax_bal.report.page import definitions, document, encoded, figure_html, methods_table
 from fedjax_bal.report.statistics import compare
 from fedjax_bal.report.words import LONGEST_NAME, printable, verdict
 
@@ -33,7 +33,7 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     both = join(folders)
     pictures = [figure_html(picture.html, picture.title, picture.caption) for picture in draw(both)]
     try:
-        write_atomically(file, _page(folders, both, pictures).encode())
+        write_atomically(file, encoded(_page(folders, both, pictures)))
     except OSError as error:
         raise ReportError(f"{file}: can't be written ({error.strerror}); choose another place with --out") from error
     return file

@@ -1,7 +1,6 @@
 """Reading a run folder: its three files, checked, or one message that says what is wrong and what to do."""
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -9,12 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.files import open_file, read_bytes
 from fedjax_bal.report.details import DETAILS
-from fedjax_bal.report.metric_lines import read_lines
+from fedjax_bal.report.metric_lines import LONGEST_LINE, read_lines
 
 # Far beyond any count of bytes, and small enough to be added and drawn.
 LARGEST = 1e18
 DEEPEST = 20
+_LARGEST_SHOWN = 10**100
+# Bytes: of config.yaml, summary.json and metrics.jsonl, and of the arrays of a file of pictures.
+LARGEST_CONFIG = 1_000_000
+LARGEST_NOTES = 2**28
+LARGEST_PICTURES = 2**28
+MOST_VALUES = 50_000
 # As a run writes them: chains (or tested clients) of a round, and clients of a selector in a picture at most 50.
 MOST_CHAINS = 100
 MOST_SHOWN = 1000
@@ -101,10 +107,13 @@ def _read_pictures(folder: Path, summary: dict[str, Any]) -> dict[str, dict[str,
 
 
 def _pixels(path: Path, classes: int) -> dict[str, np.ndarray]:
+    # Imported late, as all that few reports need.
+    from fedjax_bal.data.errors import DataError
+    from fedjax_bal.data.npz import read_arrays
+
     try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        arrays = read_arrays(path, None, LARGEST_PICTURES)
+    except DataError as error:
         raise ReportError(f"{path}: can't be read as arrays ({error}); {RERUN}, or remove the file") from error
     for name, pixels in arrays.items():
         if pixels.dtype != np.uint8 or pixels.ndim != 5 or len(pixels) > classes or pixels.shape[-1] not in (1, 3):
@@ -119,7 +128,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], str]:
     # Imported late, as all that only the report and the command line need.
     import yaml
 
-    text = _decode(path, _read_bytes(path))
+    text = _decode(path, _read_bytes(path, LARGEST_CONFIG))
     try:
         _refuse_knots(path, text)
         config = yaml.safe_load(text)
@@ -130,6 +139,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], str]:
         raise _damaged(path, mark.line + 1 if mark else 1, "YAML", "something else") from error
     if not isinstance(config, dict):
         raise _damaged(path, 1, "a mapping of sections such as dataset and training", _shown(config))
+    _refuse_extremes(path, config)
     return config, text
 
 
@@ -138,8 +148,10 @@ def _refuse_knots(path: Path, text: str) -> None:
     import yaml
 
     depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
+    for number, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
         line = event.start_mark.line + 1
+        if number > MOST_VALUES:
+            raise _damaged(path, line, f"YAML of at most {MOST_VALUES} keys and values", "more")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             raise _damaged(path, line, "YAML without aliases", f"*{event.anchor}")
@@ -148,9 +160,10 @@ def _refuse_knots(path: Path, text: str) -> None:
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
-    raw = _read_bytes(path)
+    raw = _read_bytes(path, LARGEST_NOTES)
     summary = _parse(path, 1, _decode(path, raw))
     _check(path, 1, "", summary, {"finished": bool, "runs": list, "class_names": list})
+    _refuse_extremes(path, summary)
     _check_numbers(path, 1, "target_accuracy", summary.get("target_accuracy"))
     classes = len(summary["class_names"])
     names = {str(place): name for place, name in enumerate(summary["class_names"])}
@@ -158,6 +171,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
     _check(path, 1, "", {"partitions": summary.setdefault("partitions", [])}, {"partitions": list})
     for place, run in enumerate(summary["runs"]):
         _check(path, 1, f"runs[{place}].", run, {"method": str, "seed": int})
+        _check_numbers(path, 1, f"runs[{place}].seed", run["seed"])
         for key in NUMBERS_OF_A_RUN:
             _check_numbers(path, 1, f"runs[{place}].{key}", run.setdefault(key, None))
         _check_list(path, 1, f"runs[{place}].chosen", run.setdefault("chosen", None), MOST_TIMES, whole=True)
@@ -221,18 +235,20 @@ def _check_augmentation(path: Path, where: str, value: Any, classes: int) -> Non
 
 def _read_metrics(path: Path, classes: int) -> tuple[list[dict[str, Any]], int]:
     try:
-        with open(path, "rb") as stream:
+        with open_file(path) as stream:
             return read_lines(stream, lambda number, raw: _read_line(path, number, raw, classes))
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
 def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, Any] | None:
+    if len(raw) > LONGEST_LINE:
+        raise ReportError(f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, which no run writes; {RERUN}")
     if not raw.strip() or not (raw.endswith(b"\n") or _is_json(raw)):
         return None
     line = _parse(path, number, _decode(path, raw.removesuffix(b"\n"), number))
     _check(path, number, "", line, {"method": str, "seed": int, "round": int})
-    for key in ("round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl", "local_test_accuracy"):
+    for key in ("seed", "round", "test_accuracy", "bytes_up", "bytes_down", "chain_kl", "local_test_accuracy"):
         _check_numbers(path, number, key, line.get(key))
     for key in ("chain_kls", "client_accuracies"):
         _check_list(path, number, key, line.get(key), MOST_CHAINS)
@@ -240,9 +256,9 @@ def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, A
     return line
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path, limit: int) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, limit)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -274,6 +290,19 @@ def _is_json(raw: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _refuse_extremes(path: Path, value: Any) -> None:
+    """Refuses what can't be shown: nesting without end, and numbers of thousands of digits."""
+    left = [(value, 0)]
+    while left:
+        item, depth = left.pop()
+        if depth > DEEPEST:
+            raise _damaged(path, 1, f"values nested at most {DEEPEST} deep", "deeper nesting")
+        if isinstance(item, int) and abs(item) > _LARGEST_SHOWN:
+            raise _damaged(path, 1, "numbers of at most 100 digits", "a longer one")
+        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        left.extend((one, depth + 1) for one in inner)
 
 
 def _check(path: Path, line: int, where: str, value: Any, kinds: Mapping[str, type]) -> None:

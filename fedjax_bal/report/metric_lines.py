@@ -9,6 +9,9 @@ import numpy as np
 MOST_LINES = 50_000
 """More lines than that are thinned out: a page can't show more, and each takes two to three kilobytes of memory."""
 
+LONGEST_LINE = 2**26
+"""Bytes; of a longer line no more is read."""
+
 Parse = Callable[[int, bytes], dict[str, Any] | None]
 
 
@@ -48,8 +51,9 @@ def read_lines(stream: BinaryIO, parse: Parse) -> tuple[list[dict[str, Any]], in
 
 def _numbered(stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
     """Number from 1, place in the file, and content of each line."""
-    at = 0
-    for number, raw in enumerate(stream, start=1):
+    number = at = 0
+    while raw := stream.readline(LONGEST_LINE + 1):
+        number += 1
         yield number, at, raw
         at += len(raw)
 

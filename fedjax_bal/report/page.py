@@ -7,9 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import own_folder, write_atomically
 from fedjax_bal.report.details import broken, details, ending
-from fedjax_bal.report.folder import ReportError, RunFolder, read
+from fedjax_bal.report.folder import LARGEST, ReportError, RunFolder, read
 from fedjax_bal.report.statistics import MethodSummary, compare
 from fedjax_bal.report.words import (
     INTERVAL_IN_WORDS,
@@ -64,10 +64,10 @@ def build(folder: str | os.PathLike[str]) -> Path:
     pictures = draw(run)
     page = _page(run, [(picture.html, picture.title, picture.caption) for picture in pictures])
     try:
-        (folder / "plots").mkdir(exist_ok=True)
+        plots = own_folder(folder, "plots")
         for picture in pictures:
-            write_atomically(folder / "plots" / f"{picture.name}.svg", picture.document.encode())
-        write_atomically(folder / "report.html", page.encode())
+            write_atomically(plots / f"{picture.name}.svg", picture.document.encode())
+        write_atomically(folder / "report.html", encoded(page))
     except OSError as error:
         raise ReportError(
             f"{folder}: the report can't be written there ({error.strerror}); "
@@ -97,7 +97,7 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
     for entry in _list(config, "methods"):
         name = _display_name(entry)
         expected = _section(entry, "training").get("rounds", base)
-        for seed in _list(config, "seeds"):
+        for seed in (seed for seed in _list(config, "seeds") if isinstance(seed, int)):
             done = rounds.get((name, seed), 0)
             if (name, seed) not in rounds:
                 phrases.append(f"{name}, seed {seed}")
@@ -153,6 +153,17 @@ def document(title: str, parts: Iterable[str]) -> str:
     )
     body = "\n".join(part for part in parts if part)
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{body}\n</main></body>\n</html>\n'
+
+
+def encoded(page: str) -> bytes:
+    r"""A page as UTF-8, with a sign in place of what is no text.
+
+    JSON and names of folders can hold halves of characters.
+
+    >>> encoded("a\udcff").decode()
+    'a\ufffd'
+    """
+    return page.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def _answer(summaries: Sequence[MethodSummary], unfinished: bool) -> str:
@@ -225,7 +236,7 @@ def _details(runs: Sequence[Mapping[str, Any]]) -> str:
 def _beside_the_paper(config: Mapping[str, Any], summaries: Sequence[MethodSummary]) -> str:
     """What the paper reports for these methods, where the configuration says so."""
     paper = _section(config, "paper")
-    wanted, which = _section(paper, "accuracy"), paper.get("which", "final")
+    wanted, which = _section(paper, "accuracy"), str(paper.get("which", "final"))
     ours = lambda summary: {"best": summary.best, "last5": summary.last5}.get(which, summary.final).mean
     pairs = [(summary.method, ours(summary), _accuracy(wanted.get(summary.method))) for summary in summaries]
     rows = [
@@ -274,7 +285,7 @@ def _machine(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _number(value: Any, unit: str, remark: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         return "not recorded"
     return f"{value:,.0f}{unit} ({remark})" if abs(value) >= 100 else f"{value:.3g}{unit} ({remark})"
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import own_folder, write_atomically
 from fedjax_bal.report.folder import ReportError
-from fedjax_bal.report.page import document, figure_html, grid
+from fedjax_bal.report.page import document, encoded, figure_html, grid
 from fedjax_bal.report.sweep_results import (
     TEST,
     VALIDATION,
@@ -47,10 +47,10 @@ def build_sweep(folder: Path) -> Path:
     drawn = [(name, title, text, to_svg(figure, name, title, text)) for name, title, text, figure in figures(results)]
     html = [figure_html(inline(document), title, text) for _, title, text, document in drawn]
     try:
-        (folder / "plots").mkdir(exist_ok=True)
+        plots = own_folder(folder, "plots")
         for name, _, _, document in drawn:
-            write_atomically(folder / "plots" / f"{name}.svg", document.encode())
-        write_atomically(folder / "sweep.html", page(results, html).encode())
+            write_atomically(plots / f"{name}.svg", document.encode())
+        write_atomically(folder / "sweep.html", encoded(page(results, html)))
     except OSError as error:
         raise ReportError(f"{folder}: the page can't be written there ({error.strerror})") from error
     return folder / "sweep.html"

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedjax_bal.config.problems import ConfigError
 from fedjax_bal.config.yaml_text import read
+from fedjax_bal.files import read_bytes
 from fedjax_bal.report.folder import ReportError
 
 _LARGEST = 100_000_000
@@ -192,7 +193,7 @@ def _cell(setting: tuple[Any, ...], asked: Sequence[float | None]) -> Cell:
 def _sheet(path: Path) -> tuple[dict[str, Any], str]:
     try:
         sheet = read(path, str(path))
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, _LARGEST).decode()
     except (ConfigError, OSError, UnicodeDecodeError) as error:
         raise ReportError(f"{error}; {AGAIN}") from error
     axes = sheet.get("sweep") if isinstance(sheet, dict) else None
@@ -203,9 +204,7 @@ def _sheet(path: Path) -> tuple[dict[str, Any], str]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     try:
-        if path.stat().st_size > _LARGEST:
-            raise ReportError(f"{path}: larger than {_LARGEST // 10**6} MB, which no sweep writes; {AGAIN}")
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, _LARGEST).decode()
     except OSError as error:
         raise ReportError(f"{path}: can't be read ({error.strerror}); {AGAIN}") from error
     except UnicodeDecodeError as error:

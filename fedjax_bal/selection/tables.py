@@ -168,8 +168,10 @@ def _array(stream: Any, file: Path, dimensions: int) -> np.ndarray:
         if not 0 < count * dtype.itemsize <= LARGEST_ARRAY:
             raise ValueError(f"its array has shape {shape} of {dtype}, must have 1 to {LARGEST_ARRAY:,} bytes")
         data = content.read(count * dtype.itemsize)
-    except (ValueError, zipfile.BadZipFile, SyntaxError, TypeError) as error:
-        raise ValueError(f"{file}: {error}") from None
+    except (zipfile.BadZipFile, EOFError, OSError):
+        raise
+    except Exception as error:  # the header is a Python literal, and what is packed can be wrong in many ways too
+        raise ValueError(f"{file}: {' '.join(str(error).split())[:200]}") from None
     if len(data) != count * dtype.itemsize:
         raise ValueError(f"{file}: is cut off; its array needs {count * dtype.itemsize:,} bytes, has {len(data):,}")
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.config.yaml_text import parse
-from fedjax_bal.experiment.folder import LOCK, FolderError, keep_others_out, writable
-from fedjax_bal.files import write_atomically
+from fedjax_bal.experiment.folder import LARGEST_NOTES, LOCK, FolderError, keep_others_out, writable
+from fedjax_bal.files import open_to_append, read_bytes, write_atomically
 from fedjax_bal.sweep.results import COSTS, as_csv
 
 
@@ -32,7 +32,7 @@ class SweepFolder:
         with writable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._check_owner()  # before anything is written into a folder of somebody else's
-            lock = open(self.path / LOCK, "w")  # noqa: SIM115 - held for as long as the sweep lasts
+            lock = open_to_append(self.path / LOCK)  # held for as long as the sweep lasts
         with lock:
             keep_others_out(self.path, lock)
             yield
@@ -51,7 +51,7 @@ class SweepFolder:
             FolderError: the folder holds another sweep.
         """
         try:
-            there = self._told((self.path / "sweep.yaml").read_text(encoding="utf-8"))
+            there = self._told(read_bytes(self.path / "sweep.yaml", LARGEST_NOTES).decode())
         except FileNotFoundError:
             there = None
         except (OSError, ValueError) as error:
@@ -77,9 +77,9 @@ class SweepFolder:
     def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
         """What earlier sessions noted about the cost of each run, by point, method and seed; damaged notes are lost."""
         try:
-            entries = json.loads((self.path / "costs.json").read_text(encoding="utf-8"))
+            entries = json.loads(read_bytes(self.path / "costs.json", LARGEST_NOTES))
             return {(entry["point"], entry["method"], entry["seed"]): _figures(entry) for entry in entries}
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return {}
 
     def write_costs(self, costs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import read_bytes, write_atomically
 from fedjax_bal.trackers.protocol import Tracker
 from fedjax_bal.trackers.runs import TrackedRun
 
 Lines = Sequence[Mapping[str, Any]]
+_LARGEST = 2**24
 
 
 class Mirror:
@@ -124,8 +125,8 @@ class Mirror:
 
     def _marks(self) -> dict[str, dict[str, str]]:
         try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            found = json.loads(read_bytes(self._file, _LARGEST))
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
         whole = isinstance(found, dict) and all(isinstance(below, dict) for below in found.values())
         return found if whole else {}

@@ -1,0 +1,232 @@
+"""Valid input, small: what the targets change."""
+
+import csv
+import gzip
+import io
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from PIL import Image
+from report.conftest import add_cohorts, write_run
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def idx(array: np.ndarray) -> bytes:
+    """An idx file."""
+    sizes = b"".join(struct.pack(">I", size) for size in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+
+
+def grey(folder: Path) -> None:
+    """The four files of MNIST, two of them packed."""
+    rng = np.random.default_rng(0)
+    for half, count in (("train", 6), ("t10k", 3)):
+        images, labels = rng.integers(0, 256, (count, 28, 28)), np.arange(count)
+        (folder / f"{half}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
+        (folder / f"{half}-labels-idx1-ubyte").write_bytes(idx(labels))
+
+
+def cifar(folder: Path) -> None:
+    """The files of CIFAR-10's binary version."""
+    rng = np.random.default_rng(0)
+    for name in [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]:
+        records = rng.integers(0, 256, (2, 3073)).astype(np.uint8)
+        records[:, 0] %= 10
+        (folder / name).write_bytes(records.tobytes())
+
+
+def svhn(folder: Path) -> None:
+    """SVHN's two MATLAB files."""
+    from scipy.io import savemat
+
+    rng = np.random.default_rng(0)
+    for name, packed in (("train_32x32.mat", True), ("test_32x32.mat", False)):
+        pixels = rng.integers(0, 256, (32, 32, 3, 2)).astype(np.uint8)
+        savemat(folder / name, {"X": pixels, "y": np.array([[10], [3]], np.uint8)}, do_compression=packed)
+
+
+def npz_arrays() -> dict[str, Any]:
+    """What one's own npz file holds."""
+    images = np.arange(3 * 8 * 8, dtype=np.uint8).reshape(3, 8, 8)
+    return {
+        "train_images": images, "train_labels": np.array([0, 2, 1]), "test_images": images[:2],
+        "test_labels": np.array([1, 1]), "class_names": np.array(["cat", "dog", "<b>"]),
+        "train_clients": np.array([5, 5, 7]),
+    }  # fmt: skip
+
+
+def npz(folder: Path) -> None:
+    """One's own npz files, packed and not."""
+    np.savez(folder / "mine.npz", **npz_arrays())
+    np.savez_compressed(folder / "packed.npz", **npz_arrays())
+
+
+def leaf_tree() -> dict[str, Any]:
+    """What a file of LEAF's holds."""
+    own = lambda seed: {"x": [[round(0.25 * ((row + seed) % 5), 2)] * 784 for row in range(3)], "y": [seed, 61, 0]}
+    return {"users": ["f0_1", "f0_2"], "num_samples": [3, 3], "user_data": {"f0_1": own(1), "f0_2": own(2)}}
+
+
+def leaf(folder: Path) -> None:
+    """FEMNIST as LEAF writes it."""
+    for half in ("train", "test"):
+        (folder / half).mkdir()
+        (folder / half / f"{half}_0.json").write_text(json.dumps(leaf_tree()))
+
+
+def picture(kind: str, mode: str = "RGB", size: tuple[int, int] = (32, 32)) -> bytes:
+    """An image file."""
+    pixels = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(stream, kind)
+    return stream.getvalue()
+
+
+def images(folder: Path) -> None:
+    """A folder of one's own images."""
+    for half in ("train", "test"):
+        for name in ("cat", "dog"):
+            (folder / half / name).mkdir(parents=True)
+            for number, (kind, mode) in enumerate((("PNG", "RGB"), ("PNG", "P"), ("JPEG", "L"), ("JPEG", "CMYK"))):
+                (folder / half / name / f"{number}.{kind.lower()}").write_bytes(picture(kind, mode))
+
+
+def cinic(folder: Path) -> None:
+    """CINIC-10 with an image for each class."""
+    from fedjax_bal.data import DATASETS
+
+    for half in ("train", "test"):
+        for name in DATASETS["cinic10"].class_names:
+            (folder / half / name).mkdir(parents=True)
+            (folder / half / name / "1.png").write_bytes(picture("PNG"))
+
+
+def inaturalist(folder: Path) -> None:
+    """The annotations of iNaturalist 2019 and an image for each half."""
+    for half in ("train", "val"):
+        name = f"train_val2019/Birds/7/{half}.jpg"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(picture("JPEG", size=(40, 30)))
+        image = {"id": 1, "width": 40, "height": 30, "file_name": name, "license": 1, "rights_holder": "someone"}
+        tree = {
+            "images": [image, {**image, "id": 2}],
+            "annotations": [{"id": row, "image_id": row, "category_id": 7 * row} for row in (1, 2)],
+            "categories": [{"id": number, "name": str(number)} for number in range(4)],
+        }
+        (folder / f"{half}2019.json").write_text(json.dumps(tree))
+
+
+def prepared(folder: Path) -> None:
+    """FEMNIST as TensorFlow Datasets keeps it."""
+    import shutil
+    import tempfile
+
+    import tensorflow_datasets as tfds
+
+    from fedjax_bal.data.builders import build
+
+    tfds.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as place:
+        files, out = Path(place, "files"), Path(place, "out")
+        files.mkdir()
+        leaf(files)
+        shutil.copytree(build("femnist", files, out), folder / "femnist" / "1.0.0")
+
+
+def traces(folder: Path) -> None:
+    """Who is there, and how fast: CSV and npz."""
+    (folder / "trace.csv").write_text("round,client,available\n0,0,1\n0,2,1\n1,1,1\n3,2,0\n")
+    (folder / "pairs.csv").write_text("round,client\n0,0\n0,2\n1,1\n")
+    np.savez(folder / "trace.npz", available=np.eye(4, dtype=np.int8), other=np.zeros(2))
+    (folder / "speed.csv").write_text("client,steps_per_s\n0,1.5\n1,2\n2,0.25\n")
+    np.savez_compressed(folder / "speed.npz", np.array([1.0, 2.0, 3.0]))
+
+
+def checkpoint_tree() -> dict[str, Any]:
+    """A state of a run, as checkpoints hold it."""
+    return {
+        "w": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "b": {"n": np.zeros(3, np.int32), "f": np.ones(2, bool)},
+    }
+
+
+def checkpoints(folder: Path) -> None:
+    """A checkpoint."""
+    from fedjax_bal.engine.checkpoint import save
+
+    save(folder, 5, checkpoint_tree())
+
+
+def run_folder(folder: Path) -> None:
+    """A run's folder as `report` reads it, with all that a run can leave."""
+    write_run(folder, classes=3, clients=4, rounds=3, seeds=(0, 1))
+    add_cohorts(folder, shown=2)
+    summary = json.loads((folder / "summary.json").read_text())
+    shares = [[0.5, 0.25, 0.25]] * 2
+    leaks = {
+        "nearest": {"generated": {"mean": 3.0, "least": 1.0}, "test": {"mean": 4.0, "least": 2.0}},
+        "inversion": {"UpCNN": {"truth": 0.5, "others": 0.1}},
+    }
+    summary["batches"] = [{"methods": ["rebafl"], "shown": [0, 1], "before": shares, "after": shares}]
+    summary["runs"][0] |= {"leaks": leaks, "balanced_accuracy": 0.5, "worst_class_accuracy": 0.25, "stopped_early": 2}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "pictures").mkdir()
+    pixels = np.zeros((3, 2, 4, 4, 1), np.uint8)
+    shown = {"real": pixels, "generated": pixels, "nearest": pixels, "prototype/upcnn": pixels, "mean": pixels}
+    np.savez_compressed(folder / "pictures" / "method-0-seed-0.npz", **shown)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["paper"] = {"source": "a paper", "accuracy": {"fedavg": 0.7}, "which": "best"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def small_run(folder: Path) -> None:
+    """A run's folder with a single figure, for drawing takes longer than all else."""
+    run_folder(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary |= {"partitions": [], "batches": []}
+    for run in summary["runs"]:
+        for key in ("confusion_matrix", "composition", "leaks", "chosen"):
+            run.pop(key, None)
+    (folder / "summary.json").write_text(json.dumps(summary))
+    kept = ("method", "seed", "round", "test_accuracy")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [{key: line[key] for key in kept} for line in lines]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "pictures" / "method-0-seed-0.npz").unlink()
+
+
+def sweep_folder(folder: Path) -> None:
+    """A sweep's folder as `report` reads it."""
+    sheet = yaml.safe_load((CONFIGS / "sweeps" / "learning_rate.yaml").read_text())
+    sheet.pop("base", None)
+    sheet["sweep"] = [{"training.optimizer.learning_rate": [0.01, 0.1]}, {"partition.seed": [0, 1]}]
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sheet))
+    heads = ["point", "training.optimizer.learning_rate", "partition.seed", "method", "seed", "status", "failure"]
+    heads += ["final_accuracy", "best_accuracy", "client_updates_per_s", "wall_s"]
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(heads)
+    for rate in (0.01, 0.1):
+        for seed in (0, 1):
+            for place, method in enumerate(("fedavg", "rebafl")):
+                row = [
+                    f"lr={rate},seed={seed}",
+                    rate,
+                    seed,
+                    method,
+                    0,
+                    "done",
+                    "",
+                    0.5 + place / 10 + rate,
+                    0.9,
+                    100,
+                    1,
+                ]
+                writer.writerow(row)
+    (folder / "results.csv").write_text(table.getvalue())
+    (folder / "costs.json").write_text(json.dumps([{"point": "a", "method": "b", "seed": 0, "wall_s": 1.0}]))

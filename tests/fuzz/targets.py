@@ -1,0 +1,597 @@
+"""What is fuzzed: for each target how a case is made, and what reads it."""
+
+import csv
+import io
+import json
+import os
+import random
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+from fuzz import material
+from fuzz.mutate import HOSTILE_TEXTS, as_json, hostile_value, mutated_bytes, mutated_tree
+from fuzz.pages import check_page
+
+_YAML_TEXTS = (
+    "a: &x [1, 2]\nb: *x\n",
+    "a: &a [x]\nb: &b [*a, *a, *a]\nc: &c [*b, *b, *b]\n",
+    "a: &a [*a]\n",
+    "!!python/object/apply:os.system ['touch outside']\n",
+    "name: !!python/name:os.system ''\n",
+    "name: !!binary aGVsbG8=\n",
+    "a: !!set {x, y}\n",
+    "? [a, b]\n: c\n",
+    "? {a: b}\n: c\n",
+    "<<: {name: a}\nname: b\n",
+    "name: a\nname: b\n",
+    "when: 2001-12-14t21:59:43.10-05:00\n",
+    "when: 2001-99-99\n",
+    "a: 190:20:30\n",
+    "a: 0x" + "f" * 6000 + "\n",
+    "a: " + "9" * 100_000 + "\n",
+    "a: 1e" + "9" * 50 + "\n",
+    "[" * 5000,
+    "{a: " * 5000,
+    "- " * 5000 + "a\n",
+    "a: |\n" + "  x\n" * 5000,
+    "%YAML 9.9\n---\na: b\n",
+    "--- a\n--- b\n",
+    "\t a: b\n",
+    'a: "\\ud800"\n',
+    'a: "\\0"\n',
+    'a: "\\U00110000"\n',
+    'a: "%zz"\n',
+    "a: !<tag:yaml.org,2002:int> x\n",
+    "a: !!int x\n",
+    "a: !!float y\n",
+    "a: !!timestamp z\n",
+    "a: ''\n" * 3,
+    "\ufeffname: a\n",
+    "a: \x07\n",
+)
+
+
+class Target(NamedTuple):
+    """Something that reads what others wrote.
+
+    Attributes:
+        prepare: writes valid input into a folder, once.
+        make: makes a case in a folder of its own, from the valid input's.
+        read: reads it; raises what the reader raises.
+        share: how many of a thousand cases.
+        writes: whether it may write below the case's folder `in`.
+    """
+
+    prepare: Callable[[Path], object]
+    make: Callable[[random.Random, Path, Path], object]
+    read: Callable[[Path], object]
+    share: int
+    writes: bool = False
+
+
+def _copied(valid: Path, case: Path) -> Path:
+    shutil.copytree(valid, case / "in", symlinks=True)
+    return case / "in"
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _bytes_changed(rng: random.Random, valid: Path, case: Path) -> None:
+    """One file of the valid ones with its bytes changed; now and then something else in its place."""
+    folder = _copied(valid, case)
+    file = rng.choice(_files(folder))
+    if rng.random() < 0.08:
+        _odd(rng, case, file)
+    else:
+        file.write_bytes(mutated_bytes(rng, file.read_bytes()))
+
+
+def _odd(rng: random.Random, case: Path, file: Path) -> None:
+    """Something in place of a file that is none."""
+    file.unlink()
+    kind = rng.randrange(8)
+    if kind == 0:
+        file.mkdir()
+    elif kind == 1:
+        os.mkfifo(file)
+    elif kind == 2:
+        file.symlink_to(file.name)
+    elif kind == 3:
+        file.symlink_to("/etc/passwd")
+    elif kind == 4:
+        file.symlink_to("/dev/zero")
+    elif kind == 5:
+        file.symlink_to(case / "outside" / "missing")
+    elif kind == 6:
+        file.symlink_to("/proc/self/mem")
+
+
+def _json_changed(names: tuple[str, ...]) -> Callable[[random.Random, Path, Path], None]:
+    """JSON files changed as trees, or as bytes."""
+
+    def make(rng: random.Random, valid: Path, case: Path) -> None:
+        if rng.random() < 0.4:
+            return _bytes_changed(rng, valid, case)
+        folder = _copied(valid, case)
+        file = rng.choice([path for path in _files(folder) if path.name.endswith(names)])
+        text = file.read_text()
+        if file.suffix == ".jsonl":
+            lines = [json.loads(line) for line in text.splitlines()]
+            file.write_bytes(b"\n".join(map(_json_of, mutated_tree(rng, lines, 2))) + b"\n")
+        else:
+            file.write_bytes(_json_of(mutated_tree(rng, json.loads(text))))
+        return None
+
+    return make
+
+
+def _json_of(tree: Any) -> bytes:
+    text = as_json(tree)
+    return text.replace(b"Infinity", b"1e999") if len(text) % 2 else text
+
+
+def _yaml_text(rng: random.Random, tree: Any) -> bytes:
+    """YAML of a tree; mutated trees can hold what YAML can't say."""
+    try:
+        text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=bool(rng.randrange(2)))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        text = repr(tree)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _yaml_changed(rng: random.Random, text: str) -> bytes:
+    kind = rng.randrange(10)
+    if kind < 5:
+        return _yaml_text(rng, mutated_tree(rng, yaml.safe_load(text)))
+    if kind < 8:
+        return mutated_bytes(rng, text.encode())
+    lines = text.splitlines(keepends=True)
+    at = rng.randrange(len(lines) + 1)
+    extra = rng.choice(_YAML_TEXTS)
+    return "".join([*lines[:at], extra, *lines[at:]]).encode("utf-8", "surrogatepass") if kind == 8 else extra.encode()
+
+
+# Configurations.
+
+
+def _no_material(folder: Path) -> None:
+    del folder
+
+
+def _make_config(rng: random.Random, valid: Path, case: Path) -> None:
+    files = _CONFIGS if not rng.randrange(3) else _FEW_CONFIGS
+    text = rng.choice(files).read_text()
+    (case / "in").mkdir()
+    file = case / "in" / "config.yaml"
+    file.write_bytes(_yaml_changed(rng, text))
+    if rng.random() < 0.02:
+        _odd(rng, case, file)
+
+
+_CONFIGS = sorted((material.CONFIGS / "papers").rglob("*.yaml"))
+_FEW_CONFIGS = [material.CONFIGS / "quickstart.yaml", material.CONFIGS / "combined.yaml"]
+
+
+def _read_config(case: Path) -> None:
+    from fedjax_bal.config import load_config
+
+    config = load_config(case / "in" / "config.yaml")
+    for index in range(len(config.methods)):
+        config.for_method(index)
+
+
+_KEYS = (
+    "name", "seeds", "methods", "methods.0", "methods.0.recipe", "methods.0.name", "methods.2.mu",
+    "methods.9.mu", "dataset", "dataset.name", "partition", "partition.scheme", "partition.clients",
+    "partition.alpha", "model", "model.name", "training", "training.rounds", "training.batch_size",
+    "training.optimizer", "training.optimizer.name", "training.optimizer.learning_rate", "training.schedule",
+    "selection", "selection.name", "selection.clients_per_round", "availability", "availability.name",
+    "availability.p", "availability.file", "delivery.name", "evaluation", "evaluation.every",
+    "evaluation.target_accuracy", "execution", "execution.devices", "execution.strategy",
+    "execution.rounds_per_dispatch", "paper", "paper.accuracy", "auxiliary", "speed", "speed.name",
+    "speed.file", "dataset.path", "nonsense", ".", "..", "training..rounds",
+)  # fmt: skip
+
+
+def _make_overrides(rng: random.Random, valid: Path, case: Path) -> None:
+    def value() -> str:
+        kind = rng.randrange(6)
+        if kind == 0:
+            return rng.choice(_YAML_TEXTS)
+        if kind == 1:
+            return str(rng.choice(HOSTILE_TEXTS))
+        return _yaml_text(rng, hostile_value(rng)).decode("utf-8", "surrogatepass").removesuffix("...\n").strip()
+
+    keys = [
+        rng.choice(_KEYS) if rng.random() < 0.9 else str(rng.choice(HOSTILE_TEXTS)) for _ in range(rng.randrange(1, 5))
+    ]
+    (case / "in").mkdir()
+    (case / "in" / "overrides.json").write_text(json.dumps([f"{key}={value()}" for key in keys]))
+
+
+def _read_overrides(case: Path) -> None:
+    from fedjax_bal.config import load_config
+
+    load_config(None, json.loads((case / "in" / "overrides.json").read_text()))
+
+
+def _make_sweep(rng: random.Random, valid: Path, case: Path) -> None:
+    (case / "in").mkdir()
+    quick = (material.CONFIGS / "quickstart.yaml").read_text()
+    (case / "in" / "base.yaml").write_text(quick)
+    sheet: dict[str, Any] = {
+        "base": "base.yaml",
+        "name": "small",
+        "sweep": [
+            {"training.optimizer.learning_rate": {"from": 0.01, "to": 0.1, "steps": 2, "scale": "log"}},
+            {"partition.clients": [50, 60], "selection.clients_per_round": [5, 6]},
+        ],
+    }
+    if rng.random() < 0.3:
+        sheet.pop("base")
+        sheet |= yaml.safe_load(quick)
+    (case / "in" / "sweep.yaml").write_bytes(_yaml_changed(rng, yaml.safe_dump(sheet)))
+
+
+def _read_sweep(case: Path) -> None:
+    from fedjax_bal.sweep.plan import load_sweep
+
+    load_sweep(case / "in" / "sweep.yaml")
+
+
+# Data sets.
+
+
+def _load(name: str) -> Callable[[Path], None]:
+    def read(case: Path) -> None:
+        from fedjax_bal.data import load
+
+        load(name, case / "in")
+
+    return read
+
+
+def _make_npz(rng: random.Random, valid: Path, case: Path) -> None:
+    kind = rng.randrange(3)
+    if kind == 0:
+        return _bytes_changed(rng, valid, case)
+    (case / "in").mkdir()
+    arrays = material.npz_arrays()
+    if kind == 1:
+        name = rng.choice(list(arrays))
+        arrays[name] = _odd_array(rng, arrays[name])
+        with open(case / "in" / "mine.npz", "wb") as stream:
+            rng.choice((np.savez, np.savez_compressed))(stream, **arrays)
+        return None
+    _write_archive(rng, case / "in" / "mine.npz", arrays)
+    return None
+
+
+_CLAIMS = (0, -1, 1, -5, 10**12, 2**63)
+
+
+def _odd_array(rng: random.Random, array: np.ndarray) -> np.ndarray:
+    return rng.choice(
+        (
+            lambda: array.astype(object),
+            lambda: (
+                array.astype(rng.choice(("f8", "i1", "u8", "U3", "S2", "c16", "?", ">i4", "f2")))
+                if array.dtype.kind != "U"
+                else array.astype("S9")
+            ),
+            lambda: array[:0],
+            lambda: array[..., None, None],
+            lambda: np.asfortranarray(array[::-1]),
+            lambda: np.array(7),
+            lambda: np.zeros((3, 0), array.dtype),
+            lambda: np.zeros(3, [("a", "i4"), ("b", "O")]),
+            lambda: np.array(["2001-01-01"] * 3, "M8[D]"),
+            lambda: np.array([2**63, 0, 1], np.uint64),
+            lambda: np.array(["a", "a", "\ud800"]),
+        )
+    )()
+
+
+def _write_archive(rng: random.Random, file: Path, arrays: dict[str, np.ndarray]) -> None:
+    """An archive by hand: names that lead elsewhere, headers that claim, members twice, other compressions."""
+    kind = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))
+    with zipfile.ZipFile(file, "w", kind) as archive:
+        for name, array in arrays.items():
+            stream = io.BytesIO()
+            np.lib.format.write_array(stream, array)
+            content = stream.getvalue()
+            if rng.random() < 0.3:
+                old = str(array.shape).encode()
+                new = str(tuple(rng.choice(_CLAIMS) for _ in array.shape)).encode()
+                content = content.replace(old, new, 1) if rng.random() < 0.5 else mutated_bytes(rng, content)
+            archive.writestr(f"{name}.npy", content)
+            if rng.random() < 0.1:
+                archive.writestr(
+                    rng.choice(("../x.npy", "/tmp/x.npy", "a/../../b", "data.pkl", "x" * 3000, "\u202e")), content
+                )
+
+
+def _read_npz(case: Path) -> None:
+    from fedjax_bal.data import load
+
+    for file in sorted((case / "in").iterdir()):
+        load("npz", path=str(file))
+
+
+def _read_images(case: Path) -> None:
+    from fedjax_bal.data import load
+
+    load("image_folder", path=str(case / "in"), side=8 if (case / "in" / "scaled").exists() else None)
+
+
+def _make_images(rng: random.Random, valid: Path, case: Path) -> None:
+    if rng.random() < 0.8:
+        _bytes_changed(rng, valid, case)
+        if rng.random() < 0.5:
+            (case / "in" / "scaled").touch()
+        return
+    folder = _copied(valid, case)
+    place = rng.choice([folder, folder / "train", folder / "train" / "cat", folder / "test"])
+    name = rng.choice(
+        ("loop", "out", "<script>", "a\nb", b"\xff\xfe".decode("utf-8", "surrogateescape"), "1.png", ".x")
+    )
+    match rng.randrange(4):
+        case 0:
+            os.symlink(rng.choice((name, "..", "/etc", "/", "../train")), place / (name + ".link"))
+        case 1:
+            os.symlink(rng.choice(("/etc/passwd", "/dev/zero", "x.png", "../../../..")), place / "x.png")
+        case 2:
+            (place / (name + "d")).mkdir()
+        case _:
+            os.mkfifo(place / "pipe.png")
+    return
+
+
+def _read_traces(case: Path) -> None:
+    from fedjax_bal.selection.speed import table
+    from fedjax_bal.selection.trace import trace
+
+    first: ValueError | None = None
+    for file in sorted((case / "in").iterdir()):
+        try:
+            (table if file.name.startswith("speed") else trace)(file)
+        except ValueError as error:
+            first = first or error
+            if type(error) is not ValueError:
+                raise
+    if first is not None:
+        raise first
+
+
+# What runs leave.
+
+
+def _read_checkpoint(case: Path) -> None:
+    from fedjax_bal.engine.checkpoint import generations, load
+
+    for file in generations(case / "in"):
+        load(file, material.checkpoint_tree())
+
+
+def _make_checkpoint(rng: random.Random, valid: Path, case: Path) -> None:
+    if rng.random() < 0.6:
+        return _bytes_changed(rng, valid, case)
+    import hashlib
+
+    folder = _copied(valid, case)
+    file = next(folder.iterdir())
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    sums = json.loads(members.pop("manifest.json"))
+    for name in members:
+        if rng.random() < 0.5:
+            members[name] = mutated_bytes(rng, members[name])
+        sums["sha256"][name] = hashlib.sha256(members[name]).hexdigest()
+    tree = mutated_tree(rng, sums) if rng.random() < 0.5 else sums
+    with zipfile.ZipFile(
+        file, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
+    ) as archive:
+        archive.writestr("manifest.json", as_json(tree))
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return None
+
+
+def _prepare_leavings(folder: Path) -> None:
+    material.run_folder(folder)
+    material.sweep_folder(folder)
+    (folder / "pictures" / "method-0-seed-0.json").write_text('{"nearest": {}}')
+    (folder / "personalised").mkdir()
+    (folder / "personalised" / "method-0-seed-0.json").write_text('{"accuracy": [0.5]}')
+    (folder / "tracking.json").write_text("[]")
+
+
+def _read_leavings(case: Path) -> None:
+    """What a run or a sweep that goes on reads of what was there."""
+    from fedjax_bal.experiment.folder import RunFolder
+    from fedjax_bal.sweep.folder import SweepFolder
+
+    run, sweep = RunFolder(case / "in"), SweepFolder(case / "in")
+    try:
+        run.read_metrics()
+    except OSError as error:  # as the command line does
+        if not error.filename:
+            raise
+        raise _message(str(error)) from error
+    run.read_summary()
+    run.read_leaks(0, 0)
+    run.read_personalised(0, 0)
+    sweep.read_costs()
+    sweep.begin((case / "in" / "sweep.yaml").read_bytes().decode("utf-8", "replace") if not _special(case) else "")
+
+
+def _special(case: Path) -> bool:
+    return not (case / "in" / "sweep.yaml").is_file() or (case / "in" / "sweep.yaml").is_symlink()
+
+
+_change_run = _json_changed((".json", ".jsonl"))
+
+
+def _make_run(rng: random.Random, valid: Path, case: Path) -> None:
+    slim = case / "slim"
+    shutil.copytree(valid, slim)
+    _slim(rng, slim)
+    if rng.random() < 0.75:
+        _change_run(rng, slim, case)
+    else:
+        folder = _copied(slim, case)
+        (folder / "config.yaml").write_bytes(_yaml_changed(rng, (folder / "config.yaml").read_text()))
+    shutil.rmtree(slim)
+    if rng.random() < 0.1:
+        _lead_out(rng, case)
+
+
+def _slim(rng: random.Random, folder: Path) -> None:
+    """Leaves most figures without data: one takes longer to draw than all else."""
+    summary = json.loads((folder / "summary.json").read_text())
+    for part in rng.sample(("partitions", "batches", "target_accuracy"), 2):
+        summary.pop(part)
+    for key in rng.sample(("confusion_matrix", "composition", "leaks", "chosen"), 3):
+        for run in summary["runs"]:
+            run.pop(key, None)
+    (folder / "summary.json").write_text(json.dumps(summary))
+    if rng.random() < 0.8:
+        shutil.rmtree(folder / "pictures")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for key in rng.sample(("test_accuracy", "per_class_accuracy", "chain_kls", "bytes_up"), 3):
+        for line in lines:
+            line.pop(key)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _lead_out(rng: random.Random, case: Path) -> None:
+    """A link out of the folder where something will be written."""
+    outside = case / "outside"
+    outside.mkdir(exist_ok=True)
+    (outside / "precious").write_text("mine")
+    names = ("report.html", ".report.html.part", "plots", "plots/accuracy.svg", "plots/.accuracy.svg.part", ".lock")
+    names += ("sweep.html", ".sweep.html.part", ".metrics.jsonl.part", "comparison.html")
+    name = rng.choice(names)
+    (case / "in" / name).parent.mkdir(exist_ok=True)
+    if not os.path.lexists(case / "in" / name):
+        (case / "in" / name).symlink_to(outside if name == "plots" else outside / "precious")
+
+
+def _read_run(case: Path) -> None:
+    from fedjax_bal.report import build
+
+    check_page(build(case / "in"))
+
+
+def _read_comparison(case: Path) -> None:
+    from fedjax_bal.report.comparison import build_comparison
+
+    check_page(build_comparison([case / "in", case / "other"], case / "in" / "comparison.html"))
+
+
+def _make_comparison(rng: random.Random, valid: Path, case: Path) -> None:
+    _make_run(rng, valid, case)
+    shutil.copytree(valid, case / "other")
+
+
+def _make_swept(rng: random.Random, valid: Path, case: Path) -> None:
+    folder = _copied(valid, case)
+    kind = rng.randrange(10)
+    if kind < 3:
+        (folder / "sweep.yaml").write_bytes(_yaml_changed(rng, (folder / "sweep.yaml").read_text()))
+    elif kind < 5:
+        shutil.rmtree(folder)
+        _bytes_changed(rng, valid, case)
+    else:
+        rows = list(csv.reader(io.StringIO((folder / "results.csv").read_text())))
+        text = io.StringIO()
+        try:
+            csv.writer(text).writerows(mutated_tree(rng, rows))
+        except (csv.Error, ValueError):
+            text = io.StringIO(str(rows))
+        (folder / "results.csv").write_bytes(text.getvalue().encode("utf-8", "surrogatepass"))
+    if rng.random() < 0.1:
+        _lead_out(rng, case)
+
+
+def _read_swept(case: Path) -> None:
+    from fedjax_bal.report.sweep_page import build_sweep
+
+    check_page(build_sweep(case / "in"))
+
+
+# The command line.
+
+
+def _make_command(rng: random.Random, valid: Path, case: Path) -> None:
+    which = rng.choice(("run", "describe", "dry", "report"))
+    config = case / "in" / "config.yaml"
+    if which == "report":
+        _make_run(rng, valid, case)
+        arguments = ["report", str(case / "in")]
+    elif which == "dry":
+        _make_sweep(rng, valid, case)
+        arguments = ["sweep", str(case / "in" / "sweep.yaml"), "--dry-run", "--out", str(case / "out")]
+    else:
+        _make_config(rng, valid, case)
+        arguments = ["data", "describe", str(config)]
+        if which == "run":  # an override that no configuration passes with, so that nothing is trained
+            arguments = ["run", str(config), "training.rounds=0", "--out", str(case / "out"), "--plain"]
+    if rng.random() < 0.2:
+        arguments.insert(rng.randrange(1, len(arguments) + 1), rng.choice(HOSTILE_TEXTS).replace("\0", "0") or "x")
+    (case / "command.json").write_text(json.dumps(arguments))
+
+
+def _read_command(case: Path) -> None:
+    from typer.testing import CliRunner
+
+    from fedjax_bal.cli import app
+
+    result = CliRunner().invoke(app, json.loads((case / "command.json").read_text()))
+    if result.exit_code not in (0, 2):
+        raise result.exception or AssertionError(f"exit code {result.exit_code}: {result.output[-500:]}")
+    if result.exit_code == 2:
+        if not result.output.strip() or "Traceback" in result.output:
+            raise AssertionError(f"no message: {result.output[-500:]}")
+        raise _message(result.output)
+
+
+def _message(text: str) -> ValueError:
+    from fedjax_bal.config.problems import ConfigError, Problem, raise_all
+
+    try:
+        raise_all("command", [Problem((), text)])
+    except ConfigError as error:
+        return error
+    return ValueError(text)
+
+
+TARGETS = {
+    "config": Target(_no_material, _make_config, _read_config, 130),
+    "overrides": Target(_no_material, _make_overrides, _read_overrides, 100),
+    "sweep": Target(_no_material, _make_sweep, _read_sweep, 50),
+    "idx": Target(material.grey, _bytes_changed, _load("mnist"), 80),
+    "cifar": Target(material.cifar, _bytes_changed, _load("cifar10"), 40),
+    "svhn": Target(material.svhn, _bytes_changed, _load("svhn"), 50),
+    "npz": Target(material.npz, _make_npz, _read_npz, 90),
+    "leaf": Target(material.leaf, _json_changed((".json",)), _load("femnist"), 50),
+    "images": Target(material.images, _make_images, _read_images, 80),
+    "cinic": Target(material.cinic, _bytes_changed, _load("cinic10"), 30),
+    "inaturalist": Target(material.inaturalist, _json_changed((".json",)), _load("inaturalist2019_32"), 40),
+    "tfds": Target(material.prepared, _json_changed((".json",)), _load("femnist"), 30),
+    "traces": Target(material.traces, _bytes_changed, _read_traces, 70),
+    "checkpoint": Target(material.checkpoints, _make_checkpoint, _read_checkpoint, 60),
+    "leavings": Target(_prepare_leavings, _change_run, _read_leavings, 40, writes=True),
+    "report": Target(material.run_folder, _make_run, _read_run, 30, writes=True),
+    "comparison": Target(material.run_folder, _make_comparison, _read_comparison, 10, writes=True),
+    "swept": Target(material.sweep_folder, _make_swept, _read_swept, 15, writes=True),
+    "command": Target(material.run_folder, _make_command, _read_command, 10, writes=True),
+}
+"""Name -> target."""

@@ -1,0 +1,431 @@
+"""Hostile input by name: bombs, pipes, links that lead out, and names that would run in a page."""
+
+import hashlib
+import io
+import json
+import os
+import re
+import struct
+import tracemalloc
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+import yaml
+from fuzz import material
+from fuzz.guard import attempt
+from fuzz.mutate import HOSTILE_TEXTS
+from fuzz.pages import check_page, foreign
+from typer.testing import CliRunner
+
+from fedjax_bal.cli import app
+from fedjax_bal.config import ConfigError, load_config
+from fedjax_bal.config.yaml_text import dump, parse
+from fedjax_bal.data import DataError, load
+from fedjax_bal.engine.checkpoint import CheckpointError
+from fedjax_bal.engine.checkpoint import load as load_checkpoint
+from fedjax_bal.experiment.folder import FolderError, RunFolder
+from fedjax_bal.files import open_file, open_to_append, own_folder, read_bytes, write_atomically
+from fedjax_bal.report import ReportError, build
+from fedjax_bal.report.comparison import build_comparison
+from fedjax_bal.report.folder import _pixels
+from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.sweep.folder import SweepFolder
+
+SCRIPT = "</title></style></svg><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
+
+
+def refused(call, message, kind=ValueError, measured=False):
+    """Checks that a call ends in a message of a kind, soon and without a pickle; where measured, in little memory."""
+    raised = []
+
+    def noted():
+        try:
+            call()
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    if measured:
+        tracemalloc.start()
+    try:
+        outcome = attempt(noted)
+        peak = tracemalloc.get_traced_memory()[1] if measured else 0
+    finally:
+        tracemalloc.stop()
+    assert outcome.kind == "error" and not outcome.bad, outcome
+    assert isinstance(raised[0], kind) and re.search(message, str(raised[0])), raised
+    assert peak < 20 * 2**20
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run's folder."""
+    material.small_run(tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A file of somebody else's."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "precious").write_text("mine")
+    yield tmp_path / "outside"
+    assert [path.name for path in (tmp_path / "outside").iterdir()] == ["precious"]
+    assert (tmp_path / "outside" / "precious").read_text() == "mine"
+
+
+# Headers that claim, and archives that swell.
+
+
+def test_an_idx_file_that_claims_a_trillion_images(tmp_path):
+    material.grey(tmp_path)
+    header = bytes([0, 0, 8, 3]) + struct.pack(">III", 10**6, 10**3, 10**3)
+    (tmp_path / "train-images-idx3-ubyte.gz").unlink()
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(header + bytes(100))
+    refused(lambda: load("mnist", tmp_path), "claims 1000000x1000x1000 = 1000000000000 bytes", DataError, measured=True)
+
+
+def npy(array, shape=None):
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, array, allow_pickle=True)
+    content = stream.getvalue()
+    return content if shape is None else content.replace(str(array.shape).encode(), shape.encode())
+
+
+def archive(file, members, kind=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(file, "w", kind) as made:
+        for name, content in members.items():
+            made.writestr(name, content)
+
+
+def test_npz_files_that_claim_swell_and_hold_pickles(tmp_path):
+    arrays = {f"{name}.npy": npy(array) for name, array in material.npz_arrays().items()}
+    file = tmp_path / "mine.npz"
+    read = lambda: load("npz", path=str(file))
+    archive(file, arrays | {"train_images.npy": npy(np.zeros((3, 8, 8), np.uint8), "(1000000000000, 8, 8)")})
+    refused(read, "its header claims 1000000000000x8x8", DataError, measured=True)
+    archive(file, arrays | {"train_labels.npy": npy(np.array([{}, 1, 2], object))})
+    refused(read, "is an array of objects, which is a pickle", DataError)
+    archive(file, arrays | {"data.pkl": b"\x80\x04N."})
+    refused(read, "holds a pickle", DataError)
+    archive(file, arrays | {"../out.npy": b"x", "/tmp/out.npy": b"x"})
+    assert read().class_names == ("cat", "dog", "<b>")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
+
+
+def test_pictures_of_a_run_that_swell(run):
+    file = run / "pictures" / "method-0-seed-0.npz"
+    archive(file, {"real.npy": npy(np.zeros((3, 2, 10_000, 10_000, 1), np.uint8))})
+    assert file.stat().st_size < 2**20  # which would be six hundred times as much
+    message = "claims arrays of 600000128 bytes, at most 268435456 are read"
+    refused(lambda: _pixels(file, 3), message, ReportError, measured=True)
+    refused(lambda: build(run), message, ReportError)
+
+
+def test_a_checkpoint_that_swells_or_claims(tmp_path):
+    file = tmp_path / "round-00000001.npz"
+    read = lambda: load_checkpoint(file, {"w": np.zeros(3)})
+    archive(file, {"manifest.json": '{"sha256": {}}' + " " * 10**8})
+    refused(read, "damaged .it is packed", CheckpointError, measured=True)
+    for content, message in (
+        (npy(np.zeros(3), "(1000000000000,)"), "damaged"),
+        (npy(np.array([{}], object)), "array of objects, which is a pickle"),
+    ):
+        sums = {"w.npy": hashlib.sha256(content).hexdigest()}
+        archive(file, {"manifest.json": json.dumps({"sha256": sums}), "w.npy": content}, zipfile.ZIP_STORED)
+        refused(read, message, CheckpointError, measured=True)
+
+
+def test_a_text_for_a_pixel_takes_no_room_for_each(tmp_path):
+    material.leaf(tmp_path)
+    tree = material.leaf_tree()
+    tree["user_data"]["f0_1"]["x"][0][5] = "9" * 500_000
+    (tmp_path / "train" / "train_0.json").write_text(json.dumps(tree))
+    refused(lambda: load("femnist", tmp_path), "expected images of 784 numbers each", DataError, measured=True)
+
+
+def test_an_image_that_claims_and_one_cut_short(tmp_path):
+    material.images(tmp_path)
+    file = tmp_path / "train" / "cat" / "0.png"
+    whole = file.read_bytes()
+    read = lambda: load("image_folder", path=str(tmp_path), side=8)
+    head = b"IHDR" + struct.pack(">IIBBBBB", 2**31 - 1, 2**31 - 1, 8, 2, 0, 0, 0)
+    file.write_bytes(whole[:12] + head + struct.pack(">I", zlib.crc32(head)) + whole[33:])
+    refused(read, "0.png: ", DataError)
+    file.write_bytes(whole[:-40])
+    refused(read, "0.png: ", DataError)
+    file.write_bytes(whole)
+    jpeg = tmp_path / "train" / "cat" / "2.jpeg"
+    jpeg.write_bytes(jpeg.read_bytes()[:300])
+    refused(read, "2.jpeg: ", DataError)
+
+
+# Text.
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]", "anchors .* are not allowed"),
+        ("a: &a [*a]", "anchors .* are not allowed"),
+        ("[" * 100_000, "nested deeper than 20 levels"),
+        ("- " * 100_000, "nested deeper than 20 levels"),
+        ("!!python/object/apply:os.system ['true']", "the tag .* is not allowed"),
+        ("a: !!binary aGVsbG8=", "the tag .* is not allowed"),
+        ("a: 1\na: 2", "stands twice"),
+        ("? [a, b]\n: c", "as a key; keys are text"),
+        ("a: " + "9" * 100_000, "a number of 100000 characters"),
+        ("[" + "1," * 50_100 + "1]", "holds more than 50000 keys and values"),
+        ("a: \x07", "holds the character"),
+        ('a: "\\U00110000"', "not YAML"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_yaml_that_grows_hides_or_runs(text, message):
+    refused(lambda: parse(text, "mine.yaml"), f"mine.yaml: .*{message}", ConfigError)
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=range(len(HOSTILE_TEXTS)))
+def test_names_stay_names(text):
+    assert parse(dump({"name": text}), "mine.yaml")["name"] == text
+    outcome = attempt(lambda: load_config(None, [f"name={json.dumps(text)}"]))
+    assert not outcome.bad
+    assert (outcome.kind == "success") == bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text)), outcome
+
+
+# What is no file.
+
+
+def pipes():
+    """Names of readers, and what each is given, below a folder with nothing but pipes."""
+    return {
+        "config": (lambda folder: load_config(folder / "pipe"), "is a pipe; give a YAML file"),
+        "npz": (lambda folder: load("npz", path=str(folder / "pipe")), "is a pipe"),
+        "checkpoint": (lambda folder: load_checkpoint(folder / "pipe", {}), "is a pipe"),
+        "sweep": (lambda folder: SweepFolder(folder).begin("sweep: [{a: [1]}]"), "is a pipe"),
+        "report": (build, "config.yaml: can't be read .is a pipe"),
+        "sweep page": (build_sweep, "sweep.yaml: is a pipe"),
+    }
+
+
+@pytest.mark.parametrize("name", pipes())
+def test_nothing_waits_for_a_pipe(name, tmp_path):
+    for place in ("pipe", "config.yaml", "sweep.yaml"):
+        os.mkfifo(tmp_path / place)
+    call, message = pipes()[name]
+    refused(lambda: call(tmp_path), message)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "pictures/method-0-seed-0.npz"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
+def test_nothing_waits_for_a_part_of_a_run(name, kind, run):
+    (run / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to("/dev/zero" if kind == "device" else (run / name).name)
+    if name.startswith("pictures"):  # a picture that is no file is one that isn't there
+        assert attempt(lambda: build(run), (run,)).kind == "success"
+    else:
+        refused(lambda: build(run), f"{name}: can't be read")
+
+
+def test_a_loop_among_images_is_named(tmp_path):
+    material.images(tmp_path)
+    (tmp_path / "train" / "cat" / "9.png").symlink_to("9.png")
+    refused(lambda: load("image_folder", path=str(tmp_path)), "9.png: can't be read .Too many levels", DataError)
+
+
+def test_files_are_opened_only_if_they_are(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, message in ((tmp_path / "pipe", "is a pipe"), ("/dev/zero", "is a device"), (tmp_path, "is a directory")):
+        with pytest.raises(OSError, match=message):
+            open_file(path)
+    with pytest.raises(OSError, match="null"):
+        open_file("a\0b")
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="is longer than 4 bytes"):
+        read_bytes(tmp_path / "file", 4)
+
+
+# Links that lead out.
+
+
+def test_a_file_is_replaced_and_not_what_a_link_leads_to(tmp_path, outside):
+    for name in ("page", ".page.part"):
+        (tmp_path / name).symlink_to(outside / "precious")
+    write_atomically(tmp_path / "page", b"new")
+    assert not (tmp_path / "page").is_symlink()
+    assert (tmp_path / "page").read_bytes() == b"new"
+    (tmp_path / "plots").symlink_to(outside)
+    with pytest.raises(OSError, match="plots is a link"):
+        own_folder(tmp_path, "plots")
+    (tmp_path / "lines").symlink_to(outside / "precious")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_to_append(tmp_path / "lines")
+
+
+def test_a_report_is_not_written_through_links(run, outside):
+    (run / "plots").mkdir()
+    for name in ("report.html", ".report.html.part", "plots/accuracy.svg", "plots/.accuracy.svg.part"):
+        (run / name).symlink_to(outside / "precious")
+    page = build(run)
+    assert not page.is_symlink() and "<h1>" in page.read_text()
+    for file in (run / "plots").iterdir():
+        file.unlink()
+    (run / "plots").rmdir()
+    (run / "plots").symlink_to(outside)
+    refused(lambda: build(run), "can't be written there .plots is a link", ReportError)
+
+
+def test_a_lock_and_checkpoints_are_not_made_through_links(tmp_path, outside):
+    config = load_config(None)
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    (folder.path / ".lock").symlink_to(outside / "precious")
+    with pytest.raises(FolderError, match="can't be written .*symbolic links"), folder.claimed(config):
+        pass
+    (folder.path / ".lock").unlink()
+    (folder.path / "checkpoints").symlink_to(outside)
+    with pytest.raises(FolderError, match="can't be written .*checkpoints is a link"):
+        folder.begin(config, fresh=False)
+
+
+# Folders of runs.
+
+
+def test_notes_of_a_run_that_are_bottomless_count_as_damaged(tmp_path):
+    bottomless = b"[" * 100_000
+    for name in ("summary.json", "costs.json", "metrics.jsonl"):
+        (tmp_path / name).write_bytes(bottomless + b"\n")
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "method-0-seed-0.json").write_bytes(bottomless)
+    folder = RunFolder(tmp_path)
+    assert (folder.read_summary(), folder.read_metrics(), folder.read_leaks(0, 0)) == ({}, [], None)
+    assert SweepFolder(tmp_path).read_costs() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("summary", lambda tree: tree["versions"].update(jax=eval("[" * 60 + "]" * 60)), "nested at most 20 deep"),
+        ("summary", lambda tree: tree.update(wall_s=10**4000), "numbers of at most 100 digits"),
+        ("summary", lambda tree: tree["runs"][0].update(seed=10**30), r"runs\[0\].seed: a number"),
+        ("summary", lambda tree: tree.update(compile_s=10**60), None),
+        ("config", lambda tree: tree.update(seeds=[{}, [], 0]), None),
+        ("config", lambda tree: tree["paper"].update(which=["best"]), None),
+    ],
+)
+def test_values_that_broke_the_page(name, change, message, run):
+    file, reader, writer = {
+        "summary": (run / "summary.json", json.loads, json.dumps),
+        "config": (run / "config.yaml", yaml.safe_load, yaml.safe_dump),
+    }[name]
+    tree = reader(file.read_text())
+    change(tree)
+    file.write_text(writer(tree))
+    outcome = attempt(lambda: check_page(build(run)), (run,))
+    assert not outcome.bad, outcome
+    assert re.search(message, outcome.told) if message else outcome.kind == "success", outcome
+
+
+# Pages.
+
+
+def hostile_run(folder):
+    """A run's folder in which every text is a script."""
+
+    def scripted(value, key=""):
+        if isinstance(value, dict):
+            return {name: scripted(inner, name) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [scripted(inner, f"{key} {place}") for place, inner in enumerate(value)]
+        return f"{value}{SCRIPT}" if isinstance(value, str) else value
+
+    material.run_folder(folder)
+    for name in ("summary.json", "config.yaml"):
+        tree = yaml.safe_load((folder / name).read_text())
+        (folder / name).write_text(json.dumps(scripted(tree) | {f"key{SCRIPT}": {f"inner{SCRIPT}": 1}}))
+    lines = [scripted(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_no_name_runs_in_the_pages_of_runs(tmp_path):
+    one, other = hostile_run(tmp_path / "one"), hostile_run(tmp_path / f"two{SCRIPT.replace('/', '')}")
+    page = build(one)
+    check_page(page)
+    text = page.read_text()
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 20  # they are all there, as text
+    assert len(list((one / "plots").glob("*.svg"))) > 10
+    for folder in (one, other):  # drawing it all once is enough
+        (folder / "metrics.jsonl").write_text("")
+    tree = json.loads((other / "config.yaml").read_text())
+    (other / "config.yaml").write_text(json.dumps(tree | {f"extra{SCRIPT}": SCRIPT}))
+    both = build_comparison([one, other], tmp_path / "both.html")
+    check_page(both)
+    assert "two&lt;title&gt;" in both.read_text() and "extra&lt;/title&gt;" in both.read_text()
+
+
+def test_no_name_runs_in_the_page_of_a_sweep(tmp_path):
+    material.sweep_folder(tmp_path)
+    sheet = yaml.safe_load((tmp_path / "sweep.yaml").read_text())
+    key = f"training.{SCRIPT}"
+    sheet["sweep"][0] = {key: [0.01, 0.1]}
+    (tmp_path / "sweep.yaml").write_text(json.dumps(sheet | {"name": SCRIPT}))
+    quoted = lambda text: '"' + text.replace('"', '""') + '"'
+    table = (tmp_path / "results.csv").read_text().replace("training.optimizer.learning_rate", quoted(key))
+    table = table.replace(",fedavg,", f",{quoted('fedavg' + SCRIPT)},").replace(
+        "done,,", f"failed,{quoted(SCRIPT)},", 1
+    )
+    (tmp_path / "results.csv").write_text(table)
+    page = build_sweep(tmp_path)
+    check_page(page)
+    assert page.read_text().count("&lt;script&gt;alert(1)&lt;/script&gt;") > 8
+
+
+def test_the_check_of_pages_finds_what_runs(run):
+    text = build(run).read_text()
+    assert foreign(text) == []
+    for planted, found in (
+        ("<script>alert(1)</script>", "<script>"),
+        ("<img src=x onerror=alert(1)>", "<img>"),
+        ("<p onclick=alert(1)></p>", "onclick"),
+        ('<svg><a xlink:href="javascript:alert(1)"></a></svg>', "javascript:"),
+        ("<!-- -->", "comment"),
+        ("</p>", "out of place"),
+        ("<main>", "2 times <main>"),
+    ):
+        assert any(found in told for told in foreign(text.replace("<h2>Setting", f"{planted}<h2>Setting", 1))), planted
+
+
+# The command line.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "{folder}/pipe"], "pipe: is a pipe; give a YAML file"),
+        (["run", "{folder}/deep.yaml"], "nested deeper than 20 levels"),
+        (["sweep", "{folder}/deep.yaml"], "nested deeper than 20 levels"),
+        (["run", "name=../../x"], "name: received '../../x'"),
+        (["run", "name={folder}/" + "x" * 300], "name: received"),
+        (["run", "x" * 5000], "File name too long"),
+        (["report", "{folder}"], "config.yaml: can't be read"),
+        (["report", "x" * 5000], "name too long"),
+        (["data", "describe", "{folder}/pipe"], "pipe: is a pipe"),
+        (["data", "describe", "npz", "dataset.path={folder}/pipe"], "pipe: can't be read (is a pipe)"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else None,
+)
+def test_commands_end_with_a_message(arguments, message, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "deep.yaml").write_text("[" * 10_000)
+    result = CliRunner().invoke(app, [argument.replace("{folder}", str(tmp_path)) for argument in arguments])
+    assert result.exit_code == 2, result.output
+    assert message.lower() in result.output.lower()
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
