@@ -1,17 +1,14 @@
 """Runs a comparison: every method with every seed, saved as it goes, resumed where it stopped."""
 
-import hashlib
 import io
 import json
-import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fedjax_bal.checks import is_number
-from fedjax_bal.config import Config, digest
+from fedjax_bal.config import Config
 from fedjax_bal.engine import checkpoint
 from fedjax_bal.engine.accounts import Counts
 from fedjax_bal.engine.broken import told
@@ -19,50 +16,21 @@ from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.placement import fetch
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
-from fedjax_bal.experiment.broken import about_broken
-from fedjax_bal.experiment.cohorts import about_batches, about_chains, about_clients, about_copies, some_of_each_class
-from fedjax_bal.experiment.endings import about_end, about_time, is_over
+from fedjax_bal.experiment.cohorts import about_clients, some_of_each_class
+from fedjax_bal.experiment.endings import is_over
 from fedjax_bal.experiment.environment import device_name, versions
-from fedjax_bal.experiment.folder import FolderError, RunFolder
+from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.experiment.leaks import inversions, neighbours
 from fedjax_bal.experiment.personalised import Personalising
 from fedjax_bal.experiment.setup import Comparison, Workshop, set_up
-from fedjax_bal.metrics import summarise
+from fedjax_bal.experiment.stored import Saved, newest, template
+from fedjax_bal.experiment.summary import Cost, about_run, batches, cost_of, number, partitions
 from fedjax_bal.progress import Progress
 from fedjax_bal.trackers import Mirror
-
-_HEAT_MAP_CLIENTS = 200  # more rows than that can't be told apart on a page
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
     """The run was asked to stop, and has saved all that it needs to go on."""
-
-
-class Saved(NamedTuple):
-    """What a checkpoint holds.
-
-    Attributes:
-        progress: where the run stands.
-        confusion: the confusion matrix of its last evaluation.
-        fingerprint: of the data that it was begun with.
-        owner: of the configuration, method and seed that it belongs to.
-        chosen: how often each client has been asked to train, `Int32[N]`.
-    """
-
-    progress: Snapshot
-    confusion: Any
-    fingerprint: Any
-    owner: Any
-    chosen: Any
-
-
-class Cost(NamedTuple):
-    """What the work of a folder has cost so far, over all sessions."""
-
-    compile_s: float = 0.0
-    train_s: float = 0.0
-    client_updates: int = 0
-    samples: int = 0
 
 
 class Runner:
@@ -101,8 +69,8 @@ class Runner:
         self.runs = [(index, seed) for seed in config.seeds for index in range(len(config.methods))]
         self.began = time.perf_counter()
         self.before = folder.read_summary()
-        self.cost = _cost_of(self.before.get("cost"))
-        self.wall_s = _number(self.before.get("wall_s"))
+        self.cost = cost_of(self.before.get("cost"))
+        self.wall_s = number(self.before.get("wall_s"))
         self.lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.confusions: dict[tuple[str, int], Any] = {}
         self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # how often chosen; what the selector knows
@@ -196,42 +164,11 @@ class Runner:
         return {f"images, labels and partition of {method.name}": own.tobytes().hex()[:12] for method, own in prints}
 
     def _load(self, run: tuple[int, int]) -> Saved | None:
-        template = self._template(run)
+        wanted = template(self.config, self.comparison, run)
         pack = lambda saved: b"" if saved is None else checkpoint.encode(saved)
-        unpack = lambda content: checkpoint.load(io.BytesIO(content), template) if content else None
-        saved = processes().from_first(lambda: self._newest(run, template), pack, unpack)
+        unpack = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
+        saved = processes().from_first(lambda: newest(self.folder, run, wanted, self.display.note), pack, unpack)
         return saved and saved._replace(progress=saved.progress._replace(round=int(saved.progress.round)))
-
-    def _newest(self, run: tuple[int, int], template: Saved) -> Saved | None:
-        for file in checkpoint.generations(self.folder.checkpoints(*run)):
-            try:
-                saved = checkpoint.load(file, template)
-                if (saved.owner != template.owner).any():
-                    raise checkpoint.CheckpointError(f"{file}: belongs to another run")
-            except checkpoint.CheckpointError as error:
-                self.display.note(f"warning: {error}; going on from the checkpoint before it")
-                continue
-            self._check_data(run, saved)
-            return saved
-        return None
-
-    def _check_data(self, run: tuple[int, int], saved: Saved) -> None:
-        if (saved.fingerprint != self.comparison.fingerprints[run[0]]).any():
-            raise FolderError(
-                f"{self.folder.path}: was begun with other images, labels, partition or traces than those that are "
-                "read now; pass the same --data-dir as then and leave the files that the configuration names as they "
-                "were, or start over with --fresh or in another folder with --out"
-            )
-
-    def _template(self, run: tuple[int, int]) -> Saved:
-        method, seed = run
-        simulation = self.comparison.simulations[method]
-        classes = simulation.setting.model.num_classes
-        matrix = np.zeros((classes, classes), np.int32)
-        owner = hashlib.sha256(f"{digest(self.config)} {method} {seed}".encode()).digest()
-        fingerprint = self.comparison.fingerprints[method]
-        nobody = np.zeros(simulation.federation.num_clients, np.int32)
-        return Saved(simulation.state_shapes(), matrix, fingerprint, np.frombuffer(owner, np.uint8), nobody)
 
     def _try(self, run: tuple[int, int], saved: Saved | None) -> None:
         try:
@@ -279,11 +216,13 @@ class Runner:
     def unbegun(self, run: tuple[int, int]) -> Saved:
         """Where a run is before its start, without a state."""
         nothing: Any = None
-        return self._template(run)._replace(progress=Snapshot(0, nothing, nothing, Counts()))
+        return template(self.config, self.comparison, run)._replace(progress=Snapshot(0, nothing, nothing, Counts()))
 
     def begin(self, run: tuple[int, int]) -> Saved:
         """A run's start."""
-        return self._template(run)._replace(progress=self.comparison.simulations[run[0]].init(run[1]))
+        return template(self.config, self.comparison, run)._replace(
+            progress=self.comparison.simulations[run[0]].init(run[1])
+        )
 
     def save(self, run: tuple[int, int], saved: Saved) -> None:
         """Writes a checkpoint, and pictures where there are any."""
@@ -388,7 +327,7 @@ class Runner:
             if not isinstance(known, dict):
                 continue
             if isinstance(known.get("failure"), str):
-                self.failures[str(known.get("method")), _number(known.get("seed"))] = known["failure"]
+                self.failures[str(known.get("method")), number(known.get("seed"))] = known["failure"]
 
     def add_compile_s(self, seconds: float) -> None:
         """Counts time that was spent on compiling."""
@@ -421,98 +360,30 @@ class Runner:
             "versions": versions(),
             "compile_s": round(self.cost.compile_s, 3),
             "wall_s": round(self.wall_s + (self.spent_s if self.shared else time.perf_counter() - self.began), 3),
-            "client_updates_per_s": _rate(self.cost.client_updates, self.cost.train_s),
-            "samples_per_s": _rate(self.cost.samples, self.cost.train_s),
-            "cost": self.cost._asdict(),
+            **self.cost.record(),
             "target_accuracy": self.config.evaluation.target_accuracy,
             "class_names": list(self.comparison.dataset.class_names),
-            "partitions": self._partitions(),
-            "batches": self._batches(),
+            "partitions": partitions(self.config, self.comparison.simulations),
+            "batches": batches(self.config, self.comparison.simulations),
             "runs": runs,
         }
         self.folder.write_summary(summary)
         return summary
 
     def _summarise(self, run: tuple[int, int]) -> dict[str, Any]:
-        name, failure = self.name(run), self.failed(run)
-        lines = self.lines[name]
-        target = self.comparison.methods[run[0]].evaluation.target_accuracy
-        curve = summarise([line["test_accuracy"] for line in lines], [line["round"] for line in lines], target)
-        if failure:  # it has no end, whatever it had reached before
-            curve |= {"final_accuracy": None, "last5_accuracy": None, "last10_accuracy": None}
+        (method, seed), name, failure = run, self.name(run), self.failed(run)
+        simulation, known = self.comparison.simulations[method], self.clients.get(name)
+        personalised = self.folder.read_personalised(*run)
         return {
             "method": name[0],
-            "seed": name[1],
-            "rounds": lines[-1]["round"] if lines else 0,
-            **curve,
-            **about_end(self.comparison.methods[run[0]], lines, self.folder.read_personalised(*run), failure),
-            "traffic_bytes": _traffic(lines),
-            "traffic_to_target_bytes": _traffic_until(lines, curve["rounds_to_target"]),
-            **about_time(lines, curve["rounds_to_target"]),
-            **about_broken(lines),
-            **about_chains(self.comparison.simulations[run[0]], lines),
+            "seed": seed,
+            **about_run(self.comparison.methods[method], simulation, self.lines[name], personalised, failure),
             "confusion_matrix": [] if failure else np.asarray(self.confusions[name]).tolist(),
-            **self._clients(run),
+            **({} if known is None else about_clients(simulation, *known)),
             "leaks": self.folder.read_leaks(*run),
             "failure": failure,
         }
 
-    def _clients(self, run: tuple[int, int]) -> dict[str, Any]:
-        known = self.clients.get(self.name(run))
-        return {} if known is None else about_clients(self.comparison.simulations[run[0]], *known)
-
-    def _partitions(self) -> list[dict[str, Any]]:
-        shared: dict[Any, dict[str, Any]] = {}
-        for method, simulation in zip(self.config.methods, self.comparison.simulations, strict=True):
-            federation = simulation.federation
-            clients = federation.num_clients
-            shown = np.unique(np.linspace(0, clients - 1, min(clients, _HEAT_MAP_CLIENTS)).astype(int))
-            entry = {
-                "methods": [],
-                "clients": clients,
-                "shown": shown.tolist(),
-                "class_counts": np.asarray(federation.class_counts)[shown].tolist(),
-                **about_copies(federation),
-            }
-            # By content: what a method does to its federation may leave it like another one's.
-            key = np.asarray(federation.class_counts).tobytes(), repr(about_copies(federation))
-            shared.setdefault(key, entry)["methods"].append(method.name)
-        return list(shared.values())
-
-    def _batches(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for method, simulation in zip(self.config.methods, self.comparison.simulations, strict=True):
-            about = about_batches(simulation)
-            alike = next((entry for entry in found if {**entry, **about} == entry), None) if about else None
-            if alike:
-                alike["methods"].append(method.name)
-            elif about:
-                found.append({"methods": [method.name], **about})
-        return found
-
 
 def _packed(lines: list[dict[str, Any]]) -> bytes:
     return json.dumps(lines).encode()
-
-
-def _cost_of(saved: Any) -> Cost:
-    values = saved if isinstance(saved, dict) else {}
-    return Cost(*(_number(values.get(key)) for key in Cost._fields))
-
-
-def _number(value: Any) -> Any:
-    """A count or a time that an earlier session wrote; 0 where it is damaged."""
-    return value if is_number(value) and math.isfinite(value) else 0
-
-
-def _traffic(lines: list[dict[str, Any]]) -> int:
-    return sum(line["bytes_up"] + line["bytes_down"] for line in lines)
-
-
-def _traffic_until(lines: list[dict[str, Any]], round: int | None) -> int | None:
-    """Bytes up to a round, this one included; None where there is none."""
-    return None if round is None else _traffic([line for line in lines if line["round"] <= round])
-
-
-def _rate(count: int, seconds: float) -> float | None:
-    return round(count / seconds, 3) if seconds > 0 else None

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from fedjax_bal.engine.simulation import Snapshot
 from fedjax_bal.experiment.folder import RunFolder
-from fedjax_bal.experiment.runner import Runner, Saved, Stopped
+from fedjax_bal.experiment.runner import Runner, Stopped
 from fedjax_bal.experiment.setup import Workshop, set_up
+from fedjax_bal.experiment.stored import Saved
 from fedjax_bal.sweep.carriage import Built, Stretch
 from fedjax_bal.sweep.engines import Engine, Journey, Local, Lost, Refused, Ride
 from fedjax_bal.sweep.groups import Group, Task, group

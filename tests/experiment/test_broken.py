@@ -11,6 +11,7 @@ from fedjax_bal.engine import checkpoint
 from fedjax_bal.experiment.broken import MOST_NAMED, about_broken
 from fedjax_bal.experiment.folder import FolderError, RunFolder
 from fedjax_bal.experiment.runner import Runner, Stopped
+from fedjax_bal.experiment.stored import template
 from fedjax_bal.report import build as build_report
 
 FAULTS = "{name: faults, kind: not_a_number, clients: [0, 1, 2, 3, 4], rounds: [4, 5]}"
@@ -62,7 +63,8 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
     folder = RunFolder(tmp_path / "run")
     files = checkpoint.generations(folder.checkpoints(0, 0))
     assert [file.name for file in files] == ["round-00000002.npz"]
-    saved = checkpoint.load(files[0], Runner(config, folder, display)._template((0, 0)))
+    wanted = template(config, Runner(config, folder, display).comparison, (0, 0))
+    saved = checkpoint.load(files[0], wanted)
     assert int(saved.progress.round) == 2
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(saved.progress.state))
     (note,) = [note for note in display.notes if "diverged" in note]

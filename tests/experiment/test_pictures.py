@@ -14,6 +14,7 @@ from fedjax_bal.experiment.folder import RunFolder
 from fedjax_bal.experiment.leaks import _correlations
 from fedjax_bal.experiment.runner import Runner
 from fedjax_bal.experiment.setup import set_up
+from fedjax_bal.experiment.summary import partitions
 from fedjax_bal.privacy import Regression
 
 METHODS = """methods=[{recipe: rebafl}, {recipe: [{name: cbfl, warm_up: 1, fakes: 6, width: 2, latent: 2,
@@ -162,6 +163,6 @@ def test_methods_that_lose_the_same_lone_rows_share_a_partition(tmp_path):
     config, folder = small_run.config(tmp_path, *changes), RunFolder(tmp_path / "run")
     with folder.claimed(config):
         runner = Runner(config, folder, small_run.Quiet())
-        (entry,) = runner._partitions()
+        (entry,) = partitions(config, runner.comparison.simulations)
     assert entry["methods"] == ["rebafl", "fakes"]
     assert {sum(counts) for counts in entry["class_counts"]} == {39}  # of 40 rows, which would leave one alone
