@@ -102,8 +102,8 @@ def _prepare(name: str, options: list[str], data_dir: Path | None, check: bool, 
 
 def _own_files(name: str, options: list[str]) -> Any:
     """The options as a configuration would have them."""
+    from fedjax_bal.config.data_sections import Dataset
     from fedjax_bal.config.problems import raise_all
-    from fedjax_bal.config.schema import Dataset
     from fedjax_bal.config.sections import check
     from fedjax_bal.config.yaml_text import parse
 

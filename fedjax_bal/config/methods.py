@@ -9,8 +9,9 @@ from pydantic import create_model
 
 from fedjax_bal.config import registries
 from fedjax_bal.config.configuration import METHOD_NAME, Method, RecipeSpec
+from fedjax_bal.config.data_sections import by_own_name, contradiction
 from fedjax_bal.config.problems import Path, Problem, choices, received
-from fedjax_bal.config.schema import Sections, by_own_name, contradiction
+from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, check, merge, plain
 
 

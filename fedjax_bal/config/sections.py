@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from fedjax_bal.config.problems import Path, Problem, choices, received
 
@@ -55,7 +56,7 @@ class Variant(Section):
     A subclass declares the keys that all its choices share and says which parameters a name brings.
 
     Example:
-        >>> from fedjax_bal.config.schema import Availability
+        >>> from fedjax_bal.config.client_sections import Availability
         >>> Availability.model_validate({"name": "bernoulli", "p": 0.5}).parameters
         {'p': 0.5}
     """
@@ -147,7 +148,7 @@ def merge(section: type[Section], base: Any, patch: Any) -> Any:
         A new mapping.
 
     Example:
-        >>> from fedjax_bal.config.schema import Availability
+        >>> from fedjax_bal.config.client_sections import Availability
         >>> merge(Availability, {"name": "bernoulli", "p": 0.5}, {"name": "always"})
         {'name': 'always'}
     """
@@ -176,7 +177,7 @@ def choose(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[
         The mapping with that choice, without the parameters of the one before.
 
     Example:
-        >>> from fedjax_bal.config.schema import Availability
+        >>> from fedjax_bal.config.client_sections import Availability
         >>> choose(Availability, {"name": "bernoulli", "p": 0.5}, "always")
         {'name': 'always'}
     """
@@ -245,3 +246,18 @@ def _wanted_at(section: type[Section], value: Any, path: Sequence[Any]) -> str:
         return f"a mapping of {', '.join(below.model_fields)}"
     rules = [item.func for item in owner.model_fields[str(path[-1])].metadata]
     return rules[0].wanted if rules else "given"
+
+
+def refused(place: tuple[str, ...], text: str, value: Any) -> ValidationError:
+    """What a section's own check raises.
+
+    Args:
+        place: the keys that lead to what is wrong, from the section on.
+        text: what was received and what is allowed.
+        value: what was received.
+
+    Returns:
+        The error, to be raised.
+    """
+    kind = PydanticCustomError("refused", "{text}", {"text": text})
+    return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=place, input=value)])

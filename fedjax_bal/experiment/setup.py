@@ -11,7 +11,8 @@ import numpy as np
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.config import Config, MethodConfig
-from fedjax_bal.config.schema import Auxiliary, Selection
+from fedjax_bal.config.client_sections import Selection
+from fedjax_bal.config.data_sections import Auxiliary
 from fedjax_bal.engine.evaluation import TestSet, chunked, padded
 from fedjax_bal.engine.held_out import VALIDATION
 from fedjax_bal.engine.layout import Layout, device_count
