@@ -28,6 +28,7 @@ def pytest_configure(config):
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("home") / "fedjax_bal" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    jax.devices()  # from now on there are two, whatever a command that a test runs would like
 
 
 @pytest.fixture(autouse=True, scope="module")

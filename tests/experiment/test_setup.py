@@ -89,11 +89,11 @@ def test_speeds_and_steps_of_a_configuration_reach_the_simulation(tmp_path):
         "training.local_epochs=null", "training.local_steps=9", "methods=[{recipe: fedavg}]",
         "training.optimizer.schedule={name: step, every: 2, factor: 0.5}",
         "training.optimizer.step_schedule={name: exponential, factor: 0.9}", "training.optimizer.clip_norm=3",
-        "speed={name: constant, steps_per_s: 2, deadline: 3.5, late: drop}",
+        "speed={name: lognormal, median: 2, sigma: 0.001, deadline: 3.5, late: drop}",
     )  # fmt: skip
     (simulation,) = set_up(small_run.config(tmp_path, *changes)).simulations
     local = simulation.setting.local
     assert simulation.setting.visit_steps(40) == 9
     assert (float(local.rate_at(5, 2)), local.clip_norm) == (pytest.approx(0.05 * 0.25 * 0.81), 3.0)
-    assert (simulation.speed.numbers, simulation.speed.deadline, simulation.speed.late) == ((2.0,), 3.5, "drop")
-    assert not simulation.plan(0, 0, ())[0].delivered.any()  # 9 steps take 4.5 seconds
+    assert (simulation.speed.numbers, simulation.speed.deadline, simulation.speed.late) == ((2.0, 0.001), 3.5, "drop")
+    assert not simulation.plan(0, 0, ())[0].delivered.any()  # 9 steps take about 4.5 seconds

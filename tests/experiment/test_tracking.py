@@ -45,7 +45,7 @@ def test_a_tracker_has_the_lines_of_the_metrics_over_a_stop_and_others_failures(
 def test_the_command_line_passes_trackers_on(tmp_path, monkeypatch):
     tracker, folders = Remembering("tensorboard"), []
     monkeypatch.setattr(trackers.opening, "TRACKERS", {"tensorboard": lambda folder: folders.append(folder) or tracker})
-    monkeypatch.setattr(running, "_conclude", lambda *arguments: None)
+    monkeypatch.setattr(running, "_show", lambda *arguments: None)
     (tmp_path / "small.yaml").write_text(small_run.TEXT)
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli.app, ["run", "small.yaml", ONE, "--plain", "--track", "tensorboard"])

@@ -8,7 +8,6 @@ way with ENOSPC), `closed` (at the k-th the folders are made read-only; root giv
 `count` (says at the end how many there were).
 """
 
-import builtins
 import contextlib
 import ctypes
 import errno
@@ -75,18 +74,20 @@ class Saboteur:
             act()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def open(self, file, mode="r", *args, **kwargs):
-        """`open`, whose files are watched."""
-        if not set(mode) & set("wax") or not self.counts(file) or Path(file).name == ".lock":
-            return builtins.open(file, mode, *args, **kwargs)
-        return Watched(self.deal(lambda: builtins.open(file, mode, *args, **kwargs), file), file, self)
+    def opening(self, fdopen):
+        """`os.fdopen`, by which the package opens all that it writes, whose files are watched."""
+
+        def opened(handle, mode="r", *args, **kwargs):
+            stream, file = fdopen(handle, mode, *args, **kwargs), os.readlink(f"/proc/self/fd/{handle}")
+            if not set(mode) & set("wax") or not self.counts(file) or Path(file).name == ".lock":
+                return stream
+            return Watched(self.deal(lambda: stream, file), file, self)
+
+        return opened
 
     def settle(self):
         """Takes the places of what the package deals with the disk by."""
-        import fedjax_bal.experiment.folder
-        import fedjax_bal.files
-
-        fedjax_bal.files.open = fedjax_bal.experiment.folder.open = self.open
+        os.fdopen = self.opening(os.fdopen)
         for name in ("fsync", "replace", "unlink", "mkdir"):
             setattr(os, name, self.watched(getattr(os, name)))
 
@@ -121,7 +122,7 @@ class Watched:
 
     def writelines(self, lines):
         """Writes all of them, or half."""
-        content = "".join(lines)
+        content = b"".join(lines)
         if content:
             self.write(content)
 

@@ -26,9 +26,10 @@ def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
     if "rights can't be dropped" not in closed.said:  # as they can't in some containers
         assert failing.refused(closed, "permission denied", str(killed.out)) == []
         failing.open_up(killed.out)
-    # A checkpoint is opened, written, put on the disk and renamed: within the second one, and behind a renaming.
-    inside = {"kind": "kill", "of": ".npz.part", "at": 6, "stage": "middle"}
-    behind = {"kind": "kill", "of": ".npz.part", "at": 4, "stage": "after"}
+    # What a kill left of a checkpoint is cleared away, then it is opened, written, put on the disk and renamed: within
+    # the second one, and behind a renaming.
+    inside = {"kind": "kill", "of": ".npz.part", "at": 8, "stage": "middle"}
+    behind = {"kind": "kill", "of": ".npz.part", "at": 5, "stage": "after"}
     how = iter([{"fault": inside}, {"fault": behind}, {"kill_after": 2.5}])
     assert killing.kill_until_done(killed, how, 3, undisturbed) == (3, 3, 3, ())
 
@@ -40,7 +41,7 @@ def test_a_killed_sweep_comes_to_the_same_table(tmp_path):
     assert [row["status"] for row in undisturbed["results.csv"]] == ["done", "done"]
     # Within the second run's last checkpoint: the first one is done then.
     place = "learning_rate=0.2/checkpoints/method-0-seed-0/.round-00000002"
-    how = iter([{"fault": {"kind": "kill", "of": place, "at": 2, "stage": "middle"}}])
+    how = iter([{"fault": {"kind": "kill", "of": place, "at": 3, "stage": "middle"}}])
     assert killing.kill_until_done(killed, how, 1, undisturbed) == (1, 1, 1, ())
 
 

@@ -34,9 +34,7 @@ def sums(convolve, images, kernel):
     return np.asarray(jax.jit(both)())
 
 
-@pytest.mark.parametrize(
-    ("side", "channels", "outputs", "pad"), [(10, 32, 16, 3), (10, 32, 16, 4), (10, 16, 32, 3), (17, 16, 16, 2)]
-)
+@pytest.mark.parametrize(("side", "channels", "outputs", "pad"), [(10, 32, 16, 4), (10, 16, 32, 3)])
 def test_the_last_call_is_as_right_as_the_first(side, channels, outputs, pad):
     rng = np.random.default_rng(0)
     images = jnp.array(rng.normal(size=(BATCHES, 50, side, side, channels)), jnp.float32)

@@ -115,7 +115,7 @@ def test_a_mediator_none_of_whose_clients_delivers_sends_nothing_back():
     arriving = np.isin(np.arange(6), [0, 2])
     plan = make_plan(np.array([[0, 1], [2, 3], [4, 5]]), arriving)
     counts = count(Counts(), plan, 6, 1, Traffic(down=1, up=1))
-    assert tuple(counts) == (2, 4, 2 + 2, 6 + 3, 0)
+    assert counts == Counts(2, 4, 2 + 2, 6 + 3, 0)
 
 
 def many():
