@@ -70,10 +70,10 @@ class Pair:
         said = [process.communicate(timeout=SECONDS)[0] for process in self.both]
         return [process.returncode for process in self.both], said
 
-    def wait_for(self, folder):
-        """Waits for something in a folder."""
-        until = time.monotonic() + SECONDS
-        while not list(folder.glob("*")):
+    def wait_for_a_checkpoint(self, folder):
+        """Waits for one that was not there when the processes began."""
+        until, before = time.monotonic() + SECONDS, set(folder.glob("checkpoints/*/round-*"))
+        while not set(folder.glob("checkpoints/*/round-*")) - before:
             assert time.monotonic() < until and all(process.poll() is None for process in self.both), self.ends()
             time.sleep(0.02)
 
@@ -99,14 +99,14 @@ def parameters(folder, method):
 def test_two_processes_come_to_the_same_as_one_and_lose_nothing(here):
     assert invoke("--out", "one").exit_code == 0
     with Pair("two") as pair:
-        pair.wait_for(here / "two" / "checkpoints" / "method-0-seed-0")
+        pair.wait_for_a_checkpoint(here / "two")
         pair.both[1].kill()
         codes, said = pair.ends()
     assert codes[0] != 0, said
     assert "start all processes again with the same command" in said[0]
 
     with Pair("two") as pair:
-        pair.wait_for(here / "two" / "checkpoints" / "method-1-seed-0")
+        pair.wait_for_a_checkpoint(here / "two")
         pair.both[1].send_signal(signal.SIGINT)
         codes, said = pair.ends()
     assert codes == [130, 130], said
