@@ -164,14 +164,21 @@ def wait_for_lines(here, process, count):
         time.sleep(0.02)
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path):
-    (tmp_path / "small.yaml").write_text(small_run.TEXT)
-    process = start(tmp_path)
-    wait_for_lines(tmp_path, process, 35)
+def test_ctrl_c_says_how_to_go_on_which_comes_to_the_same_lines(tmp_path):
+    whole, disturbed = folders = [tmp_path / name for name in ("undisturbed", "disturbed")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "small.yaml").write_text(small_run.TEXT)
+    assert finish(start(whole))[0] == 0
+    process = start(disturbed)
+    wait_for_lines(disturbed, process, 35)
     process.send_signal(signal.SIGINT)
     code, output = finish(process)
     assert code == 130, output
     assert "The same command again goes on" in output
-    assert finish(start(tmp_path))[0] == 0
-    lines = small_run.metrics(tmp_path / "runs" / "small")
-    assert len({(line["method"], line["seed"], line["round"]) for line in lines}) == len(lines) == 4 * 30
+    assert finish(start(disturbed))[0] == 0
+    results = [small_run.metrics(folder / "runs" / "small") for folder in folders]
+    assert len(results[0]) == 4 * 30
+    assert results[0] == results[1]
+    final = [json.loads((f / "runs" / "small" / "summary.json").read_text())["runs"] for f in folders]
+    assert final[0] == final[1]
