@@ -29,10 +29,14 @@ class Source(list):
 
 @pytest.fixture
 def fake_tfds(monkeypatch):
-    """TensorFlow Datasets with the splits in `sets`, (name, split) -> examples; it notes in `asked` what it gave."""
+    """TensorFlow Datasets with the splits in `sets`, (name, split) -> examples; it notes in `asked` what it gave.
+
+    `prepared` says whether it has them on disk already.
+    """
     module = types.ModuleType("tensorflow_datasets")
     module.decode = types.SimpleNamespace(SkipDecoding=lambda: "as stored")
-    module.sets, module.asked = {}, []
+    module.sets, module.asked, module.prepared = {}, [], True
+    module.builder = lambda name: types.SimpleNamespace(is_prepared=lambda: module.prepared)
 
     def data_source(name, split, decoders):
         assert decoders == {"image": "as stored"}

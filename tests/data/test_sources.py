@@ -135,6 +135,28 @@ def test_tensorflow_datasets_can_not_provide(fake_tfds, name):
     assert len(str(caught.value)) < 1000
 
 
+def test_no_network_is_told_at_once(fake_tfds, monkeypatch):
+    def unknown(host, port):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(sources.tfds_source.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(sources.tfds_source, "getproxies", dict)
+    fake_tfds.prepared = False
+    with pytest.raises(DataError, match=r"ConnectionError: no network: \S+ isn't known here.*--data-dir"):
+        load("cifar10")
+    assert fake_tfds.asked == []
+
+
+@pytest.mark.parametrize(("prepared", "proxies"), [(True, {}), (False, {"https": "http://proxy:3128"})])
+def test_the_network_is_no_matter_where_data_lie_or_a_proxy_stands(fake_tfds, monkeypatch, prepared, proxies):
+    monkeypatch.setattr(sources.tfds_source.socket, "getaddrinfo", None)
+    monkeypatch.setattr(sources.tfds_source, "getproxies", lambda: proxies)
+    fake_tfds.prepared = prepared
+    with pytest.raises(DataError, match="KeyError"):  # it was asked, and holds nothing
+        load("cifar10")
+    assert fake_tfds.asked == [("cifar10", "train")]
+
+
 def test_tensorflow_datasets_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(DataError, match=r"Error: .*tensorflow_datasets.*--data-dir"):

@@ -541,7 +541,7 @@ def _make_command(rng: random.Random, valid: Path, case: Path) -> None:
         arguments = ["sweep", str(case / "in" / "sweep.yaml"), "--dry-run", "--out", str(case / "out")]
     else:
         _make_config(rng, valid, case)
-        arguments = ["data", "describe", str(config)]
+        arguments = ["data", "describe", str(config), "--data-dir", str(case / "in")]  # or else it may download
         if which == "run":  # an override that no configuration passes with, so that nothing is trained
             arguments = ["run", str(config), "training.rounds=0", "--out", str(case / "out"), "--plain"]
     if rng.random() < 0.2:

@@ -1,6 +1,7 @@
 """Finding a Ray cluster, or starting one of this machine's own."""
 
 import contextlib
+import importlib
 import logging
 import os
 import socket
@@ -48,7 +49,7 @@ def _imported() -> Any:
     os.environ.setdefault("RAY_worker_niceness", "0")  # or else whatever else the machine does comes first
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        import ray
+        ray = importlib.import_module("ray")
     except Exception as error:  # a package that doesn't fit the others here may raise anything when it is imported
         raise ValueError(
             f"--engine ray: ray can't be imported ({error}); install it with pip install 'fedjax_bal[cluster]', "
