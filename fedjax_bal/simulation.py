@@ -90,6 +90,7 @@ def build(
     precision: str = "float32",
     broken_clients: str = "raise",
     clip_factor: float = 10.0,
+    huge_factor: float | None = 1e4,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
 ) -> Simulation:
     """Puts a simulation together and checks that its pieces fit; nothing is compiled yet.
@@ -140,11 +141,13 @@ def build(
         precision: in which the model computes: "float32"; "tensorfloat32", for matrix products on devices that have
             it; or "bfloat16". Parameters, losses and sums over clients stay float32.
         broken_clients: what becomes of clients whose update (parameters, batch statistics, memory, reports, probes) is
-            not finite, or is known to be of an earlier round: "raise", the run ends; "exclude", each round is as if
-            they had not delivered, to the same bits, for which a dispatch is done again from what it began with;
-            "clip", that too, and updates whose norm is more than `clip_factor` times the median of their round are
+            not finite, is known to be of an earlier round, or is huge: "raise", the run ends; "exclude", each round is
+            as if they had not delivered, to the same bits, for which a dispatch is done again from what it began with;
+            "clip", that too, but updates whose norm is more than `clip_factor` times the median of their round are
             scaled down to that. The last two keep the state twice.
         clip_factor: for "clip", at least 1.
+        huge_factor: for "raise" and "exclude", how many times the median norm of its round makes an update huge, at
+            least 1; None for no such bound.
         enlarge: in place of `enlarged`, for simulations to share what it returns.
 
     Returns:
@@ -175,7 +178,7 @@ def build(
     one_of("lone_rows", lone_rows, LONE_ROWS)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), shots)
-    policy = broken_policy(broken_clients, clip_factor)
+    policy = broken_policy(broken_clients, clip_factor, huge_factor)
     model = _extended(model, recipe)
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[batch_statistics]))
     federation = (enlarge or enlarged)(federation, recipe)
@@ -276,7 +279,8 @@ def simulate(
 
     Raises:
         ValueError: options that don't fit.
-        DivergenceError: where a client's update isn't finite, unless `broken_clients` says otherwise; or the model.
+        DivergenceError: where a client's update is broken, unless `broken_clients` says otherwise; or the model isn't
+            finite.
 
     Example:
         >>> import numpy as np

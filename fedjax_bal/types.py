@@ -346,7 +346,7 @@ class Info(NamedTuple):
         probes: what each probe part found out about each client that delivered, by slot, leaves `[G, L, ...]`.
         own_hits: how many of its own test rows each client's own trained model classifies correctly, `Int32[G, L]`; 0
             in rounds that aren't evaluated, and without test rows.
-        norms: the norm of each chain's update before it is scaled down, `Float[G]`; 0 where nobody asked for it.
+        norms: the norm of each chain's update before it is scaled down, `Float[G]`.
     """
 
     train_loss: Array

@@ -68,10 +68,11 @@ class Execution(Section):
         rounds_per_dispatch: rounds that one call of the compiled program does; `auto` for 5, or 1 where the selector
             looks at each round's outcome before it chooses again.
         checkpoint_every: rounds between two checkpoints.
-        broken_clients: what becomes of clients whose update is not finite: `raise`, the run ends; `exclude`, each round
-            is as if they had not delivered; `clip`, that too, and updates that are far longer than the others of their
-            round are scaled down.
+        broken_clients: what becomes of clients whose update is not finite, or huge: `raise`, the run ends; `exclude`,
+            each round is as if they had not delivered; `clip`, that too, but updates that are far longer than the
+            others of their round are scaled down.
         clip_factor: how far: more than so many times the median norm.
+        huge_factor: under `raise` and `exclude`, so many times the median norm make an update huge; null for no bound.
     """
 
     strategy: Annotated[str, under(OneOf(("auto", "map", "vmap")))] = "auto"
@@ -83,6 +84,7 @@ class Execution(Section):
     checkpoint_every: Count = 10
     broken_clients: Annotated[str, under(OneOf(("raise", "exclude", "clip")))] = "raise"
     clip_factor: Annotated[float, under(Real(1))] = 10.0
+    huge_factor: Annotated[float | None, under(OrNull(Real(1)))] = 1e4
 
 
 class Sections(Section):

@@ -1,5 +1,6 @@
 """Clients that hand back what can't be used: what is wrong with it, and what becomes of them."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,15 +10,16 @@ import numpy as np
 from fedjax_bal.checks import finite_number, one_of
 from fedjax_bal.types import Array, Info, Plan
 
-NOT_FINITE, OUTDATED, LONG = 1, 2, 3
+NOT_FINITE, OUTDATED, LONG, HUGE = 1, 2, 3, 4
 """Codes of what can be wrong with an update; 0 is for nothing."""
 
-WORDS = {NOT_FINITE: "not finite", OUTDATED: "of an earlier round", LONG: "too long"}
+WORDS = {NOT_FINITE: "not finite", OUTDATED: "of an earlier round", LONG: "too long", HUGE: "huge"}
 """What is wrong, in words."""
 
 POLICIES = ("raise", "exclude", "clip")
 
 _MOST_NAMED = 5
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Fault(NamedTuple):
@@ -41,10 +43,12 @@ class Policy(NamedTuple):
         name: "raise", the run ends; "exclude", the round is done as if they had not delivered; "clip", that too, and
             updates that are far longer than the others are scaled down.
         factor: how far: the largest norm of an update is so many times the median of its round.
+        huge: unless they are scaled down, updates are broken whose norm is more than so many times that median.
     """
 
     name: str = "raise"
     factor: float = 10.0
+    huge: float = 1e4
 
     @property
     def repeats(self) -> bool:
@@ -61,12 +65,13 @@ RAISE = Policy()
 """What becomes of them unless somebody says otherwise."""
 
 
-def policy(name: str, factor: float) -> Policy:
+def policy(name: str, factor: float = RAISE.factor, huge: float | None = RAISE.huge) -> Policy:
     """A policy, checked.
 
     Args:
         name: one of `POLICIES`.
         factor: at least 1.
+        huge: at least 1; None for no such bound.
 
     Returns:
         The policy.
@@ -79,7 +84,8 @@ def policy(name: str, factor: float) -> Policy:
         True
     """
     one_of("broken_clients", name, POLICIES)
-    return Policy(name, finite_number("clip_factor", factor, low=1.0))
+    huge = math.inf if huge is None else finite_number("huge_factor", huge, low=1.0)
+    return Policy(name, finite_number("clip_factor", factor, low=1.0), huge)
 
 
 def code_of(finite: Array, outdated: Array) -> Array:
@@ -124,7 +130,34 @@ def bound_of(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
     if len(moved) < 2:
         return np.float32(np.inf)
     # The lower of two, so that of two clients the longer one can't set the bound for itself.
-    return np.float32(factor * moved[(len(moved) - 1) // 2])
+    bound = factor * moved[(len(moved) - 1) // 2]
+    return np.float32(min(bound, _LARGEST) if math.isfinite(factor) else np.inf)
+
+
+def wrong(wanted: Policy, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
+    """What is wrong with what the clients of a round delivered.
+
+    Args:
+        wanted: what becomes of broken clients.
+        plan: the round's plan.
+        broken: what the devices found, `Int[G, L]`.
+        norms: of all chains' updates, `Float[G]`.
+
+    Returns:
+        Codes, `Int[G, L]`, 0 for nothing. Lengths are only compared where nothing else is wrong, and by a policy that
+        doesn't scale them down; all clients of a chain answer for its length.
+
+    Example:
+        >>> plan = Plan(np.array([[4], [7], [9]]), np.ones((3, 1), bool))
+        >>> wrong(RAISE, plan, np.zeros((3, 1), int), np.array([1.0, 5e6, 2.0])).ravel().tolist() == [0, HUGE, 0]
+        True
+    """
+    codes = np.where(plan.delivered, broken, 0)
+    if codes.any() or wanted.clips:
+        return codes
+    there = plan.delivered.any(1)
+    huge = there & (norms > bound_of(norms, there, wanted.huge))
+    return np.where(huge[:, None] & plan.delivered, HUGE, 0)
 
 
 def mended(wanted: Policy, first: int, plans: Sequence[Plan], info: Info) -> tuple[list[Plan], list[Fault]] | None:
@@ -143,7 +176,7 @@ def mended(wanted: Policy, first: int, plans: Sequence[Plan], info: Info) -> tup
         nobody would be left of several clients, which no policy can mend.
     """
     for place, plan in enumerate(plans) if wanted.repeats else ():
-        codes = np.where(plan.delivered, info.broken[place], 0)
+        codes = wrong(wanted, plan, info.broken[place], info.norms[place])
         changed, why = plan, codes
         if codes.any():
             changed = plan._replace(delivered=plan.delivered & (codes == 0))
@@ -195,14 +228,13 @@ def complaint(wanted: Policy, plan: Plan, codes: Any, rate: float, before: int) 
     Args:
         wanted: what becomes of broken clients.
         plan: the round's plan.
-        codes: of its clients, `Int[G, L]`, not 0 for one at least that delivered.
+        codes: of its clients, `Int[G, L]`, from `wrong`, not 0 for one at least.
         rate: the learning rate of the round.
         before: how many clients of the round have been left out already.
 
     Returns:
         The text, without the round.
     """
-    codes = np.where(plan.delivered, codes, 0)
     kind = int(codes[codes > 0].min())
     broken = plan.clients[codes == kind]
     names = ", ".join(str(client) for client in broken[:_MOST_NAMED]) + (", ..." if len(broken) > _MOST_NAMED else "")
@@ -211,5 +243,6 @@ def complaint(wanted: Policy, plan: Plan, codes: Any, rate: float, before: int) 
     whose = f"the updates of clients {names} are" if len(broken) > 1 else f"the update of client {names} is"
     cause = f"the usual cause is a learning rate that is too high (here {rate:g}): lower it"
     out = "leave such clients out with execution.broken_clients: exclude"
-    advice = [cause] * (kind == NOT_FINITE) + [out] * (not wanted.repeats)
+    allow = f"let updates be more than {wanted.huge:g} times as long as their median with execution.huge_factor"
+    advice = [cause] * (kind in (NOT_FINITE, HUGE)) + [out] * (not wanted.repeats) + [allow] * (kind == HUGE)
     return "; ".join([f"{whose} {WORDS[kind]} ({count})", ", or ".join(advice)]).removesuffix("; ")

@@ -290,11 +290,10 @@ def _own_hits(setting: Setting, shared: Round, link: Links, end: Variables) -> A
 
 def _result(shared: Round, end: Variables, reports: PyTree, shown: Shown) -> ChainResult:
     delta = jax.tree.map(jnp.subtract, end.params, shared.variables.params)
-    if shared.bound is None:
-        return ChainResult(delta, end.stats, reports, shown)
     length = norm(delta)
     told = shown._replace(norm=jnp.broadcast_to(length, shown.norm.shape))
-    return ChainResult(shortened(delta, length, shared.bound), end.stats, reports, told)
+    kept = delta if shared.bound is None else shortened(delta, length, shared.bound)
+    return ChainResult(kept, end.stats, reports, told)
 
 
 def _handed_back(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.engine.accounts import BrokenCounts, Counts, chain_divergences, count
-from fedjax_bal.engine.broken import LONG, RAISE, Fault, Policy, complaint, mended
+from fedjax_bal.engine.broken import LONG, RAISE, Fault, Policy, complaint, mended, wrong
 from fedjax_bal.engine.client_memory import choose_place, gather, scatter
 from fedjax_bal.engine.deal import Work
 from fedjax_bal.engine.errors import DivergenceError
@@ -190,7 +190,7 @@ class Simulation:
             What came of it.
 
         Raises:
-            DivergenceError: where a client's update isn't finite, and may not be left out.
+            DivergenceError: where a client's update is broken, and may not be left out.
         """
         self.compile()
         planned = self.planned(seed, progress.round, progress.selector)
@@ -236,10 +236,10 @@ class Simulation:
             What came of it; the state is still the one before.
 
         Raises:
-            DivergenceError: where a client's update isn't finite, and could not be left out.
+            DivergenceError: where a client's update is broken, and could not be left out.
         """
         plans, selector = planned.plans, planned.selector
-        self._check_finite(progress.round, planned, info)
+        self._check_sound(progress.round, planned, info)
         if self.selector.closed_loop:
             selector = self.selector.update(selector, plans[0], _probes(info))
         records, counts, confusion = self._read(progress, planned, info, evaluation)
@@ -363,12 +363,13 @@ class Simulation:
         state = place(state, self.federation.num_clients, self.setting.layout)
         return self._compiled(self.setting, jax.random.key(seed), state, planned.schedule, *self.on_device)
 
-    def _check_finite(self, first: int, planned: Planned, info: Info) -> None:
+    def _check_sound(self, first: int, planned: Planned, info: Info) -> None:
         for offset, plan in enumerate(planned.plans):
-            if (plan.delivered & (info.broken[offset] > 0)).any():
+            codes = wrong(self.broken_clients, plan, info.broken[offset], info.norms[offset])
+            if codes.any():
                 number, rate = first + offset + 1, float(self.setting.local.rate(first + offset))
                 before = sum(fault.round == number and fault.why != LONG for fault in planned.faults)
-                text = complaint(self.broken_clients, plan, info.broken[offset], rate, before)
+                text = complaint(self.broken_clients, plan, codes, rate, before)
                 raise DivergenceError(f"round {number}: {text}")
             if not info.model_finite[offset]:
                 raise DivergenceError(

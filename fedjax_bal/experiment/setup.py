@@ -340,6 +340,7 @@ def _simulation(workshop: Workshop, index: int, config: MethodConfig) -> Simulat
             precision=execution.precision,
             broken_clients=execution.broken_clients,
             clip_factor=execution.clip_factor,
+            huge_factor=execution.huge_factor,
             enlarge=workshop.enlarged,
         )
 

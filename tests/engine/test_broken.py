@@ -7,7 +7,7 @@ import toys
 
 from fedjax_bal import recipes, simulate
 from fedjax_bal.engine.accounts import NAMED, BrokenCounts
-from fedjax_bal.engine.broken import LONG, NOT_FINITE, OUTDATED, Fault, bound_of, told
+from fedjax_bal.engine.broken import HUGE, LONG, NOT_FINITE, OUTDATED, RAISE, Fault, bound_of, policy, told, wrong
 from fedjax_bal.engine.errors import DivergenceError
 from fedjax_bal.engine.evaluation import chunked
 from fedjax_bal.engine.stack import Member, Stack, kind
@@ -15,6 +15,7 @@ from fedjax_bal.optimizers import optimizer
 from fedjax_bal.selection import Selector, power_of_choice
 from fedjax_bal.selection.trace import Trace
 from fedjax_bal.simulation import build
+from fedjax_bal.types import Plan
 
 ROUNDS, CLIENTS = 4, len(toys.SIZES)
 STRUCK = {"clients": [3, 7], "rounds": [2, 3]}
@@ -66,6 +67,7 @@ CASES = {
     "a selector that looks": (
         recipes.fedavg(), "infinite", {"selector": power_of_choice(6, 9, sizes=toys.SIZES), "rounds_per_dispatch": 1},
     ),
+    "huge, on two devices": (recipes.fedavg(), "huge", {"devices": 2}),
     "stale, memory on the host": (recipes.fedavg(), "stale", {"client_memory": "host", "rounds_per_dispatch": 3}),
 }  # fmt: skip
 
@@ -76,7 +78,7 @@ def test_a_broken_client_is_as_one_that_does_not_deliver(name):
     got, records, faults = finish(simulation(recipe, "exclude", kind_, **changes))
     want, theirs, _ = finish(simulation(recipe, "raise", kind_, **changes, delivery=without()))
     assert_same_bits(got, want)
-    why = OUTDATED if kind_ == "stale" else NOT_FINITE
+    why = {"stale": OUTDATED, "huge": HUGE}.get(kind_, NOT_FINITE)
     assert faults and {fault.why for fault in faults} == {why}
     assert {(fault.round, fault.client) for fault in faults} <= {(2, 3), (2, 7), (3, 3), (3, 7)}
     extra = ("excluded", "clipped", "broken_clients")
@@ -162,6 +164,33 @@ def test_unless_asked_a_broken_client_ends_the_run_by_name():
         run_with("raise", "stale", **STRUCK)
 
 
+def test_a_huge_update_ends_the_run_by_name_unless_it_is_welcome():
+    want = (
+        r"^round 2: the updates of clients 3, 7 are huge \(2 of 10 that delivered\); the usual cause is a learning "
+        r"rate that is too high \(here 0.1\): lower it, or leave such clients out with execution.broken_clients: "
+        r"exclude, or let updates be more than 10000 times as long as their median with execution.huge_factor$"
+    )
+    with pytest.raises(DivergenceError, match=want):
+        run_with("raise", "huge", **STRUCK)
+    sim = simulation(recipes.fedavg(), "exclude", "huge", STRUCK | {"factor": 1e3})
+    assert finish(sim)[2] == []
+    sim = simulation(recipes.fedavg(), "exclude", "huge", huge_factor=None, rounds=2)
+    end, _, faults = finish(sim)
+    assert faults == [] and np.isfinite(np.concatenate([*map(np.ravel, jax.tree.leaves(end.state))])).all()
+
+
+def test_all_clients_of_a_chain_answer_for_its_length_but_only_where_nothing_else_is_wrong():
+    plan = Plan(np.array([[1, 4], [2, 0], [3, 9]]), np.array([[1, 1], [1, 0], [1, 1]], bool))
+    none, norms = np.zeros((3, 2), np.int32), np.array([1.0, 2e4, 0.5], np.float32)
+    assert wrong(RAISE, plan, none, norms).tolist() == [[0, 0], [HUGE, 0], [0, 0]]
+    assert wrong(policy("raise", huge=3e4), plan, none, norms).tolist() == none.tolist()
+    assert wrong(policy("clip"), plan, none, norms).tolist() == none.tolist()
+    one = np.array([[0, 0], [0, 1], [0, 2]], np.int32)
+    assert wrong(RAISE, plan, one, norms).tolist() == [[0, 0], [0, 0], [0, OUTDATED]]
+    overflown = np.array([1e36, np.inf, 1e36], np.float32)
+    assert wrong(RAISE, plan, none, overflown).tolist() == [[0, 0], [HUGE, 0], [0, 0]]
+
+
 def test_where_nobody_would_be_left_the_run_ends_all_the_same():
     with pytest.raises(
         DivergenceError, match=r"^round 2: .* 0, 1, 2, 3, 4, \.\.\. are not finite \(10 of 10 .*: lower it$"
@@ -219,6 +248,7 @@ def test_what_is_told_and_recorded_is_bounded():
     [
         ({"broken_clients": "drop"}, "broken_clients: received 'drop'.*raise.*exclude.*clip"),
         ({"clip_factor": 0.5}, "clip_factor: received 0.5.*1"),
+        ({"huge_factor": float("inf")}, "huge_factor: received inf.*1"),
         ({"faulty": {"clients": [12]}}, "faults: clients: received 12, but there are 10 clients, numbered from 0"),
         ({"faulty": {"clients": [-1]}}, "faults: clients: received -1"),
         ({"faulty": {"clients": []}}, r"faults: clients: received \[\], must be a list of at least one number"),
