@@ -1,6 +1,6 @@
 """Which figures a run gets, with what titles and captions."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from fedjax_bal.report.words import LONGEST_NAME, MINUS, megabytes, printable
 
 BAND = "Bands are one standard deviation either side of the mean over seeds."
 ONE_SEED = "One seed, so there is no band."
+_MOST_ALIKE = 20  # pictures of a kind that depend on the run, not on its methods
 _BESIDE_FAKES = {"real": "real", "generated": "generated", "nearest": "nearest real"}
 _ATTACKED = {
     "mean": "mean",
@@ -199,7 +200,8 @@ def _confusions(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, 
 
 
 def _partitions(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
-    for place, part in enumerate(run.summary["partitions"]):
+    parts, rest = _some(run.summary["partitions"])
+    for place, part in enumerate(parts):
         counts = np.array(part.get("class_counts") or [], dtype=float)
         if not counts.size:
             continue
@@ -207,10 +209,16 @@ def _partitions(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
         which = "All clients" if shown == part["clients"] else f"{shown} of {part['clients']} clients"
         caption = (
             f"{which}: a column is a client, its colours how many samples of each class it holds, white none; columns "
-            "that differ are label skew."
+            f"that differ are label skew.{rest}"
         )
         figure = plots.partition(counts, part["shown"], run.summary["class_names"])
         yield f"partition-{place + 1}", f"Partition{_whose(run, part['methods'])}", caption, figure
+
+
+def _some(entries: Sequence[Any]) -> tuple[Sequence[Any], str]:
+    """As many as a page shows pictures of a kind, and a sentence on the others, to stand below each."""
+    rest = len(entries) - _MOST_ALIKE
+    return entries[:_MOST_ALIKE], f" The page shows the first {_MOST_ALIKE}, {rest:,} more are left out." * (rest > 0)
 
 
 def _whose(run: RunFolder, methods: Iterable[Any]) -> str:
@@ -228,12 +236,13 @@ def _augmentations(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
         if found and sum(found["before"]):
             key = (tuple(found["before"]), tuple(found["after"]), found["extra_rows"], found["extra_bytes"])
             shared.setdefault(key, []).extend(part["methods"])
-    for place, ((before, after, rows, size), methods) in enumerate(shared.items()):
+    some, rest = _some(list(shared.items()))
+    for place, ((before, after, rows, size), methods) in enumerate(some):
         order = "" if len(classes) <= plots.MOST_NAMED else ", each line in an order of its own"
         caption = (
             f"Samples of each class that all clients together hold{order}; the closer to each other the classes, the "
             f"better. The {rows:,} copies would take {megabytes(size)} MB to store, {100 * rows / sum(before):.1f}% "
-            "more than the originals (1 MB = 10⁶ bytes)."
+            f"more than the originals (1 MB = 10⁶ bytes).{rest}"
         )
         title = f"Classes before and after augmentation{_whose(run, methods)}"
         figure = cohort_plots.augmentation(np.array(before, dtype=float), np.array(after, dtype=float), classes)
@@ -241,7 +250,8 @@ def _augmentations(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
 
 
 def _batches(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
-    for place, entry in enumerate(run.summary.get("batches", [])):
+    entries, rest = _some(run.summary.get("batches", []))
+    for place, entry in enumerate(entries):
         before, after = (np.array(entry[key], dtype=float) for key in ("before", "after"))
         if not before.size:
             continue
@@ -250,6 +260,7 @@ def _batches(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
         caption = (
             "The share of each class, by client, before the method fills up mini-batches and once it does; darker is "
             f"more, and even columns are balanced. The mean divergence from equal shares goes from {divergences} nats."
+            f"{rest}"
         )
         figure = cohort_plots.batches(before, after, entry["shown"], run.summary["class_names"])
         yield f"batches-{place + 1}", f"Classes in the clients' mini-batches, {names}", caption, figure

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from fedjax_bal.report import gallery
 from fedjax_bal.report.folder import read
 from fedjax_bal.report.gallery import draw
 
@@ -122,6 +123,14 @@ def test_an_augmentation_says_whose_it_is_and_is_drawn_once(folder, make_cohorts
     assert titles == [f"Classes before and after augmentation of {names}" for names in ("b, d, e", "c")]
     assert "would take 1 MB" in found["augmentation-2"].caption
     assert found["partition-4"].title == "Partition of d, e"
+
+
+def test_of_more_partitions_than_a_page_shows_the_others_are_counted(folder, monkeypatch):
+    monkeypatch.setattr(gallery, "_MOST_ALIKE", 2)
+    edit(folder, lambda s: s.update(partitions=s["partitions"] * 5))
+    found = pictures(folder)
+    assert [name for name in found if name.startswith("partition")] == ["partition-1", "partition-2"]
+    assert found["partition-2"].caption.endswith("The page shows the first 2, 3 more are left out.")
 
 
 def test_many_classes_and_methods_can_be_drawn(make_run, make_cohorts, tmp_path):
