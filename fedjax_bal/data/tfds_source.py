@@ -16,6 +16,7 @@ from urllib.request import getproxies
 
 import numpy as np
 
+from ..files import open_file
 from ..types import Dataset
 from .catalogue import DATASETS
 from .errors import DataError
@@ -223,6 +224,7 @@ def _read_folder(name: str, folder: Path, half: str) -> Half:
     try:
         import tensorflow_datasets as tfds
 
+        _check_files(folder)
         builder = tfds.builder_from_directory(folder)
         for file in builder.info.splits[half].filepaths:
             check_within(folder, Path(file))
@@ -235,6 +237,14 @@ def _read_folder(name: str, folder: Path, half: str) -> Half:
         raise DataError(
             f"{folder}: TensorFlow Datasets can't read its {half} images ({shown(error)}); {_AGAIN}"
         ) from error
+
+
+def _check_files(folder: Path) -> None:
+    """Refuses links that lead out, and pipes and devices, for which TensorFlow Datasets would wait for ever."""
+    for path in folder.iterdir():
+        check_within(folder, path)
+        if not path.is_dir():
+            open_file(path).close()
 
 
 def _picture(pillow: ModuleType, name: str) -> tuple[Kind, Callable[[Any], Any]]:

@@ -1,6 +1,7 @@
 """Sets that TensorFlow Datasets prepared, written here by builders that need no TensorFlow."""
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -165,6 +166,12 @@ def shard(change):
     return act
 
 
+def pipe(folder):
+    (path,) = folder.glob("fashion_mnist-train*")
+    path.unlink()
+    os.mkfifo(path)
+
+
 BAD = {
     "a foreign class": (edit("features.json", foreign), "names 'antigravity.Image', which is no feature"),
     "another format": (edit("dataset_info.json", lambda c: c.update(fileFormat="tfrecord")), "in the format tfrecord"),
@@ -179,6 +186,9 @@ BAD = {
     "no test images": (edit("dataset_info.json", lambda c: c["splits"].pop()), "can't read its test images"),
     "a trillion images": (edit("dataset_info.json", claims), "1000000000000 images .* need|can't read its train"),
     "a few images more": (edit("dataset_info.json", a_few_more), "can't read its train images"),
+    "a pipe of names": (lambda folder: os.mkfifo(folder / "label.labels.txt"), "is a pipe: .*label.labels.txt"),
+    "a device beside": (lambda folder: (folder / "x").symlink_to("/dev/zero"), "x: is a link that leads out of"),
+    "a pipe for a shard": (pipe, "is a pipe: .*fashion_mnist-train"),
     "no shard": (shard(None), "can't read its train images"),
     "an empty shard": (shard(lambda content: b""), "can't read its train images"),
     "half a shard": (shard(lambda content: content[: len(content) // 2]), "train image"),
