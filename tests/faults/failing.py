@@ -51,7 +51,7 @@ def full_disk(wanted: Case, undisturbed: dict, at: int) -> Outcome:
     """From one dealing with the disk on nothing can be written any more."""
     done = session(wanted, {"kind": "full", "at": at})
     troubles = refused(done, "no space left on device", str(wanted.out)) + goes_on(wanted, undisturbed)
-    return Outcome(f"{wanted.kind}: no space from the {at}th dealing with the disk on", tuple(troubles))
+    return Outcome(f"{wanted.kind}: no space from dealing {at} with the disk on", tuple(troubles))
 
 
 def small_disk(wanted: Case, undisturbed: dict) -> Outcome:
@@ -79,7 +79,7 @@ def _mount(folder: Path, options: str) -> bool:
 
 def closed_folder(wanted: Case, undisturbed: dict, at: int) -> Outcome:
     """The permission to write is taken away on the way; the next session hasn't got it from the start."""
-    name = f"{wanted.kind}: no permission to write from the {at}th dealing with the disk on, and afterwards"
+    name = f"{wanted.kind}: no permission to write from dealing {at} with the disk on, and afterwards"
     done = session(wanted, {"kind": "closed", "at": at})
     if "rights can't be dropped" in done.said:
         return Outcome(name, skipped="root may write everywhere here")
