@@ -90,7 +90,7 @@ def build(
     precision: str = "float32",
     broken_clients: str = "raise",
     clip_factor: float = 10.0,
-    huge_factor: float | None = 1e4,
+    huge_factor: float | None = 100.0,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
 ) -> Simulation:
     """Puts a simulation together and checks that its pieces fit; nothing is compiled yet.
@@ -146,8 +146,8 @@ def build(
             "clip", that too, but updates whose norm is more than `clip_factor` times the median of their round are
             scaled down to that. The last two keep the state twice.
         clip_factor: for "clip", at least 1.
-        huge_factor: for "raise" and "exclude", how many times the median norm of its round makes an update huge, at
-            least 1; None for no such bound.
+        huge_factor: for "raise" and "exclude", an update is huge that leads to parameters of more than so many times
+            the median norm of the round's, at least 1; None for no such bound.
         enlarge: in place of `enlarged`, for simulations to share what it returns.
 
     Returns:

@@ -346,7 +346,8 @@ class Info(NamedTuple):
         probes: what each probe part found out about each client that delivered, by slot, leaves `[G, L, ...]`.
         own_hits: how many of its own test rows each client's own trained model classifies correctly, `Int32[G, L]`; 0
             in rounds that aren't evaluated, and without test rows.
-        norms: the norm of each chain's update before it is scaled down, `Float[G]`.
+        norms: the norm of the parameters that each visit of the first pass hands back, `Float[G, L]`; where updates
+            may be scaled down, that of its chain's update before it is.
     """
 
     train_loss: Array

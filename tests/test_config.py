@@ -182,7 +182,7 @@ def test_the_resolved_text_is_complete_and_readable_by_others():
     assert sheet["execution"] == {
         "strategy": "auto", "devices": "auto", "chunk": "auto", "client_memory": "auto", "precision": "float32",
         "rounds_per_dispatch": 5, "checkpoint_every": 10, "broken_clients": "raise", "clip_factor": 10.0,
-        "huge_factor": 10000.0,
+        "huge_factor": 100.0,
     }  # fmt: skip
     assert sheet["methods"][2]["min_classes"] == 1
     assert sheet["methods"][3]["training"] == {"optimizer": {"learning_rate": 0.01, "momentum": 0.0}}

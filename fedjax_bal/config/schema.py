@@ -72,7 +72,8 @@ class Execution(Section):
             each round is as if they had not delivered; `clip`, that too, but updates that are far longer than the
             others of their round are scaled down.
         clip_factor: how far: more than so many times the median norm.
-        huge_factor: under `raise` and `exclude`, so many times the median norm make an update huge; null for no bound.
+        huge_factor: under `raise` and `exclude`, an update is huge that leads to parameters of more than so many times
+            the median norm of its round's; null for no bound.
     """
 
     strategy: Annotated[str, under(OneOf(("auto", "map", "vmap")))] = "auto"
@@ -84,7 +85,7 @@ class Execution(Section):
     checkpoint_every: Count = 10
     broken_clients: Annotated[str, under(OneOf(("raise", "exclude", "clip")))] = "raise"
     clip_factor: Annotated[float, under(Real(1))] = 10.0
-    huge_factor: Annotated[float | None, under(OrNull(Real(1)))] = 1e4
+    huge_factor: Annotated[float | None, under(OrNull(Real(1)))] = 100.0
 
 
 class Sections(Section):

@@ -43,12 +43,12 @@ class Policy(NamedTuple):
         name: "raise", the run ends; "exclude", the round is done as if they had not delivered; "clip", that too, and
             updates that are far longer than the others are scaled down.
         factor: how far: the largest norm of an update is so many times the median of its round.
-        huge: unless they are scaled down, updates are broken whose norm is more than so many times that median.
+        huge: unless updates are scaled down, parameters are broken whose norm is more than so many times the median.
     """
 
     name: str = "raise"
     factor: float = 10.0
-    huge: float = 1e4
+    huge: float = 100.0
 
     @property
     def repeats(self) -> bool:
@@ -112,15 +112,15 @@ def first_broken(codes: Array) -> Array:
 
 
 def bound_of(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
-    """The largest norm that an update may have, beside those of its round.
+    """The largest norm that an update, or what else there is of each, may have beside those of its round.
 
     Args:
-        norms: of all chains, `Float[G]`.
-        counted: which of them deliver, `Bool[G]`.
+        norms: of all, `Float[...]`.
+        counted: which of them are delivered, `Bool[...]`.
         factor: times the median, the lower one of two, of those that moved at all.
 
     Returns:
-        The bound, `Float32[]`; infinite where there are fewer than two to compare.
+        The bound, `Float32[]`; infinite where there are fewer than two to compare, or most are beyond all numbers.
 
     Example:
         >>> float(bound_of(np.array([1.0, 90.0, 0.0, 2.0, 7.0]), np.array([1, 1, 1, 1, 0], bool), 10))
@@ -131,7 +131,7 @@ def bound_of(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
         return np.float32(np.inf)
     # The lower of two, so that of two clients the longer one can't set the bound for itself.
     bound = factor * moved[(len(moved) - 1) // 2]
-    return np.float32(min(bound, _LARGEST) if math.isfinite(factor) else np.inf)
+    return np.float32(min(bound, _LARGEST) if math.isfinite(bound) else np.inf)
 
 
 def wrong(wanted: Policy, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
@@ -141,23 +141,25 @@ def wrong(wanted: Policy, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
         wanted: what becomes of broken clients.
         plan: the round's plan.
         broken: what the devices found, `Int[G, L]`.
-        norms: of all chains' updates, `Float[G]`.
+        norms: of the parameters that each visit hands back, `Float[G, L]`, which cost nothing beside looking whether
+            these are finite; those of updates would.
 
     Returns:
         Codes, `Int[G, L]`, 0 for nothing. Lengths are only compared where nothing else is wrong, and by a policy that
-        doesn't scale them down; all clients of a chain answer for its length.
+        doesn't scale them down; of a chain the first client answers, on whom the others build.
 
     Example:
         >>> plan = Plan(np.array([[4], [7], [9]]), np.ones((3, 1), bool))
-        >>> wrong(RAISE, plan, np.zeros((3, 1), int), np.array([1.0, 5e6, 2.0])).ravel().tolist() == [0, HUGE, 0]
+        >>> wrong(RAISE, plan, np.zeros((3, 1), int), np.array([[1.0], [5e6], [2.0]])).ravel().tolist() == [0, HUGE, 0]
         True
     """
     codes = np.where(plan.delivered, broken, 0)
     if codes.any() or wanted.clips:
         return codes
     there = plan.delivered.any(1)
-    huge = there & (norms > bound_of(norms, there, wanted.huge))
-    return np.where(huge[:, None] & plan.delivered, HUGE, 0)
+    least = np.where(plan.delivered, norms, np.inf).min(1)  # who comes behind a huge one in a chain is no measure
+    huge = plan.delivered & (norms > bound_of(least, there, wanted.huge))
+    return np.where(huge & (huge.cumsum(1) == 1), HUGE, 0)
 
 
 def mended(wanted: Policy, first: int, plans: Sequence[Plan], info: Info) -> tuple[list[Plan], list[Fault]] | None:
@@ -183,9 +185,9 @@ def mended(wanted: Policy, first: int, plans: Sequence[Plan], info: Info) -> tup
             if not changed.delivered.any() and plan.delivered.sum() > 1:
                 return None
         elif wanted.clips and np.isinf(plan.bound):
-            there = plan.delivered.any(1)
-            bound = bound_of(info.norms[place], there, wanted.factor)
-            why = np.where((there & (info.norms[place] > bound))[:, None] & plan.delivered, LONG, 0)
+            there, lengths = plan.delivered.any(1), info.norms[place][:, 0]  # of chains
+            bound = bound_of(lengths, there, wanted.factor)
+            why = np.where((there & (lengths > bound))[:, None] & plan.delivered, LONG, 0)
             changed = plan._replace(bound=bound)
         if why.any():
             at = np.nonzero(why)
@@ -243,6 +245,6 @@ def complaint(wanted: Policy, plan: Plan, codes: Any, rate: float, before: int) 
     whose = f"the updates of clients {names} are" if len(broken) > 1 else f"the update of client {names} is"
     cause = f"the usual cause is a learning rate that is too high (here {rate:g}): lower it"
     out = "leave such clients out with execution.broken_clients: exclude"
-    allow = f"let updates be more than {wanted.huge:g} times as long as their median with execution.huge_factor"
+    allow = f"let parameters be more than {wanted.huge:g} times their median norm with execution.huge_factor"
     advice = [cause] * (kind in (NOT_FINITE, HUGE)) + [out] * (not wanted.repeats) + [allow] * (kind == HUGE)
     return "; ".join([f"{whose} {WORDS[kind]} ({count})", ", or ".join(advice)]).removesuffix("; ")

@@ -39,7 +39,8 @@ class Shown(NamedTuple):
         tried: the test images of the trial that it classifies correctly, `Int32[]`; 0 where there is none.
         probes: what each probe part found out in the last pass, by slot.
         own_hits: the client's own test rows that it classifies correctly, `Int32[]`; 0 unless they are due.
-        norm: that of its chain's update, `Float[]`; 0 unless updates have a bound.
+        norm: that of the parameters handed back, `Float[]`, in the first pass, infinite beyond what squares can hold;
+            where updates have a bound that of its chain's update.
     """
 
     memory: PyTree
@@ -143,7 +144,8 @@ def chain(setting: Setting, shared: Round, links: Links, longest: Array) -> Chai
     ((end, _), memory), brought = lax.scan(one_pass, (first, links.memory), jnp.arange(setting.passes))
     reports, shown = jax.tree.map(lambda leaf: leaf[-1], brought)
     reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
-    return _result(shared, end, reports, shown._replace(memory=memory, broken=first_broken(brought[1].broken)))
+    shown = shown._replace(memory=memory, broken=first_broken(brought[1].broken), norm=brought[1].norm[0])
+    return _result(shared, end, reports, shown)
 
 
 def sizes_of(federation: Federation, clients: Array, delivered: Array) -> Array:
@@ -198,11 +200,14 @@ def leave(
     }
     reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.playing(Report)}
     probes = {part.slot: _where(on, part.probe(outcome), None) for part in setting.playing(Probe)}
-    broken = jnp.where(on, code_of(all_finite((outcome.end, memory, reports, probes)), outdated), 0)
+    squares = squared_norm(outcome.end.params)
+    others = outcome.end.stats, memory, reports, probes
+    finite = surely_finite(squares + squared_norm(_inexact(others)), (outcome.end.params, *others))
+    broken = jnp.where(on, code_of(finite, outdated), 0)
     correct = _correct(outcome) if setting.local_accuracy else jnp.zeros((), jnp.int32)
     tried = jnp.where(on & (outcome.steps > 0), _tried(setting, shared, outcome.end), 0)
     own = jnp.where(on, _own_hits(setting, shared, link, outcome.end), 0)
-    shown = Shown(memory, loss_sum, outcome.steps, broken, correct, tried, probes, own, jnp.zeros(()))
+    shown = Shown(memory, loss_sum, outcome.steps, broken, correct, tried, probes, own, jnp.sqrt(squares))
     return _where(on, outcome.end, outcome.start), (reports, shown)
 
 
@@ -253,11 +258,23 @@ def own_key(shared: Round, link: Links) -> Key:
 
 def all_finite(tree: PyTree) -> Array:
     """Whether every number of a model, or of anything else, is finite, `Bool[]`."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    exactly = lambda: jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
-    # The squares are added up much faster than numbers are looked at, and can't be finite where one of these is not.
-    surely = jnp.isfinite(squared_norm(leaves))
-    return lax.cond(surely, lambda: jnp.array(True), exactly)
+    return surely_finite(squared_norm(_inexact(tree)), tree)
+
+
+def surely_finite(squares: Array, tree: PyTree) -> Array:
+    """Whether every number of a tree is finite, `Bool[]`.
+
+    Args:
+        squares: a number that isn't finite where one of them isn't, as is the sum of their squares, `Float[]`. Squares
+            are added up much faster than numbers are looked at.
+        tree: the numbers, which are looked at where that isn't finite.
+    """
+    exactly = lambda: jnp.stack([jnp.isfinite(leaf).all() for leaf in _inexact(tree)]).all()
+    return lax.cond(jnp.isfinite(squares), lambda: jnp.array(True), exactly)
+
+
+def _inexact(tree: PyTree) -> list[Array]:
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
 def _correct(outcome: Outcome) -> Array:
@@ -290,10 +307,11 @@ def _own_hits(setting: Setting, shared: Round, link: Links, end: Variables) -> A
 
 def _result(shared: Round, end: Variables, reports: PyTree, shown: Shown) -> ChainResult:
     delta = jax.tree.map(jnp.subtract, end.params, shared.variables.params)
+    if shared.bound is None:
+        return ChainResult(delta, end.stats, reports, shown)
     length = norm(delta)
     told = shown._replace(norm=jnp.broadcast_to(length, shown.norm.shape))
-    kept = delta if shared.bound is None else shortened(delta, length, shared.bound)
-    return ChainResult(kept, end.stats, reports, told)
+    return ChainResult(shortened(delta, length, shared.bound), end.stats, reports, told)
 
 
 def _handed_back(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:

@@ -173,7 +173,7 @@ def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation
     number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
     probes = jax.tree.map(lambda leaf: jnp.zeros((*places, *leaf.shape), leaf.dtype), visit.shown.probes)
     unseen = (visits, jnp.zeros((), bool), jnp.zeros(places))
-    info = Info(number, number, number, number, visits, *unseen, probes, visits, jnp.zeros(places[0]))
+    info = Info(number, number, number, number, visits, *unseen, probes, visits, jnp.zeros(places))
     tested = Evaluation(jnp.zeros((federation.num_classes, federation.num_classes), jnp.int32), number)
     clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
     validation = tested if VALIDATION in federation.auxiliary else None

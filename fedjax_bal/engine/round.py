@@ -221,7 +221,7 @@ def _info(setting: Setting, cohort: Cohort, brought: Brought, variables: Variabl
         losses=mean(losses, steps),
         probes=brought.shown.probes,
         own_hits=brought.shown.own_hits,
-        norms=brought.shown.norm[:, 0],
+        norms=brought.shown.norm,
     )
 
 
