@@ -146,8 +146,9 @@ def build(
             "clip", that too, but updates whose norm is more than `clip_factor` times the median of their round are
             scaled down to that. The last two keep the state twice.
         clip_factor: for "clip", at least 1.
-        huge_factor: for "raise" and "exclude", an update is huge that leads to parameters of more than so many times
-            the median norm of the round's, at least 1; None for no such bound.
+        huge_factor: for "raise" and "exclude", an update is huge that leads to parameters whose norm is more than so
+            many times the median of the round's, and more than that number itself; at least 1; None for no such bound.
+            Of chains that go through their clients several times, the first pass is looked at.
         enlarge: in place of `enlarged`, for simulations to share what it returns.
 
     Returns:

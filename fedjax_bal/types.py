@@ -347,7 +347,7 @@ class Info(NamedTuple):
         own_hits: how many of its own test rows each client's own trained model classifies correctly, `Int32[G, L]`; 0
             in rounds that aren't evaluated, and without test rows.
         norms: the norm of the parameters that each visit of the first pass hands back, `Float[G, L]`; where updates
-            may be scaled down, that of its chain's update before it is.
+            may be scaled down, that of its chain's update before it is. Where nothing is delivered it means nothing.
     """
 
     train_loss: Array

@@ -44,7 +44,7 @@ _HALVES = ("train", "test")
 _METADATA = "dataset_info.json"
 _MAX_METADATA = 2**24
 _FEATURES = "tensorflow_datasets.core.features."
-_HOST = "storage.googleapis.com"  # where it keeps what it publishes itself
+_HOSTS = ("storage.googleapis.com", "www.cs.toronto.edu")  # two of those that it downloads from
 _FORMAT = "array_record"
 _AGAIN = "prepare it again."
 _KIND = Kind(
@@ -123,13 +123,17 @@ def download(name: str) -> Dataset:
 
 
 def _check_network() -> None:
-    """Fails at once where TensorFlow Datasets would retry for minutes."""
-    if getproxies():
-        return  # a proxy looks names up itself
+    """Fails at once where names can't be looked up, and TensorFlow Datasets would retry for minutes."""
+    if not getproxies().keys() & {"http", "https", "all"} and not any(map(_known, _HOSTS)):
+        raise ConnectionError(f"no network: {' and '.join(_HOSTS)} can't be looked up")
+
+
+def _known(host: str) -> bool:
     try:
-        socket.getaddrinfo(_HOST, 443)
-    except OSError as error:
-        raise ConnectionError(f"no network: {_HOST} isn't known here") from error
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True
 
 
 def has(name: str) -> bool:
@@ -224,10 +228,11 @@ def _read_folder(name: str, folder: Path, half: str) -> Half:
     try:
         import tensorflow_datasets as tfds
 
-        _check_files(folder)
+        for path in folder.iterdir():
+            _check_file(folder, path)
         builder = tfds.builder_from_directory(folder)
         for file in builder.info.splits[half].filepaths:
-            check_within(folder, Path(file))
+            _check_file(folder, Path(file))
         decoders = {"image": tfds.decode.SkipDecoding()}
         source = builder.as_data_source(half, decoders=decoders)  # type: ignore[call-arg] # a decorator hides them
         return read_half(name, source, half, str(folder))
@@ -239,12 +244,11 @@ def _read_folder(name: str, folder: Path, half: str) -> Half:
         ) from error
 
 
-def _check_files(folder: Path) -> None:
-    """Refuses links that lead out, and pipes and devices, for which TensorFlow Datasets would wait for ever."""
-    for path in folder.iterdir():
-        check_within(folder, path)
-        if not path.is_dir():
-            open_file(path).close()
+def _check_file(folder: Path, path: Path) -> None:
+    """Refuses a link that leads out, and a pipe or device, for which TensorFlow Datasets would wait for ever."""
+    check_within(folder, path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        open_file(path).close()  # which says what it is
 
 
 def _picture(pillow: ModuleType, name: str) -> tuple[Kind, Callable[[Any], Any]]:

@@ -117,10 +117,10 @@ def bound_of(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
     Args:
         norms: of all, `Float[...]`.
         counted: which of them are delivered, `Bool[...]`.
-        factor: times the median, the lower one of two, of those that moved at all.
+        factor: times the median, the lower one of two, of those above 0.
 
     Returns:
-        The bound, `Float32[]`; infinite where there are fewer than two to compare, or most are beyond all numbers.
+        The bound, `Float32[]`; infinite where there are fewer than two to compare, or it is beyond all numbers.
 
     Example:
         >>> float(bound_of(np.array([1.0, 90.0, 0.0, 2.0, 7.0]), np.array([1, 1, 1, 1, 0], bool), 10))
@@ -145,8 +145,9 @@ def wrong(wanted: Policy, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
             these are finite; those of updates would.
 
     Returns:
-        Codes, `Int[G, L]`, 0 for nothing. Lengths are only compared where nothing else is wrong, and by a policy that
-        doesn't scale them down; of a chain the first client answers, on whom the others build.
+        Codes, `Int[G, L]`, 0 for nothing. Norms are only compared where nothing else is wrong, by a policy that doesn't
+        scale updates down, and between two chains at least; of a chain the first client answers, on whom the others
+        build. Parameters of a norm up to `huge` itself are never huge, for a model may begin at zero.
 
     Example:
         >>> plan = Plan(np.array([[4], [7], [9]]), np.ones((3, 1), bool))
@@ -158,7 +159,7 @@ def wrong(wanted: Policy, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
         return codes
     there = plan.delivered.any(1)
     least = np.where(plan.delivered, norms, np.inf).min(1)  # who comes behind a huge one in a chain is no measure
-    huge = plan.delivered & (norms > bound_of(least, there, wanted.huge))
+    huge = plan.delivered & (norms > max(bound_of(least, there, wanted.huge), wanted.huge))
     return np.where(huge & (huge.cumsum(1) == 1), HUGE, 0)
 
 
@@ -245,6 +246,6 @@ def complaint(wanted: Policy, plan: Plan, codes: Any, rate: float, before: int) 
     whose = f"the updates of clients {names} are" if len(broken) > 1 else f"the update of client {names} is"
     cause = f"the usual cause is a learning rate that is too high (here {rate:g}): lower it"
     out = "leave such clients out with execution.broken_clients: exclude"
-    allow = f"let parameters be more than {wanted.huge:g} times their median norm with execution.huge_factor"
+    allow = f"raise execution.huge_factor (here {wanted.huge:g} times the median norm of parameters), null for no bound"
     advice = [cause] * (kind in (NOT_FINITE, HUGE)) + [out] * (not wanted.repeats) + [allow] * (kind == HUGE)
     return "; ".join([f"{whose} {WORDS[kind]} ({count})", ", or ".join(advice)]).removesuffix("; ")

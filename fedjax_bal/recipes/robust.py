@@ -19,7 +19,8 @@ def faults(
     """Clients that hand back a broken update, to see what a method makes of it.
 
     Not a method of federated learning but something to add to one: `combine(median(), faults("huge", [3, 7]))`. Faults
-    of several kinds go together too. What becomes of them is up to `execution.broken_clients`.
+    of several kinds go together too. What becomes of them is up to `execution.broken_clients`; to see what a method
+    makes of huge ones, they have to be let through, with `execution.huge_factor: null`.
 
     Args:
         kind: "not_a_number" or "infinite", all parameters are; "huge", the change of the parameters times `factor`;

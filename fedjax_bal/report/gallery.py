@@ -25,7 +25,7 @@ from fedjax_bal.report.words import LONGEST_NAME, MINUS, megabytes, printable
 
 BAND = "Bands are one standard deviation either side of the mean over seeds."
 ONE_SEED = "One seed, so there is no band."
-_MOST_ALIKE = 20  # pictures of a kind that depend on the run, not on its methods
+_MOST_ALIKE = 20  # pictures of partitions, augmentations or mini-batches; of the rest there is one a method at most
 _BESIDE_FAKES = {"real": "real", "generated": "generated", "nearest": "nearest real"}
 _ATTACKED = {
     "mean": "mean",
@@ -200,11 +200,9 @@ def _confusions(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, 
 
 
 def _partitions(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
-    parts, rest = _some(run.summary["partitions"])
+    parts, rest = _some([part for part in run.summary["partitions"] if np.size(part.get("class_counts") or [])])
     for place, part in enumerate(parts):
-        counts = np.array(part.get("class_counts") or [], dtype=float)
-        if not counts.size:
-            continue
+        counts = np.array(part["class_counts"], dtype=float)
         shown = len(part["shown"])
         which = "All clients" if shown == part["clients"] else f"{shown} of {part['clients']} clients"
         caption = (
@@ -250,11 +248,9 @@ def _augmentations(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
 
 
 def _batches(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
-    entries, rest = _some(run.summary.get("batches", []))
+    entries, rest = _some([entry for entry in run.summary.get("batches", []) if np.size(entry["before"])])
     for place, entry in enumerate(entries):
         before, after = (np.array(entry[key], dtype=float) for key in ("before", "after"))
-        if not before.size:
-            continue
         divergences = " to ".join(f"{mean:.2f}" for mean in (_mean_divergence(before), _mean_divergence(after)))
         names = ", ".join(printable(str(method), LONGEST_NAME) for method in entry["methods"])
         caption = (

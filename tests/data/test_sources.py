@@ -135,14 +135,15 @@ def test_tensorflow_datasets_can_not_provide(fake_tfds, name):
     assert len(str(caught.value)) < 1000
 
 
-def test_no_network_is_told_at_once(fake_tfds, monkeypatch):
+@pytest.mark.parametrize("proxies", [{}, {"no": "localhost"}])
+def test_no_network_is_told_at_once(fake_tfds, monkeypatch, proxies):
     def unknown(host, port):
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(sources.tfds_source.socket, "getaddrinfo", unknown)
-    monkeypatch.setattr(sources.tfds_source, "getproxies", dict)
+    monkeypatch.setattr(sources.tfds_source, "getproxies", lambda: proxies)
     fake_tfds.prepared = False
-    with pytest.raises(DataError, match=r"ConnectionError: no network: \S+ isn't known here.*--data-dir"):
+    with pytest.raises(DataError, match=r"ConnectionError: no network: \S+ and \S+ can't be looked up\).*--data-dir"):
         load("cifar10")
     assert fake_tfds.asked == []
 
@@ -155,6 +156,18 @@ def test_the_network_is_no_matter_where_data_lie_or_a_proxy_stands(fake_tfds, mo
     with pytest.raises(DataError, match="KeyError"):  # it was asked, and holds nothing
         load("cifar10")
     assert fake_tfds.asked == [("cifar10", "train")]
+
+
+def test_one_host_that_is_known_is_network_enough(fake_tfds, monkeypatch):
+    def known(host, port):
+        if not host.endswith(".edu"):
+            raise OSError("Name or service not known")
+
+    monkeypatch.setattr(sources.tfds_source.socket, "getaddrinfo", known)
+    monkeypatch.setattr(sources.tfds_source, "getproxies", dict)
+    fake_tfds.prepared = False
+    with pytest.raises(DataError, match="KeyError"):
+        load("cifar10")
 
 
 def test_tensorflow_datasets_is_not_installed(monkeypatch):

@@ -172,6 +172,16 @@ def pipe(folder):
     os.mkfifo(path)
 
 
+def nested(content):
+    content["splits"][0]["filepathTemplate"] = "inner/{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+
+def nested_pipe(folder):
+    edit("dataset_info.json", nested)(folder)
+    (folder / "inner").mkdir()
+    os.mkfifo(folder / "inner" / "fashion_mnist-train.array_record-00000-of-00001")
+
+
 BAD = {
     "a foreign class": (edit("features.json", foreign), "names 'antigravity.Image', which is no feature"),
     "another format": (edit("dataset_info.json", lambda c: c.update(fileFormat="tfrecord")), "in the format tfrecord"),
@@ -187,6 +197,7 @@ BAD = {
     "a trillion images": (edit("dataset_info.json", claims), "1000000000000 images .* need|can't read its train"),
     "a few images more": (edit("dataset_info.json", a_few_more), "can't read its train images"),
     "a pipe of names": (lambda folder: os.mkfifo(folder / "label.labels.txt"), "is a pipe: .*label.labels.txt"),
+    "a pipe for a shard in a folder": (nested_pipe, "is a pipe: .*inner/fashion_mnist-train"),
     "a device beside": (lambda folder: (folder / "x").symlink_to("/dev/zero"), "x: is a link that leads out of"),
     "a pipe for a shard": (pipe, "is a pipe: .*fashion_mnist-train"),
     "no shard": (shard(None), "can't read its train images"),

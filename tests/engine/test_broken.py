@@ -68,6 +68,7 @@ CASES = {
         recipes.fedavg(), "infinite", {"selector": power_of_choice(6, 9, sizes=toys.SIZES), "rounds_per_dispatch": 1},
     ),
     "huge, on two devices": (recipes.fedavg(), "huge", {"devices": 2}),
+    "huge, in lanes": (recipes.fedavg(), "huge", {"strategy": "vmap", "devices": 2}),
     "huge, in chains": (recipes.fedavg(), "huge", {"selector": pairs()}),
     "stale, memory on the host": (recipes.fedavg(), "stale", {"client_memory": "host", "rounds_per_dispatch": 3}),
 }  # fmt: skip
@@ -113,6 +114,12 @@ def test_of_a_stack_only_the_run_that_breaks_is_done_without():
         assert_same_bits(got, want)
     assert ends[0][1] == [Fault(2, client, NOT_FINITE) for client in (3, 7)] * 2
     assert ends[1][1] == []
+
+
+def test_runs_of_a_stack_have_bounds_of_their_own():
+    sims = [simulation(recipes.fedavg(), "exclude", "huge", huge_factor=bound, rounds=2) for bound in (100, None)]
+    stack = Stack([Member(sim, 0) for sim in sims], [sim.init(0) for sim in sims])
+    assert [advance.faults for advance in stack.advance()] == [(Fault(2, 3, HUGE), Fault(2, 7, HUGE)), ()]
 
 
 def test_long_updates_are_scaled_down_to_so_many_medians():
@@ -169,7 +176,7 @@ def test_a_huge_update_ends_the_run_by_name_unless_it_is_welcome():
     want = (
         r"^round 2: the updates of clients 3, 7 are huge \(2 of 10 that delivered\); the usual cause is a learning "
         r"rate that is too high \(here 0.1\): lower it, or leave such clients out with execution.broken_clients: "
-        r"exclude, or let parameters be more than 100 times their median norm with execution.huge_factor$"
+        r"exclude, or raise execution.huge_factor \(here 100 times the median norm of parameters\), null for no bound$"
     )
     with pytest.raises(DivergenceError, match=want):
         run_with("raise", "huge", **STRUCK)
@@ -190,6 +197,9 @@ def test_the_first_of_a_chain_answers_for_lengths_but_only_where_nothing_else_is
     assert wrong(RAISE, plan, one, norms).tolist() == [[0, 0], [0, NOT_FINITE], [0, OUTDATED]]
     overflown = np.array([[1e36, 1e36], [1e36, np.inf], [1.0, 1e36]], np.float32)
     assert wrong(RAISE, plan, none, overflown).tolist() == [[0, 0], [0, HUGE], [0, 0]]
+    assert wrong(RAISE, plan, none, norms / 1000).tolist() == none.tolist()  # a model that begins near zero
+    alone = Plan(plan.clients[1:2], plan.delivered[1:2])
+    assert wrong(RAISE, alone, none[1:2], norms[1:2]).tolist() == [[0, 0]]  # there is nothing to compare with
     assert wrong(RAISE, plan, none, np.full_like(norms, np.inf)).tolist() == none.tolist()
 
 
