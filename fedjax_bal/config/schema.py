@@ -73,7 +73,7 @@ class Execution(Section):
             others of their round are scaled down.
         clip_factor: how far: more than so many times the median norm.
         huge_factor: under `raise` and `exclude`, an update is huge that leads to parameters of more than so many times
-            the median norm of its round's; null for no bound.
+            the median norm of its round's, and more than that number itself; null for no bound.
     """
 
     strategy: Annotated[str, under(OneOf(("auto", "map", "vmap")))] = "auto"

@@ -268,6 +268,13 @@ def surely_finite(squares: Array, tree: PyTree) -> Array:
         squares: a number that isn't finite where one of them isn't, as is the sum of their squares, `Float[]`. Squares
             are added up much faster than numbers are looked at.
         tree: the numbers, which are looked at where that isn't finite.
+
+    Returns:
+        Whether they are; exact, though squares may overflow where the numbers don't.
+
+    Example:
+        >>> bool(surely_finite(jnp.array(jnp.inf), [jnp.array([1e30])]))
+        True
     """
     exactly = lambda: jnp.stack([jnp.isfinite(leaf).all() for leaf in _inexact(tree)]).all()
     return lax.cond(jnp.isfinite(squares), lambda: jnp.array(True), exactly)
