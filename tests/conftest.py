@@ -20,6 +20,19 @@ install_import_hook("fedjax_bal.balance", "beartype.beartype")
 jax.config.update("jax_num_cpu_devices", 2)  # so that tests meet several devices
 
 
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run the tests marked slow too")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out the tests marked slow, unless `--all` is given."""
+    if config.getoption("--all"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+
+
 def pytest_configure(config):
     """Keeps XLA's programs in pytest's cache: most of a test's time is compiling what another one compiled."""
     if not config.pluginmanager.has_plugin("cacheprovider"):

@@ -154,7 +154,7 @@ def build(
     _check(name, entry, num_classes, input_shape, options)
     body = entry.body(convolutions.of_name(convolution), **options)
     network = Network(body, Linear(num_classes, entry.head_bias))
-    return Model(*_pure_functions(network, input_shape, entry.start), name, num_classes, input_shape)
+    return Model(*_pure_functions(network, tuple(input_shape), entry.start), name, num_classes, input_shape)
 
 
 def num_params(model: Model) -> int:
@@ -174,6 +174,8 @@ def num_params(model: Model) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
+# Programs are compiled for a model's functions: where they are the same ones, the program is the same one.
+@functools.lru_cache(maxsize=64)
 def _pure_functions(
     network: Network, input_shape: tuple[int, int, int], start: initialization.Start
 ) -> tuple[Callable, Callable, Callable]:
