@@ -227,4 +227,4 @@ def _of_shape(network: nn.Module, name: str, shape: tuple[int, ...]) -> _Pure:
         results, changed = network.apply(collections, rows, real, train=train, mutable=mutable)
         return results, variables._replace(stats=changed.get("stats", variables.stats))
 
-    return _Pure(init, apply)
+    return _Pure(jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train"))

@@ -141,4 +141,4 @@ def _pure_functions(network: _AcganNetwork, latent: int) -> tuple[Callable, Call
         images, changed = network.apply(collections, latents, labels, train=train, mutable=mutable)
         return images, variables._replace(stats=changed.get("stats", variables.stats))
 
-    return init, apply
+    return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")

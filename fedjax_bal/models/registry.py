@@ -202,7 +202,8 @@ def _pure_functions(
     def head(params: PyTree, features: Array) -> Array:
         return jnp.asarray(network.apply({"params": params}, features, method=Network.classify))
 
-    return init, apply, head
+    # Called by itself, a network is one program instead of one for each operation; in a larger one it leaves no trace.
+    return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train"), head
 
 
 def _pairs(recorded: PyTree) -> tuple[tuple[Array, Array], ...]:
