@@ -120,7 +120,14 @@ def test_unknown_lists_and_folders_are_refused(here):
     assert "no such folder" in result.output
 
 
-@pytest.mark.parametrize(("width", "rows"), [("40", "  final: "), ("80", "±"), ("140", "±")])
+@pytest.mark.parametrize(
+    ("width", "rows"),
+    [
+        ("40", "  final: "),
+        pytest.param("80", "±", marks=pytest.mark.slow),
+        pytest.param("140", "±", marks=pytest.mark.slow),
+    ],
+)
 def test_no_figure_is_cut_off_at_any_width(here, monkeypatch, width, rows):
     monkeypatch.setenv("COLUMNS", width)
     (here / "small.yaml").write_text(small_run.TEXT)
@@ -134,6 +141,7 @@ def test_no_figure_is_cut_off_at_any_width(here, monkeypatch, width, rows):
     assert "…" not in result.output.replace("x…", "")  # but for the name that is itself too long
 
 
+@pytest.mark.slow
 def test_neither_a_closed_pipe_nor_a_poor_encoding_costs_the_report(tmp_path):
     (tmp_path / "small.yaml").write_text(small_run.TEXT)
     command = f"{sys.executable} -m fedjax_bal run small.yaml 'methods=[{{recipe: fedavg}}]' seeds=[0] --plain"
@@ -164,6 +172,7 @@ def wait_for_lines(here, process, count):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on_which_comes_to_the_same_lines(tmp_path):
     whole, disturbed = folders = [tmp_path / name for name in ("undisturbed", "disturbed")]
     for folder in folders:

@@ -211,6 +211,7 @@ SET_UP: set[str] = {json.dumps(None)}
 RAN: set[str] = {json.dumps(None)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_methods_can_be_set_up(name, small_data):
     config = unseen(small(name), SET_UP, plain_setting_of if name in CBFL else setting_of)
@@ -229,6 +230,7 @@ def may_be_empty(split):
     return split.parameters.get("form") == "cbfl"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_three_rounds_of_a_small_copy(name, small_data):
     config = unseen(tiny(name), RAN, fakes_of if name in CBFL else program_of)
@@ -259,6 +261,7 @@ def _full_partition(name, kept, text):
     return labels, partition.draw(labels, **json.loads(text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_the_partition_exists_at_full_size(name):
     for method in methods_of(load_config(FILES[name])):

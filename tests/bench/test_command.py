@@ -65,6 +65,7 @@ def test_bad_input_gives_one_message_and_exit_code_2(name):
         assert fragment in result.output
 
 
+@pytest.mark.slow
 def test_every_method_of_a_configuration_is_measured(here, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     result = invoke("small.yaml", "--seconds", 0, "--json", "out.json", "--clients-per-round", 4)

@@ -96,6 +96,7 @@ def parameters(folder, method):
         return {name: arrays[name] for name in arrays.files if "state" in name and arrays[name].dtype == np.float32}
 
 
+@pytest.mark.slow
 def test_two_processes_come_to_the_same_as_one_and_lose_nothing(here):
     assert invoke("--out", "one").exit_code == 0
     with Pair("two") as pair:

@@ -5,6 +5,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import toys
 
 from fedjax_bal import data, models, recipes
@@ -57,6 +58,7 @@ def test_padding_never_enters_statistics_or_parameters():
     assert toys.largest_difference(exact, padded) < 1e-6
 
 
+@pytest.mark.slow
 def test_map_equals_vmap_with_statistics():
     recipe = recipes.combine(recipes.scaffold(), recipes.rebafl())
     one, other = (after(5, strategy, rounds=2, epochs=2, recipe=recipe) for strategy in ("map", "vmap"))

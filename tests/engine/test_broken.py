@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import quick
 import toys
 
 from fedjax_bal import recipes, simulate
@@ -74,7 +75,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick.only(CASES, "memory and reports", "huge, in lanes"))
 def test_a_broken_client_is_as_one_that_does_not_deliver(name):
     recipe, kind_, changes = CASES[name]
     got, records, faults = finish(simulation(recipe, "exclude", kind_, **changes))
@@ -97,6 +98,7 @@ def test_where_nothing_breaks_a_policy_changes_no_bit():
     assert "excluded" not in ends[0][1][0]
 
 
+@pytest.mark.slow
 def test_of_a_stack_only_the_run_that_breaks_is_done_without():
     sims = [simulation(recipes.fedavg(), policy, faulty=STRUCK | {"rounds": [2, 9]}) for policy in ("exclude", "raise")]
     assert kind(sims[0]) != kind(sims[1])

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import toys
 from table import RECIPES, finish
 
@@ -53,12 +54,14 @@ def outcome(name, seed=0):
     return advance.progress.state, advance.records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_ROLES)
 def test_map_equals_vmap(name):
     state, _ = finish(simulation(name, "vmap"))
     assert toys.largest_difference(state, outcome(name)[0]) < 2e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_ROLES)
 def test_jit_equals_no_jit(name):
     sim = simulation(name, rounds=1, rounds_per_dispatch=1, clients_per_round=2)
@@ -71,6 +74,7 @@ def test_jit_equals_no_jit(name):
     assert toys.largest_difference(got, want) < 2e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_ROLES)
 def test_two_seeds_in_one_program_equal_two_runs(name):
     sim = compiled(name)
@@ -89,7 +93,7 @@ def test_two_seeds_in_one_program_equal_two_runs(name):
         assert toys.largest_difference(one, outcome(name, seed)[0]) < 2e-6
 
 
-@pytest.mark.parametrize("name", ["fedavg", "everything"])
+@pytest.mark.parametrize("name", quick.only(["fedavg", "everything"], "everything"))
 def test_rounds_a_dispatch_change_no_bit_of_the_draws(name):
     want, records = outcome(name)
     state, one_by_one = finish(simulation(name, rounds_per_dispatch=2))
@@ -97,7 +101,7 @@ def test_rounds_a_dispatch_change_no_bit_of_the_draws(name):
     assert toys.largest_difference(state, want) < 2e-6
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", quick.only(RECIPES, "everything"))
 def test_the_order_of_the_cohort_changes_no_bit(name):
     sim, first = compiled(name), uniform(4)
 
@@ -110,14 +114,14 @@ def test_the_order_of_the_cohort_changes_no_bit(name):
     chex.assert_trees_all_equal(finish(reordered)[0], outcome(name)[0])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "everything"])
+@pytest.mark.parametrize("name", quick.only(["fedavg", "everything"], "everything"))
 def test_padding_for_a_larger_client_changes_no_draw(name):
     sim = simulation(name)
     sim.setting = dataclasses.replace(sim.setting, max_size=20 * sim.setting.max_size)
     assert toys.largest_difference(finish(sim)[0], outcome(name)[0]) < 2e-6
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", quick.only(RECIPES, "everything"))
 def test_results_are_finite_float32_and_survive_flattening(name):
     state, records = outcome(name)
     for leaf in jax.tree.leaves(state):

@@ -61,6 +61,7 @@ def test_methods_that_do_nothing_are_fedavg(recipe):
     assert toys.largest_difference(state_after(simulation(recipe)).variables, fedavg()) < 1e-6
 
 
+@pytest.mark.slow
 def test_balanced_softmax_without_a_second_class_does_not_learn():
     federation = toys.federation()
     labels = np.repeat(np.arange(4), 5)
@@ -240,6 +241,7 @@ def test_a_batch_larger_than_any_client_costs_nothing():
     assert large.setting == whole.setting
 
 
+@pytest.mark.slow
 def test_scaffolds_equal_weights_compose_with_other_weighing_parts():
     @part
     class Double(Weigh):

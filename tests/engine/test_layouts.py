@@ -7,6 +7,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+import quick
 import toys
 from table import RECIPES
 from table import finish as run_through
@@ -65,12 +66,13 @@ def assert_alike(got, wanted):
         assert one["local_test_accuracy"] == pytest.approx(other["local_test_accuracy"])
 
 
-@pytest.mark.parametrize("name", ["fedavg", "everything"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", quick.only(["fedavg", "everything"], "everything"))
+@pytest.mark.parametrize("layout", quick.only(LAYOUTS, "two lanes on two"))
 def test_lanes_and_devices_change_nothing(name, layout):
     assert_alike(finish(simulation(name, **LAYOUTS[layout])), on_one_device(name))
 
 
+@pytest.mark.slow
 def test_buckets_of_chains_change_nothing():
     selector = chains(links=2, passes=2)
     alone = simulation("everything", strategy="map", devices=1, selector=selector)
@@ -79,6 +81,7 @@ def test_buckets_of_chains_change_nothing():
     assert_alike(finish(wide), finish(alone))
 
 
+@pytest.mark.slow
 def test_counted_steps_and_a_deadline_are_the_same_in_lanes_on_two_devices():
     changes = {
         "local_epochs": None, "local_steps": 5, "speed": speed.uniform(1.0, 9.0, deadline=1.0),
@@ -90,6 +93,7 @@ def test_counted_steps_and_a_deadline_are_the_same_in_lanes_on_two_devices():
     assert_alike(finish(simulation(**LAYOUTS["two lanes on two"], **changes)), finish(alone))
 
 
+@pytest.mark.slow
 def test_what_two_devices_saved_goes_on_with_one():
     halves = [simulation("scaffold", strategy="map", devices=d, rounds_per_dispatch=1) for d in (2, 1)]
     first = halves[0].advance(0, halves[0].init(0)).progress
@@ -108,7 +112,7 @@ def test_what_two_devices_saved_goes_on_with_one():
     chex.assert_trees_all_equal(jax.device_get(progress.state), ends[0])
 
 
-@pytest.mark.parametrize("dispatch", [1, 2])
+@pytest.mark.parametrize("dispatch", quick.only([1, 2], 1))
 def test_client_memory_on_the_host_equals_that_on_the_devices(dispatch):
     places = ("device", "host")
     sims = [simulation("scaffold", rounds_per_dispatch=dispatch, client_memory=place) for place in places]
@@ -176,6 +180,7 @@ def test_what_the_machine_does_not_have_is_refused(changes, message):
         simulation(**changes)
 
 
+@pytest.mark.slow
 def test_two_devices_give_the_same_bits_at_every_call():
     # Sizes at which XLA's library, left to itself, splits sums among the threads that happen to be free.
     rng = np.random.default_rng(0)

@@ -70,11 +70,13 @@ def test_seeds_and_rates_one_client_after_another():
     assert_alike([Member(sims[0], 0), Member(sims[1], 0), Member(sims[1], 3)], 1e-6)
 
 
+@pytest.mark.slow
 def test_several_clients_of_several_runs_at_a_time_on_two_devices():
     sims = [simulation(rate, RECIPES["trimmed_mean"], strategy="vmap", devices=2) for rate in (0.1, 0.05)]
     assert_alike([Member(sims[0], 0), Member(sims[1], 1)], 1e-6)
 
 
+@pytest.mark.slow
 def test_partitions_differ_within_a_program():
     images, labels = toys.federation().images, toys.federation().labels
     rng = np.random.default_rng

@@ -17,6 +17,8 @@ from fedjax_bal.experiment.setup import set_up
 from fedjax_bal.experiment.summary import partitions
 from fedjax_bal.privacy import Regression
 
+pytestmark = pytest.mark.slow
+
 METHODS = """methods=[{recipe: rebafl}, {recipe: [{name: cbfl, warm_up: 1, fakes: 6, width: 2, latent: 2,
 generator_batch: 4, iterations: 2}], name: fakes}]"""
 CHANGES = (

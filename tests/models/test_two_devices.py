@@ -34,6 +34,7 @@ def sums(convolve, images, kernel):
     return np.asarray(jax.jit(both)())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "channels", "outputs", "pad"), [(10, 32, 16, 4), (10, 16, 32, 3)])
 def test_the_last_call_is_as_right_as_the_first(side, channels, outputs, pad):
     rng = np.random.default_rng(0)

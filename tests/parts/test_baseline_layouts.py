@@ -25,6 +25,7 @@ def double():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_lanes_on_two_devices_agree_with_one_by_one(name):
     got = float64.run(float64.simulation(RECIPES[name], **LANES_ON_TWO))

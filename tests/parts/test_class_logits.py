@@ -58,6 +58,7 @@ def test_a_neutral_strength_is_fedavg(recipe):
     float64.assert_equal(float64.run(float64.simulation(recipe)).variables.params, average(), 1e-12)
 
 
+@pytest.mark.slow
 def test_fedlc_with_equal_counts_is_fedavg():
     data = toys.federation()
     by_class = [np.flatnonzero(data.labels == c) for c in range(toys.CLASSES)]

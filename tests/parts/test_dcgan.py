@@ -112,6 +112,7 @@ def test_two_steps_equal_the_transcription():
         faking.assert_close(faking.double(got), wanted, 1e-6)
 
 
+@pytest.mark.slow
 def test_the_pool_stands_behind_the_images_client_by_client():
     before, after = federation(), larger()
     assert after.images.dtype == np.uint8
@@ -264,6 +265,7 @@ def records(recipe, **changes):
     return sim, jax.device_get(progress.state.variables), found
 
 
+@pytest.mark.slow
 def test_rounds_with_them_are_finite_and_cost_the_traffic_of_averaging():
     lent, fakes = cbfl(**SMALL).parts
     assert lent == SharedDcgans(iterations=3, pool=5, width=2, latent=2, seed=3)

@@ -68,6 +68,7 @@ def test_feddyn_equals_its_transcription(name):
         np.testing.assert_allclose(state.server["DynamicRegularisation"][leaf], kept.mean(0), rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_without_penalty_the_first_full_round_goes_twice_as_far_as_the_mean():
     full = {"availability": None, "delivery": None, "rounds": 1, "rounds_per_dispatch": 1, "clients_per_round": 10}
     sim = float64.simulation(feddyn(alpha=0.0, clip=None), **full)

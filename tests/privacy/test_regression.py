@@ -43,6 +43,7 @@ def test_finds_the_image_of_features_that_are_a_rotation():
     assert (found().losses[-1] < 0.01 * found().losses[0]).all()
 
 
+@pytest.mark.slow
 def test_finds_image_and_label_of_a_gradient():
     assert (error(found_by_gradient().images, TRUTH) < 0.03 * TRUTH.var()).all()
     assert np.asarray(found_by_gradient().labels).argmax(1).tolist() == LABELS.tolist()

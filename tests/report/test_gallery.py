@@ -30,6 +30,7 @@ def names(folder):
     return [name for name in pictures(folder) if name not in ALWAYS]
 
 
+@pytest.mark.slow
 def test_without_cohorts_there_are_no_pictures_of_them(folder):
     assert list(pictures(folder)) == ALWAYS
 
@@ -45,6 +46,7 @@ def test_methods_on_the_same_cohorts_have_no_pictures_of_cohorts(folder, make_co
     assert names(folder) == []
 
 
+@pytest.mark.slow
 def test_with_augmentation_evenness_tells_something_of_equal_cohorts_too(folder, make_cohorts):
     assert names(make_cohorts(folder, even=(), estimating=())) == ["augmentation-1", "evenness"]
 
@@ -90,6 +92,7 @@ def test_boxes_have_the_mean_that_the_comparison_has(folder, make_cohorts):
     assert ">0.550<" in document and ">0.125<" in document
 
 
+@pytest.mark.slow
 def test_an_unknown_rank_correlation_is_said_to_be_unknown_and_a_negative_one_has_a_minus(folder, make_cohorts):
     make_cohorts(folder)
     for value, shown in ((None, "not known"), (-0.5, "\N{MINUS SIGN}0.50 ± 0.00")):
@@ -104,6 +107,7 @@ def test_augmentation_of_nothing_is_left_out(folder, make_cohorts):
     assert "augmentation-1" not in names(folder)
 
 
+@pytest.mark.slow
 def test_an_augmentation_says_whose_it_is_and_is_drawn_once(folder, make_cohorts):
     make_cohorts(folder)
 
@@ -133,6 +137,7 @@ def test_of_more_partitions_than_a_page_shows_the_others_are_counted(folder, mon
     assert found["partition-2"].caption.endswith("The page shows the first 2, 3 more are left out.")
 
 
+@pytest.mark.slow
 def test_many_classes_and_methods_can_be_drawn(make_run, make_cohorts, tmp_path):
     methods = tuple(f"method {place}" for place in range(9))
     folder = make_run(tmp_path / "many", methods=methods, classes=47, rounds=2, clients=5)

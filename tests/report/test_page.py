@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+import quick
 
 from fedjax_bal.report import ReportError, build, compare, table
 from fedjax_bal.report.page import missing_runs
@@ -58,7 +59,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", quick.only(CASES, "two", "one seed", "one client"))
 def test_page_is_whole_and_self_contained(make_run, tmp_path, case):
     folder = make_run(tmp_path / "run", **CASES[case])
     page = build(folder)
@@ -112,6 +113,7 @@ def test_divergences_are_in_the_table_with_a_line_under_it_only_where_classes_ar
     )
 
 
+@pytest.mark.slow
 def test_no_row_stands_out_where_all_methods_end_alike(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     assert build(folder).read_text(encoding="utf-8").count("<tr class=best>") == 1
@@ -162,6 +164,7 @@ def test_hostile_names_are_only_text(make_run, tmp_path):
     assert reader.text.count("$x^2$</style>") >= 4
 
 
+@pytest.mark.slow
 def test_a_very_long_name_is_shortened(make_run, tmp_path):
     reader = parse(build(make_run(tmp_path / "run", methods=("a" * 500, "b"), rounds=2)))
     assert "a" * 79 + "…" in reader.cells

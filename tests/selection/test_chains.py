@@ -98,6 +98,7 @@ def test_traffic_of_a_round_is_the_printed_formula(clients, size, passes, exact,
     assert counts.bytes_up == counts.bytes_down == bytes_ // 2
 
 
+@pytest.mark.slow
 def test_fedavg_has_no_mediators_and_the_engine_counts_as_it_is_told():
     options = {"rounds": 1, "clients_per_round": 4, "evaluate_every": 1}
     size = 4 * sum(leaf.size for leaf in jax.tree.leaves(toys.network().init(jax.random.key(0)).params))

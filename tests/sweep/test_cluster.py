@@ -46,6 +46,7 @@ def figures(rows):
     return [(row["point"], row["method"], row["status"], row["final_accuracy"], row["failure"]) for row in rows]
 
 
+@pytest.mark.slow
 def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path):
     moments = [("load", 1), ("advance", 2), ("snapshots", 3)]
     ray = FakeRay({"CPU": 2.0}, before=dies(*moments))
