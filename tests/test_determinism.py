@@ -19,6 +19,7 @@ def final(folder):
         return {name: (arrays[name].dtype, arrays[name].shape, arrays[name].tobytes()) for name in arrays.files[1:]}
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_bits_twice_in_a_row_and_in_another_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(small_run.TEXT)

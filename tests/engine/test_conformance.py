@@ -93,6 +93,7 @@ def test_two_seeds_in_one_program_equal_two_runs(name):
         assert toys.largest_difference(one, outcome(name, seed)[0]) < 2e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick.only(["fedavg", "everything"], "everything"))
 def test_rounds_a_dispatch_change_no_bit_of_the_draws(name):
     want, records = outcome(name)

@@ -77,6 +77,7 @@ def test_balanced_softmax_without_a_second_class_does_not_learn():
         assert (toys.largest_difference(before, after) > 0) == learns
 
 
+@pytest.mark.slow
 def test_scaffold_begins_as_unweighted_fedavg_and_its_control_is_the_mean_gradient():
     rate = 0.1
     sim = simulation(
@@ -129,6 +130,7 @@ def test_a_link_that_does_not_deliver_is_not_there():
     assert toys.largest_difference(state_after(with_gap), state_after(without)) < 1e-6
 
 
+@pytest.mark.slow
 def test_two_passes_are_one_pass_over_a_doubled_chain_but_for_the_draws():
     double = simulation(
         recipes.fedavg(), rounds=1, rounds_per_dispatch=1, batch_size=20, local_epochs=1,

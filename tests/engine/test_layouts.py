@@ -135,6 +135,7 @@ def test_steps_are_counted_exactly():
     assert alone.advance(0, alone.init(0)).work == (steps.sum(), steps.sum())
 
 
+@pytest.mark.slow
 def test_fewer_clients_at_a_time_where_more_do_not_fit(monkeypatch):
     sim = simulation(strategy="vmap", devices=1)
     sim.setting = dataclasses.replace(sim.setting, layout=Layout("vmap", 1, 5, lanes=True))

@@ -31,6 +31,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_mediators_and_copies_are_compared_by_divergence(here):
     output, lines, runs = compared(here, f"methods={METHODS}", "evaluation.target_accuracy=0.9")
     assert [(run["clients_per_chain"], run["copies"] > 0) for run in runs] == [(1, False), (3, True)] * 2

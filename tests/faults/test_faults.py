@@ -15,6 +15,7 @@ TREE = {"w": np.arange(6, dtype=np.float32), "round": np.int64(3)}
 ONE = "methods=[{recipe: scaffold, selection: {name: power_of_choice, candidates: 6}}]"
 
 
+@pytest.mark.slow
 def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
     whole = case("run", tmp_path, ONE)
     assert session(whole).code == 0
@@ -34,6 +35,7 @@ def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
     assert killing.kill_until_done(killed, how, 3, undisturbed) == (3, 3, 3, ())
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_comes_to_the_same_table(tmp_path):
     whole = case("sweep", tmp_path, "training.rounds=2", ONE)
     assert session(whole).code == 0

@@ -115,6 +115,7 @@ def test_npz_files_that_claim_swell_and_hold_pickles(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
 
+@pytest.mark.slow
 def test_pictures_of_a_run_that_swell(run):
     file = run / "pictures" / "method-0-seed-0.npz"
     archive(file, {"real.npy": npy(np.zeros((3, 2, 10_000, 10_000, 1), np.uint8))})

@@ -143,6 +143,7 @@ def dropped(name):
     return outputs(jax.random.key(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DROPPING)
 def test_each_dropout_has_its_share_and_keeps_the_mean(name):
     pairs = dropped(name)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
@@ -112,6 +113,7 @@ def tap(images, index, geometry, shape):
     return padded[:, i : i + (shape[1] - 1) * down + 1 : down, j : j + (shape[2] - 1) * across + 1 : across]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3], SHAPES[4], SHAPES[6]])
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
 def test_vmap_over_clients(shape, axes):
@@ -152,6 +154,7 @@ def test_feature_groups_are_those_of_lax_one_by_one_and_stacked(
     assert_close(fast, jax.jit(lambda: results(lax.conv_general_dilated, {"dimension_numbers": LAYOUT}))())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["fast", "products", "grouped"])
 @pytest.mark.parametrize("shape", [SHAPES[3], SHAPES[6]])
 def test_every_named_form_is_the_same_map_in_a_loop_and_under_nested_vmap(form, shape):
@@ -172,7 +175,7 @@ def test_every_named_form_is_the_same_map_in_a_loop_and_under_nested_vmap(form, 
     )
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 6])
+@pytest.mark.parametrize("chunk", quick.only([1, 2, 3, 6], 3))
 def test_a_weight_gradient_in_chunks_is_the_whole_one(chunk, monkeypatch):
     images = jnp.asarray(np.random.default_rng(0).normal(size=(6, 5, 4, 7)), jnp.float32)
     cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(6, 5, 4, 3)), jnp.float32)
@@ -199,6 +202,7 @@ def test_vmap_over_cotangents_only():
     assert_close(fast, slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outer", list(product((0, None), repeat=2))[:3])
 @pytest.mark.parametrize("inner", list(product((0, None), repeat=2))[:3])
 def test_nested_vmap_clients_inside_seeds(outer, inner):

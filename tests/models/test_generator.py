@@ -132,6 +132,7 @@ def test_it_starts_as_in_pytorch():
     assert "norm_3" not in variables.params
 
 
+@pytest.mark.slow
 def test_gradients_under_vmap_equal_plain_ones_one_by_one():
     def loss(name, variables, latents):
         generator = build_generator(CLASSES, SHAPE, WIDTH, LATENT, name)

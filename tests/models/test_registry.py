@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 from jax import lax
 
 from fedjax_bal.models import MODELS, build, num_params
@@ -89,7 +90,7 @@ def test_the_list_names_every_model_in_one_line():
     assert all(text and "\n" not in text for text in MODELS.values())
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", quick.only(SMALL, "mlp", "rebafl_fmnist", "tiny_bn"))
 def test_model_describes_itself(name):
     model, variables, _ = small(name)
     assert (model.name, model.num_classes, model.input_shape) == (name, 3, SMALL[name])
@@ -97,7 +98,7 @@ def test_model_describes_itself(name):
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", quick.only(SMALL, "mlp", "rebafl_fmnist", "tiny_bn"))
 @pytest.mark.parametrize("train", [True, False])
 def test_head_of_the_features_is_the_logits(name, train):
     model, variables, _ = small(name)
@@ -106,7 +107,7 @@ def test_head_of_the_features_is_the_logits(name, train):
     np.testing.assert_allclose(model.head(variables.params, outputs.features), outputs.logits, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", quick.only(SMALL, "mlp", "rebafl_fmnist", "tiny_bn"))
 def test_evaluation_leaves_variables_alone(name):
     _, variables, _ = small(name)
     _, after = applied(name, train=False)
@@ -114,7 +115,7 @@ def test_evaluation_leaves_variables_alone(name):
     jax.tree.map(np.testing.assert_array_equal, after, variables)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", quick.only(SMALL, "mlp", "rebafl_fmnist", "tiny_bn"))
 def test_training_moves_statistics_only(name):
     _, variables, _ = small(name)
     _, after = applied(name, train=True)
@@ -160,7 +161,9 @@ def test_norm_inputs_are_in_the_order_of_the_statistics(name):
         np.testing.assert_allclose(running, 0.1 * mean, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["rebafl_fmnist", "rebafl_cifar", "fedavg_cnn", "conv2_pfl"])
+@pytest.mark.parametrize(
+    "name", quick.only(["rebafl_fmnist", "rebafl_cifar", "fedavg_cnn", "conv2_pfl"], "rebafl_fmnist")
+)
 def test_plain_and_fast_convolution_are_the_same_model(name):
     results = []
     for form in ("fast", "plain"):
@@ -174,6 +177,7 @@ def test_plain_and_fast_convolution_are_the_same_model(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
 
 
+@pytest.mark.slow
 def test_a_residual_unit_with_a_projection_is_the_same_with_plain_convolution():
     maps, results = jax.random.normal(jax.random.key(0), (4, 7, 7, 5)), []
     for form in ("fast", "plain"):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import reference
 import toys
 from parts import faking, float64
@@ -142,7 +143,7 @@ def transcribed(sim, options):
     return variables
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick.only(KINDS, "as in the paper"))
 def test_three_rounds_equal_the_transcription(kind, monkeypatch):
     with faking.exact():
         real = kind == "as in the paper"
@@ -169,7 +170,7 @@ def simplified(monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
 
 
-@pytest.mark.parametrize("strategy", ["map", "vmap"])
+@pytest.mark.parametrize("strategy", quick.only(["map", "vmap"], "map"))
 def test_before_warm_up_it_is_fedavg(strategy, simplified):
     with faking.exact():  # two programs, which round differently
         plain, ours = (run(recipe, strategy=strategy) for recipe in (fedavg(), cbfl(**(BASE | {"warm_up": 4}))))
@@ -239,6 +240,7 @@ COMBINED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMBINED)
 def test_it_combines_with_others(name, simplified):
     changes = {"rounds_per_dispatch": 1} if name == "flcir" else {}

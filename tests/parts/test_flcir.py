@@ -157,6 +157,7 @@ def test_the_probe_sees_the_gradients_of_each_class(scope):
     np.testing.assert_allclose(got, inverse / inverse.sum(), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_cohort_of_everybody_is_not_damped():
     everybody = {"clients_per_round": N, "availability": bernoulli(1.0), "delivery": bernoulli(1.0), "rounds": 1}
     states = [

@@ -193,6 +193,7 @@ def test_fedbabu_trains_the_body_and_leaves_every_bit_of_the_classifier():
     check_records(records, models)
 
 
+@pytest.mark.slow
 def test_a_frozen_classifier_stays_so_under_control_variates_and_decaying_optimizers():
     adamw = optimizer("adamw", 0.1, weight_decay=0.3)
     sgd = optimizer("sgd", 0.1, weight_decay=0.3)
@@ -202,6 +203,7 @@ def test_a_frozen_classifier_stays_so_under_control_variates_and_decaying_optimi
         assert toys.largest_difference(state.variables.params["body"], start["body"]) > 1e-3
 
 
+@pytest.mark.slow
 def test_fedbabu_shows_a_fine_tuned_classifier_and_goes_on_without_it():
     named = {f"fine_tune_{key}": value for key, value in TUNING.items()}
     start, state, records = run(simulation(fedbabu(**named)))

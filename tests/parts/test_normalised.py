@@ -97,6 +97,7 @@ def test_fednova_equals_its_transcription(name):
     float64.assert_equal(float64.run(sim).variables.params, want)
 
 
+@pytest.mark.slow
 def test_along_a_chain_every_visit_begins_without_momentum():
     chains = [(4, 7), (1, 2), (9, 0)]
     always = {"availability": None, "delivery": None, "selector": float64.chains(*chains)}
@@ -145,6 +146,7 @@ def test_every_pass_counts_and_a_chain_without_steps_does_not():
     np.testing.assert_allclose(weights, [0, 10 / 5.61], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_batch_statistics_are_averaged_as_in_fedavg():
     plain = toys.network()
 

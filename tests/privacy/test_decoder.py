@@ -78,6 +78,7 @@ def test_divergence_against_numpy_and_sampling():
     np.testing.assert_allclose(got, ratio.mean(0), atol=0.1)
 
 
+@pytest.mark.slow
 def test_the_key_decides():
     again = fit(jax.random.key(0), *ROTATION, OWN, kind="vae")
     assert same(again.variables, fitted("vae").variables) and same(again.losses, fitted("vae").losses)

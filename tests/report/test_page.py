@@ -96,6 +96,7 @@ def change_runs(folder, change):
     path.write_text(json.dumps(summary))
 
 
+@pytest.mark.slow
 def test_divergences_are_in_the_table_with_a_line_under_it_only_where_classes_are_evened(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     before = build(folder).read_bytes()
