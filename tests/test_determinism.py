@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import small_run
 from typer.testing import CliRunner
 
