@@ -178,6 +178,8 @@ def build(
     one_of("batch_statistics", batch_statistics, BATCH_STATISTICS)
     one_of("lone_rows", lone_rows, LONE_ROWS)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
+    for part in recipe.parts:
+        part.check_rounds(rounds)
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), shots)
     policy = broken_policy(broken_clients, clip_factor, huge_factor)
     model = _extended(model, recipe)
