@@ -14,7 +14,7 @@ from fedjax_bal.engine.evaluation import TestSet, chunked
 from fedjax_bal.engine.held_out import VALIDATION
 from fedjax_bal.engine.layout import Layout, device_count, lay_out, resolve
 from fedjax_bal.engine.precision import at_precision
-from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.setting import LocalTraining, Setting
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.fitting import (
     check_carried,
@@ -178,6 +178,8 @@ def build(
     one_of("batch_statistics", batch_statistics, BATCH_STATISTICS)
     one_of("lone_rows", lone_rows, LONE_ROWS)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
+    for part in recipe.parts:
+        part.check_rounds(rounds)
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), shots)
     policy = broken_policy(broken_clients, clip_factor, huge_factor)
     model = _extended(model, recipe)
@@ -206,22 +208,24 @@ def build(
     check_server(server)
     setting = Setting(
         parts=parts,
-        local=local,
+        local=LocalTraining(
+            optimizer=local,
+            epochs=epochs,
+            steps=steps,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            batches_per_epoch=batches_per_epoch,
+            drawing=fitting_drawing(recipe, drawing),
+        ),
         server=server,
         model=model,
-        local_epochs=epochs,
-        local_steps=steps,
-        batch_size=batch_size,
-        drop_last=drop_last,
-        batches_per_epoch=batches_per_epoch,
-        drawing=fitting_drawing(recipe, drawing),
         passes=selector.passes,
+        carried=bool(recipe.carried),
         max_size=largest,
         diversity=update_diversity,
         local_accuracy=local_accuracy,
         local_test_images=fitting_trial(local_test_images, test),
         test_images=int(np.sum(test.real)),
-        carried=bool(recipe.carried),
         layout=Layout(resolve(strategy), device_count(devices)),
         precision=precision,
     )

@@ -29,6 +29,14 @@ BAD = {
         ["methods=[{recipe: scaffold}]"],
         ["methods.0 (scaffold)", "momentum", "scaffold_momentum"],
     ),
+    "fakes that would never come": (
+        ["methods=[{recipe: fedavg}, {recipe: cbfl}]", "model.name=tiny_bn"],
+        ["methods.1 (cbfl): warm_up: the first fakes come in round 700, but rounds=40"],
+    ),
+    "a generator without batch statistics": (
+        ["methods=[{recipe: cbfl, warm_up: 40}]"],
+        ["methods.0 (cbfl): generator: received the model 'rebafl_fmnist' without batch normalisation"],
+    ),
     "a folder that can't be written": (["--out", "/dev/null/run"], ["/dev/null/run", "--out"]),
 }
 

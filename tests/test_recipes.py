@@ -8,6 +8,7 @@ import toys
 from fedjax_bal import recipes
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.optimizers import optimizer
+from fedjax_bal.parts import Logits, part
 from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.simulation import build
 
@@ -29,6 +30,24 @@ def test_a_recipe_put_together_by_hand_is_refused_for_the_same_reasons():
     twice = Recipe("mine", (*recipes.median().parts, *recipes.trimmed_mean().parts))
     with pytest.raises(ValueError, match="Median and TrimmedMean both reduce the updates"):
         build(twice, toys.network(), toys.federation(), toys.test_set(), rounds=1)
+
+
+@part
+class Late(Logits):
+    """Begins in the third round."""
+
+    first_round = 2
+
+    def logits(self, logits, batch, ctx):
+        return 2 * logits
+
+
+def test_a_run_that_is_over_before_a_part_begins_is_refused():
+    late = Recipe("late", (Late(),))
+    given = (toys.network(), toys.federation(), toys.test_set())
+    with pytest.raises(ValueError, match="Late: begins in round 3, but rounds=2, .* or set rounds to 3 or more"):
+        build(late, *given, rounds=2)
+    build(late, *given, rounds=3)
 
 
 def test_combine_refuses_what_means_nothing():

@@ -65,8 +65,9 @@ def restricted_scale(
 
     References:
         FedRS (Li and Zhan, "FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data", KDD
-        2021); the soft form is that of the authors' code. There each local step applies it to its own last result, so
-        that the factors run to 1 within a few steps; here they stay as they are.
+        2021); the soft form is that of the authors' code. In its first revision each local step applies it to its own
+        last result, so that the factors run to 1 within a few steps; this was corrected later. Here, as there since,
+        they stay as they are.
     """
     if mode not in ("hard", "soft"):
         raise ValueError(f"mode: received {mode!r}, must be 'hard' or 'soft'")

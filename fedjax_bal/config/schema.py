@@ -39,7 +39,8 @@ class Evaluation(Section):
         validation: training images on which the global model is validated.
         client_test: images on which each client is tested.
         personalised: for how many epochs the final global model is fine-tuned on each client, which is then tested;
-            None for not. With plain cross-entropy and the local optimizer, whatever the method.
+            None for not. With plain cross-entropy and the local optimizer, whatever the method, at the learning rate of
+            the round after the last; `step_schedule` counts for nothing.
     """
 
     every: Count = 1

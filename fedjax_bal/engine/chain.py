@@ -139,7 +139,7 @@ def chain(setting: Setting, shared: Round, links: Links, longest: Array) -> Chai
         passed, (reports, shown) = lax.scan(one_link, passed, (links._replace(memory=memory), longest))
         return (passed, shown.memory), (reports, shown._replace(memory=None))
 
-    transform = setting.local.transform(shared.number)
+    transform = setting.local.optimizer.transform(shared.number)
     first = Passed(shared.variables, transform.init(shared.variables.params) if setting.carried else None)
     ((end, _), memory), brought = lax.scan(one_pass, (first, links.memory), jnp.arange(setting.passes))
     reports, shown = jax.tree.map(lambda leaf: leaf[-1], brought)
@@ -170,8 +170,8 @@ def context(setting: Setting, shared: Round, variables: Variables, link: Links) 
         prepared={},
         model=setting.model,
         federation=federation,
-        learning_rate=jnp.asarray(setting.local.rate(shared.number), float),
-        momentum=setting.local.momentum,
+        learning_rate=jnp.asarray(setting.local.optimizer.rate(shared.number), float),
+        momentum=setting.local.optimizer.momentum,
         batch_size=setting.batch_size,
         steps=setting.visit_steps(size, link.limits),
     )

@@ -17,7 +17,7 @@ from fedjax_bal.engine.memory import free_bytes, narrower, program_bytes
 from fedjax_bal.engine.placement import replicate
 from fedjax_bal.engine.precision import matmul_precision
 from fedjax_bal.engine.program import presented
-from fedjax_bal.engine.setting import Setting
+from fedjax_bal.engine.setting import LocalTraining, Setting
 from fedjax_bal.engine.simulation import Simulation, Snapshot
 from fedjax_bal.engine.tally import Shares
 from fedjax_bal.groups import client_accuracies
@@ -47,16 +47,16 @@ class Group(NamedTuple):
 class Personaliser:
     """Fine-tunes the global model on each client that has test rows, and tries what comes of it on them.
 
-    With plain cross-entropy and the local optimizer at the learning rate of the next round, from a fresh state,
-    whatever the method: methods are compared by the models that they end with. Clients go through the same axis as in a
-    round, as many in a call as a round has, so that it fits where a round does.
+    With plain cross-entropy and the local optimizer, whatever the method, from a fresh state and at the next round's
+    learning rate in every step: methods are compared by the models that they end with. Clients go through the same axis
+    as in a round, as many in a call as a round has, so that it fits where a round does.
 
     Args:
         simulation: the method's simulation, its federation with test rows.
         epochs: passes over a client's rows; a client that takes no step keeps the global model.
 
     Raises:
-        ValueError: no client has test rows, or no epoch.
+        ValueError: no client has test rows, no epoch, or a learning rate of 0 after the last round.
     """
 
     def __init__(self, simulation: Simulation, epochs: int) -> None:
@@ -66,6 +66,12 @@ class Personaliser:
                 "personalised: received a federation without test rows: give `federate` some, see hold_out"
             )
         whole_number("personalised", epochs)
+        rounds = simulation.rounds
+        if float(simulation.setting.local.optimizer.rate(rounds)) == 0:
+            raise ValueError(
+                f"personalised: the learning rate is 0 after the last of {rounds} rounds, so that fine-tuning would "
+                "change nothing: keep training.optimizer above 0, with a schedule that is longer or ends above 0"
+            )
         self.simulation = simulation
         self._sizes = np.diff(tests.offsets)
         self._clients = np.flatnonzero(self._sizes)
@@ -119,26 +125,47 @@ class Personaliser:
         groups = []
         for own in places.reshape(-1, count, 1):
             there = own < federation.num_clients
-            steps = setting.local_epochs * setting.steps_per_epoch(sizes[own]) * there
+            steps = setting.visit_steps(sizes[own]) * there
             groups.append(Group(own, there, deal(setting.layout, steps, there[:, 0])[0]))
         return groups
 
 
 def plain_setting(setting: Setting, epochs: int) -> Setting:
-    """The setting in which clients fine-tune: no parts, one visit, another number of epochs."""
-    lanes = setting.layout.strategy == "vmap"
-    return dataclasses.replace(
-        setting,
-        parts=(),
-        local_epochs=epochs,
+    """The setting in which clients fine-tune: no parts, one pass over the chain, another number of epochs.
+
+    Both values are built from scratch rather than copied with changes, so that a new field has to be decided on here.
+
+    Args:
+        setting: the run's.
+        epochs: of fine-tuning; each one goes through all of a client's rows.
+
+    Returns:
+        A setting.
+    """
+    local = LocalTraining(
+        # A schedule by local steps was made for as many steps as a client takes in a round.
+        optimizer=dataclasses.replace(setting.local.optimizer, step_schedule=None),
+        epochs=epochs,
+        steps=None,
+        batch_size=setting.local.batch_size,
+        drop_last=setting.local.drop_last,
         batches_per_epoch=None,
         drawing="epochs",
+    )
+    return Setting(
+        parts=(),
+        local=local,
+        server=setting.server,
+        model=setting.model,
         passes=1,
         carried=False,
+        max_size=setting.max_size,
         diversity=False,
         local_accuracy=False,
         local_test_images=0,
-        layout=dataclasses.replace(setting.layout, lanes=lanes),
+        test_images=setting.test_images,
+        layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap"),
+        precision=setting.precision,
     )
 
 

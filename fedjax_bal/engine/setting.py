@@ -14,57 +14,81 @@ from fedjax_bal.types import Model
 R = TypeVar("R")
 
 
+_STATIC = {"static": True}
+
+
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains locally, and for how long.
+
+    No field has a default: whoever trains clients in another way, as fine-tuning does, says all of it.
+
+    Attributes:
+        optimizer: the clients' optimizer.
+        epochs: E; counts for nothing where `steps` is given.
+        steps: K, the local steps of every client, whatever the number of rows; None for E epochs.
+        batch_size: B.
+        drop_last: leave out the last short batch of an epoch.
+        batches_per_epoch: the most local steps of an epoch, on as many random rows; None for all rows.
+        drawing: "epochs" or "replacement".
+    """
+
+    optimizer: Optimizer
+    epochs: int = dataclasses.field(metadata=_STATIC)
+    steps: int | None = dataclasses.field(metadata=_STATIC)
+    batch_size: int = dataclasses.field(metadata=_STATIC)
+    drop_last: bool = dataclasses.field(metadata=_STATIC)
+    batches_per_epoch: int | None = dataclasses.field(metadata=_STATIC)
+    drawing: str = dataclasses.field(metadata=_STATIC)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
     """The numbers and parts of a run; its leaves can change without another compilation.
 
+    No field has a default, for the same reason as in `LocalTraining`.
+
     Attributes:
         parts: the parts, in order.
-        local: the clients' optimizer.
+        local: how clients train.
         server: the server's optimizer, which takes the negative aggregated update as a gradient.
         model: the model.
-        local_epochs: E; counts for nothing where `local_steps` is given.
-        batch_size: B.
-        drop_last: leave out the last short batch of an epoch.
-        drawing: "epochs" or "replacement".
         passes: how often a chain goes through its clients.
+        carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
         max_size: the number of rows of the largest client.
         diversity: whether each round says how far apart its updates lie.
         local_accuracy: whether each round says how well the trained clients do on their own rows.
         local_test_images: on how many test images the trained clients' own models are tried; 0 for none.
         test_images: how many there are.
         layout: how the clients are laid out on the machine.
-        batches_per_epoch: the most local steps of an epoch, on as many random rows; None for all rows.
-        local_steps: K, the local steps of every visit, whatever the number of rows; None for E epochs.
-        carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
         precision: of matrix products, a name of `fedjax_bal.engine.precision`; the model itself has been cast already.
     """
 
     parts: tuple[Part, ...]
-    local: Optimizer
+    local: LocalTraining
     server: Optimizer
-    model: Model = dataclasses.field(metadata={"static": True})
-    local_epochs: int = dataclasses.field(metadata={"static": True})
-    batch_size: int = dataclasses.field(metadata={"static": True})
-    drop_last: bool = dataclasses.field(metadata={"static": True})
-    drawing: str = dataclasses.field(metadata={"static": True})
-    passes: int = dataclasses.field(metadata={"static": True})
-    max_size: int = dataclasses.field(metadata={"static": True})
-    diversity: bool = dataclasses.field(metadata={"static": True})
-    local_accuracy: bool = dataclasses.field(metadata={"static": True})
-    layout: Layout = dataclasses.field(metadata={"static": True})
-    precision: str = dataclasses.field(default="float32", metadata={"static": True})
-    carried: bool = dataclasses.field(default=False, metadata={"static": True})
-    batches_per_epoch: int | None = dataclasses.field(default=None, metadata={"static": True})
-    local_steps: int | None = dataclasses.field(default=None, metadata={"static": True})
-    local_test_images: int = dataclasses.field(default=0, metadata={"static": True})
-    test_images: int = dataclasses.field(default=0, metadata={"static": True})
+    model: Model = dataclasses.field(metadata=_STATIC)
+    passes: int = dataclasses.field(metadata=_STATIC)
+    carried: bool = dataclasses.field(metadata=_STATIC)
+    max_size: int = dataclasses.field(metadata=_STATIC)
+    diversity: bool = dataclasses.field(metadata=_STATIC)
+    local_accuracy: bool = dataclasses.field(metadata=_STATIC)
+    local_test_images: int = dataclasses.field(metadata=_STATIC)
+    test_images: int = dataclasses.field(metadata=_STATIC)
+    layout: Layout = dataclasses.field(metadata=_STATIC)
+    precision: str = dataclasses.field(metadata=_STATIC)
 
     @property
     def strategy(self) -> str:
         """The layout's strategy."""
         return self.layout.strategy
+
+    @property
+    def batch_size(self) -> int:
+        """The local training's batch size."""
+        return self.local.batch_size
 
     @property
     def row_length(self) -> int:
@@ -91,10 +115,15 @@ class Setting:
         """
         return dataclasses.replace(self, parts=tuple(part for part in self.parts if part.first_round <= round))
 
+    def with_room(self, max_size: int, batch_size: int) -> "Setting":
+        """The setting with room for another largest client, and its batches."""
+        local = dataclasses.replace(self.local, batch_size=batch_size)
+        return dataclasses.replace(self, local=local, max_size=max_size)
+
     def steps_per_epoch(self, size: Any) -> Any:
         """Local steps that a client of this size takes in an epoch; works on host and device."""
-        steps = size // self.batch_size if self.drop_last else -(-size // self.batch_size)
-        return steps if self.batches_per_epoch is None else _at_most(steps, self.batches_per_epoch)
+        steps = size // self.batch_size if self.local.drop_last else -(-size // self.batch_size)
+        return steps if self.local.batches_per_epoch is None else _at_most(steps, self.local.batches_per_epoch)
 
     def visit_steps(self, size: Any, limit: Any = None) -> Any:
         """Local steps that a client of this size takes in a visit; works on host and device.
@@ -103,8 +132,8 @@ class Setting:
             size: its rows, `Int[...]`.
             limit: the most that it can take, `Int[...]`; None for no limit.
         """
-        epoch = self.steps_per_epoch(size)
-        steps = self.local_epochs * epoch if self.local_steps is None else self.local_steps * _at_most(epoch, 1)
+        epoch, local = self.steps_per_epoch(size), self.local
+        steps = local.epochs * epoch if local.steps is None else local.steps * _at_most(epoch, 1)
         return steps if limit is None else _at_most(steps, limit)
 
     def samples(self, size: Any, steps: Any) -> Any:

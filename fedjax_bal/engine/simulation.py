@@ -120,8 +120,9 @@ class Simulation:
         # A client without a single local step has nothing to say, whatever its number of rows.
         self._training = np.asarray(self.setting.steps_per_epoch(self._sizes)) > 0
         if not self._training.any():
+            local = self.setting.local
             raise ValueError(
-                f"batch_size: received {self.setting.batch_size} with drop_last={self.setting.drop_last}, with which "
+                f"batch_size: received {local.batch_size} with drop_last={local.drop_last}, with which "
                 f"no client takes a single step (the largest has {self._sizes.max()} rows): use smaller batches"
             )
         layout = self.setting.layout
@@ -367,7 +368,7 @@ class Simulation:
         for offset, plan in enumerate(planned.plans):
             codes = wrong(self.broken_clients, plan, info.broken[offset], info.norms[offset])
             if codes.any():
-                number, rate = first + offset + 1, float(self.setting.local.rate(first + offset))
+                number, rate = first + offset + 1, float(self.setting.local.optimizer.rate(first + offset))
                 before = sum(fault.round == number and fault.why != LONG for fault in planned.faults)
                 text = complaint(self.broken_clients, plan, codes, rate, before)
                 raise DivergenceError(f"round {number}: {text}")

@@ -42,7 +42,7 @@ def kind(simulation: Simulation) -> Any:
         and optimizers, seeds, partitions, and who is there.
     """
     setting, federation, selector = simulation.setting, simulation.federation, simulation.selector
-    flat = dataclasses.replace(setting, max_size=0, batch_size=0, layout=_plain(setting))
+    flat = dataclasses.replace(setting.with_room(0, 0), layout=_plain(setting))
     leaves, structure = jax.tree.flatten(flat)
     auxiliary = tuple((name, len(rows)) for name, rows in sorted(federation.auxiliary.items()))
     return (
@@ -219,7 +219,7 @@ def _common_setting(simulations: Sequence[Simulation]) -> Setting:
     largest = max(setting.max_size for setting in settings)
     batch = max(setting.batch_size for setting in settings)
     layout = _layout(simulations)
-    alike = [dataclasses.replace(own, max_size=largest, batch_size=batch, layout=layout) for own in settings]
+    alike = [dataclasses.replace(own.with_room(largest, batch), layout=layout) for own in settings]
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *alike)
 
 

@@ -71,8 +71,8 @@ def orders(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
     def one(epoch: Array) -> Array:
         return _order(setting, purpose_key(jax.random.fold_in(key, epoch), "draw"), ctx, longest)
 
-    if setting.local_steps is None:
-        return jax.vmap(one)(jnp.arange(setting.local_epochs)).reshape(-1)
+    if setting.local.steps is None:
+        return jax.vmap(one)(jnp.arange(setting.local.epochs)).reshape(-1)
     used = jnp.maximum(setting.steps_per_epoch(ctx.size), 1) * setting.batch_size
     epochs = -(-ctx.steps * setting.batch_size // used)
 
@@ -80,18 +80,18 @@ def orders(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
         return lax.dynamic_update_slice(places, one(epoch).astype(jnp.int32), (epoch * used,))
 
     # The last epoch may reach beyond the last step.
-    length = setting.local_steps * setting.batch_size + setting.row_length
+    length = setting.local.steps * setting.batch_size + setting.row_length
     return lax.fori_loop(0, epochs, put, jnp.zeros(length, jnp.int32))
 
 
 def begin(setting: Setting, ctx: Context) -> Training:
     """A client that has received the model and not trained yet."""
-    return Training(ctx.start, setting.local.transform(ctx.round).init(ctx.start.params), jnp.zeros(()))
+    return Training(ctx.start, setting.local.optimizer.transform(ctx.round).init(ctx.start.params), jnp.zeros(()))
 
 
 def outcome_of(setting: Setting, ctx: Context, end: Variables) -> Outcome:
     """What a visit that ended with these variables produced."""
-    full = setting.local.full_steps(ctx.steps, setting.most_steps)
+    full = setting.local.optimizer.full_steps(ctx.steps, setting.most_steps)
     return Outcome(ctx.start, end, ctx.steps, (ctx.steps if full is None else full) * ctx.learning_rate, ctx)
 
 
@@ -114,13 +114,13 @@ def train_step(
     """
     epoch, within = jnp.divmod(index, jnp.maximum(setting.steps_per_epoch(ctx.size), 1))
     start = epoch * setting.row_length + within * setting.batch_size
-    start = start if setting.local_steps is None else index * setting.batch_size
+    start = start if setting.local.steps is None else index * setting.batch_size
     places = lax.dynamic_slice(order, (row, start), (1, setting.batch_size))[0]
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
     batch = gather(ctx.federation, first + places, real)
     carry = _with_statistics(setting, ctx, index, carry)
-    ctx = ctx._replace(learning_rate=jnp.asarray(setting.local.rate_at(ctx.round, index), float))
+    ctx = ctx._replace(learning_rate=jnp.asarray(setting.local.optimizer.rate_at(ctx.round, index), float))
     own = lambda purpose: jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
 
     def step(setting: Setting, carry: Training) -> Training:
@@ -145,7 +145,7 @@ def _with_statistics(setting: Setting, ctx: Context, index: Array, carry: Traini
 
 
 def _order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
-    if setting.drawing == "epochs":
+    if setting.local.drawing == "epochs":
         return shuffled(key, ctx.size, setting.row_length, longest)
     flat = jnp.zeros(ctx.class_counts.shape)
     weights = sum((part.log_weights(ctx.class_counts, ctx) for part in setting.playing(Draw)), flat)
@@ -164,10 +164,10 @@ def _learn(setting: Setting, key: Key, ctx: Context, index: Array, batch: Batch,
         return sum(added, mean_cross_entropy(logits, batch)), after.stats
 
     (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(params)
-    grads = setting.local.clipped(grads)
+    grads = setting.local.optimizer.clipped(grads)
     for part in setting.playing(Gradient):
         grads = part.gradient(grads, params, ctx)
-    transform = setting.local.transform(ctx.round, index)
+    transform = setting.local.optimizer.transform(ctx.round, index)
     updates, optimizer = transform.update(grads, carry.optimizer, params)
     for part in setting.playing(Update):
         updates = part.updates(updates, params, ctx)

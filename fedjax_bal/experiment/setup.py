@@ -16,6 +16,7 @@ from fedjax_bal.config.data_sections import Auxiliary
 from fedjax_bal.engine.evaluation import TestSet, chunked, padded
 from fedjax_bal.engine.held_out import VALIDATION
 from fedjax_bal.engine.layout import Layout, device_count
+from fedjax_bal.engine.personalising import Personaliser
 from fedjax_bal.engine.placement import divide, replicate
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.experiment.held_out import split_clients, without_validation
@@ -296,6 +297,9 @@ def set_up(
     for method, simulation in zip(methods, simulations, strict=True):
         if method.evaluation.privacy:
             _check_attack(method.name, simulation)
+        if method.evaluation.personalised is not None:
+            with _explained(f"evaluation (of {method.name})"):
+                Personaliser(simulation, method.evaluation.personalised)
     fingerprints = tuple(workshop.fingerprint(method) for method in methods)
     return Comparison(config, methods, simulations, workshop.dataset(methods[0]), fingerprints)
 

@@ -3,6 +3,6 @@
 `build(name, num_classes, input_shape)` gives a `fedjax_bal.types.Model`; `MODELS` lists the names.
 """
 
-from fedjax_bal.models.registry import MODELS, build, num_params
+from fedjax_bal.models.registry import BATCH_NORMALISED, MODELS, build, num_params
 
-__all__ = ["MODELS", "build", "num_params"]
+__all__ = ["BATCH_NORMALISED", "MODELS", "build", "num_params"]

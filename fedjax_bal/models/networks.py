@@ -126,20 +126,25 @@ class FedavgCnn(nn.Module):
 
     Attributes:
         convolve: the convolution.
+        conv_relu: whether ReLU follows both convolutions; it follows the dense layer in any case.
 
     References:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
-        section 3.
+        section 3, which names ReLU for the dense layer only. Two networks of these sizes are in use: FedML's
+        `CNN_OriginalFedAvg`, which GossipFL has too, without an activation behind its convolutions, `conv_relu=False`
+        here; and one with ReLU there, such as GossipFL's `mnistflnet.py`, the default here.
     """
 
     convolve: Convolution
+    conv_relu: bool = True
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
         """Features `[B, 512]` of images `[B, H, W, K]`, 4 pixels or more a side."""
         del real, train
-        maps = nn.relu(PooledConv(32, 5, "SAME", self.convolve, name="conv_0")(images))
-        maps = nn.relu(PooledConv(64, 5, "SAME", self.convolve, name="conv_1")(maps))
+        activated = nn.relu if self.conv_relu else lambda maps: maps
+        maps = activated(PooledConv(32, 5, "SAME", self.convolve, name="conv_0")(images))
+        maps = activated(PooledConv(64, 5, "SAME", self.convolve, name="conv_1")(maps))
         return nn.relu(Linear(512, name="dense")(flatten(maps)))
 
 

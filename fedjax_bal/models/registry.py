@@ -31,6 +31,7 @@ class _Entry(NamedTuple):
         options: names of its options.
         head_bias: whether its classifier has a bias.
         start: what its weights start as.
+        batch_normalised: whether it normalises batches.
     """
 
     description: str
@@ -39,6 +40,7 @@ class _Entry(NamedTuple):
     options: tuple[str, ...] = ()
     head_bias: bool = True
     start: initialization.Start = initialization.as_drawn
+    batch_normalised: bool = False
 
 
 def _mlp(convolve: Convolution, hidden: tuple[int, ...] = (64,)) -> nn.Module:
@@ -46,6 +48,12 @@ def _mlp(convolve: Convolution, hidden: tuple[int, ...] = (64,)) -> nn.Module:
     if not hidden or any(not isinstance(units, int) or units < 1 for units in hidden):
         raise ValueError(f"models.build('mlp'): hidden={hidden!r} must be one or more whole numbers of at least 1.")
     return networks.Mlp(tuple(hidden))
+
+
+def _fedavg_cnn(convolve: Convolution, conv_relu: bool = True) -> nn.Module:
+    if not isinstance(conv_relu, bool):
+        raise ValueError(f"models.build('fedavg_cnn'): conv_relu={conv_relu!r} must be True or False.")
+    return networks.FedavgCnn(convolve, conv_relu)
 
 
 def _dropping(
@@ -73,7 +81,12 @@ _ENTRIES = {
         16,
         head_bias=False,
     ),
-    "fedavg_cnn": _Entry("McMahan's MNIST net: conv 32, conv 64, dense 512", networks.FedavgCnn, 4),
+    "fedavg_cnn": _Entry(
+        "McMahan's MNIST net: conv 32, conv 64, dense 512; conv_relu=False leaves out the ReLU behind the convolutions",
+        _fedavg_cnn,
+        4,
+        ("conv_relu",),
+    ),
     "astraea_cnn": _Entry(
         "Astraea's character net: conv 12, conv 18, conv 24, dense 150; dropout=0.5 sets the share dropped",
         _dropping("astraea_cnn", networks.AstraeaCnn),
@@ -103,19 +116,32 @@ _ENTRIES = {
     ),
     "conv2_pfl": _Entry("pfl-research's CIFAR-10 net: conv 32, conv 64, dense 128", networks.Conv2Pfl, 4),
     "conv2_lenet": _Entry("LeNet-like: conv 16, conv 32, dense 128", networks.Conv2Lenet, 4),
-    "resnet8": _Entry("ResNet-8: resnet20 with one residual unit a stage", functools.partial(ResNet, units=1), 1),
-    "resnet20": _Entry("ResNet-20 with batch normalisation and projection shortcuts", ResNet, 1),
-    "mobilenetv2": _Entry("MobileNetV2 for 32x32 images, with batch normalisation", MobileNetV2, 1),
+    "resnet8": _Entry(
+        "ResNet-8: resnet20 with one residual unit a stage",
+        functools.partial(ResNet, units=1),
+        1,
+        batch_normalised=True,
+    ),
+    "resnet20": _Entry("ResNet-20 with batch normalisation and projection shortcuts", ResNet, 1, batch_normalised=True),
+    "mobilenetv2": _Entry(
+        "MobileNetV2 for 32x32 images, with batch normalisation", MobileNetV2, 1, batch_normalised=True
+    ),
     "resnet18": _Entry(
         "ResNet-18 for 224x224 images, with batch normalisation and projection shortcuts",
         functools.partial(ResNet, channels=(64, 128, 256, 512), units=2, large=True, start=he_normal_of_outputs),
         32,
+        batch_normalised=True,
     ),
-    "tiny_bn": _Entry("conv 4, batch normalisation, dense C: for tests and demos", networks.TinyBn, 2),
+    "tiny_bn": _Entry(
+        "conv 4, batch normalisation, dense C: for tests and demos", networks.TinyBn, 2, batch_normalised=True
+    ),
 }
 
 MODELS = {name: entry.description for name, entry in _ENTRIES.items()}
 """What can be built: name -> one line."""
+
+BATCH_NORMALISED = tuple(name for name, entry in _ENTRIES.items() if entry.batch_normalised)
+"""The models with batch normalisation."""
 
 
 def build(

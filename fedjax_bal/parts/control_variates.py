@@ -110,7 +110,8 @@ class LateControlVariates(Controls, Gradient, Update):
     * $c_k^+ = c_k - c + (w - y) / (\tau \eta)$ whatever the momentum $\rho$, which makes control variates up to
       $1 / (1 - \rho)$ times too large, and the correction with them;
     * $c \leftarrow c + \frac{1}{|S|} \sum_{k \in S} (c_k^+ - c_k)$: the server's moves N / |S| times as far;
-    * updates are averaged by number of samples.
+    * updates are averaged by number of samples, as in CBFL's code. ReBaFL's takes the plain mean, which is the same
+      in that paper, where all clients hold equally many.
 
     Attributes:
         clip: the largest norm of the gradient of the loss, over all parameters; None not to clip.

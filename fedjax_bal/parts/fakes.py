@@ -9,7 +9,7 @@ from fedjax_bal.balance import attention_transfer_loss, distillation_loss, inver
 from fedjax_bal.models.generator import build_generator
 from fedjax_bal.optimizers import Optimizer
 from fedjax_bal.parts.dcgan import SharedDcgans, borrowed
-from fedjax_bal.parts.generator import SLOT, teaching
+from fedjax_bal.parts.generator import SLOT, WarmUp, teaching
 from fedjax_bal.parts.part import Part, part, static
 from fedjax_bal.parts.roles import Batches, Loss
 from fedjax_bal.rows import join
@@ -17,7 +17,7 @@ from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree
 
 
 @part
-class Fakes(Batches, Loss):
+class Fakes(WarmUp, Batches, Loss):
     r"""Adds fakes to each mini-batch, and has the student learn from the teacher on them.
 
     Real images and fakes go through the student in one pass, so that batch statistics are those of both. The added
@@ -63,11 +63,6 @@ class Fakes(Batches, Loss):
     warm_up: int = static(700)
     width: int = static(128)
     latent: int = static(100)
-
-    @property
-    def first_round(self) -> int:
-        """The round after warm-up."""
-        return self.warm_up
 
     def bind(self, model: Model) -> Part:
         """Itself, where the model has as many classes as are asked for, and more than one."""

@@ -40,6 +40,10 @@ class Faults(Deliver):
         """One for each kind, so that several kinds go together."""
         return f"Faults {self.kind}"
 
+    def check_rounds(self, rounds: int) -> None:
+        """Refuses a run that is over before the first of its rounds."""
+        _check_rounds(self.rounds, rounds)
+
     def check_federation(self, federation: Federation) -> None:
         """Refuses clients that don't exist."""
         _check_clients(self.clients, federation)
@@ -84,6 +88,10 @@ class StaleUpdates(Deliver, Memory):
     rounds: tuple[int, ...] | None = static(None)
     tagged: bool = static(True)
 
+    def check_rounds(self, rounds: int) -> None:
+        """Refuses a run that is over before the first of its rounds."""
+        _check_rounds(self.rounds, rounds)
+
     def check_federation(self, federation: Federation) -> None:
         """Refuses clients that don't exist."""
         _check_clients(self.clients, federation)
@@ -117,6 +125,14 @@ def _struck(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Conte
     """Whether a visit is one of those that go wrong, `Bool[]`."""
     hit = (ctx.client == jnp.array(clients, jnp.int32)).any()
     return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()
+
+
+def _check_rounds(chosen: tuple[int, ...] | None, rounds: int) -> None:
+    if chosen and min(chosen) > rounds:
+        raise ValueError(
+            f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {rounds}, so that "
+            "nothing would go wrong: name a round of the run, or none for all of them"
+        )
 
 
 def _check_clients(clients: tuple[int, ...], federation: Federation) -> None:

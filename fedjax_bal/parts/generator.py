@@ -1,7 +1,7 @@
 """CBFL's generator: images drawn out of what a network with batch normalisation remembers of its training data."""
 
+import abc
 import dataclasses
-import warnings
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ import optax
 from jax import lax
 
 from fedjax_bal.balance import batch_norm_statistics_loss
+from fedjax_bal.models import BATCH_NORMALISED
 from fedjax_bal.models.generator import Generator, build_generator
 from fedjax_bal.parts.part import Part, part, static
 from fedjax_bal.parts.roles import Illustrate, Prepare, Server
@@ -127,24 +128,44 @@ def how(part: Any) -> Fit:
 
 
 def bound(part: Any, model: Model) -> Any:
-    """A part with the model filled in; warns where it has no batch statistics to learn from.
+    """A part with the model filled in.
 
     Raises:
-        ValueError: a model whose images are not of a size that a generator can have.
+        ValueError: a model whose images are not of a size that a generator can have, or one without the batch
+            statistics that the generator is to learn from.
     """
     build_generator(model.num_classes, model.input_shape, part.width, part.latent)
     if part.gamma and not jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
-        warnings.warn(
-            f"generator: the model {model.name!r} has no batch normalisation, so that the generator learns from its "
-            "answers alone and gamma means nothing; take a model with batch normalisation, or gamma=0 to say so",
-            UserWarning,
-            stacklevel=2,
+        raise ValueError(
+            f"generator: received the model {model.name!r} without batch normalisation and gamma={part.gamma:g}, the "
+            "weight of batch statistics in the generator's loss: take a model with batch normalisation "
+            f"({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the model's answers alone"
         )
     return dataclasses.replace(part, model=model)
 
 
+class WarmUp(Part, abc.ABC):
+    """A part that begins in its round `warm_up`, counted from 0."""
+
+    warm_up: int
+
+    @property
+    def first_round(self) -> int:
+        """The first round after warm-up."""
+        return self.warm_up
+
+    def check_rounds(self, rounds: int) -> None:
+        """Refuses a run without a round after warm-up."""
+        if self.warm_up >= rounds:
+            begin = self.warm_up + 1
+            raise ValueError(
+                f"warm_up: the first fakes come in round {begin}, but rounds={rounds}, so that there would be none: "
+                f"lower warm_up so that they come in round {rounds} or earlier, or set rounds to {begin} or more"
+            )
+
+
 @part
-class SharedGenerator(Server, Illustrate):
+class SharedGenerator(WarmUp, Server, Illustrate):
     """Trains one generator on the server's side, against the global model, and lends it to all clients.
 
     It is trained anew, from scratch, in the rounds `warm_up`, `warm_up + interval`, ...; in others nothing of it runs.
@@ -187,11 +208,6 @@ class SharedGenerator(Server, Illustrate):
     travels: ClassVar[bool] = False
 
     @property
-    def first_round(self) -> int:
-        """The round in which it is first trained."""
-        return self.warm_up
-
-    @property
     def slot(self) -> str:
         """The same for all kinds, so that no two of them can be combined."""
         return SLOT
@@ -230,7 +246,7 @@ class SharedGenerator(Server, Illustrate):
 
 
 @part
-class LocalGenerator(Prepare):
+class LocalGenerator(WarmUp, Prepare):
     """Trains a generator for each client and visit, against the model that the client received.
 
     Attributes:

@@ -83,6 +83,24 @@ class Part:
             ValueError: where the setting doesn't fit; the message says what to change.
         """
 
+    def check_rounds(self, rounds: int) -> None:
+        """Refuses a run that is over before this part changes anything.
+
+        Runs once, on the host, before anything else.
+
+        Args:
+            rounds: how many rounds the run has.
+
+        Raises:
+            ValueError: where it would never come into play; the message says what to change.
+        """
+        begin = self.first_round + 1
+        if begin > rounds:
+            raise ValueError(
+                f"{self.slot}: begins in round {begin}, but rounds={rounds}, so that it would change nothing: let it "
+                f"begin in round {rounds} or earlier, or set rounds to {begin} or more"
+            )
+
     def check_federation(self, federation: Federation) -> None:
         """Refuses a federation that lacks what this part needs.
 

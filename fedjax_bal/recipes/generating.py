@@ -37,7 +37,8 @@ def cbfl(
     """CBFL: a generator trained from the global model's batch statistics fills up what clients lack.
 
     Args:
-        warm_up: the first round with fakes, counted from 1; 0 is as good as 1. The authors' code begins a round later.
+        warm_up: the first round with fakes, counted from 1, which the run must reach; 0 is as good as 1. The authors'
+            code begins a round later.
         interval: rounds from one training of a shared generator to the next.
         teacher: of a shared generator and its fakes: the global model of the round ("current") or of the last training
             ("snapshot").
@@ -54,7 +55,7 @@ def cbfl(
         attention: beta, of the attention transfer in it.
         temperature: T of the distillation.
         direction: of its divergence.
-        gamma: weight of the batch statistics in the generator's loss.
+        gamma: weight of the batch statistics in the generator's loss; 0 for a model without batch normalisation.
         layers: "mean" or "sum" of them over layers.
         classification: weight of the cross-entropy in that loss, 1 in the paper.
         iterations: the generator's steps.

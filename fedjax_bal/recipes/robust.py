@@ -26,7 +26,7 @@ def faults(
         kind: "not_a_number" or "infinite", all parameters are; "huge", the change of the parameters times `factor`;
             "stale", the change of the last round that the client delivered, once again.
         clients: the clients that break, by number, from 0.
-        rounds: in which rounds, from 1; None for every one.
+        rounds: in which rounds, from 1, one of them at least within the run; None for every one.
         factor: for "huge"; 0 or more.
         tagged: for "stale", whether updates say of which round they are, so that the server can tell and does with them
             what it does with those that aren't finite; nothing in the numbers themselves says so.

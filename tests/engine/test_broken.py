@@ -278,6 +278,11 @@ def test_what_is_told_and_recorded_is_bounded():
         ({"faulty": {"clients": [-1]}}, "faults: clients: received -1"),
         ({"faulty": {"clients": []}}, r"faults: clients: received \[\], must be a list of at least one number"),
         ({"faulty": {"rounds": [0]}}, "faults: rounds: received 0"),
+        (
+            {"faulty": {"clients": [3], "rounds": [5, 6]}},
+            "faults: rounds: received 5, 6, but the run ends after round 4",
+        ),
+        ({"faulty": {"clients": [3], "rounds": [5]}, "kind": "stale"}, "faults: rounds: received 5, but the run ends"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, message):

@@ -1,5 +1,6 @@
 """What was held out: against NumPy, and the same however clients are laid out."""
 
+import dataclasses
 from functools import cache
 from itertools import pairwise
 
@@ -9,9 +10,11 @@ import pytest
 import toys
 
 from fedjax_bal import data, recipes
-from fedjax_bal.engine.personalising import Personaliser
+from fedjax_bal.engine.personalising import Personaliser, plain_setting
+from fedjax_bal.engine.setting import LocalTraining, Setting
 from fedjax_bal.groups import Shots, over_clients
 from fedjax_bal.optimizers import optimizer
+from fedjax_bal.schedules import schedule
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.simulation import build, simulate
 from fedjax_bal.stopping import EarlyStopping
@@ -45,11 +48,11 @@ def all_together():
     return one, one.advance(0, one.init(0))
 
 
-def trained(variables, rows):
+def trained(variables, rows, epochs=EPOCHS):
     """The weights after steps of gradient descent on all of some rows at a time, in NumPy."""
     weights = {name: np.asarray(leaf, float) for name, leaf in variables.params.items()}
     inputs, labels = np.asarray(federation().images, float)[rows].reshape(len(rows), -1), federation().labels[rows]
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         features = np.tanh(inputs @ weights["w1"])
         shares = np.exp(features @ weights["w2"])
         error = (shares / shares.sum(1, keepdims=True) - np.eye(toys.CLASSES)[labels]) / len(rows)
@@ -58,12 +61,12 @@ def trained(variables, rows):
     return Variables(weights, {})
 
 
-def own_accuracies(variables, clients):
+def own_accuracies(variables, clients, epochs=EPOCHS):
     """Accuracy of each client's own model on its test rows, of those that have some, in NumPy."""
     stored, found = federation(), []
     for client in clients:
         rows, tests = (x[0][x[1][client] : x[1][client + 1]] for x in ((stored.rows, stored.offsets), stored.tests))
-        found += [correct(trained(variables, rows), tests)[0].mean()] if len(tests) else []
+        found += [correct(trained(variables, rows, epochs), tests)[0].mean()] if len(tests) else []
     return np.array(found)
 
 
@@ -126,6 +129,59 @@ def test_fine_tuning_is_plain_training_of_each_client_whatever_the_method():
     lost = personaliser.run(0, begun._replace(state=begun.state._replace(variables=broken)))
     assert lost.diverged == 9
     assert not lost.accuracies.any()
+
+
+# Longer than any client's epochs, or shorter; and an order of rows, chains and a schedule that are training's own.
+TRAINED_OTHERWISE = {
+    "many steps": {"local_epochs": None, "local_steps": 40},
+    "few steps, one batch an epoch, by steps": {
+        "local_epochs": None, "local_steps": 1, "batches_per_epoch": 1, "drawing": "replacement",
+        "local_optimizer": optimizer("sgd", RATE, step_schedule=schedule("cosine", length=1)),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["map", "vmap"])
+@pytest.mark.parametrize("name", TRAINED_OTHERWISE)
+def test_fine_tuning_takes_epochs_however_clients_are_trained(name, strategy):
+    several = simulation(strategy=strategy, devices=1, clients_per_round=5, **TRAINED_OTHERWISE[name])
+    begun = several.init(0)
+    wanted = own_accuracies(begun.state.variables, range(10))
+    untuned = own_accuracies(begun.state.variables, range(10), epochs=0)
+    assert wanted.mean() > untuned.mean() + 0.1
+    assert Personaliser(several, EPOCHS).run(0, begun).accuracies == pytest.approx(wanted)
+
+
+def test_fine_tuning_goes_through_batches_as_epochs_do():
+    options = {"strategy": "vmap", "devices": 1, "clients_per_round": 5, "batch_size": 4}
+    epochs, steps = simulation(**options), simulation(**options, local_epochs=None, local_steps=40)
+    wanted, got = (Personaliser(one, EPOCHS).run(0, one.init(0)).accuracies for one in (epochs, steps))
+    assert got.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("kind", [Setting, LocalTraining])
+def test_nothing_of_a_setting_is_left_to_a_default(kind):
+    # With one, a field could be forgotten where the setting of fine-tuning is put together.
+    fields = dataclasses.fields(kind)
+    missing = dataclasses.MISSING
+    assert [field.name for field in fields if (field.default, field.default_factory) != (missing, missing)] == []
+
+
+def test_a_setting_is_not_copied_for_fine_tuning():
+    @dataclasses.dataclass(frozen=True)
+    class Longer(Setting):
+        steps_each_year: int
+
+    setting = simulation().setting
+    given = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
+    assert type(plain_setting(Longer(**given, steps_each_year=3), EPOCHS)) is Setting
+
+
+def test_a_learning_rate_that_ends_at_0_leaves_nothing_to_fine_tune_with():
+    ending = optimizer("sgd", RATE, schedule=schedule("cosine", length=2))
+    with pytest.raises(ValueError, match="personalised: the learning rate is 0 after the last of 2 rounds"):
+        Personaliser(simulation(local_optimizer=ending), 1)
+    Personaliser(simulation(local_optimizer=ending, rounds=1), 1)
 
 
 def test_without_test_rows_there_is_nothing_to_fine_tune_for():

@@ -97,6 +97,14 @@ BAD = [
         "evaluation.personalised: received 2, needs test images of clients: set evaluation.client_test",
     ),
     (
+        (
+            "evaluation={client_test: {fraction: 0.2}, personalised: 2}",
+            "training.optimizer.schedule={name: cosine, length: 7}",
+        ),
+        SetupError,
+        r"evaluation \(of fedavg\): personalised: the learning rate is 0 after the last of 7 rounds",
+    ),
+    (
         ("training.early_stopping.metric=validation_acuracy",),
         ConfigError,
         "training.early_stopping.metric: received 'validation_acuracy'; .*did you mean 'validation_accuracy'",

@@ -8,7 +8,7 @@ import pytest
 import quick
 from jax import lax
 
-from fedjax_bal.models import MODELS, build, num_params
+from fedjax_bal.models import BATCH_NORMALISED, MODELS, build, num_params
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.registry import _ENTRIES
 from fedjax_bal.models.resnet import ResidualUnit
@@ -54,6 +54,7 @@ def applied(name, train):
         ("rebafl_fmnist", (28, 28, 1), {}, 117_066),
         ("rebafl_cifar", (32, 32, 3), {}, 107_680),
         ("fedavg_cnn", (28, 28, 1), {}, 1_663_370),
+        ("fedavg_cnn", (28, 28, 1), {"conv_relu": False}, 1_663_370),
         ("astraea_cnn", (28, 28, 1), {}, 312 + 1962 + 1752 + 57_750 + 1_510),
         ("vgg9", (32, 32, 3), {}, 3_491_530),
         ("flcir_cnn", (32, 32, 3), {}, 122_570),
@@ -88,6 +89,7 @@ def test_parameter_counts_of_the_networks_of_cbfl(name, classes, expected):
 def test_the_list_names_every_model_in_one_line():
     assert set(MODELS) == set(SMALL) | LARGE
     assert all(text and "\n" not in text for text in MODELS.values())
+    assert set(BATCH_NORMALISED) >= LARGE
 
 
 @pytest.mark.parametrize("name", quick.only(SMALL, "mlp", "rebafl_fmnist", "tiny_bn"))
@@ -95,6 +97,7 @@ def test_model_describes_itself(name):
     model, variables, _ = small(name)
     assert (model.name, model.num_classes, model.input_shape) == (name, 3, SMALL[name])
     assert set(variables.params) == {"body", "head"}
+    assert bool(variables.stats) == (name in BATCH_NORMALISED)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
 
 
@@ -257,6 +260,28 @@ def test_initial_weights_are_uniform_within_one_over_the_root_of_fan_in(name):
             np.testing.assert_allclose(np.std(leaf), bound / np.sqrt(3), rtol=0.1)
 
 
+@pytest.mark.parametrize("conv_relu", [True, False])
+def test_fedavg_cnn_equals_the_network_in_numpy(conv_relu):
+    model = build("fedavg_cnn", 3, (6, 6, 2), conv_relu=conv_relu)
+    variables = jax.tree.map(np.asarray, jax.jit(model.init)(jax.random.key(0)))
+    images = np.random.default_rng(1).normal(size=(4, 6, 6, 2)).astype(np.float32)
+    body, positive = variables.params["body"], lambda values: np.maximum(values, 0)
+    maps = images.astype(float)
+    for name in ("conv_0", "conv_1"):
+        layer = body[name]["conv"]
+        padded = np.pad(maps, ((0, 0), (2, 2), (2, 2), (0, 0)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (5, 5), axis=(1, 2))
+        maps = np.einsum("bhwkij,ijko->bhwo", windows, layer["kernel"]) + layer["bias"]
+        maps = positive(maps) if conv_relu else maps
+        side = maps.shape[1] // 2
+        maps = maps[:, : 2 * side, : 2 * side].reshape(4, side, 2, side, 2, -1).max((2, 4))
+    dense, head = body["dense"]["dense"], variables.params["head"]["dense"]
+    features = positive(maps.reshape(4, -1) @ dense["kernel"] + dense["bias"])
+    outputs, _ = jax.jit(lambda variables: model.apply(variables, images, train=False))(variables)
+    np.testing.assert_allclose(outputs.features, features, atol=1e-6)
+    np.testing.assert_allclose(outputs.logits, features @ head["kernel"] + head["bias"], atol=1e-6)
+
+
 def test_rebafl_activations():
     assert float(applied("rebafl_cifar", False)[0].features.min()) < -0.05
     features = applied("rebafl_fmnist", False)[0].features
@@ -284,7 +309,8 @@ def test_the_smallest_image_is_the_smallest(name):
     ("arguments", "options", "message"),
     [
         (("rebafl_fmist", 10, (28, 28, 1)), {}, "'rebafl_fmist' is unknown; did you mean 'rebafl_fmnist'"),
-        (("fedavg_cnn", 10, (28, 28, 1)), {"hidden": (3,)}, "no option 'hidden'; its options: none"),
+        (("fedavg_cnn", 10, (28, 28, 1)), {"hidden": (3,)}, "no option 'hidden'; its options: conv_relu"),
+        (("fedavg_cnn", 10, (28, 28, 1)), {"conv_relu": 0}, "conv_relu=0 must be True or False"),
         (("astraea_cnn", 47, (28, 28, 1)), {"dropout": 1.0}, "dropout=1.0 must be a number in [0, 1)"),
         (
             ("vgg9", 10, (32, 32, 3)),

@@ -301,7 +301,7 @@ def test_what_cannot_be_is_refused(monkeypatch):
     monkeypatch.setattr(dcgan, "_made", gray)
     plain = federation()
     with pytest.raises(ValueError, match="fakes: received images='dcgan' without DCGANs beside it; put SharedDcgans"):
-        records(Recipe("alone", (Fakes(images="dcgan"),)))
+        records(Recipe("alone", (Fakes(images="dcgan", warm_up=0),)))
     with pytest.raises(ValueError, match="shared DCGANs: received a federation that has their images"):
         TINY.enlarge(TINY.enlarge(plain))
     alone = federate(plain.images, plain.labels, [np.arange(5), np.arange(0)], 3)

@@ -1,6 +1,5 @@
 """CBFL's generator: its loss and steps against NumPy, what it learns, and in which rounds it is trained at all."""
 
-import warnings
 from functools import cache, partial
 from types import SimpleNamespace
 
@@ -18,13 +17,12 @@ from fedjax_bal.engine import compilation
 from fedjax_bal.engine.keys import purpose_key, visit_key
 from fedjax_bal.models.generator import build_generator
 from fedjax_bal.parts import LocalGenerator, SharedGenerator, generator
-from fedjax_bal.parts.generator import Fit, fitted
+from fedjax_bal.parts.generator import Fit, WarmUp, fitted
 from fedjax_bal.recipes import Recipe, cbfl, fedavg
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Variables
 
 RATE, GAMMA, CLASSIFICATION, IMAGES = 0.02, 3.0, 0.6, 5
-pytestmark = pytest.mark.filterwarnings("ignore:generator. the model 'toy' has no batch normalisation")
 
 
 def teacher(seed=1):
@@ -146,7 +144,8 @@ def simplified(monkeypatch):
 
 
 def small(**options):
-    return cbfl(**({"generator_batch": 4, "fakes": 2, **SIZES} | options))
+    """For any network: batch statistics don't count."""
+    return cbfl(**({"warm_up": 1, "gamma": 0.0, "generator_batch": 4, "fakes": 2, **SIZES} | options))
 
 
 def simulation(recipe, **changes):
@@ -212,7 +211,8 @@ def test_two_seeds_in_one_program_train_two_generators_in_due_rounds_only(counte
 
 
 @pytest.mark.slow
-def test_two_seeds_in_one_program_train_none_and_make_no_fakes_before_the_first_round(counted):
+def test_two_seeds_in_one_program_train_none_and_make_no_fakes_before_the_first_round(counted, monkeypatch):
+    monkeypatch.setattr(WarmUp, "check_rounds", lambda part, rounds: None)  # a run that nobody is allowed
     taken()
     _, steps, shown = both_seeds(small(generator="per_client", warm_up=ROUNDS + 1, iterations=5))
     assert (steps, shown) == (0, 0)
@@ -281,16 +281,33 @@ def test_nothing_of_it_travels(simplified):
     assert plain and bytes_of(small(warm_up=0, iterations=1)) == plain
 
 
-def test_a_network_without_batch_normalisation_is_accepted_with_a_warning(simplified):
-    message = "the model 'toy' has no batch normalisation.*take a model with"
-    for kind in ("shared", "per_client"):
-        with pytest.warns(UserWarning, match=message):
-            simulation(small(generator=kind))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        simulation(small(gamma=0.0))
-        simulation(small(generator="gaussian"))
-        faking.simulation(small())
+@pytest.mark.parametrize("kind", ["shared", "per_client"])
+def test_a_network_without_batch_normalisation_is_refused_where_its_statistics_count(kind, simplified):
+    message = (
+        r"generator: received the model 'toy' without batch normalisation and gamma=10, .*: take a model with batch "
+        r"normalisation \(resnet8, resnet20, mobilenetv2, resnet18, tiny_bn\), or set gamma to 0 to"
+    )
+    with pytest.raises(ValueError, match=message):
+        simulation(small(generator=kind, gamma=10.0))
+    simulation(small(generator=kind))
+    faking.simulation(small(generator=kind, gamma=10.0))
+
+
+def test_noise_needs_no_batch_normalisation():
+    simulation(small(generator="gaussian", gamma=10.0))
+
+
+@pytest.mark.parametrize("kind", ["shared", "per_client", "gaussian", "dcgan"])
+def test_a_run_without_a_round_after_warm_up_is_refused(kind):
+    late = small(generator=kind, warm_up=7)
+    message = (
+        "^warm_up: the first fakes come in round 7, but rounds=6, so that there would be none: lower warm_up so that "
+        "they come in round 6 or earlier, or set rounds to 7 or more$"
+    )
+    with pytest.raises(ValueError, match=message):
+        simulation(late, rounds=6)
+    for part in late.parts:
+        part.check_rounds(7)
 
 
 def test_a_network_without_batch_normalisation_is_taught_by_cross_entropy_alone(simplified):
