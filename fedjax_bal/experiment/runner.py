@@ -101,6 +101,9 @@ class Runner:
             self.folder.path,
         )
         try:
+            for run, saved in starts.items():
+                if saved:
+                    self.show(run, saved.progress.round, 0.0)
             for run in self.runs:
                 self._try(run, starts[run])
         finally:
@@ -181,12 +184,12 @@ class Runner:
         simulation, name = self.comparison.simulations[method], self.name(run)
         saved = saved or self.begin(run)
         if self.over(run, saved):
-            self.show(run, saved.progress.round, 0.0)
             self.conclude(run, saved.progress)
             return
         if saved.progress.round:
             self.display.note(f"{name[0]}, seed {seed}: going on after round {saved.progress.round}")
         self._compile(method)
+        self._tell(run, saved.progress.round, 0.0)
         unsaved = 0
         while not self.over(run, saved):
             before = saved.progress.round
@@ -334,13 +337,17 @@ class Runner:
         self.cost = self.cost._replace(compile_s=self.cost.compile_s + seconds)
 
     def show(self, run: tuple[int, int], round: int, pace: float) -> None:
-        """Tells the display where a run stands."""
+        """Tells the display and the trackers where a run stands."""
+        self._tell(run, round, pace)
+        if self.mirror:
+            lines = self.lines[self.name(run)]
+            finished = is_over(self.comparison.methods[run[0]], round, lines)
+            self.mirror.follow(*run, lines, finished=finished)
+
+    def _tell(self, run: tuple[int, int], round: int, pace: float) -> None:
         name = self.name(run)
         accuracy = self.lines[name][-1]["test_accuracy"] if self.lines[name] else None
         self.display.advance(name[0], name[1], round, accuracy, pace)
-        if self.mirror:
-            finished = is_over(self.comparison.methods[run[0]], round, self.lines[name])
-            self.mirror.follow(*run, self.lines[name], finished=finished)
 
     def name(self, run: tuple[int, int]) -> tuple[str, int]:
         """A run's method by name, and its seed."""
