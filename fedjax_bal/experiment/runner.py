@@ -182,14 +182,12 @@ class Runner:
     def _run(self, run: tuple[int, int], saved: Saved | None) -> None:
         method, seed = run
         simulation, name = self.comparison.simulations[method], self.name(run)
-        saved = saved or self.begin(run)
-        if self.over(run, saved):
+        if saved and self.over(run, saved):
             self.conclude(run, saved.progress)
             return
-        if saved.progress.round:
+        if saved:
             self.display.note(f"{name[0]}, seed {seed}: going on after round {saved.progress.round}")
-        self._compile(method)
-        self._tell(run, saved.progress.round, 0.0)
+        saved = self._prepare(run, saved)
         unsaved = 0
         while not self.over(run, saved):
             before = saved.progress.round
@@ -259,12 +257,17 @@ class Runner:
             self.folder.write_pictures(*run, pictures)
         self.folder.write_leaks(*run, {name: value for leaks in found for name, value in leaks.figures.items()})
 
-    def _compile(self, method: int) -> None:
-        simulation = self.comparison.simulations[method]
-        if not simulation.compile_s:
-            self.display.compiling(self.config.methods[method].name)
-            seconds = simulation.compile()
-            self.add_compile_s(seconds)
+    def _prepare(self, run: tuple[int, int], saved: Saved | None) -> Saved:
+        """Compiles a run's program if need be; returns where the run begins or goes on."""
+        simulation = self.comparison.simulations[run[0]]
+        compiled = simulation.compile_s > 0
+        if not compiled:
+            self.display.compiling(self.name(run)[0])  # the first initial state takes compiling too
+        saved = saved or self.begin(run)
+        if not compiled:
+            self.add_compile_s(simulation.compile())
+        self._tell(run, saved.progress.round, 0.0)
+        return saved
 
     def _advance(self, run: tuple[int, int], simulation: Simulation, saved: Saved) -> Saved:
         began = time.perf_counter()

@@ -113,7 +113,10 @@ class Tally:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the end at the measured pace, compilations to come included; None before there is a pace."""
+        """Seconds until the end at the measured pace, compilations to come included.
+
+        None before there is a pace, and while a compilation takes longer than those so far.
+        """
         if not any(map(self._remaining, self.runs)):
             return 0.0
         paced = sum(self._paced.values())
@@ -121,16 +124,17 @@ class Tally:
             return None
         overall = sum(self._seconds.values()) / paced
         training = sum(self._remaining(method) * self._pace(method, overall) for method in self.runs)
-        return training + self._compiling_left()
+        compiling = self._compiling_left()
+        return None if compiling is None else training + compiling
 
-    def _compiling_left(self) -> float:
+    def _compiling_left(self) -> float | None:
         """Seconds of the compilations to come, each taken to last as long as those so far on average."""
         ahead = [method for method in self.runs if method not in self._compiled and self._remaining(method)]
         if not ahead or not self._compile_s:
             return 0.0
         mean = sum(self._compile_s) / len(self._compile_s)
-        spent = min(self.clock() - self._event, mean) if self.compiling_now in ahead else 0.0
-        return len(ahead) * mean - spent
+        spent = self.clock() - self._event if self.compiling_now in ahead else 0.0
+        return None if spent > mean else len(ahead) * mean - spent
 
     def _pace(self, method: str, otherwise: float) -> float:
         return self._seconds[method] / self._paced[method] if self._paced[method] else otherwise
