@@ -75,6 +75,7 @@ class Runner:
         self.confusions: dict[tuple[str, int], Any] = {}
         self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # how often chosen; what the selector knows
         self.failures: dict[tuple[str, int], str] = {}
+        self.concluded: set[tuple[int, int]] = set()
         self.untold: dict[tuple[str, int], float] = {}  # seconds since the last line
         self.shared, self.spent_s = workshop is not None, 0.0  # a session that other folders share counts its part
         self.personalising = Personalising(folder, display)
@@ -213,6 +214,7 @@ class Runner:
         self._look_for_leaks(run, progress)
         epochs = self.comparison.methods[run[0]].evaluation.personalised
         self.personalising.after(run, self.name(run)[0], self.comparison.simulations[run[0]], progress, epochs)
+        self.concluded.add(run)
 
     def unbegun(self, run: tuple[int, int]) -> Saved:
         """Where a run is before its start, without a state."""
@@ -360,7 +362,7 @@ class Runner:
         return [line for run in self.runs for line in self.lines.get(self.name(run), [])]
 
     def _write_summary(self) -> dict[str, Any]:
-        runs = [self._summarise(run) for run in self.runs if self.lines[self.name(run)] or self.failed(run)]
+        runs = [self.summarise(run) for run in self.runs if self.lines[self.name(run)] or self.failed(run)]
         wanted = {method.name: method.training.rounds for method in self.comparison.methods}
         done = sum(run["rounds"] == wanted[run["method"]] or run["stopped_early"] is not None for run in runs)
         summary = {
@@ -380,7 +382,8 @@ class Runner:
         self.folder.write_summary(summary)
         return summary
 
-    def _summarise(self, run: tuple[int, int]) -> dict[str, Any]:
+    def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
+        """What the summary says of a run."""
         (method, seed), name, failure = run, self.name(run), self.failed(run)
         simulation, known = self.comparison.simulations[method], self.clients.get(name)
         personalised = self.folder.read_personalised(*run)
