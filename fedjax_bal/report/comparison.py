@@ -104,7 +104,7 @@ def _page(configs: Mapping[str, Mapping[str, Any]], both: RunFolder, pictures: l
         f"<p class=kicker>{len(configs)} run folders</p>",
         "<h1>Comparison of runs</h1>",
         f'<p class=unfinished role="status">{escape(unlike)}</p>' if unlike else "",
-        *(f"<p class=verdict>{escape(verdict(group))}</p>" for group in groups or [[]]),
+        *(f"<p class=verdict>{escape(text)}</p>" for text in _verdicts(groups)),
         "<h2>Comparison</h2>",
         methods_table(groups, both.summary["target_accuracy"]),
         *(["<h2>Figures</h2>", "<div class=figures>", *pictures, "</div>"] if pictures else []),
@@ -142,6 +142,14 @@ def _methods(config: Mapping[str, Any]) -> list[Any]:
 
 def _is_of_data(key: str) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in _OF_DATA)
+
+
+def _verdicts(groups: Sequence[Sequence[MethodSummary]]) -> list[str]:
+    """The answer for each group of methods that share their data."""
+    if len(groups) < 2:
+        return [verdict([summary for group in groups for summary in group])]
+    among = lambda group: f"Among the {len(group)} methods on the data of {group[0].method}: " if len(group) > 1 else ""
+    return [f"{among(group)}{verdict(group)}" for group in groups]
 
 
 def _apart(groups: Sequence[Sequence[MethodSummary]], differing: Sequence[str]) -> str:

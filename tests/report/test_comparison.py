@@ -77,7 +77,10 @@ def test_methods_of_runs_on_other_data_are_not_paired(folders, tmp_path):
     assert heading == "Difference from the first method on the same data, points [95% interval]"
     assert cells == {**alike[2], "fedavg (two/run)": NOTHING, "rebafl (two/run)": cells["rebafl (one/run)"]}
     assert cells["fedavg (one/run)"] == NOTHING and cells["rebafl (one/run)"].startswith("+")
-    assert [re.findall(r"\((?:one|two)/run\)", text) for text in sentences] == [2 * ["(one/run)"], 2 * ["(two/run)"]]
+    assert [re.findall(r"\((?:one|two)/run\)", text) for text in sentences] == [3 * ["(one/run)"], 3 * ["(two/run)"]]
+    assert sentences[1].startswith(
+        "Among the 2 methods on the data of fedavg (two/run): rebafl (two/run) has the highest"
+    )
 
 
 @pytest.mark.usefixtures("undrawn")
