@@ -31,7 +31,7 @@ class Quiet:
     """A display that remembers notes and shows nothing."""
 
     def __init__(self):
-        self.notes, self.steps = [], []
+        self.notes, self.steps, self.accuracies = [], [], []
 
     def start(self, methods, seeds, rounds, folder):
         """Nothing to show."""
@@ -42,6 +42,7 @@ class Quiet:
     def advance(self, method, seed, round, accuracy, clients_per_s):
         """Keeps where the runs stand."""
         self.steps.append((method, seed, round))
+        self.accuracies.append(accuracy)
 
     def ended(self, method, seed):
         """Keeps which runs end early."""

@@ -1,7 +1,9 @@
 """Sweeps over the small comparison, and what they come to."""
 
+import csv
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,17 @@ def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False
             data_dir=None, devices=1, should_stop=should_stop, plain=True, dry_run=dry_run, most=most, engine=engine,
         )  # fmt: skip
     return rows, stopped, console.export_text()
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a sweep's table; none where there is no table."""
+    file = path / "results.csv"
+    return list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
+
+
+def watch(path: Path, tables: list[list[dict[str, str]]]) -> Callable[[], bool]:
+    """A `should_stop` that never stops, and keeps the table whenever it is asked: what a kill would leave."""
+    return lambda: tables.append(read_table(path)) or False
 
 
 def outcome(path: Path) -> dict:

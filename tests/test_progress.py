@@ -61,6 +61,48 @@ def test_the_pace_leaves_compilation_out():
     assert tally.elapsed == 32
 
 
+def test_the_time_left_counts_compilations_to_come():
+    clock = Clock()
+    tally = Tally(["a", "b", "c"], [0], {"a": 20, "b": 20, "c": 20}, clock)
+
+    def compile(method, seconds):
+        tally.compiling(method)
+        clock.now += seconds
+        tally.advance(method, 0, 0, None, 0.0)
+
+    compile("a", 10)
+    assert tally.seconds_left is None
+    clock.now += 2
+    tally.advance("a", 0, 20, 0.5, 80.0)
+    assert tally.seconds_left == pytest.approx(2 * (10 + 2))
+    tally.compiling("b")
+    clock.now += 7
+    assert tally.seconds_left == pytest.approx(2 * (10 + 2) - 7)
+    clock.now += 13
+    assert tally.seconds_left is None  # it takes longer than the one before
+    tally.advance("b", 0, 0, None, 0.0)
+    assert tally.seconds_left == pytest.approx(2 + 15 + 2)
+    clock.now += 6
+    tally.advance("b", 0, 20, 0.5, 80.0)
+    assert tally.seconds_left == pytest.approx(15 + 20 * (2 + 6) / 40)
+    compile("c", 1)
+    assert tally.seconds_left == pytest.approx(20 * (2 + 6) / 40)
+
+
+def test_what_is_compiled_but_finished_or_found_on_disk_needs_no_compilation():
+    clock = Clock()
+    tally = Tally(["a", "b"], [0, 1], {"a": 20, "b": 20}, clock)
+    for seed in (0, 1):
+        tally.advance("b", seed, 20, 0.5, 0.0)
+    tally.advance("a", 0, 10, 0.4, 0.0)
+    tally.compiling("a")
+    clock.now += 9
+    tally.advance("a", 0, 10, 0.4, 0.0)
+    clock.now += 5
+    tally.advance("a", 0, 20, 0.5, 80.0)  # the only dispatch of a run that was resumed has a pace too
+    assert tally.seconds_left == pytest.approx(20 * 5 / 10)
+
+
 def test_the_pace_leaves_out_what_was_found_on_disk():
     clock = Clock()
     tally = Tally(["fedavg"], [0, 1], {"fedavg": 40}, clock)
@@ -203,6 +245,35 @@ def test_the_table_has_a_line_for_each_method():
     assert lines[2].split() == ["method", "seeds", "round", "accuracy", "mean", "clients/s"]
     assert lines[3].split() == ["fedavg", "1/3", "10/40", "25.0%", "51.0%", "812"]
     assert lines[4].split() == ["rebafl", "0/3", "0/40", "-", "-", "compiling"]
+
+
+def test_a_resumed_run_stands_where_it_stood():
+    clock = Clock()
+    progress = live(clock)
+    progress.start(["fedavg", "rebafl"], [0], {"fedavg": 20, "rebafl": 20}, FOLDER)
+    progress.advance("fedavg", 0, 10, 0.51, 0.0)
+    progress.compiling("fedavg")
+    clock.now += 30
+    lines = shown(progress)
+    assert lines[1].endswith("25%  0:30 so far  -:-- left")
+    assert lines[3].split() == ["fedavg", "0/1", "10/20", "51.0%", "-", "compiling"]
+    progress.advance("fedavg", 0, 10, 0.51, 0.0)
+    clock.now += 5
+    progress.advance("fedavg", 0, 20, 0.6, 80.0)
+    lines = shown(progress)
+    progress.stop()
+    assert lines[1].endswith("50%  0:35 so far  0:40 left")
+
+
+def test_plain_lines_say_nothing_of_a_run_that_is_about_to_train():
+    clock = Clock()
+    progress, file = plain(clock)
+    progress.start(["a"], [0], {"a": 9}, FOLDER)
+    clock.now += 3
+    progress.compiling("a")
+    clock.now += 3
+    progress.advance("a", 0, 0, None, 0.0)
+    assert file.getvalue().splitlines()[1:] == ["a: compiling"]
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -75,6 +75,7 @@ class Runner:
         self.confusions: dict[tuple[str, int], Any] = {}
         self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # how often chosen; what the selector knows
         self.failures: dict[tuple[str, int], str] = {}
+        self.concluded: set[tuple[int, int]] = set()
         self.untold: dict[tuple[str, int], float] = {}  # seconds since the last line
         self.shared, self.spent_s = workshop is not None, 0.0  # a session that other folders share counts its part
         self.personalising = Personalising(folder, display)
@@ -101,6 +102,9 @@ class Runner:
             self.folder.path,
         )
         try:
+            for run, saved in starts.items():
+                if saved:
+                    self.show(run, saved.progress.round, 0.0)
             for run in self.runs:
                 self._try(run, starts[run])
         finally:
@@ -179,14 +183,12 @@ class Runner:
     def _run(self, run: tuple[int, int], saved: Saved | None) -> None:
         method, seed = run
         simulation, name = self.comparison.simulations[method], self.name(run)
-        saved = saved or self.begin(run)
-        if self.over(run, saved):
-            self.show(run, saved.progress.round, 0.0)
+        if saved and self.over(run, saved):
             self.conclude(run, saved.progress)
             return
-        if saved.progress.round:
+        if saved:
             self.display.note(f"{name[0]}, seed {seed}: going on after round {saved.progress.round}")
-        self._compile(method)
+        saved = self._prepare(run, saved)
         unsaved = 0
         while not self.over(run, saved):
             before = saved.progress.round
@@ -212,6 +214,7 @@ class Runner:
         self._look_for_leaks(run, progress)
         epochs = self.comparison.methods[run[0]].evaluation.personalised
         self.personalising.after(run, self.name(run)[0], self.comparison.simulations[run[0]], progress, epochs)
+        self.concluded.add(run)
 
     def unbegun(self, run: tuple[int, int]) -> Saved:
         """Where a run is before its start, without a state."""
@@ -256,12 +259,17 @@ class Runner:
             self.folder.write_pictures(*run, pictures)
         self.folder.write_leaks(*run, {name: value for leaks in found for name, value in leaks.figures.items()})
 
-    def _compile(self, method: int) -> None:
-        simulation = self.comparison.simulations[method]
-        if not simulation.compile_s:
-            self.display.compiling(self.config.methods[method].name)
-            seconds = simulation.compile()
-            self.add_compile_s(seconds)
+    def _prepare(self, run: tuple[int, int], saved: Saved | None) -> Saved:
+        """Compiles a run's program if need be; returns where the run begins or goes on."""
+        simulation = self.comparison.simulations[run[0]]
+        compiled = simulation.compile_s > 0
+        if not compiled:
+            self.display.compiling(self.name(run)[0])  # the first initial state takes compiling too
+        saved = saved or self.begin(run)
+        if not compiled:
+            self.add_compile_s(simulation.compile())
+        self._tell(run, saved.progress.round, 0.0)
+        return saved
 
     def _advance(self, run: tuple[int, int], simulation: Simulation, saved: Saved) -> Saved:
         began = time.perf_counter()
@@ -334,13 +342,17 @@ class Runner:
         self.cost = self.cost._replace(compile_s=self.cost.compile_s + seconds)
 
     def show(self, run: tuple[int, int], round: int, pace: float) -> None:
-        """Tells the display where a run stands."""
+        """Tells the display and the trackers where a run stands."""
+        self._tell(run, round, pace)
+        if self.mirror:
+            lines = self.lines[self.name(run)]
+            finished = is_over(self.comparison.methods[run[0]], round, lines)
+            self.mirror.follow(*run, lines, finished=finished)
+
+    def _tell(self, run: tuple[int, int], round: int, pace: float) -> None:
         name = self.name(run)
         accuracy = self.lines[name][-1]["test_accuracy"] if self.lines[name] else None
         self.display.advance(name[0], name[1], round, accuracy, pace)
-        if self.mirror:
-            finished = is_over(self.comparison.methods[run[0]], round, self.lines[name])
-            self.mirror.follow(*run, self.lines[name], finished=finished)
 
     def name(self, run: tuple[int, int]) -> tuple[str, int]:
         """A run's method by name, and its seed."""
@@ -350,7 +362,7 @@ class Runner:
         return [line for run in self.runs for line in self.lines.get(self.name(run), [])]
 
     def _write_summary(self) -> dict[str, Any]:
-        runs = [self._summarise(run) for run in self.runs if self.lines[self.name(run)] or self.failed(run)]
+        runs = [self.summarise(run) for run in self.runs if self.lines[self.name(run)] or self.failed(run)]
         wanted = {method.name: method.training.rounds for method in self.comparison.methods}
         done = sum(run["rounds"] == wanted[run["method"]] or run["stopped_early"] is not None for run in runs)
         summary = {
@@ -370,7 +382,8 @@ class Runner:
         self.folder.write_summary(summary)
         return summary
 
-    def _summarise(self, run: tuple[int, int]) -> dict[str, Any]:
+    def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
+        """What the summary says of a run."""
         (method, seed), name, failure = run, self.name(run), self.failed(run)
         simulation, known = self.comparison.simulations[method], self.clients.get(name)
         personalised = self.folder.read_personalised(*run)

@@ -17,7 +17,7 @@ _TITLES = ("method", "seeds", "round", "accuracy", "mean", "clients/s")
 
 
 class LiveProgress:
-    """A table that stays in place: a bar with the time left, and a line for each method.
+    """A table that stays in place: a bar with the time left, compilations included, and a line for each method.
 
     Args:
         console: a terminal.

@@ -54,9 +54,9 @@ class PlainProgress:
     def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
         """A line when the run has just finished, or when two seconds have passed."""
         run, rounds = self._tally.runs[method][seed], self._tally.rounds[method]
-        finishes = run.round < rounds <= round
+        finishes, news = run.round < rounds <= round, round != run.round or clients_per_s > 0
         self._tally.advance(method, seed, round, accuracy, clients_per_s)
-        if finishes or self._due():
+        if finishes or (news and self._due()):
             stands = f"finished after {round} rounds" if round >= rounds else f"round {round}/{rounds}"
             self._tell(method, seed, stands, f", {clients_per_s:,.0f} clients/s" if clients_per_s > 0 else "")
 

@@ -13,13 +13,14 @@ class Progress(Protocol):
         ...
 
     def compiling(self, method: str) -> None:
-        """A method's program is being compiled; the time until its next `advance` doesn't count as work."""
+        """A method's program is being compiled, until its next `advance`; that time doesn't count as training."""
         ...
 
     def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
         """A run stands after so many rounds, with this test accuracy in [0, 1].
 
-        `clients_per_s` is 0 for a run that was found finished or resumed: its rounds took no time now.
+        `clients_per_s` is 0 where nothing was trained since the last call: for a run that was found on disk, finished
+        or not, and for one that is about to train.
         """
         ...
 

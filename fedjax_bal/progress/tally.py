@@ -18,8 +18,9 @@ class Run:
 class Tally:
     """What is done, and how long the rest will take.
 
-    The pace of a method is its own: seconds over rounds between two dispatches. A dispatch that includes compilation
-    and a run that was found on disk don't enter it; a method without a pace is taken to have that of the others.
+    The pace of a method is its own: seconds over rounds between two dispatches. Compilation and runs that were found on
+    disk don't enter it; a method without a pace is taken to have that of the others. A method that is still to be
+    compiled is taken to need the mean of the compilations so far.
 
     Args:
         methods: their names.
@@ -28,12 +29,13 @@ class Tally:
         clock: seconds, from anywhere.
 
     Example:
-        >>> seconds = iter([0.0, 5.0, 6.0])
-        >>> tally = Tally(["fedavg"], [0], {"fedavg": 30}, lambda: next(seconds))
-        >>> tally.advance("fedavg", 0, 10, 0.4, 99.0)  # the first dispatch may include compilation
-        >>> tally.advance("fedavg", 0, 20, 0.5, 99.0)
-        >>> tally.seconds_left
-        1.0
+        >>> seconds = iter([0.0, 0.0, 5.0, 6.0])
+        >>> tally = Tally(["fedavg", "rebafl"], [0], {"fedavg": 20, "rebafl": 20}, lambda: next(seconds))
+        >>> tally.compiling("fedavg")
+        >>> tally.advance("fedavg", 0, 0, None, 0.0)  # compiled, in 5 seconds
+        >>> tally.advance("fedavg", 0, 10, 0.4, 99.0)
+        >>> tally.seconds_left  # 10 and 20 rounds, and a compilation
+        8.0
     """
 
     def __init__(
@@ -53,16 +55,23 @@ class Tally:
         self.began = self._event = clock()
         self._seconds = dict.fromkeys(methods, 0.0)
         self._paced = dict.fromkeys(methods, 0)
+        self._compiled: set[str] = set()
+        self._compile_s: list[float] = []
 
     def compiling(self, method: str) -> None:
         """Notes that a method's program is being compiled."""
         self.compiling_now = self.latest = method
+        self._event = self.clock()
         for run in self.runs[method].values():
             run.warm = False
 
     def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
         """Notes where a run stands."""
         run, now = self.runs[method][seed], self.clock()
+        if self.compiling_now == method and not clients_per_s:
+            self._compile_s.append(now - self._event)
+        if self.compiling_now == method or clients_per_s:
+            self._compiled.add(method)
         if run.warm and clients_per_s > 0 and round > run.round:
             self._seconds[method] += now - self._event
             self._paced[method] += round - run.round
@@ -104,14 +113,28 @@ class Tally:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the end at the measured pace; None before there is one."""
+        """Seconds until the end at the measured pace, compilations to come included.
+
+        None before there is a pace, and while a compilation takes longer than those so far.
+        """
         if not any(map(self._remaining, self.runs)):
             return 0.0
         paced = sum(self._paced.values())
         if not paced:
             return None
         overall = sum(self._seconds.values()) / paced
-        return sum(self._remaining(method) * self._pace(method, overall) for method in self.runs)
+        training = sum(self._remaining(method) * self._pace(method, overall) for method in self.runs)
+        compiling = self._compiling_left()
+        return None if compiling is None else training + compiling
+
+    def _compiling_left(self) -> float | None:
+        """Seconds of the compilations to come, each taken to last as long as those so far on average."""
+        ahead = [method for method in self.runs if method not in self._compiled and self._remaining(method)]
+        if not ahead or not self._compile_s:
+            return 0.0
+        mean = sum(self._compile_s) / len(self._compile_s)
+        spent = self.clock() - self._event if self.compiling_now in ahead else 0.0
+        return None if spent > mean else len(ahead) * mean - spent
 
     def _pace(self, method: str, otherwise: float) -> float:
         return self._seconds[method] / self._paced[method] if self._paced[method] else otherwise

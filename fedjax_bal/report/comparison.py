@@ -1,18 +1,19 @@
 """Several run folders on one page: the same tables and figures, each method named by its folder too."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Hashable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from fedjax_bal.files import write_atomically
 from fedjax_bal.report.folder import ReportError, RunFolder, read
-from fedjax_bal.report.page import definitions, document, encoded, figure_html, methods_table
-from fedjax_bal.report.statistics import compare
+from fedjax_bal.report.page import definitions, display_name, document, encoded, figure_html, methods_table
+from fedjax_bal.report.statistics import MethodSummary, compare
 from fedjax_bal.report.words import LONGEST_NAME, printable, verdict
 
 _MOST = 20
-_OF_DATA = ("dataset", "partition", "auxiliary")
+_OF_DATA = ("dataset", "partition", "auxiliary", "evaluation.validation", "evaluation.client_test")
 
 
 def build_comparison(folders: Sequence[Path], file: Path) -> Path:
@@ -31,9 +32,11 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     from fedjax_bal.report.gallery import draw
 
     both = join(folders)
+    names = _names([folder.resolve() for folder in folders])
+    configs = {name: read(folder).config for name, folder in zip(names, folders, strict=True)}
     pictures = [figure_html(picture.html, picture.title, picture.caption) for picture in draw(both)]
     try:
-        write_atomically(file, encoded(_page(folders, both, pictures)))
+        write_atomically(file, encoded(_page(configs, both, pictures)))
     except OSError as error:
         raise ReportError(f"{file}: can't be written ({error.strerror}); choose another place with --out") from error
     return file
@@ -91,18 +94,19 @@ def _renamed(run: RunFolder, name: str) -> RunFolder:
     return run._replace(lines=[called(line) for line in run.lines], summary=summary)
 
 
-def _page(folders: Sequence[Path], both: RunFolder, pictures: list[str]) -> str:
-    summaries = [s._replace(method=printable(s.method, LONGEST_NAME)) for s in compare(both.summary["runs"])]
+def _page(configs: Mapping[str, Mapping[str, Any]], both: RunFolder, pictures: list[str]) -> str:
+    groups = _compared(both.summary["runs"], _data_of_methods(configs))
     rounds = {entry["rounds"] for entry in both.summary["runs"]}
-    differing = _differences(folders)
-    unlike = _caveats(both.summary["finished"], len(rounds) > 1, [key for key, _ in differing])
+    differing = _differences(configs)
+    apart = _apart(groups, [key for key, _ in differing]) if len(groups) > 1 else ""
+    unlike = " ".join([*_caveats(both.summary["finished"], len(rounds) > 1), apart]).strip()
     parts = [
-        f"<p class=kicker>{len(folders)} run folders</p>",
+        f"<p class=kicker>{len(configs)} run folders</p>",
         "<h1>Comparison of runs</h1>",
         f'<p class=unfinished role="status">{escape(unlike)}</p>' if unlike else "",
-        f"<p class=verdict>{escape(verdict(summaries))}</p>",
+        *(f"<p class=verdict>{escape(text)}</p>" for text in _verdicts(groups)),
         "<h2>Comparison</h2>",
-        methods_table(summaries, both.summary["target_accuracy"]),
+        methods_table(groups, both.summary["target_accuracy"]),
         *(["<h2>Figures</h2>", "<div class=figures>", *pictures, "</div>"] if pictures else []),
         "<h2>Where the settings differ</h2>",
         definitions(differing) or "<p>Nowhere.</p>",
@@ -110,26 +114,69 @@ def _page(folders: Sequence[Path], both: RunFolder, pictures: list[str]) -> str:
     return document("comparison of runs", parts)
 
 
-def _caveats(finished: bool, longer: bool, differing: Sequence[str]) -> str:
-    """What stands in the way of comparing, in words."""
+def _compared(runs: Sequence[Mapping[str, Any]], data: Mapping[str, Hashable]) -> list[list[MethodSummary]]:
+    """The methods, one group for all that share their data, each set against the first one of its group."""
+    groups: dict[Hashable, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault(data.get(run["method"]), []).append(run)
+    shorten = lambda summary: summary._replace(method=printable(summary.method, LONGEST_NAME))
+    return [[shorten(summary) for summary in compare(group)] for group in groups.values()]
+
+
+def _data_of_methods(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Hashable]:
+    """The settings that decide who holds which images, by the method's name in the comparison."""
+    found = {}
+    for name, config in configs.items():
+        base = _leaves({key: value for key, value in config.items() if key != "methods"})
+        for entry in _methods(config):
+            leaves = base | (_leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
+            own = sorted((key, repr(leaf)) for key, leaf in leaves.items() if _is_of_data(key))
+            found[f"{display_name(entry)} ({name})"] = tuple(own)
+    return found
+
+
+def _methods(config: Mapping[str, Any]) -> list[Any]:
+    methods = config.get("methods")
+    return methods if isinstance(methods, list) else []
+
+
+def _is_of_data(key: str) -> bool:
+    return any(f"{key}.".startswith(f"{section}.") for section in _OF_DATA)
+
+
+def _verdicts(groups: Sequence[Sequence[MethodSummary]]) -> list[str]:
+    """The answer for each group of methods that share their data."""
+    if len(groups) < 2:
+        return [verdict([summary for group in groups for summary in group])]
+    among = lambda group: f"Among the {len(group)} methods on the data of {group[0].method}: " if len(group) > 1 else ""
+    return [f"{among(group)}{verdict(group)}" for group in groups]
+
+
+def _apart(groups: Sequence[Sequence[MethodSummary]], differing: Sequence[str]) -> str:
+    """Why not all methods are paired, in words."""
+    data = [key for key in differing if _is_of_data(re.sub(r"^methods\.\d+\.", "", key))]
+    named = f" ({', '.join(data[:4])}{', ...' * (len(data) > 4)})" if data else ""
+    paired = any(len(group) > 1 for group in groups)
+    left = "are given only between runs on the same data" if paired else "are left out"
+    return (
+        f"The runs are not on the same data{named}: a difference between them is not due to the methods alone, so "
+        f"paired differences {left}."
+    )
+
+
+def _caveats(finished: bool, longer: bool) -> list[str]:
+    """What else stands in the way of comparing, in words."""
     told = [] if finished else ["Some of these runs are not finished."]
     if longer:
         told.append("The runs have different numbers of rounds, so that final accuracies are not of the same effort.")
-    data = [key for key in differing if key.partition(".")[0] in _OF_DATA]
-    if data:
-        told.append(
-            f"The runs are not on the same data ({', '.join(data[:4])}{', ...' * (len(data) > 4)}): what differs "
-            "between them is not the methods alone, and pairing them by seed does not take that out."
-        )
-    return " ".join(told)
+    return told
 
 
-def _differences(folders: Sequence[Path]) -> list[tuple[str, str]]:
-    leaves = [_leaves(read(folder).config) for folder in folders]
-    names = _names([folder.resolve() for folder in folders])
+def _differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    leaves = [_leaves(config) for config in configs.values()]
     keys = [key for key in dict.fromkeys(key for own in leaves for key in own) if key != "name"]
     differing = [key for key in keys if len({repr(own.get(key)) for own in leaves}) > 1]
-    tell = lambda key: "; ".join(f"{name}: {own.get(key, 'absent')}" for name, own in zip(names, leaves, strict=True))
+    tell = lambda key: "; ".join(f"{name}: {own.get(key, 'absent')}" for name, own in zip(configs, leaves, strict=True))
     return [(key, tell(key)) for key in differing[:60]]
 
 

@@ -95,7 +95,7 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
     base = _section(config, "training").get("rounds")
     phrases = []
     for entry in _list(config, "methods"):
-        name = _display_name(entry)
+        name = display_name(entry)
         expected = _section(entry, "training").get("rounds", base)
         for seed in (seed for seed in _list(config, "seeds") if isinstance(seed, int)):
             done = rounds.get((name, seed), 0)
@@ -117,7 +117,7 @@ def _page(run: RunFolder, pictures: list[tuple[str, str, str]]) -> str:
         _unfinished(missing) if unfinished else "",
         f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
         "<h2>Comparison</h2>",
-        methods_table(summaries, run.summary.get("target_accuracy")),
+        methods_table([summaries], run.summary.get("target_accuracy")),
         _details(run.summary["runs"]),
         _beside_the_paper(run.config, summaries),
         "<h2>Figures</h2>" if pictures else "",
@@ -195,17 +195,39 @@ def _thinned(run: RunFolder) -> str:
     )
 
 
-def methods_table(summaries: Sequence[MethodSummary], target: float | None) -> str:
-    """The table of methods, with its notes."""
+def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | None) -> str:
+    """The table of methods, with its notes.
+
+    Args:
+        groups: from `compare`, one for all methods that share their data; each is set against its own first method.
+        target: the share that counts as reached, if any.
+
+    Returns:
+        HTML, without the column of differences where no two methods share their data.
+    """
+    summaries = [summary for group in groups for summary in group]
     if not summaries:
         return "<p>No run has been evaluated yet.</p>"
-    text = table(summaries, target)
-    finals = [] if tied(summaries) else [s.final.mean for s in summaries if s.final.mean is not None]
-    best = max(finals, default=None)
-    marked = [best is not None and summary.final.mean == best for summary in summaries]
+    text = table(summaries, target, baseline=None if len(groups) == 1 else "the first method on the same data")
+    if len(groups) == len(summaries) > 1:
+        text = _without_column(text, 2)
+    alone = lambda group: len(group) == 1 < len(groups)
+    marked = [mark and not alone(group) for group in groups for mark in _best(group)]
     kl = f"<p class=note>{escape(KL_IN_WORDS)}</p>" if shows_divergence(summaries) else ""
     note = SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if any(_has_interval(s) for s in summaries) else "")
     return f"{grid('Comparison of methods', text, marked)}{kl}<p class=note>{escape(note.strip())}</p>"
+
+
+def _best(summaries: Sequence[MethodSummary]) -> list[bool]:
+    """Which methods have the highest mean final accuracy; none where all have the same."""
+    finals = [] if tied(summaries) else [s.final.mean for s in summaries if s.final.mean is not None]
+    best = max(finals, default=None)
+    return [best is not None and summary.final.mean == best for summary in summaries]
+
+
+def _without_column(text: Table, place: int) -> Table:
+    cut = lambda cells: (*cells[:place], *cells[place + 1 :])
+    return Table(cut(text.headings), [cut(row) for row in text.rows])
 
 
 def grid(label: str, text: Table, marked: Sequence[bool] = ()) -> str:
@@ -271,7 +293,7 @@ def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for entry in _list(config, "methods"):
         if isinstance(entry, dict):
             rest = {key: value for key, value in entry.items() if key != "name"}
-            yield f"method {printable(_display_name(entry), LONGEST_NAME)}", _flat(rest)
+            yield f"method {printable(display_name(entry), LONGEST_NAME)}", _flat(rest)
 
 
 def _machine(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -319,13 +341,14 @@ def _list(config: Mapping[str, Any], key: str) -> list[Any]:
     return [entry for entry in entries if isinstance(entry, dict | str | int)] if isinstance(entries, list) else []
 
 
-def _display_name(entry: Any) -> str:
+def display_name(entry: Any) -> str:
+    """What a method is called that an entry of the list of methods stands for."""
     if not isinstance(entry, dict):
         return str(entry)
     if "recipe" not in entry or entry.get("name"):
         return str(entry.get("name"))
     recipe = entry["recipe"]
-    return "+".join(_display_name(part) for part in recipe) if isinstance(recipe, list) else str(recipe)
+    return "+".join(display_name(part) for part in recipe) if isinstance(recipe, list) else str(recipe)
 
 
 def _plural(count: int, noun: str) -> str:

@@ -29,12 +29,14 @@ class Results(NamedTuple):
             along these is chance, over which means are taken.
         rows: of `results.csv`, values as numbers, texts or None.
         text: `sweep.yaml`.
+        asked: how many runs the sweep asks for; None where that is not known.
     """
 
     name: str
     axes: tuple[tuple[str, ...], ...]
     rows: list[dict[str, Any]]
     text: str
+    asked: int | None = None
 
     @property
     def methods(self) -> list[str]:
@@ -79,7 +81,7 @@ def read_results(folder: Path) -> Results:
     for key in (key for axis in every for key in axis):
         if rows and key not in rows[0]:
             raise ReportError(f"{folder / 'results.csv'}: has no column {key!r}, which sweep.yaml sweeps; {AGAIN}")
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text)
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text, _asked(sheet))
 
 
 def cells(results: Results, method: str, figure: str) -> list[Cell]:
@@ -188,6 +190,13 @@ def _cell(setting: tuple[Any, ...], asked: Sequence[float | None]) -> Cell:
     mean = float(np.mean(known)) if known else None
     spread = float(np.std(known, ddof=1)) if len(known) > 1 else None
     return Cell(setting, mean, spread, len(known), len(asked))
+
+
+def _asked(sheet: Mapping[str, Any]) -> int | None:
+    """How many runs a sweep asks for; None where methods or seeds are swept, or the sheet is damaged."""
+    lists = [next(iter(axis.values())) for axis in sheet["sweep"]] + [sheet.get("methods"), sheet.get("seeds")]
+    swept = any(key in ("methods", "seeds") for axis in sheet["sweep"] for key in axis)
+    return None if swept or not all(isinstance(own, list) for own in lists) else math.prod(map(len, lists))
 
 
 def _sheet(path: Path) -> tuple[dict[str, Any], str]:

@@ -161,7 +161,12 @@ def row(summary: MethodSummary, target: bool = True, short: bool = False, diverg
     return (*cells, megabytes(summary.traffic_bytes), str(summary.seeds))
 
 
-def table(summaries: Sequence[MethodSummary], target_accuracy: float | None = None, short: bool = False) -> Table:
+def table(
+    summaries: Sequence[MethodSummary],
+    target_accuracy: float | None = None,
+    short: bool = False,
+    baseline: str | None = None,
+) -> Table:
     """The whole comparison as text, for terminal and page alike.
 
     Args:
@@ -169,6 +174,7 @@ def table(summaries: Sequence[MethodSummary], target_accuracy: float | None = No
         target_accuracy: the share that counts as reached; None leaves its columns out.
         short: for a narrow terminal: short headings, no column of traffic to the target, and none of the best accuracy
             where there is one of `chain_kl`, which there is if `shows_divergence`.
+        baseline: what the differences are from, for their heading; None for the first method.
 
     Returns:
         Headings and rows; accuracies in percent, differences in percentage points.
@@ -180,7 +186,7 @@ def table(summaries: Sequence[MethodSummary], target_accuracy: float | None = No
     target, divergence = target_accuracy is not None, shows_divergence(summaries)
     kl = ["KL"] if divergence else []
     rows = [row(summary, target, short, divergence) for summary in summaries]
-    first = summaries[0].method if summaries else "the first"
+    first = baseline or (summaries[0].method if summaries else "the first")
     paired = any(summary.difference and summary.difference.low is not None for summary in summaries)
     if short:
         goal = [f"to {100 * target_accuracy:g}%"] if target_accuracy is not None else []

@@ -22,7 +22,7 @@ class Estimate(NamedTuple):
 
     Attributes:
         runs: how many are left to do.
-        programs: how many are compiled for them.
+        programs: how many different ones are compiled for them.
         seconds: training and evaluation, without compiling.
         device_bytes: data, and the states of the largest group.
     """
@@ -51,7 +51,8 @@ def estimate(groups: Sequence[Group]) -> Estimate:
     paces: dict[Any, float] = {}
     seconds = sum(_seconds(task, paces) for task in tasks)
     states = max(group.state_bytes for group in groups)
-    return Estimate(len(tasks), len(groups), seconds, data_bytes(simulations) + states)
+    programs = len({group.program for group in groups})
+    return Estimate(len(tasks), programs, seconds, data_bytes(simulations) + states)
 
 
 def _seconds(task: Task, paces: dict[Any, float]) -> float:

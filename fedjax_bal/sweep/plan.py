@@ -72,7 +72,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     changes = parse_overrides(overrides)
     _refuse_swept(changes, axes, source)
     data = change(data, changes, "command line")
-    labels, folder = _labels(axes), os.path.dirname(source)
+    labels, folder = short_keys(axes), os.path.dirname(source)
     points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
     _refuse_repeats(points, source)
     text = dump({**data, "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes]})
@@ -113,14 +113,19 @@ def _only(data: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _point(
     data: Mapping[str, Any], values: dict[str, Any], labels: Mapping[str, str], folder: str, source: str
 ) -> Point:
-    label = ",".join(f"{labels[key]}={_shown(value)}" for key, value in values.items())
+    label = ",".join(f"{labels[key]}={shown(value)}" for key, value in values.items())
     own = [(path_of(key), anchored(value, folder, path_of(key))) for key, value in values.items()]
     config = build_config(data, own, f"{source} ({label})")
     return Point(_file_name(label), values, config)
 
 
-def _labels(axes: Sequence[Axis]) -> dict[str, str]:
-    """The end of each key that tells it from all the others."""
+def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
+    """The end of each key that tells it from all the others.
+
+    Example:
+        >>> short_keys([Axis(("training.rounds",), ((1,),)), Axis(("partition.seed", "training.seed"), ((1,), (1,)))])
+        {'training.rounds': 'rounds', 'partition.seed': 'partition.seed', 'training.seed': 'training.seed'}
+    """
     keys = [key for axis in axes for key in axis.keys]
 
     def shortest(key: str) -> str:
@@ -131,7 +136,8 @@ def _labels(axes: Sequence[Axis]) -> dict[str, str]:
     return {key: shortest(key) for key in keys}
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of an axis, in one line."""
     return repr(value) if isinstance(value, float) else dump(value).strip().removesuffix("...").strip()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedjax_bal.experiment.endings import AT_THE_END, PERSONALISED, TIMES
-from fedjax_bal.sweep.plan import Sweep
+from fedjax_bal.sweep.plan import Point, Sweep
 
 FIGURES = (
     "rounds",
@@ -58,20 +58,49 @@ def _rows(sweep: Sweep, summaries: Any, refused: Any, lost: Any, costs: Any) -> 
             wanted = point.config.for_method(index).training.rounds
             for seed in point.config.seeds:
                 run = found.get((method.name, seed), {})
-                trouble = lost.get((number, method.name, seed))
-                failure = refused.get(number) or run.get("failure") or trouble
                 finished = run.get("rounds", 0) >= wanted or run.get("stopped_early") is not None
-                status = FAILED if trouble else _status(number in refused, failure, finished)
-                yield {
-                    **point.values,
-                    "point": point.label,
-                    "method": method.name,
-                    "seed": seed,
-                    "status": status,
-                    **{key: run.get(key) for key in FIGURES},
-                    **{key: costs.get((point.label, method.name, seed), {}).get(key) for key in COSTS},
-                    "failure": failure,
-                }
+                trouble = lost.get((number, method.name, seed))
+                row = row_of(point, method.name, seed, run, finished, refused.get(number), trouble)
+                yield row | costs_of(costs, row)
+
+
+def row_of(
+    point: Point,
+    method: str,
+    seed: int,
+    run: Mapping[str, Any],
+    finished: bool,
+    refused: str | None,
+    trouble: str | None,
+) -> dict[str, Any]:
+    """The row of a run, its costs empty.
+
+    Args:
+        point: its point.
+        method: its method's name.
+        seed: its seed.
+        run: its summary; empty where there is none.
+        finished: whether it has come to its end.
+        refused: why its point couldn't be set up; None where it could.
+        trouble: why it could not be carried out; None where it could.
+    """
+    failure = refused or run.get("failure") or trouble
+    return {
+        **point.values,
+        "point": point.label,
+        "method": method,
+        "seed": seed,
+        "status": FAILED if trouble else _status(refused is not None, failure, finished),
+        **{key: run.get(key) for key in FIGURES},
+        **dict.fromkeys(COSTS),
+        "failure": failure,
+    }
+
+
+def costs_of(costs: Mapping[tuple[str, str, int], Mapping[str, Any]], row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of the costs of a row's run."""
+    known = costs.get((row["point"], row["method"], row["seed"]), {})
+    return {key: known[key] for key in COSTS if key in known}
 
 
 def _status(refused: bool, failure: str | None, finished: bool) -> str:

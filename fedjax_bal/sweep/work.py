@@ -82,6 +82,7 @@ class Work:
         self.broken: dict[int, str] = {}
         self.lost: dict[tuple[int, str, int], str] = {}
         self.costs: list[tuple[Group, Costs]] = []
+        self._written: Callable[[], object] = lambda: None
         self._saved: dict[tuple[int, tuple[int, int]], Saved | None] = {}
         workshop, tasks = Workshop(data_dir, devices), []
         find = self._seen if look else self._resumed
@@ -99,19 +100,20 @@ class Work:
         A run that diverges, or can't be carried out, is noted; the others go on.
 
         Args:
-            written: called after each group, and before stopping.
+            written: called after each dispatch and each group, and before stopping.
 
         Raises:
             Stopped: `should_stop` said so; all is saved.
         """
-        journeys = [self._journey(number, own, written) for number, own in enumerate(self.groups)]
+        self._written = written
+        journeys = [self._journey(number, own) for number, own in enumerate(self.groups)]
         self.engine.carry(journeys, self.should_stop)
 
-    def _journey(self, number: int, own: Group, written: Callable[[], object]) -> Journey:
+    def _journey(self, number: int, own: Group) -> Journey:
         try:
             yield from self._attempt(number, own)
         finally:
-            written()
+            self._written()
 
     def _seen(self, number: int, point: Point, folder: RunFolder, workshop: Workshop) -> list[Task]:
         comparison = set_up(point.config, workshop=workshop)
@@ -236,6 +238,7 @@ class Work:
             self._take(own, saved, stretch, resting)
             over = [self._runner(task).over(task.run, state) for task, state in zip(own.tasks, saved, strict=True)]
             yield from self._end(own, ride, saved, resting, over)
+            self._written()
             stopping = self.should_stop()
             if stopping or stretch.round - saved_at >= every:
                 yield from self._save(own, ride, saved, [at for at, rests in enumerate(resting) if not rests])

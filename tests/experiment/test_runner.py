@@ -107,6 +107,11 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed,
     assert "damaged" in display.notes[0]
     assert "round-00000006" in display.notes[0]
     assert "going on after round 4" in display.notes[1]
+    # The display knows where the run stands before anything is compiled.
+    [line] = [
+        line for line in small_run.metrics(path) if (line["method"], line["seed"], line["round"]) == ("fedavg", 0, 4)
+    ]
+    assert (display.steps[0], display.accuracies[0]) == (("fedavg", 0, 4), line["test_accuracy"])
     assert small_run.metrics(path) == small_run.metrics(undisturbed)
 
 
@@ -144,7 +149,7 @@ def test_fresh_starts_over(undisturbed, config, tmp_path):
     path = tmp_path / "run"
     small_run.run(path, config)
     display = small_run.run(path, config, fresh=True)
-    assert display.steps[0] == ("fedavg", 0, 2)
+    assert display.steps[:2] == [("fedavg", 0, 0), ("fedavg", 0, 2)]
     assert small_run.metrics(path) == small_run.metrics(undisturbed)
 
 

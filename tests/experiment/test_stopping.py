@@ -33,7 +33,7 @@ def summary(path):
 def test_it_ends_with_the_dispatch_in_which_patience_runs_out(ended):
     path, display = ended
     assert [line["round"] for line in small_run.metrics(path)] == [1, 2, 3, 4, 5, 6]
-    assert display.steps == [("fedavg", 0, 3), ("fedavg", 0, 6), ("fedavg", 0, "ended")]
+    assert display.steps == [("fedavg", 0, 0), ("fedavg", 0, 3), ("fedavg", 0, 6), ("fedavg", 0, "ended")]
     run = summary(path)["runs"][0]
     assert summary(path)["finished"] is True
     assert (run["stopped_early"], run["rounds"]) == (6, 6)

@@ -1,13 +1,17 @@
 """Several run folders on one page, and what a paper reports beside a run's own figures."""
 
+import html
 import json
+import re
 import shutil
 
 import pytest
+import yaml
 
 from fedjax_bal.config import ConfigError, load_config
-from fedjax_bal.report import ReportError, build
+from fedjax_bal.report import ReportError, build, gallery
 from fedjax_bal.report.comparison import build_comparison, join
+from fedjax_bal.report.words import NOTHING
 
 
 @pytest.fixture
@@ -35,14 +39,82 @@ def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
     assert page.count("Accuracy by round") >= 1
 
 
-def test_the_page_says_that_runs_are_on_other_data(folders, tmp_path):
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leaves out the figures, which take seconds to draw."""
+    monkeypatch.setattr(gallery, "draw", lambda run: [])
+
+
+def change(folder, **sections):
+    """Changes some keys of sections in a run folder's configuration."""
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    for key, values in sections.items():
+        config[key] = {**config.get(key, {}), **values}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def shown(page):
+    """Headline and table of a page: the sentences, the heading of the differences, and each method's difference."""
+    sentences = [html.unescape(text) for text in re.findall("<p class=verdict>(.*?)</p>", page)]
+    heading = re.search('<th scope="col">(Difference from .*?)</th>', page)
+    rows = re.findall('<th scope="row">(.*?)</th><td>.*?</td><td>(.*?)</td>', page)
+    return sentences, heading and heading[1], {name.replace("<wbr>", ""): cell for name, cell in rows}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_methods_of_runs_on_other_data_are_not_paired(folders, tmp_path):
     page = build_comparison(folders, tmp_path / "out.html").read_text()
+    alike = shown(page)
     assert "not on the same data" not in page
-    config = (folders[1] / "config.yaml").read_text()
-    assert config.count("clients: ") == 1
-    (folders[1] / "config.yaml").write_text(config.replace("clients: ", "clients: 1"))
+    assert alike[1] == "Difference from fedavg (one/run), points [95% interval]" and len(alike[0]) == 1
+    change(folders[1], partition={"clients": 21})
     page = build_comparison(folders, tmp_path / "out.html").read_text()
-    assert "The runs are not on the same data (partition.clients): " in page
+    assert (
+        "The runs are not on the same data (partition.clients): a difference between them is not due to the methods "
+        "alone, so paired differences are given only between runs on the same data." in page
+    )
+    sentences, heading, cells = shown(page)
+    assert heading == "Difference from the first method on the same data, points [95% interval]"
+    assert cells == {**alike[2], "fedavg (two/run)": NOTHING, "rebafl (two/run)": cells["rebafl (one/run)"]}
+    assert cells["fedavg (one/run)"] == NOTHING and cells["rebafl (one/run)"].startswith("+")
+    assert [re.findall(r"\((?:one|two)/run\)", text) for text in sentences] == [3 * ["(one/run)"], 3 * ["(two/run)"]]
+    assert sentences[1].startswith(
+        "Among the 2 methods on the data of fedavg (two/run): rebafl (two/run) has the highest"
+    )
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_single_methods_on_other_data_have_no_differences_at_all(make_run, tmp_path):
+    folders = [make_run(tmp_path / name, methods=("fedavg",)) for name in ("a", "b")]
+    change(folders[1], evaluation={"validation": {"per_class": 5}})
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    assert "(evaluation.validation.per_class): a difference" in page and "paired differences are left out." in page
+    sentences, heading, _ = shown(page)
+    assert heading is None and "percentage points" not in page and "tr class=best" not in page
+    assert all(
+        text.startswith(f"fedavg ({name}) reaches a final accuracy of")
+        for name, text in zip("ab", sentences, strict=True)
+    )
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_folders_that_share_data_are_paired_beside_one_that_does_not(make_run, tmp_path):
+    folders = [make_run(tmp_path / name, methods=("fedavg",)) for name in "abc"]
+    change(folders[1], dataset={"name": "mnist"})
+    change(folders[2], training={"batch_size": 10})
+    _, _, cells = shown(build_comparison(folders, tmp_path / "out.html").read_text())
+    assert cells == {"fedavg (a)": NOTHING, "fedavg (c)": "+0.0 [+0.0, +0.0]", "fedavg (b)": NOTHING}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_path):
+    config = yaml.safe_load((folders[1] / "config.yaml").read_text())
+    config["methods"][1]["partition"] = {"seed": 5}
+    (folders[1] / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    page = build_comparison(folders, tmp_path / "out.html").read_text()
+    assert "(methods.1.partition.seed): a difference" in page
+    _, _, cells = shown(page)
+    assert cells["rebafl (two/run)"] == NOTHING and cells["fedavg (two/run)"] == "+0.0 [+0.0, +0.0]"
 
 
 BAD = [

@@ -40,6 +40,16 @@ def test_what_diverged_can_not_win_by_those_that_are_left(results):
     assert answer(results).startswith("fedavg does best: 70.0")
 
 
+def test_the_page_of_a_killed_sweep_says_what_is_missing(results, tmp_path):
+    assert "not finished" not in page(results, [])  # a sweep whose seeds are not known
+    (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0, 1]\n")
+    assert "This sweep is not finished: 12 of its 24 runs are not in the table yet. 1 of 12 runs" in page(
+        read_results(tmp_path), []
+    )
+    (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0]\n")
+    assert "not finished" not in page(read_results(tmp_path), [])
+
+
 def test_settings_are_picked_on_validation_images_where_all_runs_have_them(tmp_path):
     rows = [(0.1, 0.9, 0.3), (0.2, 0.6, 0.8), (0.3, 0.7, 0.5)]
     (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 0.2, 0.3]}]\n")

@@ -4,8 +4,9 @@ import re
 
 import pytest
 from fake_ray import ActorDiedError, FakeRay
-from small_sweep import FEDAVG, carry, outcome, sweep
+from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
+from fedjax_bal.sweep import interim
 from fedjax_bal.sweep.cluster import engine, worker
 from fedjax_bal.sweep.cluster.engine import Cluster, Needs
 from fedjax_bal.sweep.cluster.parcels import Failure
@@ -47,11 +48,15 @@ def figures(rows):
 
 
 @pytest.mark.slow
-def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path):
+def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
     moments = [("load", 1), ("advance", 2), ("snapshots", 3)]
     ray = FakeRay({"CPU": 2.0}, before=dies(*moments))
-    rows, stopped, said = far(tmp_path, ray)
+    monkeypatch.setattr(interim, "_SHARE", 1e9)
+    tables = []
+    rows, stopped, said = far(tmp_path, ray, should_stop=watch(tmp_path / "out", tables))
     assert not stopped and ray.alive == 0
+    assert {0, 3} < {len(table) for table in tables}  # rows came as groups were done
+    assert tables[-1] == read_table(tmp_path / "out")
     assert said.count("its worker was killed, or its machine is gone; going on after round") == len(moments)
     assert figures(rows) == figures(alone[0])
     assert outcome(tmp_path / "out") == alone[1]
@@ -140,9 +145,12 @@ def test_what_is_wrong_with_a_machine_is_told(tmp_path, monkeypatch, spoil, mess
 def test_every_place_gets_a_group_unless_told_otherwise(tmp_path):
     ray = FakeRay({"CPU": 1.0}, {"CPU": 2.0})
     _, _, said = far(tmp_path, ray, most=None, dry_run=True)
-    assert "Ray: 2 machines with room for 3 group(s) at a time, 1 CPU each" in said and "3 program(s)" in said
+    assert "Ray: 2 machines with room for 3 group(s) at a time, 1 CPU each" in said
+    program = "program 1: fedavg with learning_rate=0.05, 0.1, 0.2: 3 runs of 4 rounds"
+    assert "1 program(s) to compile for 3 batches;" in said
+    assert said.count("  program") == said.count(f"{program} in 3 batches, 0.2 MB of state at a time") == 1
     _, _, said = far(tmp_path, ray, most=3, dry_run=True)
-    assert "1 program(s)" in said
+    assert "1 program(s) to compile;" in said and f"{program}, 0.6 MB of state\n" in said
 
 
 def test_gpus_are_asked_for_where_there_are_any():

@@ -1,19 +1,20 @@
 """A sweep carried through: grouped, resumed, with a run that diverges and a point that can't be."""
 
-import csv
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import small_run
-from small_sweep import FEDAVG, carry
+from small_sweep import FEDAVG, carry, read_table, watch
 from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine import stack
 from fedjax_bal.experiment.folder import FolderError
 from fedjax_bal.report.folder import ReportError
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.sweep import carriage
+from fedjax_bal.sweep import carriage, interim
+from fedjax_bal.sweep.results import COSTS
 
 AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
@@ -24,12 +25,20 @@ def sweep(tmp_path, text=AXES, *overrides):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A finished sweep: its folder, its rows, and what was said."""
-    tmp_path = tmp_path_factory.mktemp("sweep")
-    rows, stopped, said = carry(sweep(tmp_path), tmp_path / "out")
+def watched(tmp_path_factory):
+    """A finished sweep: its folder, its rows, what was said, and its table after each dispatch as a kill leaves it."""
+    tmp_path, tables = tmp_path_factory.mktemp("sweep"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interim, "_SHARE", 1e9)
+        rows, stopped, said = carry(sweep(tmp_path), tmp_path / "out", should_stop=watch(tmp_path / "out", tables))
     assert not stopped
-    return tmp_path / "out", rows, said
+    return tmp_path / "out", rows, said, tables
+
+
+@pytest.fixture
+def finished(watched):
+    """A finished sweep: its folder, its rows, and what was said."""
+    return watched[:3]
 
 
 def test_every_run_has_a_row_whatever_came_of_it(finished):
@@ -46,10 +55,48 @@ def test_every_run_has_a_row_whatever_came_of_it(finished):
     lost = status[1e30, 40, "fedavg"]
     assert lost["status"] == "diverged" and "round 1" in lost["failure"] and lost["final_accuracy"] is None
     assert "6 runs" not in said and "12 runs" in said and "2 program(s)" in said
-    with open(path / "results.csv") as file:
-        table = list(csv.DictReader(file))
+    table = read_table(path)
     assert [row["status"] for row in table] == [row["status"] for row in rows]
     assert list(table[0])[:2] == ["training.optimizer.learning_rate", "partition.samples_per_client"]
+
+
+def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
+    path, _, _, tables = watched
+    final = read_table(path)
+    # Six can't be set up; of three at a time one diverges in the first dispatch, and two are done after the second.
+    assert [len(table) for table in tables] == [0, 6 + 1, 6 + 3, 6 + 3, 6 + 4, 6 + 6]
+    assert all(row["status"] != "unfinished" for table in tables for row in table)
+    key = lambda row: (row["point"], row["method"], row["seed"])
+    in_the_end = {key(row): row for row in final}
+    assert tables[2] == [row for row in final if key(row) in {key(other) for other in tables[2]}]
+    alike = lambda row: {name: value for name, value in row.items() if name not in COSTS}
+    assert all(alike(row) == alike(in_the_end[key(row)]) for table in tables for row in table)
+    assert tables[-1] == final
+
+
+def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):
+    now, sizes = 0.0, []
+
+    def write(table):
+        nonlocal now
+        now += 0.5
+        sizes.append(len(table))
+
+    config = SimpleNamespace(methods=[SimpleNamespace(name="fedavg")], seeds=[0])
+    points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
+    work = SimpleNamespace(broken={}, runners={}, lost={})
+    work.runners = dict.fromkeys(range(400), SimpleNamespace(name=lambda run: run, concluded=(), failures=(), lines={}))
+    folder = SimpleNamespace(write_results=write)
+    table = interim.InterimTable(SimpleNamespace(points=points), folder, work, dict, lambda: now)
+    for number in range(300):
+        work.broken[number] = "no"
+        now += 0.1
+        table.update()
+    assert sizes[0] == 1 and 3 <= len(sizes) <= 5  # half a second each, of 32 seconds
+    for _ in range(2):
+        now += 100
+        table.update()
+    assert sizes[-1] == 300 and sizes.count(300) == 1
 
 
 def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
@@ -90,7 +137,14 @@ def test_more_values_are_added_to_what_is_there(finished, tmp_path):
 def test_a_dry_run_trains_nothing(tmp_path):
     rows, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True)
     assert rows == [] and [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]  # this test's own claim
-    assert "12 runs" in said and "fedavg x 3, 4 rounds" in said and "samples_per_client=40000: left out" in said
+    assert "12 runs" in said and "samples_per_client=40000: left out" in said
+    assert "of training, without the time to compile, which may be longer, and without what methods add" in said
+    points = "with learning_rate=0.05, 0.2, 1e+30; samples_per_client=40"
+    programs = [line.strip() for line in said.splitlines() if line.startswith("  program")]
+    assert programs == [
+        f"program 1: fedavg {points}: 3 runs of 4 rounds, 0.6 MB of state",
+        f"program 2: control variates {points}: 3 runs of 4 rounds, 7.3 MB of state",
+    ]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
