@@ -6,6 +6,7 @@ from typing import Any
 
 from fedjax_bal.checks import finite_number, one_of
 from fedjax_bal.conformance import forms, runs, signatures
+from fedjax_bal.conformance.coverage import missing
 from fedjax_bal.conformance.outcome import (
     FAILED,
     PASSED,
@@ -15,6 +16,7 @@ from fedjax_bal.conformance.outcome import (
     NotApplicableError,
     Report,
 )
+from fedjax_bal.conformance.place import place
 from fedjax_bal.conformance.workbench import Workbench
 from fedjax_bal.parts import Part
 from fedjax_bal.recipes import Recipe, combine
@@ -143,10 +145,14 @@ def _refuse(bench: Workbench) -> None:
 def _checked(check: Check, bench: Workbench) -> Checked:
     try:
         wrong = check(bench)
+        lacking = None if wrong else missing(check, bench)
     except NotApplicableError as reason:
         return Checked(_name(check), SKIPPED, str(reason))
     except Exception as error:
-        return Checked(_name(check), FAILED, f"{meaning(check)} Received {type(error).__name__}: {error}")
+        message = f"{meaning(check)} Received {type(error).__name__}{place(error)}: {error}"
+        return Checked(_name(check), FAILED, message)
+    if lacking:
+        return Checked(_name(check), SKIPPED, lacking)
     return Checked(_name(check), FAILED if wrong else PASSED, wrong or meaning(check))
 
 

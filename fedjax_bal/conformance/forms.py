@@ -7,10 +7,12 @@ import jax
 import numpy as np
 
 from fedjax_bal.checks import is_number
+from fedjax_bal.conformance.coverage import needs, parts
 from fedjax_bal.conformance.workbench import Workbench
 from fedjax_bal.parts import Part
 
 
+@needs(parts)
 def fields(bench: Workbench) -> str | None:
     """Fields are numbers or static and hashable; data belongs into the federation."""
     for part in bench.recipe.parts:
@@ -33,6 +35,7 @@ def round_trip(bench: Workbench) -> str | None:
     return None
 
 
+@needs(parts)
 def representation(bench: Workbench) -> str | None:
     """`repr` shows the name and every field."""
     for part in bench.recipe.parts:

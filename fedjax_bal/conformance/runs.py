@@ -1,5 +1,7 @@
 """Checks on what runs come to: whatever way a recipe is run, it computes the same."""
 
+import copy
+import dataclasses
 from typing import Any
 
 import jax
@@ -7,15 +9,27 @@ import numpy as np
 
 from fedjax_bal.checks import is_number
 from fedjax_bal.conformance.compare import difference, odd_value
+from fedjax_bal.conformance.coverage import (
+    absent_clients,
+    needs,
+    odd_clients,
+    padding,
+    training,
+    two_chains,
+    two_devices,
+    unequal_lanes,
+)
+from fedjax_bal.conformance.observers import Padding
 from fedjax_bal.conformance.outcome import NotApplicableError
 from fedjax_bal.conformance.workbench import ROUNDS, SEEDS, Workbench
+from fedjax_bal.engine.setting import Setting
 from fedjax_bal.types import Federation, Plan
 
 
 def one_program(bench: Workbench) -> str | None:
     """One trace serves all rounds, seeds and values of a part's numbers."""
     bench.base  # noqa: B018
-    bench.run(bench.plans(SEEDS[0]), setting=jax.tree.map(_halved, bench.simulation.setting))
+    bench.run(bench.plans(SEEDS[0]), setting=jax.tree.map(_halved, _made_again(bench.setting)))
     if bench.traces == 1:
         return None
     return (
@@ -24,28 +38,35 @@ def one_program(bench: Workbench) -> str | None:
     )
 
 
+@needs(training, odd_clients)
 def finite(bench: Workbench) -> str | None:
-    """All stays finite, with absent classes, a client of a single row, and a round in which nothing arrives."""
+    """All stays finite, with absent classes, a batch of a single row, and a round in which nothing arrives."""
     for seed, seen in bench.base.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(seen.state):
             if not np.isfinite(leaf).all():
                 at = f"the state{jax.tree_util.keystr(path)}"
                 return f"received {odd_value(leaf)} in {at}, must be finite: look for 0 / 0, log 0 and 0 * inf"
-        trained = [_steps(bench, plan) > 0 for plan in bench.plans(seed)]
+        trained = [bool(bench.steps(plan).any()) for plan in bench.plans(seed)]
         for name, losses in (("training", seen.train_loss[trained]), ("test", seen.test_loss)):
             if not np.isfinite(losses).all():
                 return f"received a {name} loss of {odd_value(losses)}, must be finite: look for 0 / 0 and log 0"
     return None
 
 
+@needs(training)
 def jit(bench: Workbench) -> str | None:
     """Compiled and uncompiled, a round comes to the same."""
-    plans = bench.plans(SEEDS[0])
-    found = difference(bench.run_eagerly(plans), bench.run(plans, rounds=1).state, bench.tolerance)
+    if bench.uncompiled_case is None:
+        raise NotApplicableError(
+            f"with seed {SEEDS[0]} no round is fit for it, in which somebody trains after others have: pass an "
+            "availability, a delivery or a selector by which more train"
+        )
+    found = bench.uncompiled_difference(bench.uncompiled_case)
     remedy = "what a part computes has to follow from its arguments alone, not from globals or generators of NumPy"
     return found and f"received {found} between compiled and uncompiled, must be none: {remedy}"
 
 
+@needs(training, two_chains)
 def cohort_order(bench: Workbench) -> str | None:
     """The order in which the clients of a round are listed changes nothing."""
     backwards = [jax.tree.map(lambda leaf: leaf[::-1], plan) for plan in bench.plans(SEEDS[0])]
@@ -54,41 +75,48 @@ def cohort_order(bench: Workbench) -> str | None:
     return found and f"received {found} when the cohort is listed backwards, must be none: {remedy}"
 
 
+@needs(training, padding)
 def padded_rows(bench: Workbench) -> str | None:
-    """Rows of a batch that are not real count for nothing: rows of other clients stand there, and may be any."""
-    federation = bench.simulation.federation
-    plan = _every_second(bench.plans(SEEDS[0])[0], federation.num_clients)
-    strangers = _with_other_strangers(federation, plan.clients[plan.delivered])
-    seen, other = (bench.run([plan] * ROUNDS, federation=rows) for rows in (federation, strangers))
-    found = difference(other, seen, bench.tolerance)
-    remedy = "mask with batch.real before adding up over a batch, and divide by the number of real rows"
-    return found and f"received {found} when rows that are not real change, must be none: {remedy}"
+    """Rows of a batch that are not real count for nothing, nor do rows of clients that take no part."""
+    plan = bench.padded_plan or bench.plans(SEEDS[0])[0]
+    seen = bench.run([plan] * ROUNDS)
+    setting = dataclasses.replace(bench.setting, parts=tuple(map(_with_other_padding, bench.setting.parts)))
+    changed = difference(bench.run([plan] * ROUNDS, setting=setting), seen, bench.tolerance)
+    if changed:
+        remedy = "mask with batch.real before adding up over a batch, and divide by the number of real rows"
+        return f"received {changed} when rows that are not real change, must be none: {remedy}"
+    return _strangers_changed(bench, plan, seen)
 
 
+@needs(training, absent_clients)
 def undelivered(bench: Workbench) -> str | None:
     """Clients that don't deliver, and places that stay empty, leave no trace in weights, sums or memory."""
     changed = _memory_of_absent(bench)
     if changed:
-        return f"received {changed} of clients that never delivered, must be none: only `remember` may change memory"
+        return f"received {changed} of clients that did not deliver, must be none: only `remember` may change memory"
     remedy = "leave out chains that don't deliver (cohort.delivered is False, their weight is 0)"
     return _varied(bench, "places", f"when a round has more empty places, must be none: {remedy}")
 
 
+@needs(training)
 def seeds(bench: Workbench) -> str | None:
     """Two seeds in one `vmap` come to the same as two runs."""
     return _varied(bench, "seeds", "between a vmap over two seeds and two runs, must be none: use pure functions")
 
 
+@needs(training, unequal_lanes)
 def lanes(bench: Workbench) -> str | None:
     """Clients one after another (`map`) and several at a time (`vmap`) come to the same."""
     return _varied(bench, "lanes", "between map and vmap, must be none: use pure functions of one client's arguments")
 
 
+@needs(training)
 def longer_rows(bench: Workbench) -> str | None:
     """Room for far larger clients changes nothing."""
     return _varied(bench, "length", "when there is room for larger clients, must be none: use no padded shape")
 
 
+@needs(training, two_devices)
 def devices(bench: Workbench) -> str | None:
     """One device and two come to the same."""
     if jax.device_count() < 2:
@@ -96,6 +124,7 @@ def devices(bench: Workbench) -> str | None:
     return _varied(bench, "devices", "between one device and two, must be none: use no collectives")
 
 
+@needs(training)
 def all_at_once(bench: Workbench) -> str | None:
     """The last five at once come to the same too."""
     found = bench.difference_of_all
@@ -110,38 +139,75 @@ def _varied(bench: Workbench, name: str, remedy: str) -> str | None:
     return f"received {found} {remedy}" if found else None
 
 
-def _steps(bench: Workbench, plan: Plan) -> int:
-    """Local steps of all who deliver, in an epoch."""
-    sizes = np.diff(bench.simulation.federation.offsets)
-    return int(bench.simulation.setting.steps_per_epoch(sizes[plan.clients[plan.delivered]]).sum())
-
-
 def _halved(number: Any) -> Any:
     return number / 2 if is_number(number) and isinstance(number, float) else number
 
 
-def _every_second(plan: Plan, num_clients: int) -> Plan:
-    even = np.arange(len(plan.clients))[:, None] % 2 == 0
-    return plan._replace(delivered=(plan.clients < num_clients) & even)
+def _made_again(setting: Setting) -> Setting:
+    """With parts that are equal to those given but not the same, nor is what their static fields hold."""
+
+    def again(part: Any) -> Any:
+        try:
+            return copy.deepcopy(part)
+        except TypeError:  # what can't be copied, such as a module, is the same wherever it is used
+            return part
+
+    return dataclasses.replace(setting, parts=tuple(map(again, setting.parts)))
 
 
-def _with_other_strangers(federation: Federation, clients: np.ndarray) -> Federation:
-    """The federation with other images and labels in all rows that these clients don't own."""
-    spans = [federation.rows[federation.offsets[c] : federation.offsets[c + 1]] for c in clients]
-    strange = np.setdiff1d(federation.rows, np.concatenate(spans))
-    if not strange.size:
-        raise NotApplicableError("every row belongs to the clients that train; use a federation with more clients")
+def _with_other_padding(part: Any) -> Any:
+    return Padding(2.0) if isinstance(part, Padding) else part
+
+
+def _strangers_changed(bench: Workbench, plan: Plan, seen: Any) -> str | None:
+    """What changes when rows of clients change that take no part, in words: those that fill up batches, or others."""
+    found = difference(_among_strangers(bench, plan, _strangers(bench, plan)), seen, bench.tolerance)
+    if not found:
+        return None
+    beside = _beside(bench, plan)
+    elsewhere = np.setdiff1d(_strangers(bench, plan), beside)
+    if difference(_among_strangers(bench, plan, elsewhere), seen, bench.tolerance):
+        remedy = "Refine and Present may read the auxiliary set; of clients' rows use what these report"
+        return f"received {found} when rows of clients that take no part change, must be none: {remedy}"
+    remedy = "mask with batch.real in over_rows and wherever rows are gathered"
+    return f"received {found} when rows behind a client's own change, must be none: {remedy}"
+
+
+def _among_strangers(bench: Workbench, plan: Plan, rows: np.ndarray) -> Any:
+    return bench.run([plan] * ROUNDS, federation=_with_other_rows(bench.simulation.federation, rows))
+
+
+def _strangers(bench: Workbench, plan: Plan) -> np.ndarray:
+    """Rows that no client of a plan owns."""
+    federation = bench.simulation.federation
+    spans = [federation.rows[federation.offsets[c] : federation.offsets[c + 1]] for c in plan.clients[plan.delivered]]
+    return np.setdiff1d(federation.rows, np.concatenate(spans))
+
+
+def _beside(bench: Workbench, plan: Plan) -> np.ndarray:
+    """Rows that stand where a batch of a plan's client may reach beyond what it owns."""
+    federation, room = bench.simulation.federation, bench.setting.row_length
+    ends = [federation.offsets[c] + room for c in plan.clients[plan.delivered]]
+    starts = [federation.offsets[c + 1] for c in plan.clients[plan.delivered]]
+    return np.concatenate([federation.rows[start:end] for start, end in zip(starts, ends, strict=True)])
+
+
+def _with_other_rows(federation: Federation, rows: np.ndarray) -> Federation:
+    """The federation with other images and labels in some rows."""
     images, labels = federation.images.copy(), federation.labels.copy()
-    images[strange] = 3 - images[strange] if images.dtype.kind == "f" else 255 - images[strange]
-    labels[strange] = (labels[strange] + 1) % federation.num_classes
+    images[rows] = 3 - images[rows] if images.dtype.kind == "f" else 255 - images[rows]
+    labels[rows] = (labels[rows] + 1) % federation.num_classes
     return federation._replace(images=images, labels=labels)
 
 
 def _memory_of_absent(bench: Workbench) -> str | None:
-    """How the memory of clients that never delivered differs from what it was at first."""
+    """How a round changes the memory of clients that don't deliver in it, in words."""
     plans = bench.plans(SEEDS[0])
-    here = np.concatenate([plan.clients[plan.delivered] for plan in plans])
-    absent = np.setdiff1d(np.arange(bench.simulation.federation.num_clients), here)
-    first, last = (bench.run(plans, rounds=rounds).state.memory for rounds in (0, ROUNDS))
-    rows = lambda memory: jax.tree.map(lambda leaf: leaf[absent], memory)
-    return difference(rows(last), rows(first), 0.0)
+    states = bench.states[SEEDS[0]]
+    for plan, before, after in zip(plans, states, states[1:], strict=False):
+        absent = np.setdiff1d(np.arange(bench.simulation.federation.num_clients), plan.clients[plan.delivered])
+        rows = lambda state, who=absent: jax.tree.map(lambda leaf: leaf[who], state.memory)
+        changed = difference(rows(after), rows(before), 0.0)
+        if changed:
+            return changed
+    return None

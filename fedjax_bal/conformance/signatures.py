@@ -13,6 +13,9 @@ from jax.errors import (
     TracerIntegerConversionError,
 )
 
+from fedjax_bal.conformance.coverage import needs, parts
+from fedjax_bal.conformance.outcome import NotApplicableError
+from fedjax_bal.conformance.place import place
 from fedjax_bal.conformance.workbench import Workbench
 from fedjax_bal.engine.chain import Links, Round, context
 from fedjax_bal.engine.program import init_state
@@ -85,21 +88,23 @@ class Rule(NamedTuple):
     wanted: Callable[[Any, Scene], PyTree]
 
 
+@needs(parts)
 def traced(bench: Workbench) -> str | None:
     """Nothing that changes while a program runs (round, client, numbers of a part) is looked at in Python."""
     try:
         returned(bench)
     except LOOKS_AT_VALUES as error:
         return (
-            f"received {type(error).__name__}: {_first_line(error)}; values that change from round to round can't be "
-            "looked at in Python: use jnp.where or jax.lax.cond instead of if, a key instead of a NumPy generator, and "
-            "declare with static(...) what decides on shapes or on what is computed"
+            f"received {type(error).__name__}{place(error)}: {_first_line(error)}; values that change from round to "
+            "round can't be looked at in Python: use jnp.where or jax.lax.cond instead of if, a key instead of a NumPy "
+            "generator, and declare with static(...) what decides on shapes or on what is computed"
         )
     except Exception:
         return None  # the next check says what it is
     return None
 
 
+@needs(parts)
 def types(bench: Workbench) -> str | None:
     """Each method returns the structure, shapes and types that its role asks for: float32 in, float32 out."""
     with warnings.catch_warnings(record=True) as caught:
@@ -109,6 +114,9 @@ def types(bench: Workbench) -> str | None:
     if asked:
         return f"received a request for 64 bits ({asked[0].split('.')[0]}), must be float: it follows JAX's default"
     wrong = [message for name, pair in pairs.items() if (message := _compare(name, *pair))]
+    trainable = bench.simulation.setting.playing(Trainable)
+    if not pairs and not trainable and bench.recipe.parts:
+        raise NotApplicableError("its parts play only roles that may return anything")
     wrong += _not_python_bools(bench)
     return "; ".join(wrong) or None
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,27 +12,49 @@ import numpy as np
 
 from fedjax_bal.conformance import toy
 from fedjax_bal.conformance.compare import difference
-from fedjax_bal.engine.deal import deal
+from fedjax_bal.conformance.observers import Padding, ReportTotals
+from fedjax_bal.conformance.place import place
+from fedjax_bal.conformance.uncompiled import uncompiled
+from fedjax_bal.engine.chain import Links, Round, nothing_yet
+from fedjax_bal.engine.deal import Deal, deal
 from fedjax_bal.engine.layout import Layout
-from fedjax_bal.engine.program import Schedule, dispatch, init_state
+from fedjax_bal.engine.precision import matmul_precision
+from fedjax_bal.engine.program import assess, init_state
+from fedjax_bal.engine.round import broadcast, run_round
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.optimizers import optimizer
-from fedjax_bal.parts import Present
+from fedjax_bal.parts import Memory, Present, Report
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import bernoulli, uniform
 from fedjax_bal.simulation import build
-from fedjax_bal.types import Array, Federation, Key, Plan, State
+from fedjax_bal.types import Federation, Key, Plan, PyTree, State
 
 ROUNDS, SILENT = 4, 2
 """Rounds of a run, and the one in which nothing arrives."""
 
 SEEDS = (0, 1)
-_QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """How programs that run for a millisecond are compiled."""
+if jax.__version_info__ < (0, 11):  # later ones may not know it
+    _QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 VARIATIONS = ("seeds", "lanes", "length", "places", "devices")
 """What a run may be varied in without changing its result, see `Workbench.varied`."""
+
+
+class Row(NamedTuple):
+    """One round as the program takes it.
+
+    Attributes:
+        number: the round, from 0.
+        plan: who trains and who delivers.
+        deal: which device trains which chain.
+    """
+
+    number: Any
+    plan: Plan
+    deal: Deal
 
 
 class Seen(NamedTuple):
@@ -45,6 +68,14 @@ class Seen(NamedTuple):
     """
 
     state: State
+    train_loss: Any
+    test_loss: Any
+    probes: Any
+
+
+class Shown(NamedTuple):
+    """What a round shows beside its state: losses, and probes by slot, leaves `[G, L, ...]`."""
+
     train_loss: Any
     test_loss: Any
     probes: Any
@@ -73,18 +104,35 @@ class Workbench:
             "model": toy.network(),
             "federation": toy.federation(),
             "test": toy.test_set(),
+            **({} if "model" in self.options else {"lone_rows": "keep"}),
             "batch_size": 4,
             "local_optimizer": optimizer("sgd", 0.1),
             "availability": bernoulli(0.8),
             "delivery": bernoulli(0.7),
-            **({"selector": uniform(4)} if self.recipe.selector is None else {"clients_per_round": 4}),
+            **({"selector": uniform(4)} if self.recipe.selector is None else {"clients_per_round": 6}),
         } | self.options
         return build(self.recipe, **options, rounds=ROUNDS, strategy="map", devices=1)
 
     @functools.cached_property
+    def setting(self) -> Setting:
+        """The simulation's, with the parts by which the battery sees more."""
+        setting = self.simulation.setting
+        totals = (ReportTotals(),) if setting.playing(Report) else ()
+        return dataclasses.replace(setting, parts=(Padding(), *setting.parts, *totals))
+
+    @functools.cached_property
     def base(self) -> dict[int, Seen]:
         """The runs that all others must agree with, by seed."""
-        return {seed: self.run(self.plans(seed), seed) for seed in SEEDS}
+        return {seed: seen for seed, (_, seen) in self._runs.items()}
+
+    @functools.cached_property
+    def states(self) -> dict[int, list[State]]:
+        """The states before each round of these runs and after the last one, by seed."""
+        return {seed: states for seed, (states, _) in self._runs.items()}
+
+    @functools.cached_property
+    def _runs(self) -> dict[int, tuple[list[State], Seen]]:
+        return {seed: self.states_and_seen(self.plans(seed), seed) for seed in SEEDS}
 
     @functools.cached_property
     def variations(self) -> tuple[str, ...]:
@@ -108,11 +156,19 @@ class Workbench:
 
     @functools.cached_property
     def _program(self) -> Any:
-        def counted(setting: Setting, key: Key, schedule: Schedule, federation: Federation, test: Any) -> Seen:
+        def counted(*arguments: Any) -> tuple[State, Shown]:
             self.traces += 1
-            return run_through(setting, key, schedule, federation, test)
+            return one_round(*arguments)
 
-        return jax.jit(counted, compiler_options=_QUICKLY)
+        return _quickly(counted)
+
+    @functools.cached_property
+    def _first(self) -> Any:
+        return _quickly(first_state)
+
+    @functools.cached_property
+    def _data(self) -> tuple[Any, ...]:
+        return jax.device_put((self.simulation.federation, self.simulation.test))
 
     def plans(self, seed: int) -> list[Plan]:
         """Who trains in each round; in one round nothing arrives."""
@@ -123,6 +179,16 @@ class Workbench:
             plans.append(plan._replace(delivered=plan.delivered & (number != SILENT)))
         return plans
 
+    def steps(self, plan: Plan) -> np.ndarray:
+        """Local steps of each client that delivers in a visit, `Int[G, L]`; 0 for the others."""
+        sizes = np.diff(self.simulation.federation.offsets)
+        inside = np.minimum(plan.clients, len(sizes) - 1)
+        return self.setting.visit_steps(sizes[inside], plan.limits) * plan.delivered
+
+    def start(self, seed: int = 0, setting: Setting | None = None) -> State:
+        """The state before the first round."""
+        return jax.device_get(self._first(setting or self.setting, jax.random.key(seed), self._data[0]))
+
     def run(
         self,
         plans: Sequence[Plan],
@@ -130,33 +196,123 @@ class Workbench:
         *,
         setting: Setting | None = None,
         federation: Federation | None = None,
-        rounds: int = ROUNDS,
     ) -> Seen:
-        """A run by the one compiled program.
+        """A run by the one compiled program, a round at a time.
 
         Args:
             plans: one for each round.
             seed: the run's seed.
             setting: with other numbers in it.
             federation: with other data in it.
-            rounds: how many of the rounds take place.
 
         Returns:
             What it comes to.
         """
-        arguments = self.arguments(plans, seed, setting=setting, federation=federation, rounds=rounds)
-        return jax.device_get(self._program(*arguments))
+        return self.states_and_seen(plans, seed, setting=setting, federation=federation)[1]
 
-    def run_eagerly(self, plans: Sequence[Plan], seed: int = 0) -> State:
-        """The state after the first round, without compilation.
+    def states_and_seen(
+        self,
+        plans: Sequence[Plan],
+        seed: int = 0,
+        *,
+        setting: Setting | None = None,
+        federation: Federation | None = None,
+    ) -> tuple[list[State], Seen]:
+        """As `run`, with the state before each round and after the last one."""
+        setting, data = setting or self.setting, (federation or self._data[0], self._data[1])
+        states, shown = [self.start(seed, setting)], []
+        for number, plan in enumerate(plans):
+            row = self.row(setting, plan, number)
+            state, seen = jax.device_get(self._program(setting, jax.random.key(seed), states[-1], row, *data))
+            states.append(state)
+            shown.append(self._by_client(seen, plan))
+        return states, Seen(states[-1], *_stack(shown))
 
-        Nothing is evaluated unless a part has a say in that: each operation takes longer to set up than to compute.
+    def row(self, setting: Setting, plan: Plan, number: int) -> Row:
+        """A round as the program takes it; its chains stay in the order in which they come."""
+        dealt, _ = deal(setting.layout, setting.passes * self.steps(plan), plan.delivered.any(1))
+        return Row(np.int32(number), plan, dealt)
+
+    def _by_client(self, shown: Shown, plan: Plan) -> Shown:
+        """Probes by client in place of chains: leaves `[G, L, ...]` to `[N, ...]`."""
+        clients = self.simulation.federation.num_clients
+
+        def one(leaf: np.ndarray) -> np.ndarray:
+            found = np.zeros((clients + 1, *leaf.shape[2:]), leaf.dtype)
+            found[plan.clients] = leaf
+            return found[:-1]
+
+        return shown._replace(probes=jax.tree.map(one, shown.probes))
+
+    @functools.cached_property
+    def padded_plan(self) -> Plan | None:
+        """A round for clients whose last batch isn't full, at most half of all; None where there are none."""
+        setting, sizes = self.setting, np.diff(self.simulation.federation.offsets)
+        batches = -(-sizes // setting.batch_size)
+        reached = np.minimum(setting.steps_per_epoch(sizes), setting.visit_steps(sizes)) >= batches
+        short = (sizes % setting.batch_size > 0) & reached
+        if not short.any():
+            return None
+        plan = self.plans(SEEDS[0])[0]
+        first = np.argsort(np.where(short, 0, np.where(sizes > 0, 1, 2)), kind="stable")
+        chosen = first[: min(plan.clients.size, max(1, len(sizes) // 2))]
+        clients = np.full(plan.clients.size, len(sizes), plan.clients.dtype)
+        clients[: len(chosen)] = chosen
+        clients = clients.reshape(plan.clients.shape)
+        limits = None if plan.limits is None else np.full_like(plan.limits, setting.most_steps)
+        return plan._replace(clients=clients, delivered=clients < len(sizes), limits=limits)
+
+    @property
+    def drops_lone_rows(self) -> bool:
+        """Whether the simulation leaves out last batches of a single row."""
+        asked = self.options.get("federation", toy.federation())
+        lone = (np.diff(asked.offsets) % self.setting.batch_size == 1).any()
+        return bool(lone and not (np.diff(self.simulation.federation.offsets) % self.setting.batch_size == 1).any())
+
+    @functools.cached_property
+    def uncompiled_case(self) -> list[Plan] | None:
+        """The plans up to the round that is run without compilation; None where no round is fit for it.
+
+        A round is fit before which something has arrived, when all parts have begun. At most two of its chains are
+        left, as few steps as will do: those first who come a second time, then a client of more than one step.
         """
-        setting, key, schedule, *data = self.arguments(plans, seed, rounds=1)
-        schedule = schedule._replace(evaluate=schedule.evaluate & bool(setting.playing(Present)))
-        start = jax.tree.map(jnp.asarray, self.run(plans, seed, rounds=0).state)
-        with jax.disable_jit():
-            return jax.device_get(dispatch(setting, key, start, schedule, *data)[0])
+        plans = self.plans(SEEDS[0])
+        begun = max(part.first_round for part in self.setting.parts)
+        cases = [case for number in range(max(1, begun), ROUNDS) for case in self._pairs(plans, number)]
+        if not cases:
+            return None
+        _, number, chosen = max(cases)
+        left = np.isin(np.arange(len(plans[number].clients)), chosen)[:, None]
+        return [*plans[:number], plans[number]._replace(delivered=plans[number].delivered & left)]
+
+    def _pairs(self, plans: Sequence[Plan], number: int) -> list[tuple[Any, int, tuple[int, ...]]]:
+        """Of a round, which two chains may train without compilation, each with how welcome they are."""
+        before = [plan.clients[self.steps(plan) > 0] for plan in plans[:number]]
+        known = set(np.concatenate(before).tolist())
+        steps, clients = self.steps(plans[number]), plans[number].clients
+        active = np.flatnonzero(steps.sum(1)).tolist()
+        found = []
+        for chosen in itertools.combinations(active, min(2, len(active))) if known and active else ():
+            own = steps[list(chosen)]
+            again = not known.isdisjoint(clients[list(chosen)][own > 0].tolist())
+            if again or not self.setting.playing(Memory):
+                found.append(((len(chosen), again, bool((own > 1).any()), -int(own.sum())), number, chosen))
+        return found
+
+    def uncompiled_difference(self, plans: Sequence[Plan]) -> str | None:
+        """What compiling changes, in words: in the state before the first round, and in the last one of some plans."""
+        states, seen = self.states_and_seen(plans)
+        last = Shown(seen.train_loss[-1], seen.test_loss[-1], jax.tree.map(lambda leaf: leaf[-1], seen.probes))
+        setting, key = self.setting, jax.random.key(SEEDS[0])
+        presents = bool(setting.playing(Present))  # without them all are tested alike
+        before, row = jax.tree.map(jnp.asarray, (states[-2], self.row(setting, plans[-1], len(plans) - 1)))
+        with uncompiled():
+            first = first_state(setting, key, self._data[0])
+            state, shown = one_round(setting, key, before, row, *self._data, tested=presents)
+        first, state, shown = jax.device_get((first, state, shown))
+        wanted = last if presents else last._replace(test_loss=shown.test_loss)
+        got = (first, state, self._by_client(shown, plans[-1]))
+        return difference(got, (states[0], states[-1], wanted), self.tolerance)
 
     def varied(self, variations: Iterable[str]) -> dict[int, Seen]:
         """Runs of the same rounds in another way.
@@ -170,90 +326,89 @@ class Workbench:
         """
         asked = set(variations)
         seeds = SEEDS if "seeds" in asked else SEEDS[:1]
-        extra = 2 if "places" in asked else 0
-        plans = {seed: [_with_empty_places(plan, extra, self) for plan in self.plans(seed)] for seed in seeds}
-        setting = self._relaid(asked, len(plans[seeds[0]][0].clients))
-        runs = [self.arguments(plans[seed], seed, setting=setting) for seed in seeds]
+        setting, runs = self.varied_rows(asked)
+        keys = [jax.random.key(seed) for seed in seeds]
         if len(seeds) == 1:
-            return {seeds[0]: jax.device_get(jax.jit(run_through, compiler_options=_QUICKLY)(*runs[0]))}
-        together = jax.device_get(_all_seeds(runs))
-        return {seed: jax.tree.map(lambda leaf, at=at: leaf[at], together) for at, seed in enumerate(seeds)}
+            states, program, key = self.start(seeds[0]), _quickly(one_round), keys[0]
+            stack, split = (lambda rows: rows[0]), (lambda tree: [tree])
+        else:
+            key, stack = jnp.stack(keys), lambda rows: _stack_rows(rows)
+            states = jax.device_get(_quickly(jax.vmap(first_state, (None, 0, None)))(setting, key, self._data[0]))
+            program = _quickly(_all_seeds)
+            split = lambda tree: [jax.tree.map(lambda leaf, at=at: leaf[at], tree) for at in range(len(seeds))]
+        shown: list[list[Shown]] = [[] for _ in seeds]
+        for number in range(ROUNDS):
+            rows = [runs[seed][number] for seed in seeds]
+            states, seen = jax.device_get(program(setting, key, states, stack(rows), *self._data))
+            for own, one, row in zip(shown, split(seen), rows, strict=True):
+                own.append(self._by_client(one, row.plan))
+        ends = split(states)
+        return {seed: Seen(end, *_stack(own)) for seed, end, own in zip(seeds, ends, shown, strict=True)}
+
+    def varied_rows(self, variations: Iterable[str]) -> tuple[Setting, dict[int, list[Row]]]:
+        """The setting and the rounds of `varied`, by seed."""
+        asked = set(variations)
+        extra = 2 if "places" in asked else 0
+        plans = {seed: [_with_empty_places(plan, extra, self) for plan in self.plans(seed)] for seed in SEEDS}
+        setting = self._relaid(asked, len(plans[SEEDS[0]][0].clients))
+        rows = {seed: [self.row(setting, plan, at) for at, plan in enumerate(own)] for seed, own in plans.items()}
+        return setting, rows
 
     def _difference(self, variations: Iterable[str]) -> str | None:
         try:
             varied = self.varied(variations)
         except Exception as error:
-            return f"{type(error).__name__} ({error})"
+            return f"{type(error).__name__} ({error}){place(error)}"
         return difference(varied, {seed: self.base[seed] for seed in varied}, self.tolerance)
 
-    def arguments(
-        self,
-        plans: Sequence[Plan],
-        seed: int = 0,
-        *,
-        setting: Setting | None = None,
-        federation: Federation | None = None,
-        rounds: int = ROUNDS,
-    ) -> tuple[Any, ...]:
-        """What `run_through` takes, arrays all of them."""
-        simulation = self.simulation
-        setting = setting or simulation.setting
-        schedule = schedule_of(setting, simulation.federation, plans, rounds)
-        data = (schedule, federation or simulation.federation, simulation.test)
-        return (setting, jax.random.key(seed), *jax.tree.map(jnp.asarray, data))
-
     def _relaid(self, asked: set[str], groups: int) -> Setting:
-        simulation = self.simulation
-        setting, selector = simulation.setting, simulation.selector
+        selector = self.simulation.selector
         devices = 2 if "devices" in asked else 1
         layout = Layout("map", devices)
         if "lanes" in asked:
             width = min(3, -(-groups // devices))
             layout = Layout("vmap", devices, width, lanes=selector.links == 1 and selector.passes == 1)
         longer = 3 if "length" in asked else 1
-        return dataclasses.replace(setting, layout=layout, max_size=longer * setting.max_size)
+        return dataclasses.replace(self.setting, layout=layout, max_size=longer * self.setting.max_size)
 
 
-def run_through(setting: Setting, key: Key, schedule: Schedule, federation: Federation, test: Any) -> Seen:
-    """A whole run: the state before the first round, then all rounds."""
-    start = init_state(setting, key, federation)
-    state, info, evaluation = dispatch(setting, key, start, schedule, federation, test)
-    return Seen(state, info.train_loss, evaluation.loss, _by_client(info.probes, schedule, federation.num_clients))
+def first_state(setting: Setting, key: Key, federation: Federation) -> State:
+    """The state before the first round."""
+    state = init_state(setting, key, federation)
+    server = {
+        slot: _no_reports(setting, key, state, federation) if slot == ReportTotals().slot else own
+        for slot, own in state.server.items()
+    }
+    return state._replace(server=server)
 
 
-def _by_client(probes: Any, schedule: Schedule, num_clients: int) -> Any:
-    """From places to clients: leaves `[T, G, L, ...]` to `[T, N, ...]`."""
+def one_round(
+    setting: Setting, key: Key, state: State, row: Row, federation: Federation, test: Any, tested: bool = True
+) -> tuple[State, Shown]:
+    """A round and its evaluation: the state after it, and what it shows.
 
-    def one(clients: Array, leaf: Array) -> Array:
-        return jnp.zeros((num_clients, *leaf.shape[2:]), leaf.dtype).at[clients].set(leaf, mode="drop")
-
-    return jax.tree.map(lambda leaf: jax.vmap(one)(schedule.plan.clients, leaf), probes)
-
-
-def schedule_of(setting: Setting, federation: Federation, plans: Sequence[Plan], rounds: int) -> Schedule:
-    """The schedule of some plans, whose chains stay in the order in which they come.
-
-    Args:
-        setting: the setting.
-        federation: the federation, on the host.
-        plans: T of them.
-        rounds: how many of these take place, and are evaluated.
-
-    Returns:
-        The schedule, leaves `[T, ...]`.
+    Several rounds are run one after another on the host: a loop around them would be compiled twice as long.
     """
-    sizes = np.diff(federation.offsets)
+    with jax.default_matmul_precision(matmul_precision(setting.precision)):
+        state, info = run_round(setting, key, row.number, state, row.plan, row.plan.clients, row.deal, federation)
+    loss = assess(setting, key, state.variables, row.number, federation, test).loss if tested else jnp.zeros(())
+    return state, Shown(info.train_loss, loss, info.probes)
 
-    def dealt(plan: Plan) -> Any:
-        inside = np.minimum(plan.clients, len(sizes) - 1)
-        steps = setting.passes * setting.visit_steps(sizes[inside], plan.limits) * plan.delivered
-        return deal(setting.layout, steps, plan.delivered.any(1))[0]
 
-    stack = lambda items: jax.tree.map(lambda *leaves: np.stack(leaves), *items)
-    numbers = np.arange(len(plans), dtype=np.int32)
-    plan = stack(list(plans))
-    live = numbers < rounds
-    return Schedule(numbers, live, live, plan, plan.clients, stack([dealt(plan) for plan in plans]))
+def _quickly(function: Any) -> Any:
+    return jax.jit(function, compiler_options=_QUICKLY)
+
+
+def _no_reports(setting: Setting, key: Key, state: State, federation: Federation) -> PyTree:
+    """Zeros in the shapes of what a client reports."""
+    zero = jnp.zeros((), jnp.int32)
+    shared = Round(key, zero, state.variables, broadcast(setting, key, zero, state)[1], federation)
+    memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
+    return nothing_yet(setting, shared, Links(zero, jnp.ones((), bool), memory)).reports
+
+
+def _stack(items: Sequence[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *items)
 
 
 def _with_empty_places(plan: Plan, extra: int, bench: Workbench) -> Plan:
@@ -262,16 +417,14 @@ def _with_empty_places(plan: Plan, extra: int, bench: Workbench) -> Plan:
     return Plan(np.pad(plan.clients, width, constant_values=nobody), np.pad(plan.delivered, width), limits)
 
 
-def _all_seeds(runs: Sequence[tuple[Any, ...]]) -> Seen:
-    """Runs stacked by one `vmap`; round numbers are the same for all and stay unstacked."""
-    setting, _, schedule, *data = runs[0]
-    alike = {"number": None, "live": None, "evaluate": None}
-    axes = Schedule(**alike, plan=0, seats=0, deal=0)  # pyright: ignore[reportArgumentType]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[run[2] for run in runs])
-    stacked = stacked._replace(number=schedule.number, live=schedule.live, evaluate=schedule.evaluate)
-    keys: Array = jnp.stack([run[1] for run in runs])
+def _stack_rows(rows: Sequence[Row]) -> Row:
+    """Runs stacked; the round's number is the same for all and stays unstacked."""
+    return Row(rows[0].number, *_stack([(row.plan, row.deal) for row in rows]))
 
-    def together(setting: Setting, keys: Array, schedule: Schedule, *data: Any) -> Seen:
-        return jax.vmap(lambda key, own: run_through(setting, key, own, *data), (0, axes))(keys, schedule)
 
-    return jax.jit(together, compiler_options=_QUICKLY)(setting, keys, stacked, *data)
+def _all_seeds(setting: Setting, keys: Any, states: State, rows: Row, *data: Any) -> tuple[State, Shown]:
+    """A round of several runs by one `vmap`."""
+    axes = Row(None, 0, 0)  # pyright: ignore[reportArgumentType]
+    return jax.vmap(lambda key, state, row: one_round(setting, key, state, row, *data), (0, 0, axes))(
+        keys, states, rows
+    )

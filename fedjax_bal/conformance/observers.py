@@ -1,0 +1,43 @@
+"""Parts that the battery adds to a recipe so that it can see more, and that change nothing it computes."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.parts import Batches, Server, part
+
+
+@part
+class Padding(Batches):
+    """Changes what stands in those rows of a batch that are not real.
+
+    Attributes:
+        amount: what is added to their pixels and, rounded, to their labels; with 0 nothing changes.
+    """
+
+    amount: float = 0.0
+
+    def batch(self, key, batch, ctx):
+        """Rows that are real stay as they are."""
+        del key
+        real = batch.real.reshape(-1, *[1] * (batch.images.ndim - 1))
+        images = jnp.where(real, batch.images, batch.images + self.amount)
+        shift = jnp.asarray(self.amount).astype(batch.labels.dtype)
+        others = (batch.labels + shift) % ctx.federation.num_classes
+        return batch._replace(images=images, labels=jnp.where(batch.real, batch.labels, others))
+
+
+@part
+class ReportTotals(Server):
+    """Adds up what is reported, round after round, so that runs are compared in reports that nobody uses too."""
+
+    def init_server(self, variables, shapes):
+        """Nothing yet: only a visit to a client shows what is reported; `Workbench` puts zeros there."""
+        return {}
+
+    def broadcast(self, key, round, state, variables):
+        """Sends nothing."""
+        return state, ()
+
+    def update(self, key, round, state, aggregate, variables):
+        """Adds the round's."""
+        return jax.tree.map(jnp.add, state, dict(aggregate.reports))
