@@ -603,9 +603,9 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
             "did you mean 'emnist_astraea' or 'emnist_balanced' or 'emnist_byclass' or 'emnist_bymerge'",
         ),
         ("{name: npz}", "dataset.path: missing, must be text"),
-        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: name, path"),
+        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: mean, name, path, std"),
         ("{name: image_folder, path: a, channels: x}", "dataset.channels: received 'x', must be an integer"),
-        ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: name"),
+        ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: mean, name, std"),
     ],
 )
 def test_own_files_have_a_path(dataset, message):
@@ -615,5 +615,8 @@ def test_own_files_have_a_path(dataset, message):
 
 def test_own_files_are_written_out():
     config = load_config(None, ["dataset={name: image_folder, path: a}", "dataset.side=32"])
-    assert config.dataset.parameters == {"path": "a", "side": 32, "channels": 3}
-    assert load_config(None, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {}
+    assert config.dataset.parameters == {"path": "a", "side": 32, "channels": 3, "mean": "own", "std": "own"}
+    assert load_config(None, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {
+        "mean": (0.1307,),
+        "std": (0.3081,),
+    }

@@ -21,7 +21,9 @@ class Dataset(Variant):
     """Which images.
 
     Attributes:
-        name: one of `fedjax_bal.data.DATASETS`; one's own files have a path, and what their reader takes, beside it.
+        name: one of `fedjax_bal.data.DATASETS`. Beside it stand `mean` and `std`, with which pixels are normalised: a
+            number, one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`;
+            and for one's own files a path, and what their reader takes.
     """
 
     choice: ClassVar[str | None] = "name"
@@ -35,7 +37,7 @@ class Dataset(Variant):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """What the reader of one's own files takes; nothing for the other data sets."""
+        """The constants that pixels are normalised with, and what the reader of one's own files takes."""
         return registries.dataset_parameters(name)
 
 

@@ -378,27 +378,29 @@ def _number(key: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class AutoOr:
-    """The word auto, or a value under a rule.
+class WordOr:
+    """A certain word, or a value under a rule.
 
     Attributes:
-        rule: what holds for a value that isn't auto.
+        rule: what holds for a value that isn't the word.
+        word: the word.
 
     Example:
-        >>> AutoOr(Whole(1))("auto"), AutoOr(Whole(1))(2), AutoOr(Whole(1)).wanted
+        >>> WordOr(Whole(1))("auto"), WordOr(Whole(1))(2), WordOr(Whole(1)).wanted
         ('auto', 2, 'auto, or an integer of at least 1')
     """
 
     rule: Rule
+    word: str = "auto"
 
     @property
     def wanted(self) -> str:
         """The rule in words."""
-        return f"auto, or {self.rule.wanted}"
+        return f"{self.word}, or {self.rule.wanted}"
 
     def __call__(self, value: Any) -> Any:
-        """The value, checked unless auto."""
-        if value == "auto":
+        """The value, checked unless it is the word."""
+        if value == self.word:
             return value
         try:
             return self.rule(value)
