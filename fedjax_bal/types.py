@@ -55,6 +55,7 @@ class Model(NamedTuple):
         name: its name in the list of models.
         num_classes: C.
         input_shape: `(H, W, K)`.
+        options: names and values of the options that it was built with, sorted by name.
     """
 
     init: Callable[[Key], Variables]
@@ -63,6 +64,7 @@ class Model(NamedTuple):
     name: str
     num_classes: int
     input_shape: tuple[int, int, int]
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 class Dataset(NamedTuple):

@@ -130,13 +130,25 @@ class Auxiliary(Section):
     source: Annotated[str, under(OneOf(("train", "test")))] = "train"
 
 
-class Model(Section):
+class Model(Variant):
     """Which network.
 
     Attributes:
-        name: one of `fedjax_bal.models.MODELS`.
+        name: one of `fedjax_bal.models.MODELS`; its options stand beside it.
         convolution: `fast`, or `plain` for what needs second derivatives; that one on a single device of a CPU.
     """
 
+    choice: ClassVar[str | None] = "name"
+
     name: Annotated[str, under(OneOf(lambda: registries.models()))]
     convolution: Annotated[str, under(OneOf(("fast", "plain")))] = "fast"
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """The names of the models."""
+        return tuple(registries.models())
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The options of a model."""
+        return registries.model_parameters(name)

@@ -7,7 +7,21 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any
 
-from fedjax_bal.config.rules import Either, Flag, ListOf, MapOf, OneOf, OrNull, Real, Rule, Whole, Word, WordOr, under
+from fedjax_bal.config.rules import (
+    Either,
+    Flag,
+    ListOf,
+    MapOf,
+    OneOf,
+    OrNull,
+    Readable,
+    Real,
+    Rule,
+    Whole,
+    Word,
+    WordOr,
+    under,
+)
 
 # One parameter as pydantic's create_model takes it: its annotation and its default (... where it has none).
 Field = tuple[Any, Any]
@@ -76,6 +90,26 @@ def models() -> Collection[str]:
     from fedjax_bal.models import MODELS
 
     return tuple(MODELS)
+
+
+def model_parameters(name: str) -> dict[str, Field]:
+    """The options of a model that a configuration can set.
+
+    Args:
+        name: one of `models()`.
+
+    Returns:
+        As for `parameters`.
+
+    Example:
+        >>> model_parameters("mlp")["hidden"][1], model_parameters("rebafl_fmnist")
+        ((64,), {})
+    """
+    from fedjax_bal.models import options
+
+    return {
+        key: (Annotated[Any, under(Readable(*option.allowed))], option.default) for key, option in options(name).items()
+    }
 
 
 def schemes() -> Mapping[str, Callable[..., Any]]:

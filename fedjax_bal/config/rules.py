@@ -159,6 +159,30 @@ class Word:
 
 
 @dataclasses.dataclass(frozen=True)
+class Readable:
+    """Whatever a function reads.
+
+    Attributes:
+        wanted: the rule in words.
+        read: gives the value, perhaps converted; raises ValueError or TypeError for one that is not allowed.
+
+    Example:
+        >>> Readable("a number in text", float)("0.5")
+        0.5
+    """
+
+    wanted: str
+    read: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Any:
+        """The value as it was read."""
+        try:
+            return self.read(value)
+        except (TypeError, ValueError):
+            raise refusal(self.wanted) from None
+
+
+@dataclasses.dataclass(frozen=True)
 class Anything:
     """Whatever comes; somebody else looks at it.
 

@@ -166,6 +166,7 @@ class Workshop:
                 len(dataset.class_names),
                 dataset.train_images.shape[1:],
                 convolution=config.model.convolution,
+                **config.model.parameters,
             )
 
 
