@@ -97,7 +97,7 @@ class Runner:
 def federation_of(dataset: Dataset, store: bool | None) -> Federation:
     """Letter-like Fashion-MNIST, with copies unless `store` is None."""
     rows = data.partition.astraea(np.random.default_rng(0), dataset.train_labels, 100, "LTRF2")
-    plain = data.federate(dataset.train_images, dataset.train_labels, rows, 10, mean=0.1307, std=0.3081)
+    plain = data.federate(dataset, rows)
     return plain if store is None else Augmentation(store=store).enlarge(plain)
 
 

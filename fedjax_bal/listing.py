@@ -56,9 +56,13 @@ def _selectors() -> dict[str, str]:
 
 
 def _models() -> dict[str, str]:
-    from fedjax_bal.models import MODELS
+    from fedjax_bal.models import MODELS, options
 
-    return dict(MODELS)
+    found = {}
+    for name, description in MODELS.items():
+        takes = ", ".join(_with_default(key, option.default, ...) for key, option in options(name).items())
+        found[name] = description + (f"\ntakes {takes}" if takes else "")
+    return found
 
 
 def _partitions() -> dict[str, str]:

@@ -3,7 +3,7 @@
 Letters in shapes: D examples, N clients, R rows, G chains, L links, B batch, C classes, F features.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -55,6 +55,7 @@ class Model(NamedTuple):
         name: its name in the list of models.
         num_classes: C.
         input_shape: `(H, W, K)`.
+        options: names and values of the options that it was built with, sorted by name.
     """
 
     init: Callable[[Key], Variables]
@@ -63,6 +64,7 @@ class Model(NamedTuple):
     name: str
     num_classes: int
     input_shape: tuple[int, int, int]
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 class Dataset(NamedTuple):
@@ -76,6 +78,9 @@ class Dataset(NamedTuple):
         class_names: C names, in the order of the labels.
         train_clients: whose each training image is, the number of a writer or user, `Int32[D]`; None where the data set
             doesn't say.
+        mean: K numbers, subtracted from pixels scaled to [0, 1], which `federate` normalises with; None for those of
+            the training images. `load` fills them in.
+        std: K numbers that the difference is divided by, or None in the same way.
     """
 
     train_images: Any
@@ -84,6 +89,8 @@ class Dataset(NamedTuple):
     test_labels: Any
     class_names: tuple[str, ...]
     train_clients: Any = None
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
 
 
 class Warp(NamedTuple):

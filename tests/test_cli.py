@@ -102,7 +102,7 @@ def test_a_diverging_run_is_named_and_the_others_go_on(here):
 
 _LISTED = {
     "recipes": "rebafl",
-    "models": "rebafl_fmnist",
+    "models": "takes dropout=[0.25, 0.25, 0.5]",
     "selectors": "cucb",
     "partitions": "dirichlet",
     "datasets": "cifar10",

@@ -603,9 +603,9 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
             "did you mean 'emnist_astraea' or 'emnist_balanced' or 'emnist_byclass' or 'emnist_bymerge'",
         ),
         ("{name: npz}", "dataset.path: missing, must be text"),
-        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: name, path"),
+        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: mean, name, path, std"),
         ("{name: image_folder, path: a, channels: x}", "dataset.channels: received 'x', must be an integer"),
-        ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: name"),
+        ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: mean, name, std"),
     ],
 )
 def test_own_files_have_a_path(dataset, message):
@@ -615,5 +615,46 @@ def test_own_files_have_a_path(dataset, message):
 
 def test_own_files_are_written_out():
     config = load_config(None, ["dataset={name: image_folder, path: a}", "dataset.side=32"])
-    assert config.dataset.parameters == {"path": "a", "side": 32, "channels": 3}
-    assert load_config(None, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {}
+    assert config.dataset.parameters == {"path": "a", "side": 32, "channels": 3, "mean": "own", "std": "own"}
+    assert load_config(None, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {
+        "mean": (0.1307,),
+        "std": (0.3081,),
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "written"),
+    [
+        ("{name: mlp}", {"hidden": (64,)}, {"hidden": [64]}),
+        ("{name: mlp, hidden: [128, 32]}", {"hidden": (128, 32)}, {"hidden": [128, 32]}),
+        ("{name: vgg9, dropout: 0}", {"dropout": (0.0, 0.0, 0.0)}, {"dropout": [0.0, 0.0, 0.0]}),
+        ("{name: astraea_cnn, dropout: [0.25]}", {"dropout": (0.25,)}, {"dropout": [0.25]}),
+        ("{name: rebafl_fmnist}", {}, {}),
+    ],
+)
+def test_options_of_models_are_keys(model, options, written, write):
+    config = load_config(None, [f"model={model}"])
+    assert config.model.parameters == options
+    assert {"convolution": "fast", **written}.items() <= yaml.safe_load(resolved_yaml(config))["model"].items()
+    assert reloaded(config, write) == config
+    assert load_config(None, [f"model={model}", "model.name=tiny_bn"]).model.parameters == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("{name: mlp, hidden: [0]}", r"received \[0\], must be a list of one or more whole numbers of at least 1"),
+        ("{name: mlp, hidden: 128}", "received 128, must be a list of one or more whole numbers"),
+        ("{name: mlp, hidden: [1.5]}", r"received \[1.5\], must be a list"),
+        ("{name: mlp, hiden: [1]}", "unknown key for mlp; allowed: convolution, hidden, name; did you mean 'hidden'?"),
+        ("{name: mlp, dropout: 0.1}", "unknown key for mlp; allowed: convolution, hidden, name"),
+        ("{name: vgg9, dropout: 1}", r"received 1, must be a number in \[0, 1\), or a list of 3 of them"),
+        ("{name: vgg9, dropout: [0.1, 0.2]}", r"received \[0.1, 0.2\], must be a number in \[0, 1\), or a list of 3"),
+        ("{name: astraea_cnn, dropout: .nan}", r"received nan, must be a number in \[0, 1\)"),
+    ],
+)
+def test_wrong_options_of_models_are_told(model, message):
+    with pytest.raises(ConfigError, match=rf"command line: model.*: {message}"):
+        load_config(None, [f"model={model}"])
+    with pytest.raises(ConfigError, match=rf"command line: methods.1.model.*: {message}"):
+        load_config(None, [f"methods.1.model={model}"])

@@ -14,7 +14,6 @@ from fedjax_bal.config.schema import Sections
 from fedjax_bal.engine.simulation import Simulation
 from fedjax_bal.experiment.setup import set_up
 from fedjax_bal.simulation import build
-from fedjax_bal.types import Model
 
 _CHANGEABLE = ("execution.", "model.convolution=")
 
@@ -100,17 +99,14 @@ def _methods(wanted: Wanted) -> list[Case]:
 
     def case(index: int) -> Case:
         method, simulation = comparison.methods[index], comparison.simulations[index]
-        return Case(method.name, lambda: simulation, lambda: _plain(simulation.setting.model), _precision(method))
+        plain = lambda: models.with_plain_convolution(simulation.setting.model)
+        return Case(method.name, lambda: simulation, plain, _precision(method))
 
     return [case(index) for index in range(len(comparison.simulations))]
 
 
 def _precision(config: Sections) -> str:
     return config.execution.model_dump().get("precision", "float32")
-
-
-def _plain(model: Model) -> Model:
-    return models.build(model.name, model.num_classes, model.input_shape, convolution="plain")
 
 
 def _check(wanted: Wanted) -> None:

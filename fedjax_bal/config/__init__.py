@@ -7,7 +7,7 @@ what one method runs with. Importing this module imports pydantic and PyYAML, wh
 from fedjax_bal.config.configuration import Config, Method, MethodConfig, RecipeSpec
 from fedjax_bal.config.load import load_config
 from fedjax_bal.config.problems import ConfigError
-from fedjax_bal.config.resolved import differences, digest, resolved_yaml
+from fedjax_bal.config.resolved import differences, digest, is_resolved, resolved_yaml
 
 __all__ = [
     "Config",
@@ -17,6 +17,7 @@ __all__ = [
     "RecipeSpec",
     "differences",
     "digest",
+    "is_resolved",
     "load_config",
     "resolved_yaml",
 ]

@@ -21,7 +21,9 @@ class Dataset(Variant):
     """Which images.
 
     Attributes:
-        name: one of `fedjax_bal.data.DATASETS`; one's own files have a path, and what their reader takes, beside it.
+        name: one of `fedjax_bal.data.DATASETS`. Beside it stand `mean` and `std`, with which pixels are normalised: a
+            number, one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`;
+            and for one's own files a path, and what their reader takes.
     """
 
     choice: ClassVar[str | None] = "name"
@@ -35,7 +37,7 @@ class Dataset(Variant):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """What the reader of one's own files takes; nothing for the other data sets."""
+        """The constants that pixels are normalised with, and what the reader of one's own files takes."""
         return registries.dataset_parameters(name)
 
 
@@ -128,13 +130,25 @@ class Auxiliary(Section):
     source: Annotated[str, under(OneOf(("train", "test")))] = "train"
 
 
-class Model(Section):
+class Model(Variant):
     """Which network.
 
     Attributes:
-        name: one of `fedjax_bal.models.MODELS`.
+        name: one of `fedjax_bal.models.MODELS`; its options stand beside it.
         convolution: `fast`, or `plain` for what needs second derivatives; that one on a single device of a CPU.
     """
 
+    choice: ClassVar[str | None] = "name"
+
     name: Annotated[str, under(OneOf(lambda: registries.models()))]
     convolution: Annotated[str, under(OneOf(("fast", "plain")))] = "fast"
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        """The names of the models."""
+        return tuple(registries.models())
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The options of a model."""
+        return registries.model_parameters(name)

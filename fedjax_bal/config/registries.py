@@ -7,7 +7,21 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any
 
-from fedjax_bal.config.rules import Either, Flag, ListOf, MapOf, OneOf, OrNull, Real, Rule, Whole, Word, under
+from fedjax_bal.config.rules import (
+    Either,
+    Flag,
+    ListOf,
+    MapOf,
+    OneOf,
+    OrNull,
+    Readable,
+    Real,
+    Rule,
+    Whole,
+    Word,
+    WordOr,
+    under,
+)
 
 # One parameter as pydantic's create_model takes it: its annotation and its default (... where it has none).
 Field = tuple[Any, Any]
@@ -44,15 +58,23 @@ def dataset_parameters(name: str) -> dict[str, Field]:
         name: one of `datasets()`.
 
     Returns:
-        As for `parameters`; none unless the files are the user's own.
+        As for `parameters`: what the reader of the user's own files takes, and the constants that pixels are normalised
+        with.
 
     Example:
-        >>> sorted(dataset_parameters("image_folder")), dataset_parameters("mnist")
-        (['channels', 'path', 'side'], {})
+        >>> sorted(dataset_parameters("image_folder")), dataset_parameters("mnist")["mean"][1]
+        (['channels', 'mean', 'path', 'side', 'std'], (0.1307,))
     """
-    from fedjax_bal.data import OWN_FILES
+    from fedjax_bal.data import DATASETS, OWN_FILES
+    from fedjax_bal.data.normalisation import OWN
 
-    return parameters(OWN_FILES[name]) if name in OWN_FILES else {}
+    known = DATASETS[name]
+    constants = {"mean": (Real(), known.mean or OWN), "std": (Real(0, above=True), known.std or OWN)}
+    fields = {
+        key: (Annotated[Any, under(WordOr(Either(number, ListOf(number)), OWN))], default)
+        for key, (number, default) in constants.items()
+    }
+    return (parameters(OWN_FILES[name]) if name in OWN_FILES else {}) | fields
 
 
 def models() -> Collection[str]:
@@ -68,6 +90,26 @@ def models() -> Collection[str]:
     from fedjax_bal.models import MODELS
 
     return tuple(MODELS)
+
+
+def model_parameters(name: str) -> dict[str, Field]:
+    """The options of a model that a configuration can set.
+
+    Args:
+        name: one of `models()`.
+
+    Returns:
+        As for `parameters`.
+
+    Example:
+        >>> model_parameters("mlp")["hidden"][1], model_parameters("rebafl_fmnist")
+        ((64,), {})
+    """
+    from fedjax_bal.models import options
+
+    return {
+        key: (Annotated[Any, under(Readable(*option.allowed))], option.default) for key, option in options(name).items()
+    }
 
 
 def schemes() -> Mapping[str, Callable[..., Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from fedjax_bal.config.configuration import Config, Method
 from fedjax_bal.config.problems import dotted, received
 from fedjax_bal.config.sections import plain
-from fedjax_bal.config.yaml_text import dump
+from fedjax_bal.config.yaml_text import dump, parse
 
 
 def resolved_yaml(config: Config) -> str:
@@ -25,6 +25,40 @@ def resolved_yaml(config: Config) -> str:
         'name: quickstart'
     """
     return dump(_sheet(config))
+
+
+def is_resolved(text: str, config: Config) -> bool:
+    """Whether a text is the resolved YAML of a configuration, as this version or an earlier one wrote it.
+
+    An earlier version wrote every section, but may not have known some of the keys in them; these count as defaults.
+
+    Args:
+        text: what a file holds.
+        config: the configuration that it was read as.
+
+    Returns:
+        Whether it is; False for what was written by hand.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> config = load_config(None)
+        >>> text = resolved_yaml(config)
+        >>> is_resolved(text, config), is_resolved(text.replace(", clip_factor: 10.0", ""), config)
+        (True, True)
+        >>> is_resolved(f"# mine{text}", config)
+        False
+    """
+    sheet, there = _sheet(config), parse(text, "config.yaml")
+    return list(there) == list(sheet) and dump(_within(there, sheet)) == text
+
+
+def _within(there: Any, sheet: Any) -> Any:
+    """What a sheet has under the keys that are there."""
+    if isinstance(there, list) and isinstance(sheet, list) and len(there) == len(sheet):
+        return [_within(own, item) for own, item in zip(there, sheet, strict=True)]
+    if isinstance(there, Mapping) and isinstance(sheet, Mapping):
+        return {key: _within(there[key], below) for key, below in sheet.items() if key in there}
+    return sheet
 
 
 def digest(config: Config) -> str:

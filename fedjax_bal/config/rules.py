@@ -159,6 +159,30 @@ class Word:
 
 
 @dataclasses.dataclass(frozen=True)
+class Readable:
+    """Whatever a function reads.
+
+    Attributes:
+        wanted: the rule in words.
+        read: gives the value, perhaps converted; raises ValueError or TypeError for one that is not allowed.
+
+    Example:
+        >>> Readable("a number in text", float)("0.5")
+        0.5
+    """
+
+    wanted: str
+    read: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Any:
+        """The value as it was read."""
+        try:
+            return self.read(value)
+        except (TypeError, ValueError):
+            raise refusal(self.wanted) from None
+
+
+@dataclasses.dataclass(frozen=True)
 class Anything:
     """Whatever comes; somebody else looks at it.
 
@@ -378,27 +402,29 @@ def _number(key: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class AutoOr:
-    """The word auto, or a value under a rule.
+class WordOr:
+    """A certain word, or a value under a rule.
 
     Attributes:
-        rule: what holds for a value that isn't auto.
+        rule: what holds for a value that isn't the word.
+        word: the word.
 
     Example:
-        >>> AutoOr(Whole(1))("auto"), AutoOr(Whole(1))(2), AutoOr(Whole(1)).wanted
+        >>> WordOr(Whole(1))("auto"), WordOr(Whole(1))(2), WordOr(Whole(1)).wanted
         ('auto', 2, 'auto, or an integer of at least 1')
     """
 
     rule: Rule
+    word: str = "auto"
 
     @property
     def wanted(self) -> str:
         """The rule in words."""
-        return f"auto, or {self.rule.wanted}"
+        return f"{self.word}, or {self.rule.wanted}"
 
     def __call__(self, value: Any) -> Any:
-        """The value, checked unless auto."""
-        if value == "auto":
+        """The value, checked unless it is the word."""
+        if value == self.word:
             return value
         try:
             return self.rule(value)

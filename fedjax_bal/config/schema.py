@@ -8,13 +8,13 @@ from fedjax_bal.config.client_sections import Availability, Delivery, Selection,
 from fedjax_bal.config.data_sections import Auxiliary, Dataset, Model, Partition
 from fedjax_bal.config.held_out import ClientTest, Shots, Validation, conflict
 from fedjax_bal.config.rules import (
-    AutoOr,
     Count,
     OneOf,
     OrNull,
     Real,
     Switch,
     Whole,
+    WordOr,
     under,
 )
 from fedjax_bal.config.sections import Section, refused
@@ -78,11 +78,11 @@ class Execution(Section):
     """
 
     strategy: Annotated[str, under(OneOf(("auto", "map", "vmap")))] = "auto"
-    devices: Annotated[str | int, under(AutoOr(Whole(1)))] = "auto"
-    chunk: Annotated[str | int, under(AutoOr(Whole(1)))] = "auto"
+    devices: Annotated[str | int, under(WordOr(Whole(1)))] = "auto"
+    chunk: Annotated[str | int, under(WordOr(Whole(1)))] = "auto"
     client_memory: Annotated[str, under(OneOf(("auto", "device", "host")))] = "auto"
     precision: Annotated[str, under(OneOf(("float32", "tensorfloat32", "bfloat16")))] = "float32"
-    rounds_per_dispatch: Annotated[str | int, under(AutoOr(Whole(1)))] = "auto"
+    rounds_per_dispatch: Annotated[str | int, under(WordOr(Whole(1)))] = "auto"
     checkpoint_every: Count = 10
     broken_clients: Annotated[str, under(OneOf(("raise", "exclude", "clip")))] = "raise"
     clip_factor: Annotated[float, under(Real(1))] = 10.0

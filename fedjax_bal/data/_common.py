@@ -34,6 +34,40 @@ def checked_labels(labels: np.ndarray) -> np.ndarray:
     return array
 
 
+def per_channel(name: str, value, channels: int, *, positive: bool = False, also: str = "") -> np.ndarray:
+    """One finite number for each channel of an image.
+
+    Args:
+        name: what the argument is called, for the message.
+        value: a number, or one for each channel.
+        channels: K.
+        positive: whether each must be above 0.
+        also: what else is allowed, for the message.
+
+    Returns:
+        `Float32[K]`.
+
+    Raises:
+        ValueError: something else.
+
+    Example:
+        >>> per_channel("mean", 0.5, 2)
+        array([0.5, 0.5], dtype=float32)
+        >>> per_channel("std", [1, 0], 2, positive=True)
+        Traceback (most recent call last):
+        ...
+        ValueError: std=[1, 0]; expected finite numbers above 0, one or 2 (one for each channel).
+    """
+    try:
+        array = np.asarray(value, np.float32)
+    except (TypeError, ValueError):
+        array = np.float32(np.nan)
+    if array.shape not in ((), (channels,)) or not np.isfinite(array).all() or (positive and (array <= 0).any()):
+        rule = "finite numbers above 0" if positive else "finite numbers"
+        raise ValueError(f"{name}={value!r}; expected {also}{rule}, one or {channels} (one for each channel).")
+    return np.broadcast_to(array, (channels,)).copy()
+
+
 def checked_count(name: str, value, minimum: int = 1) -> int:
     """A whole number that is not below a minimum.
 

@@ -2,21 +2,51 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, overload
 
 import numpy as np
 
-from ..types import ClientTests, Federation
-from ._common import MAX_ROWS, checked_count, checked_labels, cut, rows_by_label
+from ..types import ClientTests, Dataset, Federation
+from ._common import MAX_ROWS, checked_count, checked_labels, cut, per_channel, rows_by_label
+from .normalisation import own_constants
 
 _BLOCK = 2**20  # rows sorted at a time
 _NO_SETS: Mapping[str, np.ndarray] = MappingProxyType({})
+_FORMS = "federate takes (dataset, rows_per_client) or (images, labels, rows_per_client, num_classes)"
 
 
+@overload
+def federate(
+    dataset: Dataset,
+    rows_per_client: Sequence[np.ndarray],
+    /,
+    *,
+    auxiliary: Mapping[str, np.ndarray] = ...,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    tests: Sequence[np.ndarray] | None = None,
+) -> Federation: ...
+
+
+@overload
 def federate(
     images: np.ndarray,
     labels: np.ndarray,
     rows_per_client: Sequence[np.ndarray],
     num_classes: int,
+    auxiliary: Mapping[str, np.ndarray] = ...,
+    *,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    tests: Sequence[np.ndarray] | None = None,
+) -> Federation: ...
+
+
+def federate(
+    images: Any,
+    labels: Any = None,
+    rows_per_client: Any = None,
+    num_classes: Any = None,
     auxiliary: Mapping[str, np.ndarray] = _NO_SETS,
     *,
     mean: float | Sequence[float] | None = None,
@@ -25,25 +55,30 @@ def federate(
 ) -> Federation:
     """Builds the index-based federation: one array of row numbers, cut into clients by offsets.
 
+    Two forms: `federate(dataset, rows_per_client)` takes the training images of a data set as `load` returns it, and
+    normalises with its constants, as the command line does; `federate(images, labels, rows_per_client, num_classes)`
+    takes arrays, and pixels stay in [0, 1] unless `mean` and `std` say otherwise. The test images of a simulation are
+    normalised with the federation's constants.
+
     Rows of one client are sorted by class, in the order in which they were listed within each class. A client may be
     empty, and two clients may share a row; one client can't list a row twice.
 
     Args:
-        images: `UInt8[D, H, W, K]`, or floats.
+        images: a `Dataset`, with nothing but `rows_per_client` after it by position; or `UInt8[D, H, W, K]`, or floats.
         labels: `Int[D]` in 0..C-1.
         rows_per_client: N arrays of row numbers in 0..D-1.
         num_classes: C.
         auxiliary: named arrays of row numbers that no client may own; the global model is evaluated on `validation`.
-        mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1]; 0 by default.
-        std: `[K]` (or one number) that the difference is divided by; 1 by default.
+        mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1]; by default the data set's, 0 for arrays.
+        std: `[K]` (or one number) that the difference is divided by; by default the data set's, 1 for arrays.
         tests: N arrays of row numbers that no client may own, on which the clients are tested; see `hold_out`.
 
     Returns:
         The federation, in NumPy arrays, with `copy` all 0.
 
     Raises:
-        ValueError: shapes or types that don't fit, labels or row numbers out of range, a row that one client lists
-            twice, an auxiliary or test row that a client owns, or a `std` that is not above 0.
+        ValueError: arguments of neither form, shapes or types that don't fit, labels or row numbers out of range, a row
+            that one client lists twice, an auxiliary or test row that a client owns, or a `std` that is not above 0.
 
     Example:
         >>> labels = np.array([1, 0, 1, 0])
@@ -52,7 +87,21 @@ def federate(
         (array([1, 0, 2], dtype=int32), array([0, 2, 3], dtype=int32))
         >>> federation.class_counts.tolist()
         [[1, 1], [0, 1]]
+
+        A data set, with its own constants and with pixels in [0, 1]:
+
+        >>> from fedjax_bal import data
+        >>> dataset = data.load("fashion_mnist_small")
+        >>> rows = data.partition.iid(np.random.default_rng(0), dataset.train_labels, 10)
+        >>> federate(dataset, rows).std, federate(dataset, rows, mean=0, std=1).std
+        (array([0.3081], dtype=float32), array([1.], dtype=float32))
     """
+    if isinstance(images, Dataset):
+        rows_per_client = _rows_of_dataset(labels, rows_per_client, num_classes)
+        mean, std = _constants(images, mean, std)
+        images, labels, num_classes = images.train_images, images.train_labels, len(images.class_names)
+    elif rows_per_client is None or num_classes is None:
+        raise ValueError(f"{_FORMS}: received no {'rows_per_client' if rows_per_client is None else 'num_classes'}.")
     images, labels, num_classes = _checked_examples(images, labels, num_classes)
     offsets = _offsets(rows_per_client)
     rows, counts = _sorted_by_class(rows_per_client, offsets, labels, num_classes)
@@ -65,8 +114,8 @@ def federate(
         class_counts=counts,
         copy=np.zeros(len(rows), np.int32),
         auxiliary=held,
-        mean=_per_channel("mean", mean, 0.0, images.shape[-1]),
-        std=_per_channel("std", std, 1.0, images.shape[-1]),
+        mean=per_channel("mean", 0.0 if mean is None else mean, images.shape[-1]),
+        std=per_channel("std", 1.0 if std is None else std, images.shape[-1], positive=True),
         tests=None if tests is None else _checked_tests(tests, len(offsets) - 1, [rows, *held.values()], len(labels)),
     )
 
@@ -108,6 +157,25 @@ def carve(rng: np.random.Generator, labels: np.ndarray, per_class: int) -> tuple
     left = np.ones(len(labels), bool)
     left[taken] = False
     return taken, np.flatnonzero(left)
+
+
+def _rows_of_dataset(second: Any, third: Any, num_classes: Any) -> Sequence[np.ndarray]:
+    """The rows in a call with a data set, which stand second unless they are given by name."""
+    if num_classes is not None or (second is None) == (third is None):
+        raise ValueError(
+            f"{_FORMS}: received a data set, whose labels and classes are known; leave them out, and pass "
+            "rows_per_client once."
+        )
+    return second if third is None else third
+
+
+def _constants(dataset: Dataset, mean: Any, std: Any) -> tuple[Any, Any]:
+    """What is asked for, or else the data set's, or else those of its training images."""
+    mean, std = (dataset.mean if mean is None else mean), (dataset.std if std is None else std)
+    if mean is None or std is None:
+        own = own_constants(np.asarray(dataset.train_images))
+        mean, std = (own[0] if mean is None else mean), (own[1] if std is None else std)
+    return mean, std
 
 
 def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarray, int]:
@@ -228,12 +296,3 @@ def _checked_tests(
             "test rows out of the clients' first (hold_out)."
         )
     return ClientTests(listed.astype(np.int32), offsets)
-
-
-def _per_channel(name: str, value, default: float, channels: int) -> np.ndarray:
-    """One finite number for each channel, `Float32[K]`; a standard deviation must be above 0."""
-    array = np.asarray(default if value is None else value, np.float32)
-    if array.shape not in ((), (channels,)) or not np.isfinite(array).all() or (name == "std" and (array <= 0).any()):
-        rule = "finite numbers above 0" if name == "std" else "finite numbers"
-        raise ValueError(f"{name}={value!r}; expected {rule}, one or {channels} (one for each channel).")
-    return np.broadcast_to(array, (channels,)).copy()

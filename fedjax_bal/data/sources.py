@@ -5,7 +5,7 @@ import importlib.resources
 import inspect
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from .catalogue import DATASETS
 from .errors import DataError, MissingError
 from .found import find
 from .image_folder import read_image_folder
+from .normalisation import normalisation
 from .npz import read_npz
 from .official import OFFICIAL
 
@@ -27,7 +28,14 @@ OWN_FILES: Mapping[str, Callable[..., Dataset]] = MappingProxyType(
 """Name of each kind of files that a user made -> what reads them; its first parameter is `path`."""
 
 
-def load(name: str, data_dir: str | os.PathLike | None = None, **options: Any) -> Dataset:
+def load(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    *,
+    mean: float | Sequence[float] | str | None = None,
+    std: float | Sequence[float] | str | None = None,
+    **options: Any,
+) -> Dataset:
     """Loads a data set into memory.
 
     `fashion_mnist_small` comes with the package, and `labels_47` needs no files. The others are read from `data_dir`,
@@ -51,34 +59,34 @@ def load(name: str, data_dir: str | os.PathLike | None = None, **options: Any) -
         data_dir: the folder that holds the files, or the one that holds their folder: `fashion_mnist/`, `mnist/`,
             `emnist/`, `gzip/` or the set's name for EMNIST, `cifar-10-batches-bin/`, `cifar-100-binary/`, `svhn/`,
             `femnist/`, `cinic10/` or `CINIC-10/`, `inaturalist2019/`. Not needed for the first two.
+        mean: with which mean `federate` normalises the images: one number, one for each channel, or "own" for that of
+            the training images; None for the default of `normalisation`.
+        std: the same for the standard deviation.
         **options: for `npz` and `image_folder`: `path`, and what their reader takes, see `OWN_FILES`.
 
     Returns:
-        Images `UInt8[D, H, W, K]`, labels `Int32[D]`, the same for the test set, the names of the classes, and whose
-        each training image is, where the set says so.
+        Images `UInt8[D, H, W, K]`, labels `Int32[D]`, the same for the test set, the names of the classes, whose
+        each training image is, where the set says so, and K means and standard deviations.
 
     Raises:
-        ValueError: no data set has that name, or it takes no such option.
+        ValueError: no data set has that name, it takes no such option, or a mean or standard deviation that doesn't
+            fit.
         DataError: files are missing or damaged, or TensorFlow Datasets can't provide the set.
 
     Example:
         >>> dataset = load("fashion_mnist_small")
         >>> dataset.train_images.shape, dataset.test_labels.shape, dataset.class_names[1]
         ((10000, 28, 28, 1), (2000,), 'Trouser')
+        >>> dataset.mean, load("fashion_mnist_small", mean=0, std=1).mean
+        ((0.1307,), (0.0,))
 
     References:
         Xiao, Rasul, Vollgraf: Fashion-MNIST, 2017. Cohen, Afshar, Tapson, van Schaik: EMNIST, 2017.
     """
     known(name)
-    if name in OWN_FILES:
-        return _read_own(name, data_dir, **options)
-    if options:
-        raise ValueError(f"data set {name} takes no options, received {', '.join(options)}; npz and image_folder do.")
-    if name == "fashion_mnist_small":
-        return _read_embedded(name)
-    if name == "labels_47":
-        return _labels_only(name)
-    return _read_tfds(name) if data_dir is None else _read_folder(name, folder_of(name, data_dir))
+    dataset = _read(name, data_dir, **options)
+    mean, std = normalisation(name, dataset.train_images, mean, std)
+    return dataset._replace(mean=mean, std=std)
 
 
 def known(name: str) -> None:
@@ -113,6 +121,19 @@ def folder_of(name: str, data_dir: str | os.PathLike) -> Path:
     if not Path(data_dir).is_dir():
         raise DataError(f"{data_dir}: is not a folder; --data-dir must be the folder that holds the files of {name}.")
     return Path(data_dir)
+
+
+def _read(name: str, data_dir: str | os.PathLike | None, **options: Any) -> Dataset:
+    """Reads a data set from wherever it comes from."""
+    if name in OWN_FILES:
+        return _read_own(name, data_dir, **options)
+    if options:
+        raise ValueError(f"data set {name} takes no options, received {', '.join(options)}; npz and image_folder do.")
+    if name == "fashion_mnist_small":
+        return _read_embedded(name)
+    if name == "labels_47":
+        return _labels_only(name)
+    return _read_tfds(name) if data_dir is None else _read_folder(name, folder_of(name, data_dir))
 
 
 def _read_own(name: str, data_dir: str | os.PathLike | None, **options: Any) -> Dataset:

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedjax_bal.config import Config, ConfigError, differences, load_config, resolved_yaml
+from fedjax_bal.config import Config, ConfigError, differences, is_resolved, load_config, resolved_yaml
 from fedjax_bal.engine import checkpoint
 from fedjax_bal.files import open_to_append, own_folder, read_bytes, write_atomically
 from fedjax_bal.types import PyTree
@@ -210,7 +210,7 @@ class RunFolder:
                 f"{self.path}: its config.yaml can't be read, so nothing in it is touched; choose another with --out "
                 f"({error})"
             ) from error
-        if (self.path / "config.yaml").read_bytes() != resolved_yaml(here).encode():
+        if not is_resolved((self.path / "config.yaml").read_bytes().decode(), here):
             raise FolderError(
                 f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
                 "choose another with --out"

@@ -142,7 +142,7 @@ def _attacked(scene: _Scene, prototypes: jax.Array, steps: int) -> dict[str, tup
 def _from_gradients(scene: _Scene, steps: int) -> dict[str, np.ndarray]:
     """Images of the gradients of a few single images; the others stay black."""
     model = scene.model
-    plain = models.build(model.name, model.num_classes, model.input_shape, convolution="plain")
+    plain = models.with_plain_convolution(model)
     if jax.tree.structure(jax.eval_shape(plain.init, jax.random.key(0))) != jax.tree.structure(scene.variables):
         return {}  # the method has added to the network
     few = scene.singles[:_GRADIENTS]

@@ -137,14 +137,11 @@ class Workshop:
         with _explained("partition"):
             own = data.partition.draw(pool.labels[pool.rest], **wanted.drawing, given=given)
         rows, tests = [pool.rest[numbers] for numbers in own], None
-        mean, std = data.normalisation(config.dataset.name, dataset.train_images)
-        classes = len(dataset.class_names)
         with _explained("evaluation.client_test"):
             if config.evaluation.client_test.wanted:
                 pool, rows, tests = take_client_tests(pool, rows, dataset, config)
-        federation = data.federate(
-            pool.images, pool.labels, rows, classes, pool.auxiliary, mean=mean, std=std, tests=tests
-        )
+        whole = dataset._replace(train_images=pool.images, train_labels=pool.labels)
+        federation = data.federate(whole, rows, auxiliary=pool.auxiliary, tests=tests)
         images, labels = self._placed(federation, config, own=pool.images is not dataset.train_images)
         return federation._replace(images=images, labels=labels)
 
@@ -170,6 +167,7 @@ class Workshop:
                 len(dataset.class_names),
                 dataset.train_images.shape[1:],
                 convolution=config.model.convolution,
+                **config.model.parameters,
             )
 
 

@@ -101,12 +101,15 @@ def partitions(config: Config, simulations: Sequence[Simulation]) -> list[dict[s
         entry = {
             "methods": [],
             "clients": clients,
+            "mean": _shortest(federation.mean),
+            "std": _shortest(federation.std),
             "shown": shown.tolist(),
             "class_counts": np.asarray(federation.class_counts)[shown].tolist(),
             **about_copies(federation),
         }
         # By content: what a method does to its federation may leave it like another one's.
-        key = np.asarray(federation.class_counts).tobytes(), repr(about_copies(federation))
+        constants = entry["mean"], entry["std"]
+        key = np.asarray(federation.class_counts).tobytes(), repr((about_copies(federation), constants))
         shared.setdefault(key, entry)["methods"].append(method.name)
     return list(shared.values())
 
@@ -130,6 +133,11 @@ def batches(config: Config, simulations: Sequence[Simulation]) -> list[dict[str,
         elif about:
             found.append({"methods": [method.name], **about})
     return found
+
+
+def _shortest(numbers: Any) -> list[float]:
+    """Numbers of 32 bits, with no more digits than they need: 0.1307, not 0.13070000708103180."""
+    return [float(str(number)) for number in np.asarray(numbers, np.float32)]
 
 
 def _traffic(lines: Lines) -> int:

@@ -3,20 +3,20 @@
 import difflib
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.checks import is_number
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import initialization, networks
 from fedjax_bal.models.cifar_networks import FlcirCnn, KerasCifar10, Vgg9
 from fedjax_bal.models.layers import Convolution, Linear
 from fedjax_bal.models.mobilenet import MobileNetV2
 from fedjax_bal.models.networks import Network
+from fedjax_bal.models.options import Option, options_of, read_options, shares, sizes
 from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
@@ -26,9 +26,8 @@ class _Entry(NamedTuple):
 
     Attributes:
         description: one line.
-        body: `body(convolve, **options)`.
+        body: `body(convolve, **options)`; its signature says which options there are, see `options_of`.
         smallest: the side of the smallest image that it takes, in pixels.
-        options: names of its options.
         head_bias: whether its classifier has a bias.
         start: what its weights start as.
         batch_normalised: whether it normalises batches.
@@ -37,43 +36,33 @@ class _Entry(NamedTuple):
     description: str
     body: Callable[..., nn.Module]
     smallest: int
-    options: tuple[str, ...] = ()
     head_bias: bool = True
     start: initialization.Start = initialization.as_drawn
     batch_normalised: bool = False
 
 
-def _mlp(convolve: Convolution, hidden: tuple[int, ...] = (64,)) -> nn.Module:
+def _mlp(convolve: Convolution, hidden: Annotated[tuple[int, ...], sizes()] = (64,)) -> nn.Module:
     del convolve
-    if not hidden or any(not isinstance(units, int) or units < 1 for units in hidden):
-        raise ValueError(f"models.build('mlp'): hidden={hidden!r} must be one or more whole numbers of at least 1.")
-    return networks.Mlp(tuple(hidden))
+    return networks.Mlp(hidden)
 
 
-def _fedavg_cnn(convolve: Convolution, conv_relu: bool = True) -> nn.Module:
-    if not isinstance(conv_relu, bool):
-        raise ValueError(f"models.build('fedavg_cnn'): conv_relu={conv_relu!r} must be True or False.")
-    return networks.FedavgCnn(convolve, conv_relu)
-
-
-def _dropping(
-    name: str, network: type[networks.AstraeaCnn] | type[Vgg9] | type[KerasCifar10]
-) -> Callable[..., nn.Module]:
+def _dropping(network: type[networks.AstraeaCnn] | type[Vgg9] | type[KerasCifar10]) -> Callable[..., nn.Module]:
     """What builds a network that has dropout, with the option `dropout`: one share for all of it, or one for each."""
-    shares = network.dropout
+    own = network.dropout
 
-    def body(convolve: Convolution, dropout: Any = shares) -> nn.Module:
-        given = tuple(dropout) if isinstance(dropout, list | tuple) else (dropout,) * len(shares)
-        if len(given) != len(shares) or not all(is_number(share) and 0 <= share < 1 for share in given):
-            several = f", or {len(shares)} of them" if len(shares) > 1 else ""
-            raise ValueError(f"models.build({name!r}): dropout={dropout!r} must be a number in [0, 1){several}.")
-        return network(convolve, tuple(float(share) for share in given))
+    def body(convolve: Convolution, dropout: Annotated[tuple[float, ...], shares(len(own))] = own) -> nn.Module:
+        return network(convolve, dropout)
 
     return body
 
 
+def _fixed(network: Callable[..., nn.Module], **settings: Any) -> Callable[..., nn.Module]:
+    """What builds a network with settings that are not the user's to choose."""
+    return lambda convolve: network(convolve, **settings)
+
+
 _ENTRIES = {
-    "mlp": _Entry("flatten, dense 64, dense C; hidden=(64,) sets the hidden layers", _mlp, 1, ("hidden",)),
+    "mlp": _Entry("flatten, hidden dense layers, dense C", _mlp, 1),
     "rebafl_fmnist": _Entry("ReBaFL's Fashion-MNIST net: conv 16, conv 32, dense 128", networks.RebaflFmnist, 12),
     "rebafl_cifar": _Entry(
         "ReBaFL's CIFAR-10 net: conv 16, conv 32, conv 64, dense 128, last layer without bias",
@@ -82,23 +71,20 @@ _ENTRIES = {
         head_bias=False,
     ),
     "fedavg_cnn": _Entry(
-        "McMahan's MNIST net: conv 32, conv 64, dense 512; conv_relu=False leaves out the ReLU behind the convolutions",
-        _fedavg_cnn,
+        "McMahan's MNIST net: conv 32, conv 64, dense 512; conv_relu says whether ReLU follows the convolutions",
+        networks.FedavgCnn,
         4,
-        ("conv_relu",),
     ),
     "astraea_cnn": _Entry(
-        "Astraea's character net: conv 12, conv 18, conv 24, dense 150; dropout=0.5 sets the share dropped",
-        _dropping("astraea_cnn", networks.AstraeaCnn),
+        "Astraea's character net: conv 12, conv 18, conv 24, dense 150; dropout of the features",
+        _dropping(networks.AstraeaCnn),
         13,
-        ("dropout",),
     ),
     "vgg9": _Entry(
-        "IWDS's CIFAR-10 net: six convs of 32 to 256, dense 512, dense 512; dropout=(0.05, 0.1, 0.1) sets the shares "
-        "dropped: whole channels, values, features",
-        _dropping("vgg9", Vgg9),
+        "IWDS's CIFAR-10 net: six convs of 32 to 256, dense 512, dense 512; dropout of whole channels, of values, of "
+        "features",
+        _dropping(Vgg9),
         8,
-        ("dropout",),
     ),
     "flcir_cnn": _Entry(
         "FL-CIR's CIFAR-10 net: conv 32, conv 64, conv 64, dense 64",
@@ -107,28 +93,26 @@ _ENTRIES = {
         start=initialization.he_fan_out,
     ),
     "keras_cifar10": _Entry(
-        "Keras's CIFAR-10 net, Astraea's for CINIC-10: two convs of 32, two of 64, dense 512; "
-        "dropout=(0.25, 0.25, 0.5) sets the shares dropped",
-        _dropping("keras_cifar10", KerasCifar10),
+        "Keras's CIFAR-10 net, Astraea's for CINIC-10: two convs of 32, two of 64, dense 512; dropout after each block "
+        "and of the features",
+        _dropping(KerasCifar10),
         10,
-        ("dropout",),
         start=initialization.glorot,
     ),
     "conv2_pfl": _Entry("pfl-research's CIFAR-10 net: conv 32, conv 64, dense 128", networks.Conv2Pfl, 4),
     "conv2_lenet": _Entry("LeNet-like: conv 16, conv 32, dense 128", networks.Conv2Lenet, 4),
     "resnet8": _Entry(
-        "ResNet-8: resnet20 with one residual unit a stage",
-        functools.partial(ResNet, units=1),
-        1,
-        batch_normalised=True,
+        "ResNet-8: resnet20 with one residual unit a stage", _fixed(ResNet, units=1), 1, batch_normalised=True
     ),
-    "resnet20": _Entry("ResNet-20 with batch normalisation and projection shortcuts", ResNet, 1, batch_normalised=True),
+    "resnet20": _Entry(
+        "ResNet-20 with batch normalisation and projection shortcuts", _fixed(ResNet), 1, batch_normalised=True
+    ),
     "mobilenetv2": _Entry(
         "MobileNetV2 for 32x32 images, with batch normalisation", MobileNetV2, 1, batch_normalised=True
     ),
     "resnet18": _Entry(
         "ResNet-18 for 224x224 images, with batch normalisation and projection shortcuts",
-        functools.partial(ResNet, channels=(64, 128, 256, 512), units=2, large=True, start=he_normal_of_outputs),
+        _fixed(ResNet, channels=(64, 128, 256, 512), units=2, large=True, start=he_normal_of_outputs),
         32,
         batch_normalised=True,
     ),
@@ -142,6 +126,25 @@ MODELS = {name: entry.description for name, entry in _ENTRIES.items()}
 
 BATCH_NORMALISED = tuple(name for name, entry in _ENTRIES.items() if entry.batch_normalised)
 """The models with batch normalisation."""
+
+
+def options(name: str) -> Mapping[str, Option]:
+    """The options that a model has: what `build` takes beside the arguments that all have, and a configuration too.
+
+    Args:
+        name: one of `MODELS`.
+
+    Returns:
+        By name, the default and what is allowed.
+
+    Raises:
+        ValueError: there is no such model.
+
+    Example:
+        >>> options("vgg9")["dropout"].default, options("mlp")["hidden"].allowed.wanted
+        ((0.05, 0.1, 0.1), 'a list of one or more whole numbers of at least 1')
+    """
+    return options_of(_entry(name).body)
 
 
 def build(
@@ -160,14 +163,15 @@ def build(
         input_shape: `(H, W, K)`, height and width in pixels, then channels.
         convolution: "fast", or "plain" for JAX's own, which is slower but has second derivatives; on a CPU to be used
             with one device, as XLA's convolution may return wrong numbers when two use it at a time.
-        **options: what the model's description names.
+        **options: those that `options(name)` names, `hidden=(128,)` for "mlp".
 
     Returns:
         The model as pure functions. Its classifier's parameters are `params["head"]`; `norm_inputs` come in the order
         in which `jax.tree` goes through `stats`.
 
     Raises:
-        ValueError: for an unknown name, convolution or option, or an input that is too small for the network.
+        ValueError: for an unknown name, convolution or option, a value that an option can't have, or an input that is
+            too small for the network.
 
     Example:
         >>> model = build("rebafl_fmnist", 10, (28, 28, 1))
@@ -177,10 +181,32 @@ def build(
         ((2, 10), (2, 128))
     """
     entry = _entry(name)
-    _check(name, entry, num_classes, input_shape, options)
-    body = entry.body(convolutions.of_name(convolution), **options)
-    network = Network(body, Linear(num_classes, entry.head_bias))
-    return Model(*_pure_functions(network, tuple(input_shape), entry.start), name, num_classes, input_shape)
+    given = read_options(name, options_of(entry.body), options)
+    _check(name, entry, num_classes, input_shape)
+    network = Network(entry.body(convolutions.of_name(convolution), **given), Linear(num_classes, entry.head_bias))
+    functions = _pure_functions(network, tuple(input_shape), entry.start)
+    return Model(*functions, name, num_classes, input_shape, tuple(sorted(given.items())))
+
+
+def with_plain_convolution(model: Model) -> Model:
+    """A model of `build` once more, on JAX's own convolution, which has second derivatives.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The same network, with the same variables.
+
+    Raises:
+        ValueError: `build` knows no model of that name.
+
+    Example:
+        >>> plain = with_plain_convolution(build("mlp", 10, (28, 28, 1), hidden=(3,)))
+        >>> num_params(plain)
+        2395
+    """
+    options = dict(model.options)
+    return build(model.name, model.num_classes, model.input_shape, convolution="plain", **options)
 
 
 def num_params(model: Model) -> int:
@@ -245,12 +271,8 @@ def _entry(name: str) -> _Entry:
     return _ENTRIES[name]
 
 
-def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, ...], options: dict[str, Any]) -> None:
+def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, ...]) -> None:
     """Raise for arguments that no network, or not this one, can take."""
-    unknown = sorted(set(options) - set(entry.options))
-    if unknown:
-        allowed = ", ".join(entry.options) or "none"
-        raise ValueError(f"model {name!r} has no option {unknown[0]!r}; its options: {allowed}.")
     if num_classes < 1:
         raise ValueError(f"model {name!r}: num_classes={num_classes} must be at least 1.")
     if len(input_shape) != 3 or min(input_shape) < 1:

@@ -65,7 +65,8 @@ def _seconds(task: Task, paces: dict[Any, float]) -> float:
 
 def _pace(simulation: Simulation, paces: dict[Any, float]) -> float:
     setting = simulation.setting
-    key = (setting.model.name, setting.model.input_shape, setting.batch_size, setting.precision)
+    model = setting.model
+    key = (model.name, model.options, model.input_shape, setting.batch_size, setting.precision)
     if key not in paces:
         paces[key] = _time_a_step(simulation)
     return paces[key]

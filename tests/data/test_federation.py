@@ -1,10 +1,11 @@
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_bal.data import carve, federate, partition
-from fedjax_bal.types import Federation
+from fedjax_bal.types import Dataset, Federation
 
 LABELS = np.array([2, 0, 1, 2, 0, 1])
 IMAGES = np.arange(6 * 2 * 2 * 3, dtype=np.uint8).reshape(6, 2, 2, 3)
@@ -44,6 +45,48 @@ def test_defaults():
     assert federation.std.tolist() == [1.0] * 3
     assert dict(federation.auxiliary) == {}
     assert federate(IMAGES.astype(np.float16), LABELS, [[0, 1], ()], 3).offsets.tolist() == [0, 2, 2]
+
+
+NAMES = ("a", "b", "c", "never seen")
+DATASET = Dataset(IMAGES, LABELS, IMAGES[:1], LABELS[:1], NAMES, None, (0.1, 0.2, 0.3), (1.0, 2.0, 4.0))
+
+
+def test_a_data_set_brings_its_labels_classes_and_constants():
+    federation = federate(DATASET, rows([3, 5], [0]), auxiliary={"validation": np.array([1])}, tests=rows([2], []))
+    arrays = federate(
+        IMAGES, LABELS, rows([3, 5], [0]), 4, {"validation": np.array([1])},
+        mean=DATASET.mean, std=DATASET.std, tests=rows([2], []),
+    )  # fmt: skip
+    assert federation.images is IMAGES and federation.num_classes == 4
+    for own, same in zip(jax.tree.leaves(federation), jax.tree.leaves(arrays), strict=True):
+        np.testing.assert_array_equal(own, same)
+    raw = federate(DATASET, rows_per_client=rows([3, 5], [0]), mean=0, std=1)
+    assert (raw.mean.tolist(), raw.std.tolist()) == ([0, 0, 0], [1, 1, 1])
+    assert federate(DATASET, rows([3]), mean=0).std.tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_data_set_without_constants_is_normalised_with_its_own(scaled):
+    pixels = IMAGES / np.float64(255)
+    images = pixels.astype(np.float32) if scaled else IMAGES
+    federation = federate(Dataset(images, LABELS, IMAGES, LABELS, NAMES), rows([0, 1]))
+    np.testing.assert_allclose(federation.mean, pixels.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(federation.std, pixels.std((0, 1, 2)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((DATASET, LABELS, rows([0]), 3), "received a data set, whose labels and classes are known"),
+        ((DATASET, LABELS, rows([0])), "received a data set, whose labels and classes are known"),
+        ((DATASET,), "pass rows_per_client once"),
+        ((IMAGES, rows([0])), r"takes \(dataset, rows_per_client\) or \(images, .*received no rows_per_client"),
+        ((IMAGES, LABELS, rows([0])), "received no num_classes"),
+    ],
+)
+def test_arguments_of_neither_form_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        federate(*arguments)
 
 
 @settings(max_examples=100, deadline=None)
@@ -97,6 +140,7 @@ def test_many_clients_and_rows():
         ({"auxiliary": {"a": np.array([True])}}, r"auxiliary\['a'\] has shape \(1,\) and type bool"),
         ({"mean": [1, 2]}, "mean=.*one or 3"),
         ({"mean": np.nan}, "mean=nan"),
+        ({"mean": "own"}, "mean='own'; expected finite numbers, one or 3"),
         ({"std": 0}, "std=0; expected finite numbers above 0"),
     ],
 )

@@ -8,6 +8,8 @@ import small_run
 
 from fedjax_bal.experiment.folder import FolderError, RunFolder
 
+MODEL = "model: {name: mlp, convolution: fast}\n"
+
 
 def claim(path, config, fresh=False):
     folder = RunFolder(path)
@@ -59,6 +61,22 @@ def test_a_configuration_that_no_run_wrote_is_not_overwritten(tmp_path):
     with pytest.raises(FolderError, match="was not written by a run"):
         claim(tmp_path, config)
     assert (tmp_path / "config.yaml").read_text() == small_run.TEXT
+
+
+def test_a_folder_from_before_a_key_existed_goes_on(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    claim(path, config)
+    written = (path / "config.yaml").read_text()
+    constants = "  name: fashion_mnist_small\n  mean: [0.1307]\n  std: [0.3081]\n"
+    earlier = written.replace(f"dataset:\n{constants}", "dataset: {name: fashion_mnist_small}\n")
+    earlier = earlier.replace("model:\n  name: mlp\n  convolution: fast\n  hidden: [64]\n", MODEL)
+    assert "mean" not in earlier and "hidden" not in earlier
+    (path / "config.yaml").write_text(earlier)
+    with pytest.raises(FolderError, match=r"another configuration.*\s+dataset.mean: \[0.1307\] here, 0.0 asked for"):
+        claim(path, small_run.config(tmp_path, "dataset.mean=0"))
+    assert (path / "config.yaml").read_text() == earlier
+    claim(path, config)
+    assert (path / "config.yaml").read_text() == written
 
 
 def test_a_kill_while_starting_over_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):

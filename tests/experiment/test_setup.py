@@ -1,5 +1,6 @@
 """From a configuration to simulations: what methods share, and where a wrong value is said to stand."""
 
+import jax
 import numpy as np
 import pytest
 import small_run
@@ -33,6 +34,16 @@ def test_methods_that_copy_alike_train_on_one_federation(tmp_path):
     assert one.federation is same.federation
     assert len({id(sim.federation) for sim in (plain, one, more, other)}) == 4
     assert plain.federation.class_counts.sum() == 200 < one.federation.class_counts.sum()
+
+
+def test_options_of_models_reach_them(tmp_path):
+    wider = "{recipe: fedavg, name: wider, model: {hidden: [32, 16]}}"
+    one, other = made(tmp_path, ("{recipe: fedavg}", wider))
+    params = [
+        jax.tree.map(np.shape, jax.eval_shape(sim.setting.model.init, jax.random.key(0)).params) for sim in (one, other)
+    ]
+    assert params[0]["body"]["dense_0"]["dense"]["kernel"] == (784, 64)
+    assert params[1]["body"]["dense_1"]["dense"]["kernel"] == (32, 16)
 
 
 def test_a_wrong_option_of_a_selector_is_said_to_stand_in_selection(tmp_path):

@@ -1,6 +1,7 @@
 import functools
 import inspect
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 import quick
 from jax import lax
 
-from fedjax_bal.models import BATCH_NORMALISED, MODELS, build, num_params
+from fedjax_bal.models import BATCH_NORMALISED, MODELS, build, num_params, options, with_plain_convolution
 from fedjax_bal.models.convolution import of_name
+from fedjax_bal.models.options import options_of, read_options
 from fedjax_bal.models.registry import _ENTRIES
 from fedjax_bal.models.resnet import ResidualUnit
 from fedjax_bal.types import Variables
@@ -310,12 +312,12 @@ def test_the_smallest_image_is_the_smallest(name):
     [
         (("rebafl_fmist", 10, (28, 28, 1)), {}, "'rebafl_fmist' is unknown; did you mean 'rebafl_fmnist'"),
         (("fedavg_cnn", 10, (28, 28, 1)), {"hidden": (3,)}, "no option 'hidden'; its options: conv_relu"),
-        (("fedavg_cnn", 10, (28, 28, 1)), {"conv_relu": 0}, "conv_relu=0 must be True or False"),
+        (("fedavg_cnn", 10, (28, 28, 1)), {"conv_relu": 0}, "conv_relu=0 must be true or false"),
         (("astraea_cnn", 47, (28, 28, 1)), {"dropout": 1.0}, "dropout=1.0 must be a number in [0, 1)"),
         (
             ("vgg9", 10, (32, 32, 3)),
             {"dropout": (0.1, 0.1)},
-            "(0.1, 0.1) must be a number in [0, 1), or 3 of them",
+            "(0.1, 0.1) must be a number in [0, 1), or a list of 3 of them",
         ),
         (
             ("keras_cifar10", 10, (32, 32, 3)),
@@ -324,7 +326,10 @@ def test_the_smallest_image_is_the_smallest(name):
         ),
         (("vgg9", 10, (32, 32, 3)), {"dropout": "0.1"}, "dropout='0.1' must be a number"),
         (("flcir_cnn", 10, (32, 32, 3)), {"dropout": 0.1}, "no option 'dropout'; its options: none"),
-        (("mlp", 10, (28, 28, 1)), {"hiden": (3,)}, "no option 'hiden'; its options: hidden"),
+        (("mlp", 10, (28, 28, 1)), {"dropout": 0.1}, "no option 'dropout'; its options: hidden."),
+        (("mlp", 10, (28, 28, 1)), {"hiden": (3,)}, "its options: hidden; did you mean 'hidden'?"),
+        (("mlp", 10, (28, 28, 1)), {"hidden": 128}, "hidden=128 must be a list of one or more whole numbers"),
+        (("mlp", 10, (28, 28, 1)), {"hidden": [True]}, "hidden=[True] must be a list of one or more whole numbers"),
         (("mlp", 10, (28, 28, 1)), {"hidden": ()}, "one or more whole numbers"),
         (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'fast', 'products', 'grouped', 'plain'"),
         (("mlp", 0, (28, 28, 1)), {}, "num_classes=0"),
@@ -335,6 +340,33 @@ def test_errors_say_what_is_allowed(arguments, options, message):
     with pytest.raises(ValueError) as error:
         build(*arguments, **options)
     assert message in str(error.value)
+
+
+def test_options_are_those_of_the_builders_signature():
+    offered = {name: sorted(options(name)) for name in MODELS}
+    for name, body in {name: entry.body for name, entry in _ENTRIES.items()}.items():
+        assert set(offered[name]) == set(inspect.signature(body).parameters) - {"convolve", "parent", "name"}
+    assert offered["mlp"] == ["hidden"] and offered["vgg9"] == ["dropout"] and offered["resnet18"] == []
+    assert options("mlp")["hidden"].default == (64,)
+
+
+def test_a_switch_of_a_network_is_an_option_without_further_ado():
+    class Switched(nn.Module):
+        convolve: object
+        conv_relu: bool = False
+
+    offered = options_of(Switched)
+    assert list(offered) == ["conv_relu"] and offered["conv_relu"].default is False
+    assert read_options("mine", offered, {"conv_relu": True}) == {"conv_relu": True}
+    with pytest.raises(ValueError, match=r"models.build\('mine'\): conv_relu=1 must be true or false."):
+        read_options("mine", offered, {"conv_relu": 1})
+
+
+def test_a_model_knows_its_options_so_that_it_can_be_built_again():
+    model = build("mlp", 10, (28, 28, 1), hidden=[np.int64(20), 30])
+    again = with_plain_convolution(model)
+    assert model.options == again.options == (("hidden", (20, 30)),)
+    assert num_params(model) == num_params(again) == 785 * 20 + 21 * 30 + 31 * 10
 
 
 def test_apply_has_the_agreed_signature():
