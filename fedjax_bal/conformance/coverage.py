@@ -106,8 +106,8 @@ def odd_clients(bench: Workbench) -> str | None:
     federation, setting = bench.simulation.federation, bench.setting
     if not (federation.class_counts[who] == 0).any():
         return "all who train have all classes: pass a federation in which a client lacks a class"
-    lone = (np.diff(federation.offsets)[who] % setting.batch_size == 1).any() and not setting.drop_last
-    if lone or setting.drop_last or bench.drops_lone_rows:
+    lone = (np.diff(federation.offsets)[who] % setting.batch_size == 1).any() and not setting.local.drop_last
+    if lone or setting.local.drop_last or bench.drops_lone_rows:
         return None
     return (
         f"nobody trains on a batch of a single row: pass a batch_size, in place of {setting.batch_size}, that divides "
@@ -117,7 +117,7 @@ def odd_clients(bench: Workbench) -> str | None:
 
 def padding(bench: Workbench) -> str | None:
     """A batch has rows that are not real."""
-    if bench.setting.drop_last:
+    if bench.setting.local.drop_last:
         return "drop_last leaves out every batch that is not full: pass drop_last=False"
     if bench.padded_plan is not None:
         return None

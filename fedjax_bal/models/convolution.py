@@ -98,13 +98,10 @@ def of_name(name: str) -> Callable[..., Array]:
         >>> of_name("fast")(jnp.ones((2, 28, 28, 1)), jnp.ones((5, 5, 1, 16)), (1, 1), "VALID").shape
         (2, 24, 24, 16)
     """
-    if name not in _BY_NAME:
-        raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, _BY_NAME))}.")
-    return _BY_NAME[name]
-
-
-# Made once: models with the same convolution are then equal, and share their compiled programs.
-_BY_NAME = {form: functools.partial(convolution, form=form) for form in FORMS} | {"plain": lax.conv_general_dilated}
+    choices = {form: functools.partial(convolution, form=form) for form in FORMS} | {"plain": lax.conv_general_dilated}
+    if name not in choices:
+        raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
+    return choices[name]
 
 
 @functools.cache

@@ -183,9 +183,22 @@ def build(
     entry = _entry(name)
     given = read_options(name, options_of(entry.body), options)
     _check(name, entry, num_classes, input_shape)
-    network = Network(entry.body(convolutions.of_name(convolution), **given), Linear(num_classes, entry.head_bias))
-    functions = _pure_functions(network, tuple(input_shape), entry.start)
-    return Model(*functions, name, num_classes, input_shape, tuple(sorted(given.items())))
+    return _build(name, num_classes, tuple(input_shape), convolution, tuple(sorted(given.items())))
+
+
+# A model is the same object each time: programs are compiled for its functions, and so only once.
+@functools.lru_cache(maxsize=64)
+def _build(
+    name: str,
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    convolution: str,
+    options: tuple[tuple[str, Any], ...],
+) -> Model:
+    entry = _ENTRIES[name]
+    body = entry.body(convolutions.of_name(convolution), **dict(options))
+    network = Network(body, Linear(num_classes, entry.head_bias))
+    return Model(*_pure_functions(network, input_shape, entry.start), name, num_classes, input_shape, options)
 
 
 def with_plain_convolution(model: Model) -> Model:
@@ -226,8 +239,6 @@ def num_params(model: Model) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
-# Programs are compiled for a model's functions: where they are the same ones, the program is the same one.
-@functools.lru_cache(maxsize=64)
 def _pure_functions(
     network: Network, input_shape: tuple[int, int, int], start: initialization.Start
 ) -> tuple[Callable, Callable, Callable]:

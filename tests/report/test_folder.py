@@ -61,7 +61,7 @@ def test_a_missing_file_is_named(folder, name):
         ("config.yaml", b"a: &x [*x]\n", r"line 1: expected YAML without aliases; received \*x"),
         ("config.yaml", b"[" * 100_000, "line 1: expected YAML nested at most 20 deep"),
         ("config.yaml", b"a: 1\nb: \xff\n", "line 2: expected UTF-8 text; received the byte 0xff"),
-        ("summary.json", b'{\n"a": 1,\n}', "summary.json, line 3: expected JSON"),
+        ("summary.json", b'{\n"a": 1,\n"b" 2}', "summary.json, line 3: expected JSON"),
         ("summary.json", b"[]", "expected the line: an object; received"),
         ("summary.json", b"{}", "finished: a value of type bool; received None"),
         ("summary.json", b"[" * 100_000, "line 1: expected JSON"),
