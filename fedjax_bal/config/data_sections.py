@@ -40,6 +40,11 @@ class Dataset(Variant):
         """The constants that pixels are normalised with, and what the reader of one's own files takes."""
         return registries.dataset_parameters(name)
 
+    @classmethod
+    def later(cls) -> frozenset[str]:
+        """The constants."""
+        return frozenset({"mean", "std"})
+
 
 class Partition(Variant):
     """How the training images are shared out.
@@ -152,3 +157,8 @@ class Model(Variant):
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The options of a model."""
         return registries.model_parameters(name)
+
+    @classmethod
+    def later(cls) -> frozenset[str]:
+        """All options."""
+        return frozenset(cls.model_fields) - cls.common()

@@ -6,7 +6,8 @@ from typing import Any
 
 from fedjax_bal.config.configuration import Config, Method
 from fedjax_bal.config.problems import dotted, received
-from fedjax_bal.config.sections import plain
+from fedjax_bal.config.schema import Sections
+from fedjax_bal.config.sections import Section, plain
 from fedjax_bal.config.yaml_text import dump, parse
 
 
@@ -62,7 +63,9 @@ def _within(there: Any, sheet: Any) -> Any:
 
 
 def digest(config: Config) -> str:
-    """The SHA-256 of the resolved YAML.
+    """The SHA-256 of the resolved YAML, by which checkpoints know their configuration.
+
+    Keys that older run folders don't have are left out at their defaults, so that such a run goes on.
 
     Args:
         config: a configuration.
@@ -75,7 +78,17 @@ def digest(config: Config) -> str:
         >>> digest(load_config(None)) == digest(load_config(None, ["training.rounds=40"]))
         True
     """
-    return hashlib.sha256(resolved_yaml(config).encode()).hexdigest()
+    sheet = _sheet(config)
+    for key in Sections.model_fields:
+        left_out = _later_defaults(getattr(config, key))
+        sheet[key] = {name: value for name, value in sheet[key].items() if name not in left_out}
+    return hashlib.sha256(dump(sheet).encode()).hexdigest()
+
+
+def _later_defaults(section: Section) -> set[str]:
+    """The keys of a section that older run folders don't have, where they have their defaults."""
+    fields = type(section).model_fields
+    return {key for key in type(section).later() if getattr(section, key) == fields[key].default}
 
 
 def differences(here: Config, asked: Config) -> list[str]:

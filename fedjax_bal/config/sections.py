@@ -42,6 +42,11 @@ class Section(BaseModel):
         return frozenset(cls.model_fields)
 
     @classmethod
+    def later(cls) -> frozenset[str]:
+        """The keys that run folders of earlier versions don't have."""
+        return frozenset()
+
+    @classmethod
     def child(cls, key: str) -> "type[Section] | None":
         """The section below a key, where there is one."""
         field = cls.model_fields.get(key)

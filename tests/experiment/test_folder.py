@@ -1,11 +1,13 @@
 """Whom a folder belongs to, and what is refused."""
 
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 import small_run
 
+from fedjax_bal.config import digest
 from fedjax_bal.experiment.folder import FolderError, RunFolder
 
 MODEL = "model: {name: mlp, convolution: fast}\n"
@@ -77,6 +79,9 @@ def test_a_folder_from_before_a_key_existed_goes_on(tmp_path):
     assert (path / "config.yaml").read_text() == earlier
     claim(path, config)
     assert (path / "config.yaml").read_text() == written
+    assert digest(config) == hashlib.sha256(earlier.encode()).hexdigest()  # by which checkpoints are known
+    for change in ("dataset.std=own", "model.hidden=[65]"):
+        assert digest(small_run.config(tmp_path, change)) != digest(config)
 
 
 def test_a_kill_while_starting_over_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):

@@ -155,7 +155,9 @@ def test_fresh_starts_over(undisturbed, config, tmp_path):
 
 def test_other_data_than_the_folder_was_begun_with_are_refused(undisturbed, tmp_path, monkeypatch):
     load = data.load
-    monkeypatch.setattr(data, "load", lambda *a: (lambda d: d._replace(train_images=255 - d.train_images))(load(*a)))
+    monkeypatch.setattr(
+        data, "load", lambda *a, **k: (lambda d: d._replace(train_images=255 - d.train_images))(load(*a, **k))
+    )
     with pytest.raises(FolderError, match="begun with other images"):
         small_run.run(undisturbed, small_run.config(tmp_path))
 
