@@ -31,6 +31,7 @@ def net():
     return models.build("mlp", toys.CLASSES, (1, toys.WIDTH, 1))
 
 
+@pytest.mark.slow
 def test_rates_hang_together(record):
     everybody = sum(toys.SIZES)
     assert record["clients_per_round"] == len(toys.SIZES)

@@ -90,6 +90,7 @@ def test_a_broken_client_is_as_one_that_does_not_deliver(name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got.state))
 
 
+@pytest.mark.slow
 def test_where_nothing_breaks_a_policy_changes_no_bit():
     ends = [finish(simulation(recipes.fedavg(), policy, faulty=None)) for policy in ("raise", "exclude", "clip")]
     assert_same_bits(ends[1][0], ends[0][0])
@@ -118,6 +119,7 @@ def test_of_a_stack_only_the_run_that_breaks_is_done_without():
     assert ends[1][1] == []
 
 
+@pytest.mark.slow
 def test_runs_of_a_stack_have_bounds_of_their_own():
     sims = [simulation(recipes.fedavg(), "exclude", "huge", huge_factor=bound, rounds=2) for bound in (100, None)]
     stack = Stack([Member(sim, 0) for sim in sims], [sim.init(0) for sim in sims])

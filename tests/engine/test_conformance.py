@@ -115,6 +115,7 @@ def test_the_order_of_the_cohort_changes_no_bit(name):
     chex.assert_trees_all_equal(finish(reordered)[0], outcome(name)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick.only(["fedavg", "everything"], "everything"))
 def test_padding_for_a_larger_client_changes_no_draw(name):
     sim = simulation(name)

@@ -107,6 +107,7 @@ def test_the_cohorts_own_models_equal_numpy():
     assert {key: advance.records[0][key] for key in wanted} == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 def test_devices_and_lanes_change_nothing():
     _, advance = all_together()
     other = simulation(strategy="vmap", devices=2, chunk=2)

@@ -51,6 +51,7 @@ def test_it_is_the_mean_over_those_who_deliver_on_images_from_all_over():
     assert found == pytest.approx(np.mean([share(client) for client in brought]), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_rounds_without_an_evaluation_have_none():
     assert [record["round"] for record in records(evaluate_every=3, local_test_images=3)] == [3, 4]
 
@@ -76,6 +77,7 @@ def test_numbers_of_images_beyond_32_bits_are_no_matter():
     assert np.array_equal(few.labels[few.real], labels[::3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", [bernoulli(1.0), bernoulli(0.4)])
 def test_along_mediators_too_only_visits_that_happened_count(delivery):
     chains = np.array([[4, 7, 0], [2, 10, 9]], np.int32)  # 10 marks an empty place

@@ -74,6 +74,7 @@ def test_nothing_is_done_again(ended, tmp_path):
     assert {file: file.read_bytes() for file in path.glob("*/*/*") if file.is_file()} == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_comes_to_the_same_end(ended, tmp_path):
     path, wanted = tmp_path / "run", small_run.config(tmp_path, *SETTING)
     with pytest.raises(Stopped):

@@ -158,6 +158,7 @@ def test_each_dropout_has_its_share_and_keeps_the_mean(name):
         assert abs(1 - kept.sum() / alive.sum() - share) < error
 
 
+@pytest.mark.slow
 def test_vgg9_drops_whole_channels_in_its_maps_and_single_values_behind_them():
     before, after = (np.asarray(maps) for maps in dropped("vgg9")[0])
     gone = (before > 0) & (after == 0)

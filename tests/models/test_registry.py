@@ -144,6 +144,7 @@ def test_dropout_needs_a_key_and_drops_its_share_in_training_only():
     )
 
 
+@pytest.mark.slow
 def test_resnet20_shows_the_output_of_its_nine_units():
     taps = applied("resnet20", False)[0].taps
     assert [tap.shape for tap in taps] == [(4, 4, 4, 16)] * 3 + [(4, 2, 2, 32)] * 3 + [(4, 1, 1, 64)] * 3

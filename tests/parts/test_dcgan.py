@@ -138,6 +138,7 @@ def test_floats_lie_in_the_clients_own_range_and_begin_in_its_middle():
         assert made.mean() == pytest.approx((own.min() + own.max()) / 2, abs=0.05 * float(np.ptp(own)))
 
 
+@pytest.mark.slow
 def test_images_become_as_bright_as_the_clients_own():
     # Two networks that train against each other make much of rounding: how near they come depends on the machine.
     means = [made_by(larger(), client).mean() for client in TONES]

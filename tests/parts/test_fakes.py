@@ -143,7 +143,7 @@ def transcribed(sim, options):
     return variables
 
 
-@pytest.mark.parametrize("kind", quick.only(KINDS, "as in the paper"))
+@pytest.mark.parametrize("kind", quick.only(KINDS, "snapshot"))
 def test_three_rounds_equal_the_transcription(kind, monkeypatch):
     with faking.exact():
         real = kind == "as in the paper"
@@ -170,7 +170,8 @@ def simplified(monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
 
 
-@pytest.mark.parametrize("strategy", quick.only(["map", "vmap"], "map"))
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["map", "vmap"])
 def test_before_warm_up_it_is_fedavg(strategy, simplified):
     with faking.exact():  # two programs, which round differently
         recipe = cbfl(**(BASE | {"warm_up": 4}))
@@ -187,6 +188,7 @@ def test_fakes_of_no_weight_are_nothing_to_a_network_without_batch_normalisation
         assert toys.largest_difference(ours, plain) < 1e-12
 
 
+@pytest.mark.slow
 def test_fakes_of_no_weight_still_move_batch_statistics():
     recipe = cbfl(**(BASE | {"generator": "gaussian", "warm_up": 0, "weight": 0.0}))
     assert toys.largest_difference(run(recipe).stats, run(fedavg()).stats) > 0.01

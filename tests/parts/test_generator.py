@@ -259,6 +259,7 @@ def test_who_teaches_between_trainings(kept, simplified):
         assert toys.largest_difference(judge, teacher(of)) < 1e-6
 
 
+@pytest.mark.slow
 def test_there_is_nothing_to_see_before_the_first_training(simplified):
     sim = simulation(small(warm_up=3, iterations=1), rounds=3, rounds_per_dispatch=1)
     progress, seen = sim.init(0), []

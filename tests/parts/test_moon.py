@@ -196,6 +196,7 @@ def test_moon_equals_its_transcription(form):
         assert relative_error(flat(own), expected) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_weight_of_zero_is_fedavg_beside_the_classifier_even_without_the_projection(form):
     want, got = averaged("head" if form == "head" else "none").params, finished(form, 0.0).variables.params

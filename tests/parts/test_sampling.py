@@ -58,6 +58,7 @@ def test_schedules_weigh_samples_by_the_beta_of_the_round(schedule, beta):
     np.testing.assert_allclose(np.exp(got), sample_weights(counts, beta), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_uniform_weights_are_no_weights():
     plain = Recipe("with replacement", drawing="replacement")
     got, want = (float64.run(float64.simulation(r)).variables.params for r in (iwds(schedule="uniform"), plain))

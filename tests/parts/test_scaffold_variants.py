@@ -131,6 +131,7 @@ def test_clipping_where_it_bites_equals_the_transcribed_code():
     check(finished(clipped), clip)
 
 
+@pytest.mark.slow
 def test_a_first_round_without_momentum_has_the_papers_controls_but_for_the_servers_factor():
     options = {"rounds": 1, "rounds_per_dispatch": 1, "momentum": 0.0}
     sims = [simulation(recipe, **options) for recipe in (scaffold(variant="cbfl_code"), scaffold())]

@@ -36,6 +36,7 @@ def found_by_gradient():
     return search_by_gradient()
 
 
+@pytest.mark.slow
 def test_finds_the_image_of_features_that_are_a_rotation():
     assert found().losses.shape == (500, 2)
     assert found().labels is None

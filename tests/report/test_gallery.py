@@ -39,6 +39,7 @@ def test_with_cohorts_there_are_four_between_partitions_and_confusions(folder, m
     assert list(pictures(make_cohorts(folder))) == [*ALWAYS[:4], *ABOUT_COHORTS, *ALWAYS[4:]]
 
 
+@pytest.mark.slow
 def test_methods_on_the_same_cohorts_have_no_pictures_of_cohorts(folder, make_cohorts):
     make_cohorts(folder, even=(), estimating=(), augmented=False)
     assert names(folder) == []
@@ -82,6 +83,7 @@ def test_captions_hold_the_numbers(folder, make_cohorts):
     assert "clients and seeds: 0.73 ± 0.02, where 1" in captions["composition-2"]
 
 
+@pytest.mark.slow
 def test_boxes_have_the_mean_that_the_comparison_has(folder, make_cohorts):
     make_cohorts(folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

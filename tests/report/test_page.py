@@ -59,7 +59,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", quick.only(CASES, "two", "one seed", "one client"))
+@pytest.mark.parametrize("case", quick.only(CASES, "two", "one seed"))
 def test_page_is_whole_and_self_contained(make_run, tmp_path, case):
     folder = make_run(tmp_path / "run", **CASES[case])
     page = build(folder)

@@ -62,6 +62,7 @@ def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
     assert outcome(tmp_path / "out") == alone[1]
 
 
+@pytest.mark.slow
 def test_a_group_that_never_gets_on_is_given_up_and_the_others_are_done(tmp_path):
     def before(name, number):
         if name == "load" and number <= 3:
