@@ -10,12 +10,14 @@ from jaxtyping import install_import_hook
 
 MOST_MAPS = 20_000
 
-# Most of the suite's time is compiling, much of which is making machine code fast that runs for milliseconds.
-FLAGS = ["--xla_backend_optimization_level=0"]
+# Most of the suite's time is compiling, much of which is making machine code fast that runs for milliseconds. Each
+# worker has a core of its own, so that nothing is gained by compiling in several threads.
+FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if jax.__version_info__ < (0, 11):  # XLA ends the process at a flag it does not know, and this one is on its way out
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
+gc.set_threshold(200_000, 50, 100)  # what jax has traced stays, and need not be looked through again and again
 install_import_hook("fedjax_bal.balance", "beartype.beartype")
 jax.config.update("jax_num_cpu_devices", 2)  # so that tests meet several devices
 
