@@ -115,7 +115,7 @@ class Workbench:
             "local_optimizer": optimizer("sgd", 0.1),
             "availability": bernoulli(0.8),
             "delivery": bernoulli(0.7),
-            **({"selector": uniform(4)} if self.recipe.selector is None else {"clients_per_round": 6}),
+            **({"selector": uniform(5)} if self.recipe.selector is None else {"clients_per_round": 6}),
         } | self.options
 
     @functools.cached_property
@@ -311,12 +311,13 @@ class Workbench:
         presents = bool(setting.playing(Present))  # without them all are tested alike
         before, row = jax.tree.map(jnp.asarray, (states[-2], self.row(setting, plans[-1], len(plans) - 1)))
         with uncompiled():
-            first = first_state(setting, key, self._data[0])
+            first = init_state(self.simulation.setting, key, self._data[0])
             state, shown = one_round(setting, key, before, row, *self._data, tested=presents)
         first, state, shown = jax.device_get((first, state, shown))
         wanted = last if presents else last._replace(test_loss=shown.test_loss)
         got = (first, state, self._by_client(shown, plans[-1]))
-        return difference(got, (states[0], states[-1], wanted), self.tolerance)
+        server = {slot: states[0].server[slot] for slot in first.server}  # without totals of reports
+        return difference(got, (states[0]._replace(server=server), states[-1], wanted), self.tolerance)
 
     def varied(self, variations: Iterable[str]) -> dict[int, Seen]:
         """Runs of the same rounds in another way.
