@@ -1,5 +1,6 @@
 """The public battery: every recipe passes it, and parts that are broken in one way fail one check."""
 
+import every_recipe
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +37,9 @@ NAMES = (
     "padded rows", "undelivered", "seeds", "lanes", "longer rows", "devices", "all at once",
 )  # fmt: skip
 
+NO_PARTS = tuple(name for name in NAMES if name not in ("fields", "traced", "types", "representation"))
+"""What there is to check of a recipe that has none."""
+
 
 @part
 class Rare(Draw):
@@ -58,27 +62,21 @@ ELSEWHERE = {
     "fedadagrad", "fedavgm", "fedyogi", "balanced_softmax", "crop_flip", "faults", "fedlc", "iwds", "norm_clipping",
 }  # fmt: skip
 """Three bring no part, only another optimizer than fedadam for the server; the others are among the combinations."""
-FITTING = {"fakes": 2, "attention": 1.0, "iterations": 2, "generator_batch": 3, "latent": 2}
-SMALLER = {"astraea": {"size": 2}, "cbfl": {"warm_up": 1, "interval": 2, "teacher": "snapshot", **FITTING}}
-
-
-def larger_images():
-    """A generator has no images of 1x4 pixels."""
-    return {"model": faking.network(), "federation": faking.federation(), "test": faking.test_set()}
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in ELSEWHERE])
 def test_every_recipe_passes_every_check(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    report = check_recipe(RECIPES[name](**SMALLER.get(name, {})), **(larger_images() if name == "cbfl" else {}))
+    recipe, options = every_recipe.small(name)
+    report = check_recipe(recipe, **options)
     assert report.name == name
-    assert report.passed == NAMES
+    assert report.passed == (NAMES if recipe.parts else NO_PARTS)
 
 
 def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **FITTING)
-    bench = Workbench(recipe, larger_images(), 2e-6)
+    recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **every_recipe.FITTING)
+    bench = Workbench(recipe, every_recipe.larger_images(), 2e-6)
     assert bench.difference_of_all is None
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
 

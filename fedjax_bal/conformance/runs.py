@@ -202,12 +202,11 @@ def _with_other_rows(federation: Federation, rows: np.ndarray) -> Federation:
 
 def _memory_of_absent(bench: Workbench) -> str | None:
     """How a round changes the memory of clients that don't deliver in it, in words."""
-    plans = bench.plans(SEEDS[0])
-    states = bench.states[SEEDS[0]]
-    for plan, before, after in zip(plans, states, states[1:], strict=False):
-        absent = np.setdiff1d(np.arange(bench.simulation.federation.num_clients), plan.clients[plan.delivered])
-        rows = lambda state, who=absent: jax.tree.map(lambda leaf: leaf[who], state.memory)
-        changed = difference(rows(after), rows(before), 0.0)
-        if changed:
-            return changed
+    for seed, states in bench.states.items():
+        for plan, before, after in zip(bench.plans(seed), states, states[1:], strict=False):
+            absent = np.setdiff1d(np.arange(bench.simulation.federation.num_clients), plan.clients[plan.delivered])
+            rows = lambda state, who=absent: jax.tree.map(lambda leaf: leaf[who], state.memory)
+            changed = difference(rows(after), rows(before), 0.0)
+            if changed:
+                return changed
     return None

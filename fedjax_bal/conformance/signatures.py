@@ -27,6 +27,8 @@ from fedjax_bal.parts import (
     Deliver,
     Disclose,
     Draw,
+    Enlarge,
+    Extend,
     Gradient,
     Logits,
     Loss,
@@ -44,7 +46,7 @@ from fedjax_bal.parts import (
     Weigh,
 )
 from fedjax_bal.rows import gather
-from fedjax_bal.types import Aggregate, Batch, Context, Federation, Key, Outcome, Outputs, Plan, PyTree, State
+from fedjax_bal.types import Aggregate, Batch, Context, Federation, Key, Model, Outcome, Outputs, Plan, PyTree, State
 
 LOOKS_AT_VALUES = (
     ConcretizationTypeError,
@@ -114,10 +116,10 @@ def types(bench: Workbench) -> str | None:
     if asked:
         return f"received a request for 64 bits ({asked[0].split('.')[0]}), must be float: it follows JAX's default"
     wrong = [message for name, pair in pairs.items() if (message := _compare(name, *pair))]
-    trainable = bench.simulation.setting.playing(Trainable)
-    if not pairs and not trainable and bench.recipe.parts:
+    wrong += _not_python_bools(bench) + _not_built(bench)
+    ruled = any(isinstance(part, Trainable | Extend | Enlarge) for part in bench.recipe.parts)
+    if not pairs and not ruled and bench.recipe.parts:
         raise NotApplicableError("its parts play only roles that may return anything")
-    wrong += _not_python_bools(bench)
     return "; ".join(wrong) or None
 
 
@@ -303,6 +305,18 @@ def _not_python_bools(bench: Workbench) -> list[str]:
             isinstance(answer, bool) for answer in jax.tree.leaves(answers)
         ):
             wrong.append(f"{part.slot}.trainable: received {answers}, must be a tree like params of True and False")
+    return wrong
+
+
+def _not_built(bench: Workbench) -> list[str]:
+    wrong = []
+    for part in bench.recipe.parts:
+        if isinstance(part, Extend) and not isinstance(made := part.extend(bench.all_options["model"]), Model):
+            wrong.append(f"{part.slot}.extend: received {type(made).__name__}, must be a Model: use model._replace")
+        if isinstance(part, Enlarge) and not isinstance(
+            made := part.enlarge(bench.all_options["federation"]), Federation
+        ):
+            wrong.append(f"{part.slot}.enlarge: received {type(made).__name__}, must be a Federation")
     return wrong
 
 

@@ -33,6 +33,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "neg_p": np.negative,
     "not_p": np.invert,
     "or_p": np.bitwise_or,
+    "shift_right_logical_p": np.right_shift,
     "sign_p": np.sign,
     "sqrt_p": np.sqrt,
     "sub_p": np.subtract,
@@ -81,6 +82,8 @@ def _plain(operand: Any) -> bool:
 
 
 def _elementwise(function: Callable[..., Any], *operands: np.ndarray, **options: Any) -> Any:
+    if function is np.right_shift and operands[0].dtype.kind != "u":
+        return NotImplemented
     return function(*operands) if _default(options) else NotImplemented
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedjax_bal.conformance import toy
 from fedjax_bal.conformance.compare import difference
+from fedjax_bal.conformance.draws import key_of
 from fedjax_bal.conformance.observers import Padding, ReportTotals
 from fedjax_bal.conformance.place import place
 from fedjax_bal.conformance.uncompiled import uncompiled
@@ -100,7 +101,12 @@ class Workbench:
     @functools.cached_property
     def simulation(self) -> Simulation:
         """The recipe as any user would run it."""
-        options = {
+        return build(self.recipe, **self.all_options, rounds=ROUNDS, strategy="map", devices=1)
+
+    @property
+    def all_options(self) -> dict[str, Any]:
+        """The options given, and the battery's own in place of those that are not."""
+        return {
             "model": toy.network(),
             "federation": toy.federation(),
             "test": toy.test_set(),
@@ -109,9 +115,8 @@ class Workbench:
             "local_optimizer": optimizer("sgd", 0.1),
             "availability": bernoulli(0.8),
             "delivery": bernoulli(0.7),
-            **({"selector": uniform(4)} if self.recipe.selector is None else {"clients_per_round": 6}),
+            **({"selector": uniform(5)} if self.recipe.selector is None else {"clients_per_round": 6}),
         } | self.options
-        return build(self.recipe, **options, rounds=ROUNDS, strategy="map", devices=1)
 
     @functools.cached_property
     def setting(self) -> Setting:
@@ -187,7 +192,7 @@ class Workbench:
 
     def start(self, seed: int = 0, setting: Setting | None = None) -> State:
         """The state before the first round."""
-        return jax.device_get(self._first(setting or self.setting, jax.random.key(seed), self._data[0]))
+        return jax.device_get(self._first(setting or self.setting, key_of(seed), self._data[0]))
 
     def run(
         self,
@@ -223,7 +228,7 @@ class Workbench:
         states, shown = [self.start(seed, setting)], []
         for number, plan in enumerate(plans):
             row = self.row(setting, plan, number)
-            state, seen = jax.device_get(self._program(setting, jax.random.key(seed), states[-1], row, *data))
+            state, seen = jax.device_get(self._program(setting, key_of(seed), states[-1], row, *data))
             states.append(state)
             shown.append(self._by_client(seen, plan))
         return states, Seen(states[-1], *_stack(shown))
@@ -265,8 +270,7 @@ class Workbench:
     @property
     def drops_lone_rows(self) -> bool:
         """Whether the simulation leaves out last batches of a single row."""
-        asked = self.options.get("federation", toy.federation())
-        lone = (np.diff(asked.offsets) % self.setting.batch_size == 1).any()
+        lone = (np.diff(self.all_options["federation"].offsets) % self.setting.batch_size == 1).any()
         return bool(lone and not (np.diff(self.simulation.federation.offsets) % self.setting.batch_size == 1).any())
 
     @functools.cached_property
@@ -303,16 +307,17 @@ class Workbench:
         """What compiling changes, in words: in the state before the first round, and in the last one of some plans."""
         states, seen = self.states_and_seen(plans)
         last = Shown(seen.train_loss[-1], seen.test_loss[-1], jax.tree.map(lambda leaf: leaf[-1], seen.probes))
-        setting, key = self.setting, jax.random.key(SEEDS[0])
+        setting, key = self.setting, key_of(SEEDS[0])
         presents = bool(setting.playing(Present))  # without them all are tested alike
         before, row = jax.tree.map(jnp.asarray, (states[-2], self.row(setting, plans[-1], len(plans) - 1)))
         with uncompiled():
-            first = first_state(setting, key, self._data[0])
+            first = init_state(self.simulation.setting, key, self._data[0])
             state, shown = one_round(setting, key, before, row, *self._data, tested=presents)
         first, state, shown = jax.device_get((first, state, shown))
         wanted = last if presents else last._replace(test_loss=shown.test_loss)
         got = (first, state, self._by_client(shown, plans[-1]))
-        return difference(got, (states[0], states[-1], wanted), self.tolerance)
+        server = {slot: states[0].server[slot] for slot in first.server}  # without totals of reports
+        return difference(got, (states[0]._replace(server=server), states[-1], wanted), self.tolerance)
 
     def varied(self, variations: Iterable[str]) -> dict[int, Seen]:
         """Runs of the same rounds in another way.
@@ -327,7 +332,7 @@ class Workbench:
         asked = set(variations)
         seeds = SEEDS if "seeds" in asked else SEEDS[:1]
         setting, runs = self.varied_rows(asked)
-        keys = [jax.random.key(seed) for seed in seeds]
+        keys = [key_of(seed) for seed in seeds]
         if len(seeds) == 1:
             states, program, key = self.start(seeds[0]), _quickly(one_round), keys[0]
             stack, split = (lambda rows: rows[0]), (lambda tree: [tree])
