@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 from parts import faking
 
 from fedjax_bal import check_part, check_recipe, conformance, recipes
@@ -73,6 +74,7 @@ def test_every_recipe_passes_every_check(name, monkeypatch):
     assert report.passed == (NAMES if recipe.parts else NO_PARTS)
 
 
+@pytest.mark.slow
 def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **every_recipe.FITTING)
@@ -119,7 +121,7 @@ COMBINED = {
 }
 
 
-@pytest.mark.parametrize("name", COMBINED)
+@pytest.mark.parametrize("name", quick.only(COMBINED, "scaffold, rebafl, rare, clustered"))
 def test_combinations_pass_every_check(name):
     recipe, options = COMBINED[name]
     assert check_recipe(recipe, **options).passed == NAMES
@@ -384,19 +386,21 @@ BROKEN = [
     (Forgetful(), "types", r"Forgetful\.remember: received float32\[3\], must be float32\[2\]"),
     (Yes(), "types", r"Yes\.report: received bool\[\], must be numbers"),
     (Endless(), "one program", "Received ValueError: Reverse-mode differentiation"),
-    (Terse(), "representation", r"must show factor=2\.0"),
-    (Absent(), "finite", "received a training loss of nan, must be finite"),
-    (Exploding(), "finite", r"received inf in the state\.server\['Exploding'\]"),
-    (TwoFaced(), "jit", "between compiled and uncompiled"),
-    (Ranked(), "cohort order", "when the cohort is listed backwards"),
+    pytest.param(Terse(), "representation", r"must show factor=2\.0", marks=pytest.mark.slow),
+    pytest.param(Absent(), "finite", "received a training loss of nan, must be finite", marks=pytest.mark.slow),
+    pytest.param(Exploding(), "finite", r"received inf in the state\.server\['Exploding'\]", marks=pytest.mark.slow),
+    pytest.param(TwoFaced(), "jit", "between compiled and uncompiled", marks=pytest.mark.slow),
+    pytest.param(Ranked(), "cohort order", "when the cohort is listed backwards", marks=pytest.mark.slow),
     (Centred(), "padded rows", "mask with batch.real"),
     (Leaky(), "padded rows", "when rows that are not real change"),
-    (Generous(), "undelivered", "when a round has more empty places"),
-    (PlainMean(), "undelivered", "leave out chains that don't deliver"),
+    pytest.param(Generous(), "undelivered", "when a round has more empty places", marks=pytest.mark.slow),
+    pytest.param(PlainMean(), "undelivered", "leave out chains that don't deliver", marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("broken", "check", "message"), BROKEN, ids=[type(p).__name__ for p, *_ in BROKEN])
+@pytest.mark.parametrize(
+    ("broken", "check", "message"), BROKEN, ids=[type(getattr(p, "values", p)[0]).__name__ for p in BROKEN]
+)
 def test_a_broken_part_fails_one_check_which_says_what_to_do(broken: Part, check, message):
     with pytest.raises(ConformanceError, match=message) as caught:
         check_part(broken)
@@ -404,12 +408,14 @@ def test_a_broken_part_fails_one_check_which_says_what_to_do(broken: Part, check
     assert [checked.name for checked in caught.value.report.checks] == list(NAMES)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_another_one_when_stacked_fails_wherever_it_is_stacked():
     with pytest.raises(ConformanceError) as caught:
         check_part(Crowded())
     assert set(caught.value.report.failed) == {"seeds", "lanes"}, str(caught.value)
 
 
+@pytest.mark.slow
 def test_draws_that_depend_on_the_padding_are_found(monkeypatch):
     def permuted(key, size, length, longest=None):
         order = jax.random.permutation(key, length)
@@ -443,6 +449,7 @@ def test_later_checks_wait_for_earlier_ones():
     assert "round trip: it needs fields to pass first" in str(report)
 
 
+@pytest.mark.slow
 def test_one_device_skips_the_check_that_needs_two(monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     report = check_part(Proximal(0.1))
@@ -457,6 +464,7 @@ def test_a_second_trace_is_counted():
     assert "received 2 traces for 2 seeds" in runs.one_program(bench)
 
 
+@pytest.mark.slow
 def test_a_part_may_need_another_one_beside_it():
     report = check_part(Rare(0.5), beside=recipes.scaffold())
     assert (report.name, report.failed) == ("Rare", ())

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.random import define_prng_impl
 
 from fedjax_bal.types import Array, Key
@@ -40,7 +41,7 @@ def _at_once(function: Callable[..., Any]) -> Callable[..., Array]:
 
     @functools.wraps(function)
     def chosen(*words: Array, **sizes: Any) -> Array:
-        if any(isinstance(each, jax.core.Tracer) for each in words):
+        if any(isinstance(each, Tracer) for each in words):
             return function(jnp, *words, **sizes)
         with np.errstate(over="ignore"):
             return jax.device_put(function(np, *map(np.asarray, words), **sizes))

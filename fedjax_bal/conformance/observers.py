@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.parts import Batches, Server, part
+from fedjax_bal.types import Aggregate, Array, Batch, Context, Key, PyTree, Shapes, Variables
 
 
 @part
@@ -16,7 +17,7 @@ class Padding(Batches):
 
     amount: float = 0.0
 
-    def batch(self, key, batch, ctx):
+    def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """Rows that are real stay as they are."""
         del key
         real = batch.real.reshape(-1, *[1] * (batch.images.ndim - 1))
@@ -30,14 +31,14 @@ class Padding(Batches):
 class ReportTotals(Server):
     """Adds up what is reported, round after round, so that runs are compared in reports that nobody uses too."""
 
-    def init_server(self, variables, shapes):
-        """Nothing yet: only a visit to a client shows what is reported; `Workbench` puts zeros there."""
+    def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
+        """Nothing yet: only a trained client shows what is reported; `first_state` puts zeros there."""
         return {}
 
-    def broadcast(self, key, round, state, variables):
+    def broadcast(self, key: Key, round: Array, state: PyTree, variables: Variables) -> tuple[PyTree, PyTree]:
         """Sends nothing."""
         return state, ()
 
-    def update(self, key, round, state, aggregate, variables):
+    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
         """Adds the round's."""
         return jax.tree.map(jnp.add, state, dict(aggregate.reports))

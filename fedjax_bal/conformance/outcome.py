@@ -50,7 +50,7 @@ class Report(NamedTuple):
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """Names of the checks that could not be made."""
+        """Names of the checks that could not be made, or in which nothing came up that they look at."""
         return self._names(SKIPPED)
 
     def _names(self, outcome: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A federation and a network so small that every check takes seconds, and that have all that a part may ask for."""
+"""A federation and a network so small that nearly all time is compiling, and that have all that a part may ask for."""
 
 from functools import cache
 

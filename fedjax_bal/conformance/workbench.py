@@ -330,25 +330,26 @@ class Workbench:
             What each seed comes to; of the first one only, where seeds are not varied.
         """
         asked = set(variations)
-        seeds = SEEDS if "seeds" in asked else SEEDS[:1]
-        setting, runs = self.varied_rows(asked)
-        keys = [key_of(seed) for seed in seeds]
-        if len(seeds) == 1:
-            states, program, key = self.start(seeds[0]), _quickly(one_round), keys[0]
-            stack, split = (lambda rows: rows[0]), (lambda tree: [tree])
-        else:
-            key, stack = jnp.stack(keys), lambda rows: _stack_rows(rows)
-            states = jax.device_get(_quickly(jax.vmap(first_state, (None, 0, None)))(setting, key, self._data[0]))
-            program = _quickly(_all_seeds)
-            split = lambda tree: [jax.tree.map(lambda leaf, at=at: leaf[at], tree) for at in range(len(seeds))]
-        shown: list[list[Shown]] = [[] for _ in seeds]
-        for number in range(ROUNDS):
-            rows = [runs[seed][number] for seed in seeds]
-            states, seen = jax.device_get(program(setting, key, states, stack(rows), *self._data))
-            for own, one, row in zip(shown, split(seen), rows, strict=True):
-                own.append(self._by_client(one, row.plan))
-        ends = split(states)
-        return {seed: Seen(end, *_stack(own)) for seed, end, own in zip(seeds, ends, shown, strict=True)}
+        setting, rows = self.varied_rows(asked)
+        if "seeds" in asked:
+            return self._varied_together(setting, rows)
+        seed, program, shown = SEEDS[0], _quickly(one_round), []
+        state = self.start(seed)
+        for row in rows[seed]:
+            state, seen = jax.device_get(program(setting, key_of(seed), state, row, *self._data))
+            shown.append(self._by_client(seen, row.plan))
+        return {seed: Seen(state, *_stack(shown))}
+
+    def _varied_together(self, setting: Setting, rows: dict[int, list[Row]]) -> dict[int, Seen]:
+        """All seeds in one `vmap`."""
+        keys = jnp.stack([key_of(seed) for seed in SEEDS])
+        states = jax.device_get(_quickly(jax.vmap(first_state, (None, 0, None)))(setting, keys, self._data[0]))
+        program, shown = _quickly(_all_seeds), []
+        for of_round in zip(*(rows[seed] for seed in SEEDS), strict=True):
+            states, seen = jax.device_get(program(setting, keys, states, _stack_rows(of_round), *self._data))
+            shown.append([self._by_client(_at(seen, at), row.plan) for at, row in enumerate(of_round)])
+        runs = enumerate(zip(SEEDS, zip(*shown, strict=True), strict=True))
+        return {seed: Seen(_at(states, at), *_stack(own)) for at, (seed, own) in runs}
 
     def varied_rows(self, variations: Iterable[str]) -> tuple[Setting, dict[int, list[Row]]]:
         """The setting and the rounds of `varied`, by seed."""
@@ -412,12 +413,17 @@ def _no_reports(setting: Setting, key: Key, state: State, federation: Federation
     return nothing_yet(setting, shared, Links(zero, jnp.ones((), bool), memory)).reports
 
 
+def _at(tree: PyTree, place: int) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[place], tree)
+
+
 def _stack(items: Sequence[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *items)
 
 
 def _with_empty_places(plan: Plan, extra: int, bench: Workbench) -> Plan:
-    width, nobody = ((0, extra), (0, 0)), bench.simulation.federation.num_clients
+    width: Any = ((0, extra), (0, 0))
+    nobody = bench.simulation.federation.num_clients
     limits = None if plan.limits is None else np.pad(plan.limits, width)
     return Plan(np.pad(plan.clients, width, constant_values=nobody), np.pad(plan.delivered, width), limits)
 
@@ -430,6 +436,5 @@ def _stack_rows(rows: Sequence[Row]) -> Row:
 def _all_seeds(setting: Setting, keys: Any, states: State, rows: Row, *data: Any) -> tuple[State, Shown]:
     """A round of several runs by one `vmap`."""
     axes = Row(None, 0, 0)  # pyright: ignore[reportArgumentType]
-    return jax.vmap(lambda key, state, row: one_round(setting, key, state, row, *data), (0, 0, axes))(
-        keys, states, rows
-    )
+    one = lambda key, state, row: one_round(setting, key, state, row, *data)
+    return jax.vmap(one, (0, 0, axes))(keys, states, rows)

@@ -128,6 +128,7 @@ def test_two_processes_come_to_the_same_as_one_and_lose_nothing(here):
     assert_alike(here / "two", here / "one")
 
 
+@pytest.mark.slow
 def test_why_a_process_ends_is_told_by_the_others_too(here):
     (here / "two").mkdir()
     (here / "two" / "mine.txt").write_text("mine")

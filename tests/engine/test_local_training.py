@@ -93,6 +93,7 @@ def test_scaffold_with_counted_steps_schedules_clipping_and_a_deadline(double):
     float64.assert_equal({k: v[last] for k, v in got.memory["ControlVariates"].items()}, controls[last])
 
 
+@pytest.mark.slow
 def test_fednova_divides_by_the_steps_that_were_taken_at_their_rates(double):
     sim = simulation(fednova())
     steps, seconds = fitting(epochs=2)

@@ -93,6 +93,7 @@ def test_partitions_differ_within_a_program():
     assert_alike([Member(sims[0], 0), Member(sims[1], 0)], 1e-6)
 
 
+@pytest.mark.slow
 def test_each_run_has_a_selector_of_its_own():
     sims = [
         simulation(rate, selector=power_of_choice(3, 6, sizes=toys.SIZES), rounds_per_dispatch=1)

@@ -184,6 +184,7 @@ def test_a_damaged_summary_is_written_anew(undisturbed, tmp_path, damage):
     assert json.loads(file.read_text())["wall_s"] >= 0
 
 
+@pytest.mark.slow
 def test_time_counts_rounds_that_are_not_evaluated_too(tmp_path, monkeypatch):
     ticks = itertools.count()
     monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))

@@ -164,6 +164,7 @@ def test_the_guard_ends_what_hangs(tmp_path, monkeypatch):
     assert LONGEST == 10
 
 
+@pytest.mark.slow
 def test_the_campaign_counts(tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("campaign.py")), "--cases", "12", "--target", "traces"]
     ended = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True)

@@ -147,6 +147,7 @@ def test_images_become_as_bright_as_the_clients_own():
     assert means == sorted(means)
 
 
+@pytest.mark.slow
 def test_a_clients_dcgan_depends_on_its_rows_and_the_seed_alone():
     np.testing.assert_array_equal(TINY.enlarge(federation()).images, larger().images)
     images = federation().images.copy()

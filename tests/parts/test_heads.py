@@ -233,6 +233,7 @@ def test_a_round_in_which_nothing_arrives_fine_tunes_nothing():
     assert toys.largest_difference(state.variables.params, start) == 0
 
 
+@pytest.mark.slow
 def test_a_batch_larger_than_the_set_takes_all_of_it():
     variables, key = network().init(jax.random.key(0)), jax.random.key(1)
     data = jax.tree.map(jnp.asarray, federation())

@@ -75,6 +75,7 @@ def test_a_group_that_never_gets_on_is_given_up_and_the_others_are_done(tmp_path
     assert said.count("going on after round 0") == 2
 
 
+@pytest.mark.slow
 def test_a_stop_saves_what_trains_and_drops_what_waits(alone, tmp_path):
     asked, ray = iter((False,) * 3 + (True,) * 99), FakeRay({"CPU": 2.0})
     _, stopped, said = far(tmp_path, ray, should_stop=lambda: next(asked))
