@@ -86,7 +86,7 @@ def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkey
 COMBINED = {
     "scaffold, rebafl, rare, clustered": (
         recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5), Recipe("rare", (Rare(),))),
-        {"availability": clustered(), "drop_last": True},
+        {"availability": clustered((0.9, 0.7, 0.5)), "drop_last": True},
     ),
     "fedprox, balanced softmax, norm clipping, chains, periodic, counted steps": (
         recipes.combine(recipes.fedprox(0.1), recipes.balanced_softmax(), recipes.norm_clipping(0.5, adaptive=True)),
@@ -124,7 +124,8 @@ COMBINED = {
 @pytest.mark.parametrize("name", quick.only(COMBINED, "scaffold, rebafl, rare, clustered"))
 def test_combinations_pass_every_check(name):
     recipe, options = COMBINED[name]
-    assert check_recipe(recipe, **options).passed == NAMES
+    unseen = {"padded rows"} if options.get("drop_last") else set()
+    assert check_recipe(recipe, **options).passed == tuple(name for name in NAMES if name not in unseen)
 
 
 @part
@@ -398,9 +399,12 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("broken", "check", "message"), BROKEN, ids=[type(getattr(p, "values", p)[0]).__name__ for p in BROKEN]
-)
+def name_of(case):
+    """The class of a broken part."""
+    return type(getattr(case, "values", case)[0]).__name__
+
+
+@pytest.mark.parametrize(("broken", "check", "message"), BROKEN, ids=map(name_of, BROKEN))
 def test_a_broken_part_fails_one_check_which_says_what_to_do(broken: Part, check, message):
     with pytest.raises(ConformanceError, match=message) as caught:
         check_part(broken)

@@ -78,11 +78,11 @@ def ignoring_real():
 
 @part
 class Late(Loss):
-    """Begins after the battery's last round."""
+    """Begins in the battery's last round."""
 
     @property
     def first_round(self):
-        return 4
+        return 3
 
     def loss(self, outputs, batch, params, ctx):
         return 0.0 * outputs.logits.sum()
@@ -128,7 +128,8 @@ UNSEEN = [
     ("types", bench(Silent()), {}, "may return anything"),
     ("jit", bench(), {"delivery": bernoulli(0.001)}, "clients train in 0 of 4 rounds, at least 2 are needed"),
     ("seeds", bench(), {"selector": choosing([0], [3], [3], [3])}, "clients train in 1 of 4 rounds"),
-    ("longer_rows", bench(Late()), {}, r"Late begins in round 4 .* until round 3 only: let it begin earlier"),
+    ("longer_rows", bench(Late()), {"selector": choosing([0], [0], [2], [3]), **NOBODY_AWAY},
+     r"Late begins in round 3 .* until round 1 only: let it begin earlier"),
     ("lanes", bench(Reset()), {"model": without_statistics()}, "which Reset changes: pass a model with batch norm"),
     ("all_at_once", bench(Visits()), {"selector": choosing([0], [2], [4], [5]), **NOBODY_AWAY}, "a second time"),
     ("cohort_order", bench(), {"selector": uniform(1)}, r"no two clients .* pass a selector that chooses more"),

@@ -181,7 +181,7 @@ def _strangers(bench: Workbench, plan: Plan) -> np.ndarray:
     """Rows that no client of a plan owns."""
     federation = bench.simulation.federation
     spans = [federation.rows[federation.offsets[c] : federation.offsets[c + 1]] for c in plan.clients[plan.delivered]]
-    return np.setdiff1d(federation.rows, np.concatenate(spans))
+    return np.setdiff1d(federation.rows, np.concatenate([federation.rows[:0], *spans]))
 
 
 def _beside(bench: Workbench, plan: Plan) -> np.ndarray:
@@ -189,7 +189,8 @@ def _beside(bench: Workbench, plan: Plan) -> np.ndarray:
     federation, room = bench.simulation.federation, bench.setting.row_length
     ends = [federation.offsets[c] + room for c in plan.clients[plan.delivered]]
     starts = [federation.offsets[c + 1] for c in plan.clients[plan.delivered]]
-    return np.concatenate([federation.rows[start:end] for start, end in zip(starts, ends, strict=True)])
+    spans = [federation.rows[start:end] for start, end in zip(starts, ends, strict=True)]
+    return np.concatenate([federation.rows[:0], *spans])
 
 
 def _with_other_rows(federation: Federation, rows: np.ndarray) -> Federation:
