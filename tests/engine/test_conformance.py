@@ -102,7 +102,8 @@ def test_rounds_a_dispatch_change_no_bit_of_the_draws(name):
     assert toys.largest_difference(state, want) < 2e-6
 
 
-@pytest.mark.parametrize("name", quick.only(RECIPES, "everything"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
 def test_the_order_of_the_cohort_changes_no_bit(name):
     sim, first = compiled(name), uniform(4)
 

@@ -5,7 +5,6 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-import quick
 import toys
 
 from fedjax_bal import data, models, recipes
@@ -56,7 +55,8 @@ def close(one, other):
     return toys.largest_difference(one, other) < 1e-6
 
 
-@pytest.mark.parametrize("strategy", quick.only(["map", "vmap"], "map"))
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["map", "vmap"])
 def test_where_clients_begin(strategy):
     average = after("average", (0, 2, 0), strategy)
     local = after("local", (0, 2, 0), strategy)

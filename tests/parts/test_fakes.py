@@ -181,6 +181,7 @@ def test_before_warm_up_it_is_fedavg(strategy, simplified):
         assert toys.largest_difference(*(jax.device_get(each.state.variables) for each in (ours, plain))) < 1e-12
 
 
+@pytest.mark.slow
 def test_fakes_of_no_weight_are_nothing_to_a_network_without_batch_normalisation():
     with faking.exact():
         recipe = cbfl(**(BASE | {"generator": "gaussian", "warm_up": 0, "weight": 0.0}))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import toys
 from parts import float64
 
@@ -86,7 +87,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick.only(CASES, "plain", "all at once"))
 def test_fednova_equals_its_transcription(name):
     recipe, options, knobs = CASES[name]
     sim = float64.simulation(recipe, options)

@@ -41,6 +41,7 @@ def finished(watched):
     return watched[:3]
 
 
+@pytest.mark.slow
 def test_every_run_has_a_row_whatever_came_of_it(finished):
     path, rows, said = finished
     assert len(rows) == 3 * 2 * 2
