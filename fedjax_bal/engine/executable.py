@@ -10,10 +10,11 @@ from jax.sharding import NamedSharding
 
 from fedjax_bal.engine.client_memory import divides, spread
 from fedjax_bal.engine.compilation import compile_for_backend
+from fedjax_bal.engine.keys import purpose_key
 from fedjax_bal.engine.layout import Layout
 from fedjax_bal.engine.memory import free_bytes, narrower, program_bytes
 from fedjax_bal.engine.placement import put
-from fedjax_bal.engine.program import Schedule, dispatch, init_state
+from fedjax_bal.engine.program import Schedule, dispatch, init_state, state_of
 from fedjax_bal.engine.setting import Setting
 from fedjax_bal.engine.together import dispatch_together
 from fedjax_bal.types import Federation, Key, PyTree, State
@@ -97,7 +98,9 @@ def start(setting: Setting, seed: int, federation: Federation, *, on_host: bool)
     key, seats = jax.random.key(seed), 1 if on_host else None
     shapes = jax.eval_shape(lambda key, federation: init_state(setting, key, federation, seats), key, federation)
     places = shardings(shapes, federation.num_clients, setting.layout)
-    state = jax.jit(init_state, static_argnames="seats", out_shardings=places)(setting, key, federation, seats)
+    # The initial model in a program of its own, which all methods on this model share.
+    variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
+    state = jax.jit(state_of, static_argnames="seats", out_shardings=places)(setting, variables, federation, seats)
     if not on_host:
         return state
     return state._replace(memory=spread(state.memory, federation.num_clients))

@@ -52,7 +52,11 @@ def init_state(setting: Setting, key: Key, federation: Federation, seats: int | 
     Returns:
         The state.
     """
-    variables = setting.model.init(purpose_key(key, "init"))
+    return state_of(setting, setting.model.init(purpose_key(key, "init")), federation, seats)
+
+
+def state_of(setting: Setting, variables: Variables, federation: Federation, seats: int | None = None) -> State:
+    """The state before the first round that goes with an initial model; arguments as of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
     memory = {part.slot: jax.tree.map(spread, part.init_memory(variables)) for part in setting.playing(Memory)}
