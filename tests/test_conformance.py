@@ -122,7 +122,8 @@ COMBINED = {
 @pytest.mark.parametrize("name", COMBINED)
 def test_combinations_pass_every_check(name):
     recipe, options = COMBINED[name]
-    assert check_recipe(recipe, **options).passed == NAMES
+    report = check_recipe(recipe, **options)
+    assert report.skipped == (("padded rows",) if "drop_last" in options else ()), str(report)
 
 
 @part
