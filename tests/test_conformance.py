@@ -30,7 +30,7 @@ from fedjax_bal.parts import (
 from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.rows import join
 from fedjax_bal.schedules import schedule
-from fedjax_bal.selection import Selector, clustered, periodic, speed
+from fedjax_bal.selection import Selector, clustered, periodic, speed, uniform
 
 NAMES = (
     "fields", "round trip", "traced", "types", "one program", "representation", "finite", "jit", "cohort order",
@@ -84,7 +84,7 @@ def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkey
 COMBINED = {
     "scaffold, rebafl, rare, clustered": (
         recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5), Recipe("rare", (Rare(),))),
-        {"availability": clustered(), "drop_last": True},
+        {"availability": clustered(), "selector": uniform(8), "drop_last": True, "batch_size": 2},
     ),
     "fedprox, balanced softmax, norm clipping, chains, periodic, counted steps": (
         recipes.combine(recipes.fedprox(0.1), recipes.balanced_softmax(), recipes.norm_clipping(0.5, adaptive=True)),
