@@ -404,7 +404,12 @@ def one_round(
 
 
 def _quickly(function: Any) -> Any:
-    return jax.jit(function, compiler_options=_QUICKLY)
+    """Compiled, and traced again for each workbench: what a part does may have changed since the last one."""
+
+    def again(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return jax.jit(again, compiler_options=_QUICKLY)
 
 
 def _no_reports(setting: Setting, key: Key, state: State, federation: Federation) -> PyTree:
