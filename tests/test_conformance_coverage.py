@@ -224,6 +224,24 @@ def test_a_client_that_comes_again_is_run_without_compilation_too():
     assert "between compiled and uncompiled" in runs.jit(bench(Visits(True)))
 
 
+def test_each_workbench_traces_its_own_programs():
+    traces = []
+
+    @part
+    class Noted(Loss):
+        """Notes when it is traced."""
+
+        def loss(self, outputs, batch, params, ctx):
+            traces.append(1)
+            return 0.0 * outputs.logits.sum()
+
+    sizes = []
+    for workbench in (bench(Noted()), bench(Noted())):
+        workbench.varied(["places"])
+        sizes.append(len(traces))
+    assert 0 < sizes[0] < sizes[1]
+
+
 class Palette:
     """Compares by identity."""
 

@@ -118,8 +118,8 @@ def odd_clients(bench: Workbench) -> str | None:
 def padding(bench: Workbench) -> str | None:
     """A batch has rows that are not real."""
     if bench.setting.local.drop_last:
-        return "drop_last leaves out every batch that is not full: pass drop_last=False"
-    if bench.padded_plan is not None:
+        return "drop_last leaves out every batch that isn't full: pass drop_last=False"
+    if bench.padded.any():
         return None
     return (
         f"every batch is full, for each client's number of rows is a multiple of the batch size, "
@@ -150,8 +150,8 @@ def _memory(bench: Workbench) -> str | None:
         who = np.concatenate([np.unique(plan.clients[bench.steps(plan) > 0]) for plan in bench.plans(seed)])
         if playing and len(set(who.tolist())) == len(who):
             return (
-                f"with seed {seed} no client trains a second time and finds what {playing[0].slot} remembers: pass a "
-                "selector that chooses more clients, or a federation of fewer"
+                f"with seed {seed} no client trains a second time and finds what {playing[0].slot} remembers: pass an "
+                "availability, a delivery or a selector by which more train, or a federation of fewer clients"
             )
     return None
 

@@ -250,21 +250,23 @@ class Workbench:
         return shown._replace(probes=jax.tree.map(one, shown.probes))
 
     @functools.cached_property
-    def padded_plan(self) -> Plan | None:
-        """A round for clients whose last batch isn't full, at most half of all; None where there are none."""
+    def padded(self) -> np.ndarray:
+        """Whose last batch isn't full and is reached, `Bool[N]`."""
         setting, sizes = self.setting, np.diff(self.simulation.federation.offsets)
-        batches = -(-sizes // setting.batch_size)
-        reached = np.minimum(setting.steps_per_epoch(sizes), setting.visit_steps(sizes)) >= batches
-        short = (sizes % setting.batch_size > 0) & reached
-        if not short.any():
-            return None
-        plan = self.plans(SEEDS[0])[0]
-        first = np.argsort(np.where(short, 0, np.where(sizes > 0, 1, 2)), kind="stable")
+        reached = np.minimum(setting.steps_per_epoch(sizes), setting.visit_steps(sizes))
+        return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
+
+    @functools.cached_property
+    def padded_plan(self) -> Plan:
+        """A round of at most half of the clients: those first whose last batch isn't full, then others that train."""
+        sizes, plan = np.diff(self.simulation.federation.offsets), self.plans(SEEDS[0])[0]
+        trains = self.setting.visit_steps(sizes) > 0
+        first = np.argsort(np.where(self.padded, 0, np.where(trains, 1, 2)), kind="stable")
         chosen = first[: min(plan.clients.size, max(1, len(sizes) // 2))]
         clients = np.full(plan.clients.size, len(sizes), plan.clients.dtype)
         clients[: len(chosen)] = chosen
         clients = clients.reshape(plan.clients.shape)
-        limits = None if plan.limits is None else np.full_like(plan.limits, setting.most_steps)
+        limits = None if plan.limits is None else np.full_like(plan.limits, self.setting.most_steps)
         return plan._replace(clients=clients, delivered=clients < len(sizes), limits=limits)
 
     @property
@@ -402,7 +404,12 @@ def one_round(
 
 
 def _quickly(function: Any) -> Any:
-    return jax.jit(function, compiler_options=_QUICKLY)
+    """Compiled, and traced again for each workbench: what a part does may have changed since the last one."""
+
+    def again(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return jax.jit(again, compiler_options=_QUICKLY)
 
 
 def _no_reports(setting: Setting, key: Key, state: State, federation: Federation) -> PyTree:

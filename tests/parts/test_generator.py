@@ -12,6 +12,7 @@ import toys
 from parts import faking, float64
 from parts.faking import LATENT, SIZES, double, generated, slopes
 
+from fedjax_bal.conformance.draws import key_of
 from fedjax_bal.conformance.workbench import _QUICKLY, ROUNDS, SEEDS, SILENT, Workbench
 from fedjax_bal.engine import compilation
 from fedjax_bal.engine.keys import purpose_key, visit_key
@@ -161,8 +162,8 @@ def start_key(key, iterations):
     return words(jax.random.fold_in(key, iterations))
 
 
-def shared_key(seed, number):
-    return purpose_key(jax.random.fold_in(jax.random.key(seed), number), "broadcast/generator")
+def shared_key(seed, number, key=jax.random.key):
+    return purpose_key(jax.random.fold_in(key(seed), number), "broadcast/generator")
 
 
 def in_rounds(sim):
@@ -203,7 +204,7 @@ def test_two_seeds_in_one_program_train_two_generators_in_due_rounds_only(counte
     keys, steps, shown = both_seeds(small(warm_up=2, interval=2, iterations=5))
     due = range(1, ROUNDS, 2)
     untrained = [words(jax.random.key(0))]
-    new = [start_key(shared_key(seed, number), 5) for seed in SEEDS for number in due]
+    new = [start_key(shared_key(seed, number, key_of), 5) for seed in SEEDS for number in due]
     assert sorted(set(keys)) == sorted(untrained + new)
     assert [key for key in keys if [key] != untrained] == sorted(new)
     assert steps == 5 * len(SEEDS) * len(due)
