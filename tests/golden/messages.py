@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import re
+import tempfile
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,10 +27,21 @@ PACKAGE = os.path.dirname(importlib.util.find_spec("fedjax_bal").origin) + os.se
 FOLDER = texts.FOLDER / "messages"
 HEAD = """The messages that tests catch, by test, one after each hyphen.
 Between those of several tests of the same name stands "or"."""
-FOREIGN = r"Tracer|[Rr]eceived [A-Z]\w*(Error|Exception|Warning)\b|Errno|Traceback|Usage: "
-_HELPS = re.compile(r"^def (?!test_)(.|\n)*raises\(")
 LEFT_OUT = "(in words of Python or of a library)"
-_NORMAL = ((r"(/private)?/tmp/[^\s'\",:;)\]]*", "TMP"), (r"0x[0-9a-f]{6,}", "ADDRESS"))
+_FOREIGN = r"Tracer|[Rr]eceived [A-Z]\w*(Error|Exception|Warning)\b|Errno|Traceback|Usage: "
+_TEMPORARY = re.escape(os.path.realpath(tempfile.gettempdir()))
+_QUOTED = "Expecting|'utf-8' codec|maximum recursion|Exceeds the limit|Bad CRC|address already in use"
+_NORMAL = (
+    (rf"{_TEMPORARY}/(pytest-of-[^/]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\",:;)]+|tmp\w+)", "TMP"),
+    (r"0x[0-9a-f]{6,}", "ADDRESS"),
+    (r"127\.0\.0\.1(:|', )\d+", r"127.0.0.1\1PORT"),
+    (r"[\d.]+ GB on the host", "# GB on the host"),
+    (rf"\(({_QUOTED}).*\)", "(...)"),
+    (r"[^\n -~\xa1-\u2027\u202a-\U0010ffff]", lambda found: f"\\x{ord(found[0]):02x}"),
+    (r" +(?=\n|$)", ""),
+)
+"""What is put in place of what differs between machines, or is quoted."""
+_HELPS = re.compile(r"^def (?!test_)(.|\n)*raises\(")
 
 
 class _Test:
@@ -87,12 +99,13 @@ def _meet(text: str) -> None:
     """Compares a message with the one recorded for this place of this test, or notes it."""
     if _Test.item is None:
         return
-    key, place, text = _Test.item.name, _Test.caught, _normal(text)
+    key, place = _Test.item.name, _Test.caught
     _Test.caught += 1
     if folder := os.environ.get(NOTES):
         with Path(folder, f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps([_Test.item.nodeid, key, text]) + "\n")
         return
+    text = _normal(text)
     known = [own[place] for own in _recorded().get(key, []) if place < len(own)]
     if known and text not in known:
         lines = [f"  {mark} {line}" for mark, own in (("-", known[0]), ("+", text)) for line in own.split("\n")]
@@ -102,7 +115,7 @@ def _meet(text: str) -> None:
 def _normal(text: str) -> str:
     for pattern, word in _NORMAL:
         text = re.sub(pattern, word, text)
-    return LEFT_OUT if re.search(FOREIGN, text) else text
+    return LEFT_OUT if re.search(_FOREIGN, text) else text
 
 
 @functools.cache
@@ -136,7 +149,7 @@ def records(notes: Path) -> dict[str, texts.Record]:
     for file in notes.glob("*.jsonl"):
         for line in file.read_text(encoding="utf-8").splitlines():
             test, key, text = json.loads(line)
-            tests.setdefault((key, test), []).append(text)
+            tests.setdefault((key, test), []).append(_normal(text))
     found: dict[str, dict[str, list[list[str]]]] = {}
     for (key, test), own in sorted(tests.items()):
         if set(own) != {LEFT_OUT}:

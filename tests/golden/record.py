@@ -27,20 +27,22 @@ def main() -> None:
     """Records what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", help=f"of {', '.join(PARTS)} and the names of cases; everything by default")
-    asked = parser.parse_args().what or list(PARTS)
-    changes = [*_in_processes([what for what in asked if what != "messages"])]
-    changes += _messages() if "messages" in asked else []
+    parser.add_argument("--processes", type=int, default=2, help="how many work at a time")
+    options = parser.parse_args()
+    asked = options.what or list(PARTS)
+    changes = [*_in_processes([what for what in asked if what != "messages"], options.processes)]
+    changes += _messages(options.processes) if "messages" in asked else []
     print("\n".join(changes) if changes else "nothing changed")
 
 
-def _in_processes(asked: list[str]) -> Iterator[str]:
-    """The changes that two processes find, each with the flags with which tests compile."""
+def _in_processes(asked: list[str], processes: int) -> Iterator[str]:
+    """The changes that several processes find, each with the flags with which tests compile."""
     if not asked:
         return
-    with ProcessPoolExecutor(2, get_context("spawn"), _set_up) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), _set_up) as pool:
         jobs = pool.submit(_jobs, asked).result()
         for number, done in enumerate(as_completed([pool.submit(_one, *job) for job in jobs]), 1):
-            print(f"{number} of {len(jobs)}", end="\r", file=sys.stderr, flush=True)
+            print(f"{number} of {len(jobs)} done", file=sys.stderr, flush=True)
             yield from done.result()
 
 
@@ -73,10 +75,19 @@ def _one(part: str, piece: str) -> list[str]:
     return _renew(pages.FILE, pages.HEAD, pages.record(), pages.alike)
 
 
-def _messages() -> list[str]:
+def _messages(processes: int) -> list[str]:
     """Runs the tests that catch something, and keeps what they caught."""
     with tempfile.TemporaryDirectory() as notes:
-        command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "golden.messages", str(TESTS)]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            str(processes if processes > 1 else 0),
+            "-p",
+            "golden.messages",
+            str(TESTS),
+        ]
         command += ["--all"] if "--all" in (TESTS / "conftest.py").read_text(encoding="utf-8") else []
         path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
         environment = os.environ | {messages.NOTES: notes, "PYTHONPATH": path}

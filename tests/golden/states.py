@@ -124,7 +124,7 @@ def _sections(outcome: Outcome, where: str = "") -> texts.Record:
 def _history(outcome: Outcome) -> Iterator[str]:
     yield f"clients asked: {' '.join(map(str, outcome.chosen))}"
     for key in outcome.history[0]:
-        yield f"{key}: {' | '.join(_shown(line[key]) for line in outcome.history)}"
+        yield f"{key}: {' | '.join(_shown(line[key]) for line in outcome.history)}".rstrip()
 
 
 def _leaf(path: str, leaf: np.ndarray) -> str:
@@ -140,4 +140,4 @@ def _leaf(path: str, leaf: np.ndarray) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(f"( {_shown(own)} )" if isinstance(own, list | tuple) else _shown(own) for own in value)
-    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value)

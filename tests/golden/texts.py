@@ -19,7 +19,7 @@ Alike = Callable[[str, str], bool]
 def read(name: str) -> Record:
     """A record; empty where there is none."""
     file = FOLDER / name
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n") if file.exists() else []
     record: Record = {}
     own: list[str] = []
     for line in lines:
