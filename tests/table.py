@@ -83,13 +83,13 @@ RECIPES = {
 }
 
 
+SMALLEST = {"fakes": 2, "attention": 1.0, "iterations": 2, "generator_batch": 3, "width": 2, "latent": 2}
+"""Of CBFL's generators and fakes."""
+
 ACTIVE = {
     "astraea": {"size": 2},
     "balanced_softmax": {},
-    "cbfl": {
-        "warm_up": 1, "interval": 2, "teacher": "snapshot", "fakes": 2, "attention": 1.0, "iterations": 2,
-        "generator_batch": 3, "width": 2, "latent": 2,
-    },
+    "cbfl": {"warm_up": 1, "interval": 2, "teacher": "snapshot", **SMALLEST},
     "crop_flip": {"pad": 1},
     "faults": {"clients": [2, 4]},
     "fedadagrad": {},
@@ -112,7 +112,7 @@ ACTIVE = {
     "rebafl": {"mu": 0.5},
     "scaffold": {},
     "trimmed_mean": {"share": 0.2},
-}  # fmt: skip
+}
 """Hyperparameters with which every part of each recipe acts within three rounds on a tiny federation."""
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from parts import faking
+from table import ACTIVE, SMALLEST
 
 from fedjax_bal import check_part, check_recipe, conformance, recipes
 from fedjax_bal.conformance import ConformanceError, runs, toy
@@ -58,8 +59,6 @@ ELSEWHERE = {
     "fedadagrad", "fedavgm", "fedyogi", "balanced_softmax", "crop_flip", "faults", "fedlc", "iwds", "norm_clipping",
 }  # fmt: skip
 """Three bring no part, only another optimizer than fedadam for the server; the others are among the combinations."""
-FITTING = {"fakes": 2, "attention": 1.0, "iterations": 2, "generator_batch": 3, "latent": 2}
-SMALLER = {"astraea": {"size": 2}, "cbfl": {"warm_up": 1, "interval": 2, "teacher": "snapshot", **FITTING}}
 
 
 def larger_images():
@@ -70,14 +69,14 @@ def larger_images():
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in ELSEWHERE])
 def test_every_recipe_passes_every_check(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    report = check_recipe(RECIPES[name](**SMALLER.get(name, {})), **(larger_images() if name == "cbfl" else {}))
+    report = check_recipe(RECIPES[name](**ACTIVE[name]), **(larger_images() if name == "cbfl" else {}))
     assert report.name == name
     assert report.passed == NAMES
 
 
 def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **FITTING)
+    recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **SMALLEST)
     bench = Workbench(recipe, larger_images(), 2e-6)
     assert bench.difference_of_all is None
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))

@@ -27,15 +27,16 @@ PACKAGE = os.path.dirname(importlib.util.find_spec("fedjax_bal").origin) + os.se
 FOLDER = texts.FOLDER / "messages"
 HEAD = """The messages that tests catch, by test, one after each hyphen.
 Between those of several tests of the same name stands "or"."""
-LEFT_OUT = "(in words of Python or of a library)"
+LEFT_OUT = "(empty, or in words of Python or of a library)"
 _FOREIGN = r"Tracer|[Rr]eceived [A-Z]\w*(Error|Exception|Warning)\b|Errno|Traceback|Usage: "
 _TEMPORARY = re.escape(os.path.realpath(tempfile.gettempdir()))
-_QUOTED = "Expecting|'utf-8' codec|maximum recursion|Exceeds the limit|Bad CRC|address already in use"
+_QUOTED = "Expecting|'utf-8' codec|maximum recursion|Exceeds the limit|Bad CRC|Bad magic|Compressed file|RuntimeError|address already in use"
 _NORMAL = (
     (rf"{_TEMPORARY}/(pytest-of-[^/]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\",:;)]+|tmp\w+)", "TMP"),
-    (r"0x[0-9a-f]{6,}", "ADDRESS"),
+    (r"\b0x[0-9a-f]{6,}", "ADDRESS"),
     (r"127\.0\.0\.1(:|', )\d+", r"127.0.0.1\1PORT"),
-    (r"[\d.]+ GB on the host", "# GB on the host"),
+    (r"[\d.]+ (Gi?B (on the host|of memory are available))", r"# \1"),
+    (r"Image size \(.* DOS attack\.", "(...)"),
     (rf"\(({_QUOTED}).*\)", "(...)"),
     (r"[^\n -~\xa1-\u2027\u202a-\U0010ffff]", lambda found: f"\\x{ord(found[0]):02x}"),
     (r" +(?=\n|$)", ""),
@@ -115,7 +116,7 @@ def _meet(text: str) -> None:
 def _normal(text: str) -> str:
     for pattern, word in _NORMAL:
         text = re.sub(pattern, word, text)
-    return LEFT_OUT if re.search(_FOREIGN, text) else text
+    return LEFT_OUT if not text or re.search(_FOREIGN, text) else text
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Records as text: sections of lines, compared line by line, numbers to a tolerance."""
 
 import difflib
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -74,9 +75,10 @@ def differences(name: str, old: Record, new: Record) -> list[str]:
 
 def _changes(old: list[str], new: list[str]) -> Iterable[str]:
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        gone, come = ([f"  {mark} {line}" for line in own] for mark, own in (("-", old[a:b]), ("+", new[c:d])))
         if kind != "equal":
-            yield from (f"  - {line}" for line in old[a:b])
-            yield from (f"  + {line}" for line in new[c:d])
+            # Of lines that came in place of as many others each stands below its own.
+            yield from itertools.chain(*zip(gone, come, strict=True)) if len(gone) == len(come) else gone + come
 
 
 def numbers_alike(old: str, new: str, tolerance: float) -> bool:
