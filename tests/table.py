@@ -83,6 +83,39 @@ RECIPES = {
 }
 
 
+SMALLEST = {"fakes": 2, "attention": 1.0, "iterations": 2, "generator_batch": 3, "width": 2, "latent": 2}
+"""Of CBFL's generators and fakes."""
+
+ACTIVE = {
+    "astraea": {"size": 2},
+    "balanced_softmax": {},
+    "cbfl": {"warm_up": 1, "interval": 2, "teacher": "snapshot", **SMALLEST},
+    "crop_flip": {"pad": 1},
+    "faults": {"clients": [2, 4]},
+    "fedadagrad": {},
+    "fedadam": {},
+    "fedavg": {},
+    "fedavg_ft": {"epochs": 2, "batch_size": 5},
+    "fedavgm": {},
+    "fedbabu": {"fine_tune_epochs": 1, "fine_tune_batch_size": 5},
+    "feddyn": {"alpha": 0.1},
+    "fedlc": {},
+    "fednova": {},
+    "fedprox": {"mu": 0.1},
+    "fedrs": {},
+    "fedyogi": {},
+    "flcir": {},
+    "iwds": {},
+    "median": {},
+    "moon": {},
+    "norm_clipping": {"bound": 0.5, "adaptive": True},
+    "rebafl": {"mu": 0.5},
+    "scaffold": {},
+    "trimmed_mean": {"share": 0.2},
+}
+"""Hyperparameters with which every part of each recipe acts within three rounds on a tiny federation."""
+
+
 def finish(sim, seed=0):
     """Runs a simulation to its end."""
     progress, records = sim.init(seed), []

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import table
 from parts import faking
 
 from fedjax_bal import check_part, check_recipe, conformance, recipes
@@ -77,7 +78,7 @@ def test_every_recipe_passes_every_check(name, monkeypatch):
 @pytest.mark.slow
 def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
-    recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **every_recipe.FITTING)
+    recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **table.SMALLEST)
     bench = Workbench(recipe, every_recipe.larger_images(), 2e-6)
     assert bench.difference_of_all is None
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))

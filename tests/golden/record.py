@@ -1,0 +1,110 @@
+"""Records anew how the package behaves, and prints what has changed.
+
+python tests/golden/record.py                           # everything
+python tests/golden/record.py states configs            # of states, configs, pages, messages some alone
+python tests/golden/record.py scaffold evaluation       # the final states of some cases alone, see cases.py
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+from golden import messages, texts  # noqa: E402
+
+PARTS = ("states", "configs", "pages", "messages")
+
+
+def main() -> None:
+    """Records what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help=f"of {', '.join(PARTS)} and the names of cases; everything by default")
+    parser.add_argument("--processes", type=int, default=2, help="how many work at a time")
+    options = parser.parse_args()
+    asked = options.what or list(PARTS)
+    changes = [*_in_processes([what for what in asked if what != "messages"], options.processes)]
+    changes += _messages(options.processes) if "messages" in asked else []
+    print("\n".join(changes) if changes else "nothing changed")
+
+
+def _in_processes(asked: list[str], processes: int) -> Iterator[str]:
+    """The changes that several processes find, each with the flags with which tests compile."""
+    if not asked:
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn"), _set_up) as pool:
+        jobs = pool.submit(_jobs, asked).result()
+        for number, done in enumerate(as_completed([pool.submit(_one, *job) for job in jobs]), 1):
+            print(f"{number} of {len(jobs)} done", file=sys.stderr, flush=True)
+            yield from done.result()
+
+
+def _set_up() -> None:
+    import conftest  # noqa: F401
+    import jax
+
+    jax.devices()
+
+
+def _jobs(asked: list[str]) -> list[tuple[str, str]]:
+    """Parts, each with what it is cut into."""
+    from golden import cases, configs
+
+    pieces = {"pages": [""], "configs": configs.FOLDERS, "states": list(cases.CASES)}
+    unknown = set(asked) - pieces.keys() - cases.CASES.keys()
+    if unknown:
+        sys.exit(f"received {sorted(unknown)}; allowed: {', '.join([*PARTS, *cases.CASES])}")
+    jobs = [(part, piece) for part in pieces if part in asked for piece in pieces[part]]
+    return jobs + [("states", name) for name in asked if name in cases.CASES]
+
+
+def _one(part: str, piece: str) -> list[str]:
+    from golden import configs, pages, states
+
+    if part == "states":
+        return _renew(states.file_of(piece), states.head(piece), states.record(piece), states.alike(piece))
+    if part == "configs":
+        return _renew(configs.file_of(piece), configs.head(piece), configs.record(piece))
+    return _renew(pages.FILE, pages.HEAD, pages.record(), pages.alike)
+
+
+def _messages(processes: int) -> list[str]:
+    """Runs the tests that catch something, and keeps what they caught."""
+    with tempfile.TemporaryDirectory() as notes:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            str(processes if processes > 1 else 0),
+            "-p",
+            "golden.messages",
+            str(TESTS),
+        ]
+        command += ["--all"] if "--all" in (TESTS / "conftest.py").read_text(encoding="utf-8") else []
+        path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {messages.NOTES: notes, "PYTHONPATH": path}
+        if subprocess.run(command, cwd=TESTS.parent, env=environment, check=False).returncode:
+            sys.exit("tests fail: messages are recorded of tests that pass")
+        found = messages.records(Path(notes))
+    gone = {file.name: {} for file in messages.FOLDER.glob("*.txt") if file.name not in found}
+    return [line for file, own in {**found, **gone}.items() for line in _renew(f"messages/{file}", messages.HEAD, own)]
+
+
+def _renew(name: str, head: str, new: texts.Record, alike: Callable[[str, str], bool] = str.__eq__) -> list[str]:
+    """Writes a record; returns what has changed."""
+    old = texts.read(name)
+    new = texts.settled(old, new, alike)
+    texts.write(name, head, new)
+    return texts.differences(name, old, new)
+
+
+if __name__ == "__main__":
+    main()

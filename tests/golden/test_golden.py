@@ -1,0 +1,39 @@
+"""The package behaves as recorded; `python tests/golden/record.py` records it anew, and prints what has changed."""
+
+import pytest
+from golden import cases, configs, pages, states, texts
+
+
+def compare(name, new, alike=str.__eq__):
+    """Compares sections with those of the same names in a record."""
+    recorded = texts.read(name)
+    old = {section: recorded.get(section, []) for section in new}
+    found = texts.differences(name, old, texts.settled(old, new, alike))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", cases.QUICK)
+def test_final_states_are_as_recorded(name):
+    compare(states.file_of(name), states.record(name, layouts=False), states.alike(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases.CASES)
+def test_final_states_are_as_recorded_in_every_layout(name):
+    compare(states.file_of(name), states.record(name), states.alike(name))
+
+
+@pytest.mark.parametrize("folder", configs.FOLDERS)
+def test_configurations_resolve_as_recorded(folder):
+    compare(configs.file_of(folder), configs.record(folder))
+
+
+@pytest.mark.slow
+def test_pages_are_as_recorded():
+    compare(pages.FILE, pages.record(), pages.alike)
+
+
+def test_there_are_no_other_records():
+    wanted = {states.file_of(name) for name in cases.CASES} | {configs.file_of(folder) for folder in configs.FOLDERS}
+    found = {file.relative_to(texts.FOLDER).as_posix() for file in texts.FOLDER.rglob("*.txt")}
+    assert {name for name in found if not name.startswith("messages/")} == wanted | {pages.FILE}
