@@ -9,7 +9,9 @@ import pytest
 from golden.messages import _messages  # noqa: F401
 from jaxtyping import install_import_hook
 
-MOST_MAPS = 20_000
+MOST_MAPS = 45_000
+SLOW_EXAMPLES = tuple(f"fedjax_bal/{place}" for place in ("models/forms/", "models/pooling", "privacy/"))
+"""Whose docstrings' examples take long."""
 
 # Most of the suite's time is compiling, much of which is making machine code fast that runs for milliseconds. Each
 # worker has a core of its own, so that nothing is gained by compiling in several threads.
@@ -31,9 +33,12 @@ def pytest_collection_modifyitems(config, items):
     """Leaves out the tests marked slow, unless `--all` is given."""
     if config.getoption("--all"):
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    items[:] = [item for item in items if not item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
+    config.hook.pytest_deselected(items=[item for item in items if _is_slow(item)])
+    items[:] = [item for item in items if not _is_slow(item)]
+
+
+def _is_slow(item):
+    return item.get_closest_marker("slow") is not None or item.nodeid.startswith(SLOW_EXAMPLES)
 
 
 def pytest_configure(config):

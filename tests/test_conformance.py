@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
 import table
 from parts import faking
 
@@ -122,7 +121,8 @@ COMBINED = {
 }
 
 
-@pytest.mark.parametrize("name", quick.only(COMBINED, "scaffold, rebafl, rare, clustered"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMBINED)
 def test_combinations_pass_every_check(name):
     recipe, options = COMBINED[name]
     report = check_recipe(recipe, **options)

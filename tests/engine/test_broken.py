@@ -196,6 +196,7 @@ def test_unless_asked_a_broken_client_ends_the_run_by_name(kind_):
     assert str(caught.value) == f"round 2: the updates of clients 3, 7 are {COMPLAINTS[kind_]}"
 
 
+@pytest.mark.slow
 def test_huge_updates_are_welcome_where_they_have_no_bound():
     sim = simulation(recipes.fedavg(), "exclude", "huge", huge_factor=None, rounds=2)
     end, _, faults = finish(sim)
@@ -218,6 +219,7 @@ def test_the_first_of_a_chain_answers_for_lengths_but_only_where_nothing_else_is
     assert wrong(RAISE, plan, none, np.full_like(norms, np.inf)).tolist() == none.tolist()
 
 
+@pytest.mark.slow
 def test_where_nobody_would_be_left_the_run_ends_all_the_same():
     with pytest.raises(
         DivergenceError, match=r"^round 2: .* 0, 1, 2, 3, 4, \.\.\. are not finite \(10 of 10 .*: lower it$"
@@ -225,6 +227,7 @@ def test_where_nobody_would_be_left_the_run_ends_all_the_same():
         run_with("exclude", "not_a_number", clients=range(CLIENTS), rounds=[2])
 
 
+@pytest.mark.slow
 def test_a_lone_client_that_breaks_leaves_the_model_as_it_was():
     selector = Selector(
         lambda seed, n: (), lambda state, seed, round, available: (np.array([[3]], np.int32), state),

@@ -153,6 +153,7 @@ def test_fine_tuning_takes_epochs_however_clients_are_trained(name, strategy):
     assert Personaliser(several, EPOCHS).run(0, begun).accuracies == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 def test_fine_tuning_goes_through_batches_as_epochs_do():
     options = {"strategy": "vmap", "devices": 1, "clients_per_round": 5, "batch_size": 4}
     epochs, steps = simulation(**options), simulation(**options, local_epochs=None, local_steps=40)

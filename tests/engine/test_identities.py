@@ -98,6 +98,7 @@ def test_scaffold_begins_as_unweighted_fedavg_and_its_control_is_the_mean_gradie
         assert not np.delete(np.asarray(memory), 2, axis=0).any()
 
 
+@pytest.mark.slow
 def test_one_chain_of_all_clients_is_sequential_training():
     chain = [4, 0, 7, 2]
     together = state_after(

@@ -128,6 +128,7 @@ def state(sim):
     return jax.device_get(sim.advance(SEED, sim.init(SEED)).progress.state)
 
 
+@pytest.mark.slow
 def test_steps_are_epochs_where_they_coincide_and_limits_that_limit_nothing_change_nothing():
     # Of all clients 5, 6, 8 and 3 have one batch of 8, so that two epochs are two steps.
     chosen = {"selector": float64.chains((5,), (6,), (8,), (3,)), "availability": None, "delivery": None}

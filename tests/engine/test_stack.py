@@ -103,6 +103,7 @@ def test_each_run_has_a_selector_of_its_own():
     assert_alike(members, 1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_harms_no_other():
     sims = [simulation(rate, evaluate_every=1, rounds_per_dispatch=1) for rate in (0.1, 3e38)]
     ends, records, stack = together([Member(sim, 0) for sim in sims])

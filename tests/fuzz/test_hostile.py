@@ -355,6 +355,7 @@ def hostile_run(folder):
     return folder
 
 
+@pytest.mark.slow
 def test_no_name_runs_in_the_pages_of_runs(tmp_path):
     one, other = hostile_run(tmp_path / "one"), hostile_run(tmp_path / f"two{SCRIPT.replace('/', '')}")
     page = build(one)

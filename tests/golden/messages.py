@@ -30,7 +30,10 @@ Between those of several tests of the same name stands "or"."""
 LEFT_OUT = "(empty, or in words of Python or of a library)"
 _FOREIGN = r"Tracer|[Rr]eceived [A-Z]\w*(Error|Exception|Warning)\b|Errno|Traceback|Usage: "
 _TEMPORARY = re.escape(os.path.realpath(tempfile.gettempdir()))
-_QUOTED = "Expecting|'utf-8' codec|maximum recursion|Exceeds the limit|Bad CRC|Bad magic|Compressed file|RuntimeError|address already in use"
+_QUOTED = (
+    "Expecting|'utf-8' codec|maximum recursion|Exceeds the limit|Bad CRC|Bad magic|"
+    "Compressed file|RuntimeError|address already in use"
+)
 _NORMAL = (
     (rf"{_TEMPORARY}/(pytest-of-[^/]+/pytest-\d+/(popen-gw\d+/)?[^/\s'\",:;)]+|tmp\w+)", "TMP"),
     (r"\b0x[0-9a-f]{6,}", "ADDRESS"),

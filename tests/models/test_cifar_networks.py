@@ -104,6 +104,7 @@ def test_gradients_are_finite_and_reach_every_layer(name):
         assert np.abs(gradient).max() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DROPPING)
 def test_dropout_depends_on_the_key_and_is_off_in_evaluation(name):
     model, variables, images = small(name)

@@ -53,6 +53,7 @@ def average():
     return float64.run(float64.simulation(fedavg())).variables.params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [fedrs(1.0), fedrs(1.0, "soft"), fedlc(0.0)], ids=repr)
 def test_a_neutral_strength_is_fedavg(recipe):
     float64.assert_equal(float64.run(float64.simulation(recipe)).variables.params, average(), 1e-12)

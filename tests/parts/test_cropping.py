@@ -114,6 +114,7 @@ class Watched(Batches):
         return batch
 
 
+@pytest.mark.slow
 def test_each_step_of_each_visit_has_a_key_of_its_own():
     KEYS.clear()
     sim = float64.simulation(Recipe("watched", (Watched(),)))

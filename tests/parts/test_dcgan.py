@@ -128,6 +128,7 @@ def test_the_pool_stands_behind_the_images_client_by_client():
     assert set(before.auxiliary) == {"balanced"}
 
 
+@pytest.mark.slow
 def test_floats_lie_in_the_clients_own_range_and_begin_in_its_middle():
     images = (federation().images / 10 - 7).astype(np.float32)
     untrained = dataclasses.replace(TINY, iterations=0).enlarge(federation()._replace(images=images))
@@ -168,6 +169,7 @@ def test_clients_of_the_same_rows_make_different_images():
     assert (made_by(enlarged, 0) != made_by(enlarged, 1)).any()
 
 
+@pytest.mark.slow
 def test_real_images_are_drawn_from_the_clients_rows_and_copies_are_among_them():
     images = np.arange(8 * 16).reshape(8, 4, 4, 1).astype(np.uint8)
     plain = federate(images, np.arange(8) // 4, [np.arange(4), np.arange(4, 8)], 2, mean=0.3, std=0.1)

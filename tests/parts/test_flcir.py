@@ -215,6 +215,7 @@ def test_probes_and_losses_reach_the_selector():
     assert probes["loss"][0][on[0]][0] == pytest.approx(np.mean(losses), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_epochs_of_at_most_so_many_batches_see_only_the_first_ones():
     sim = float64.simulation(fedavg(), batches_per_epoch=1)
     weights = float64.initial(sim)

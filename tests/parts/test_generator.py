@@ -219,6 +219,7 @@ def test_two_seeds_in_one_program_train_none_and_make_no_fakes_before_the_first_
     assert (steps, shown) == (0, 0)
 
 
+@pytest.mark.slow
 def test_clients_train_generators_of_their_own_after_warm_up_only(counted):
     sim = simulation(small(generator="per_client", warm_up=2, iterations=7), rounds=2)
     (_, *before), (keys, steps, shown) = in_rounds(sim)
@@ -229,6 +230,7 @@ def test_clients_train_generators_of_their_own_after_warm_up_only(counted):
     assert (steps, shown) == (7 * len(keys), local_steps(sim, 1))
 
 
+@pytest.mark.slow
 def test_a_generator_of_ones_own_is_fitted_to_the_model_received(simplified):
     part = LocalGenerator(warm_up=2, iterations=2, batch_size=4, **SIZES).bind(faking.network())
     judge, keys = teacher(), jax.random.split(jax.random.key(2))

@@ -184,6 +184,7 @@ def test_a_damaged_folder_is_told(finished, tmp_path, file, text, message):
         build_sweep(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(tmp_path):
     changes = [FEDAVG, "evaluation={every: 1, validation: {per_class: 5}}", "training.rounds=6"]
     changes += ["training.early_stopping={patience: 1, min_delta: 0.9}", "execution.rounds_per_dispatch=1"]
