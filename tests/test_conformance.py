@@ -63,9 +63,12 @@ ELSEWHERE = {
     "fedadagrad", "fedavgm", "fedyogi", "balanced_softmax", "crop_flip", "faults", "fedlc", "iwds", "norm_clipping",
 }  # fmt: skip
 """Three bring no part, only another optimizer than fedadam for the server; the others are among the combinations."""
+ALONE = [name for name in RECIPES if name not in ELSEWHERE]
+COMBINED_TOO = {"fedprox", "scaffold", "rebafl", "feddyn", "fednova"}
+"""Of these the combinations are enough where time matters."""
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ELSEWHERE])
+@pytest.mark.parametrize("name", quick.only(ALONE, *(name for name in ALONE if name not in COMBINED_TOO)))
 def test_every_recipe_passes_every_check(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe, options = every_recipe.small(name)
@@ -121,7 +124,6 @@ COMBINED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", COMBINED)
 def test_combinations_pass_every_check(name):
     recipe, options = COMBINED[name]

@@ -25,6 +25,7 @@ def test_confusion_and_loss_equal_numpy(size):
     assert float(result.loss) == pytest.approx(losses.mean(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_bytes_are_scaled_and_normalised():
     seen = []
     model = toys.network()

@@ -112,7 +112,8 @@ def test_what_two_devices_saved_goes_on_with_one():
     chex.assert_trees_all_equal(jax.device_get(progress.state), ends[0])
 
 
-@pytest.mark.parametrize("dispatch", quick.only([1, 2], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("dispatch", [1, 2])
 def test_client_memory_on_the_host_equals_that_on_the_devices(dispatch):
     places = ("device", "host")
     sims = [simulation("scaffold", rounds_per_dispatch=dispatch, client_memory=place) for place in places]

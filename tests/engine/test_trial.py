@@ -31,6 +31,7 @@ def only(client):
     return Selector(lambda s, n: (), select, lambda s, p, i: s, 1, 1, 1, False)
 
 
+@pytest.mark.slow
 def test_it_is_the_mean_over_those_who_deliver_on_images_from_all_over():
     images, labels = toys.test_set()
     half = len(labels) // 2

@@ -145,6 +145,7 @@ def test_lost_metrics_are_made_again(undisturbed, config, tmp_path):
     assert small_run.metrics(path) == small_run.metrics(undisturbed)
 
 
+@pytest.mark.slow
 def test_fresh_starts_over(undisturbed, config, tmp_path):
     path = tmp_path / "run"
     small_run.run(path, config)

@@ -30,6 +30,7 @@ def summary(path):
     return json.loads((path / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_dispatch_in_which_patience_runs_out(ended):
     path, display = ended
     assert [line["round"] for line in small_run.metrics(path)] == [1, 2, 3, 4, 5, 6]

@@ -241,5 +241,5 @@ OPTIONS = {
 
 CASES: dict[str, Case] = {**RECIPES, **COMBINATIONS, **OPTIONS}
 
-QUICK = ("scaffold", "astraea", "rebafl")
+QUICK = ("scaffold",)
 """Those that are compared wherever tests run, without layouts."""

@@ -75,6 +75,7 @@ def test_values_and_gradients_are_those_of_lax(image, kernel, inputs, outputs, s
     assert_close(fast(images, weights), slow(images, weights))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     image=st.tuples(st.integers(3, 7), st.integers(3, 7)),

@@ -162,6 +162,7 @@ def test_a_clients_dcgan_depends_on_its_rows_and_the_seed_alone():
     assert all((made_by(reseeded, client) != made_by(larger(), client)).any() for client in (0, 1, 3))
 
 
+@pytest.mark.slow
 def test_clients_of_the_same_rows_make_different_images():
     owned = [np.arange(10), np.arange(10), np.arange(0), np.arange(10)]
     twins = federate(federation().images, np.arange(36) % 3, owned, 3, SPARE, mean=0.4, std=0.2)

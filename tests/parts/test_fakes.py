@@ -143,7 +143,7 @@ def transcribed(sim, options):
     return variables
 
 
-@pytest.mark.parametrize("kind", quick.only(KINDS, "snapshot"))
+@pytest.mark.parametrize("kind", quick.only(KINDS, "noise, rarest, other direction"))
 def test_three_rounds_equal_the_transcription(kind, monkeypatch):
     with faking.exact():
         real = kind == "as in the paper"

@@ -139,6 +139,7 @@ def test_the_answer_comes_first_and_how_to_reproduce_is_there(make_run, tmp_path
     assert "not finished" not in text
 
 
+@pytest.mark.slow
 def test_identical_input_gives_identical_bytes(make_run, tmp_path):
     files = [
         {

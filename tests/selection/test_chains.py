@@ -34,6 +34,7 @@ def test_mediators_of_one_are_fedavg_to_the_bit():
     assert astraea(alpha=None, size=1, mediator_epochs=1).selector is None
 
 
+@pytest.mark.slow
 def test_one_mediator_of_all_clients_is_sequential_training():
     with jax.enable_x64(True):
         recipe, rounds = astraea(alpha=None, size=N, mediator_epochs=2), 2
@@ -48,6 +49,7 @@ def test_one_mediator_of_all_clients_is_sequential_training():
         assert_equal(float64.run(sim).variables.params, weights)
 
 
+@pytest.mark.slow
 def test_a_carried_optimizer_goes_on_from_client_to_client():
     momentum = dataclasses.replace(OPTIONS, momentum=0.8)
     with jax.enable_x64(True):

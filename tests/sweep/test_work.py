@@ -128,6 +128,7 @@ def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     assert figures(again) == figures(known)
 
 
+@pytest.mark.slow
 def test_more_values_are_added_to_what_is_there(finished, tmp_path):
     axes = "sweep: [{training.optimizer.learning_rate: [0.05]}]"
     carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
