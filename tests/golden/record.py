@@ -6,6 +6,7 @@ python tests/golden/record.py scaffold evaluation       # the final states of so
 """
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -30,9 +31,15 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="how many work at a time")
     options = parser.parse_args()
     asked = options.what or list(PARTS)
-    changes = [*_in_processes([what for what in asked if what != "messages"], options.processes)]
-    changes += _messages(options.processes) if "messages" in asked else []
-    print("\n".join(changes) if changes else "nothing changed")
+    changed = False
+    for change in itertools.chain(
+        _in_processes([what for what in asked if what != "messages"], options.processes),
+        _messages(options.processes) if "messages" in asked else (),
+    ):
+        changed = True
+        print(change, flush=True)
+    if not changed:
+        print("nothing changed")
 
 
 def _in_processes(asked: list[str], processes: int) -> Iterator[str]:
@@ -75,7 +82,7 @@ def _one(part: str, piece: str) -> list[str]:
     return _renew(pages.FILE, pages.HEAD, pages.record(), pages.alike)
 
 
-def _messages(processes: int) -> list[str]:
+def _messages(processes: int) -> Iterator[str]:
     """Runs the tests that catch something, and keeps what they caught."""
     with tempfile.TemporaryDirectory() as notes:
         command = [
@@ -95,7 +102,8 @@ def _messages(processes: int) -> list[str]:
             sys.exit("tests fail: messages are recorded of tests that pass")
         found = messages.records(Path(notes))
     gone = {file.name: {} for file in messages.FOLDER.glob("*.txt") if file.name not in found}
-    return [line for file, own in {**found, **gone}.items() for line in _renew(f"messages/{file}", messages.HEAD, own)]
+    for file, own in {**found, **gone}.items():
+        yield from _renew(f"messages/{file}", messages.HEAD, own)
 
 
 def _renew(name: str, head: str, new: texts.Record, alike: Callable[[str, str], bool] = str.__eq__) -> list[str]:
