@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from golden import texts
+from hypothesis import currently_in_test_context
 from typer.testing import CliRunner
 
 NOTES = "FEDJAX_BAL_GOLDEN_NOTES"
@@ -59,9 +60,8 @@ class _Test:
 
 @pytest.fixture(autouse=True)
 def _messages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Says whose messages are caught; those of values that hypothesis draws are nobody's."""
-    drawn = hasattr(getattr(request.node, "obj", None), "hypothesis")
-    _Test.item, _Test.caught = None if drawn else request.node, 0
+    """Says whose messages are caught."""
+    _Test.item, _Test.caught = request.node, 0
     _Test.folder = re.compile(rf"{re.escape(str(tmp_path_factory.getbasetemp()))}/[^/\s'\",:;)]+")
     yield
     _Test.item = None
@@ -103,8 +103,11 @@ if pytest.raises is not _raises:
 
 
 def _meet(text: str) -> None:
-    """Compares a message with the one recorded for this place of this test, or notes it."""
-    if _Test.item is None:
+    """Compares a message with the one recorded for this place of this test, or notes it.
+
+    Messages about values that hypothesis draws are left out.
+    """
+    if _Test.item is None or currently_in_test_context():
         return
     key, place, text = _Test.item.name, _Test.caught, _Test.folder.sub("TMP", text)
     _Test.caught += 1
