@@ -435,6 +435,7 @@ def test_draws_that_depend_on_the_padding_are_found(monkeypatch):
     assert caught.value.report.failed == ("longer rows",)
 
 
+@pytest.mark.slow
 def test_the_engine_lets_nobody_remember_who_did_not_deliver():
     @part
     class Eager(Memory):

@@ -142,6 +142,7 @@ def norm(params):
     return np.sqrt(sum((leaf.astype(np.float64) ** 2).sum() for leaf in params.values()))
 
 
+@pytest.mark.slow
 def test_what_is_huge_is_measured_on_the_parameters_that_are_handed_back():
     faulty = {"clients": [3], "factor": 1e5}
     norms = np.array(list(map(norm, alone("huge", faulty)[1])))
@@ -152,6 +153,7 @@ def test_what_is_huge_is_measured_on_the_parameters_that_are_handed_back():
         assert finish(sim)[2] == faults
 
 
+@pytest.mark.slow
 def test_long_updates_are_scaled_down_to_so_many_medians():
     start, ends = alone()
     deltas = [{name: (end[name] - start[name]).astype(np.float64) for name in start} for end in ends]

@@ -136,6 +136,7 @@ def test_results_are_finite_float32_and_survive_flattening(name):
     assert RECIPES[name].parts == () or type(RECIPES[name].parts[0]).__name__ in repr(RECIPES[name])
 
 
+@pytest.mark.slow
 def test_one_program_serves_all_rounds_seeds_and_values():
     traces = []
 

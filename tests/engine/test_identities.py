@@ -117,6 +117,7 @@ def test_one_chain_of_all_clients_is_sequential_training():
     assert toys.largest_difference(together.variables, variables) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_link_that_does_not_deliver_is_not_there():
     delivery = np.ones(10)
     delivery[7] = 1e-12

@@ -64,6 +64,7 @@ def assert_alike(members, tolerance):
         assert [record.get("client_accuracies") for record in own] == [r.get("client_accuracies") for r in theirs]
 
 
+@pytest.mark.slow
 def test_seeds_and_rates_one_client_after_another():
     sims = [simulation(rate, RECIPES["everything"], update_diversity=True) for rate in (0.1, 0.05)]
     assert kind(sims[0]) == kind(sims[1])

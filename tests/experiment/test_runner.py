@@ -115,6 +115,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed,
     assert small_run.metrics(path) == small_run.metrics(undisturbed)
 
 
+@pytest.mark.slow
 def test_without_a_usable_checkpoint_a_run_starts_anew(undisturbed, config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):
@@ -128,6 +129,7 @@ def test_without_a_usable_checkpoint_a_run_starts_anew(undisturbed, config, tmp_
     assert small_run.metrics(path) == small_run.metrics(undisturbed)
 
 
+@pytest.mark.slow
 def test_lost_metrics_are_made_again(undisturbed, config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):

@@ -23,6 +23,7 @@ def test_final_states_are_as_recorded_in_every_layout(name):
     compare(states.file_of(name), states.record(name), states.alike(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", configs.FOLDERS)
 def test_configurations_resolve_as_recorded(folder):
     compare(configs.file_of(folder), configs.record(folder))

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from fedjax_bal.models.product import dense_product
@@ -18,6 +19,7 @@ def results(product, inputs, kernel):
     return product(inputs, kernel, NUMBERS), jax.grad(loss, (0, 1))(inputs, kernel), twice
 
 
+@pytest.mark.slow
 def test_values_and_derivatives_are_those_of_lax_alone_and_stacked():
     rng = np.random.default_rng(0)
     inputs, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 4, 5), (3, 5, 2)))

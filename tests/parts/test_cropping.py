@@ -94,6 +94,7 @@ class Scaled(Batches):
         return batch._replace(images=self.factor * batch.images + self.shift)
 
 
+@pytest.mark.slow
 def test_clients_train_on_what_the_parts_make_in_their_order():
     plain = toys.federation()
     ready = plain._replace(images=0.5 * (2.0 * plain.images + 1.0) - 3.0)

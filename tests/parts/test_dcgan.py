@@ -237,6 +237,7 @@ def test_fakes_come_from_those_who_hold_the_class_any_image_as_likely(client):
         assert ((often[some] - wanted[some]) ** 2 / wanted[some]).sum() < 31.3  # 11 degrees at most: one in a thousand
 
 
+@pytest.mark.slow
 def test_fakes_stand_behind_the_batch_with_the_samplers_labels():
     after = jax.tree.map(jnp.asarray, larger())
     one = Batch(jnp.ones((2, 4, 4, 1)), jnp.zeros(2, int), jnp.arange(2), jnp.ones(2, bool))

@@ -182,6 +182,7 @@ def local_steps(sim, number):
     return sum(float64.OPTIONS.epochs * -(-size // float64.OPTIONS.batch_size) for size in sizes)
 
 
+@pytest.mark.slow
 def test_a_shared_generator_is_trained_once_in_each_due_round_and_in_no_other(counted):
     sim = simulation(small(warm_up=2, interval=2, iterations=3), rounds=5)
     due = [1, 3]

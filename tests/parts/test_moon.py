@@ -222,6 +222,7 @@ def projecting(scale=1.0):
     return SimpleNamespace(apply=apply)
 
 
+@pytest.mark.slow
 def test_representations_of_zeros_have_a_finite_loss_and_gradient():
     images = jnp.array([[0.0, 0.0], [1.0, 2.0]])
     batch = Batch(images, jnp.zeros(2, int), jnp.zeros(2, int), jnp.array([True, True]))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 from privacy.linear import IMAGES, ROTATION, error, features, odd, same
 
 from fedjax_bal.models import build
@@ -22,7 +23,7 @@ def fitted(kind, seed=0):
     return fit(jax.random.key(seed), *ROTATION, OWN, kind=kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick.only(KINDS, "upcnn"))
 def test_gives_back_images_whose_features_are_a_rotation(kind):
     found = fitted(kind)
     assert found.losses.shape == (600,)
@@ -85,6 +86,7 @@ def test_the_key_decides():
     assert not same(fitted("vae", 1).variables.params, again.variables.params)
 
 
+@pytest.mark.slow
 def test_latents_are_0_or_drawn_by_the_key():
     prototypes = features(SECRET[:5])
     draw = lambda kind, seed: np.asarray(decode(fitted(kind), prototypes, jax.random.key(seed)))
