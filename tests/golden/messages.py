@@ -31,14 +31,15 @@ Between those of several tests of the same name stands "or"."""
 LEFT_OUT = "(empty, or in words of Python or of a library)"
 _FOREIGN = r"Tracer|[Rr]eceived [A-Z]\w*(Error|Exception|Warning)\b|Errno|Traceback|Usage: "
 _QUOTED = (
-    "Expecting|'utf-8' codec|maximum recursion|Exceeds the limit|Bad CRC|Bad magic|Compressed file|RuntimeError|"
-    "address already in use|\\('(unexpected )?EOF"
+    "Expecting|Overlapped entries|'utf-8' codec|maximum recursion|Exceeds the limit|Bad CRC|Bad magic|Compressed file|"
+    "RuntimeError|address already in use|\\('(unexpected )?EOF"
 )
 _NORMAL = (
     (rf"{re.escape(os.path.realpath(tempfile.gettempdir()))}/tmp\w+", "TMP"),
     (r"(not YAML: )(Python int|chr\(\)).*", r"\1(...)"),
     (r"(open: )?embedded null (byte|character in path)", "(...)"),
     (r"\b0x[0-9a-f]{6,}", "ADDRESS"),
+    (r"\bPython \d+\.\d+\.\d+", "Python #"),
     (r"127\.0\.0\.1(:|', )\d+", r"127.0.0.1\1PORT"),
     (r"[\d.]+ (Gi?B (on the host|of memory are available))", r"# \1"),
     (r"Image size \(.* DOS attack\.", "(...)"),
