@@ -54,7 +54,7 @@ def is_resolved(text: str, config: Config) -> bool:
 
 
 def _within(there: Any, sheet: Any) -> Any:
-    """What a sheet has under the keys that are there."""
+    """The resolved configuration restricted to the keys of an earlier one."""
     if isinstance(there, list) and isinstance(sheet, list) and len(there) == len(sheet):
         return [_within(own, item) for own, item in zip(there, sheet, strict=True)]
     if isinstance(there, Mapping) and isinstance(sheet, Mapping):

@@ -84,7 +84,7 @@ def check_recipe(recipe: Recipe, *, tolerance: float = 2e-6, **options: Any) -> 
     not delivering, with one round in which nothing arrives. With that every check is made, but for the one that needs
     two devices and those that look at parts where there are none. With others a check in which nothing came up that it
     looks at is skipped, and says what to pass. Nearly all the time is compiling: for the package's recipes 3 to 7 s
-    each on two idle cores, more for larger models or on a busy machine.
+    of CPU time each, more for larger models.
 
     Args:
         recipe: the recipe.

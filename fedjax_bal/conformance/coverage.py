@@ -1,4 +1,4 @@
-"""What must come up in the battery's runs before a check on them says something.
+"""The conditions under which a check of the battery has something to look at.
 
 Each function returns what did not come up and what to pass so that it does, or None where it did. A check that lacks
 something is skipped, not passed.
@@ -37,7 +37,7 @@ def needs(*wanted: Need) -> Callable[[Check], Check]:
 
 
 def needs_of(check: Callable) -> tuple[Need, ...]:
-    """What must come up before a check can pass."""
+    """The conditions that must hold in the runs before a check can pass."""
     return getattr(check, "needs", ())
 
 

@@ -1,4 +1,4 @@
-"""Where in the user's code an exception was raised."""
+"""Finds the line of the user's code in which an exception was raised."""
 
 import sysconfig
 import traceback
