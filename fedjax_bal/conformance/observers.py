@@ -29,7 +29,7 @@ class Padding(Batches):
 
 @part
 class ReportTotals(Server):
-    """Adds up what is reported, round after round, so that runs are compared in reports that nobody uses too."""
+    """Sums all reports over the rounds, so that reports that no server part reads are compared too."""
 
     def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
         """Nothing yet: only a trained client shows what is reported; `first_state` puts zeros there."""

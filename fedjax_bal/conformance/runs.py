@@ -160,7 +160,7 @@ def _with_other_padding(part: Any) -> Any:
 
 
 def _strangers_changed(bench: Workbench, plan: Plan, seen: Any) -> str | None:
-    """What changes when rows of clients change that take no part, in words: those that fill up batches, or others."""
+    """Describes the effect of changing rows of absent clients: those next to a client's own, or any others."""
     found = difference(_among_strangers(bench, plan, _strangers(bench, plan)), seen, bench.tolerance)
     if not found:
         return None
@@ -202,7 +202,7 @@ def _with_other_rows(federation: Federation, rows: np.ndarray) -> Federation:
 
 
 def _memory_of_absent(bench: Workbench) -> str | None:
-    """How a round changes the memory of clients that don't deliver in it, in words."""
+    """Describes changes of the memory of clients that did not deliver; None without any."""
     for seed, states in bench.states.items():
         for plan, before, after in zip(bench.plans(seed), states, states[1:], strict=False):
             absent = np.setdiff1d(np.arange(bench.simulation.federation.num_clients), plan.clients[plan.delivered])

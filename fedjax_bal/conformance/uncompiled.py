@@ -148,7 +148,7 @@ def _product(left: np.ndarray, right: np.ndarray, *, dimension_numbers: Any, **o
 
 
 def _default(options: dict[str, Any]) -> bool:
-    """Whether options that are unknown here say nothing."""
+    """Whether all options that the NumPy rule does not know are left at None."""
     return all(option is None for option in options.values())
 
 
