@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import time
 from pathlib import Path
 
 import jax
@@ -59,10 +60,11 @@ def _few_programs():
     """Frees compiled programs before there are too many: each takes about 25 memory maps, of which Linux allows 65,530.
 
     Beyond that XLA dies while it compiles, or reads or writes a compiled program. Counting takes 20 ms, so that it is
-    done after every twentieth test.
+    done after tests that took a second, and else after every twentieth.
     """
+    began, maps = time.monotonic(), Path("/proc/self/maps")
     yield
-    maps = Path("/proc/self/maps")
-    if next(_TESTS) % 20 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+    due = next(_TESTS) % 20 == 0 or time.monotonic() - began > 1
+    if due and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
         gc.collect()
