@@ -17,9 +17,9 @@ import numpy as np
 
 from fedjax_bal import data, models, optimizer
 from fedjax_bal.data import extra_bytes
+from fedjax_bal.engine.host.build import build
 from fedjax_bal.parts import Augmentation
 from fedjax_bal.recipes import fedavg
-from fedjax_bal.simulation import build
 from fedjax_bal.types import Dataset, Federation
 
 WAYS = {"no copies": None, "copies kept": True, "copies made when drawn": False}
@@ -69,16 +69,16 @@ class Runner:
             evaluate_every=rounds,
             rounds_per_dispatch=rounds,
         )
-        self.progress, self.steps = self.simulation.init(0), []
+        self.snapshot, self.steps = self.simulation.init(0), []
         self.seconds()
         self.steps.clear()
 
     def seconds(self) -> float:
         """The time of the next dispatch."""
         began = time.perf_counter()
-        advance = self.simulation.advance(0, self.progress)
+        advance = self.simulation.advance(0, self.snapshot)
         took = time.perf_counter() - began
-        self.progress = advance.progress
+        self.snapshot = advance.snapshot
         self.steps.append(took / advance.work.useful)
         return took
 

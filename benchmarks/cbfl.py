@@ -24,10 +24,10 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal import models
+from fedjax_bal.data.batches import join
 from fedjax_bal.models.generator import build_generator
-from fedjax_bal.parts.generator import Fit, fitted
+from fedjax_bal.parts.cbfl_generator import GeneratorTraining, fit_generator
 from fedjax_bal.recipes import cbfl
-from fedjax_bal.rows import join
 from fedjax_bal.types import Batch
 
 REAL, FAKES, GENERATED, WIDTH = 50, 70, 256, 128
@@ -93,9 +93,9 @@ def pieces(asked: argparse.Namespace) -> dict[str, Work]:
         step = jax.jit(jax.grad(loss, has_aux=True))
         return lambda: step(variables.params)
 
-    ten = Fit(10, batch, 0.001, 10.0, "mean")
+    ten = GeneratorTraining(10, batch, 0.001, 10.0, "mean")
     make = jax.jit(lambda z: net.apply(generator, z, labels, train=False)[0])
-    train = jax.jit(lambda key: fitted(key, net, model, variables, ten))
+    train = jax.jit(lambda key: fit_generator(key, net, model, variables, ten))
     noise = jax.random.normal(key, (fakes, net.latent))
     return {
         f"student, {REAL} real": student(real),

@@ -25,17 +25,17 @@ import numpy as np
 
 from fedjax_bal import models, recipes
 from fedjax_bal.bench.workloads import WORKLOADS, material
-from fedjax_bal.commands.distributed import taking_part
-from fedjax_bal.conformance import toy
+from fedjax_bal.cli.distributed import joined_processes
 from fedjax_bal.data import federate
-from fedjax_bal.engine.channel import free_port
-from fedjax_bal.engine.meeting import Place
-from fedjax_bal.engine.placement import fetch
-from fedjax_bal.engine.simulation import Simulation
-from fedjax_bal.experiment.environment import device_name, versions
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.engine.host.placement import fetch
+from fedjax_bal.engine.host.simulation import Simulation
+from fedjax_bal.engine.processes.connection import free_port
+from fedjax_bal.engine.processes.rendezvous import ProcessPlace
+from fedjax_bal.experiments.environment import device_name, versions
+from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import bernoulli, uniform
-from fedjax_bal.simulation import build
+from fedjax_bal.testing import toy
 
 LAYOUTS = ((1, 1), (1, 2), (2, 1), (2, 2))
 HOST, RESULTS = "127.0.0.1", Path(__file__).parent / "results"
@@ -100,8 +100,8 @@ def start(out: Path, processes: int, devices: int, **job: Any) -> None:
 def work(place: list[Any], devices: int, out: str, names: list[str], rounds: int, *, tiny: bool) -> None:
     """One process: does its part of all methods; the first one writes what comes of them."""
     jax.config.update("jax_num_cpu_devices", devices)
-    here = Place(*place)
-    with taking_part(here if here.count > 1 else None, versions, devices):
+    here = ProcessPlace(*place)
+    with joined_processes(here if here.count > 1 else None, versions, devices):
         for name in names:
             make = tiny_clients if tiny else many_clients
             simulation = make(name, devices * here.count, rounds)
@@ -113,13 +113,13 @@ def work(place: list[Any], devices: int, out: str, names: list[str], rounds: int
 
 def finish(simulation: Simulation) -> tuple[list[np.ndarray], float]:
     """The final state, and the median seconds of a round but for the first dispatch."""
-    progress, times = simulation.init(0), []
+    snapshot, times = simulation.init(0), []
     simulation.compile()
-    while progress.round < simulation.rounds:
-        before, began = progress.round, time.perf_counter()
-        progress = simulation.advance(0, progress).progress
-        times.append((time.perf_counter() - began) / (progress.round - before))
-    return jax.tree.leaves(fetch(progress.state)), statistics.median(times[1:] or times)
+    while snapshot.round < simulation.rounds:
+        before, began = snapshot.round, time.perf_counter()
+        snapshot = simulation.advance(0, snapshot).snapshot
+        times.append((time.perf_counter() - began) / (snapshot.round - before))
+    return jax.tree.leaves(fetch(snapshot.state)), statistics.median(times[1:] or times)
 
 
 def many_clients(name: str, devices: int, rounds: int) -> Simulation:

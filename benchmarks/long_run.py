@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from fedjax_bal.experiment.environment import device_name, versions
+from fedjax_bal.experiments.environment import device_name, versions
 
 CONFIG = """
 name: long

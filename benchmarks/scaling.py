@@ -136,7 +136,7 @@ def packing(asked: argparse.Namespace) -> list[Record]:
 
 def widths(cohorts: list[np.ndarray], buckets: bool) -> list[tuple[int, bool]]:
     """Some numbers of clients at a time, up to the whole cohort, and which one the engine's rule takes."""
-    from fedjax_bal.engine.packing import choose_width
+    from fedjax_bal.engine.host.packing import choose_width
 
     chosen = choose_width(cohorts, len(cohorts[0]), buckets=buckets)
     tried = {width for width in (4, 8, 16, 32, 64, 128) if width < len(cohorts[0])}
@@ -145,7 +145,7 @@ def widths(cohorts: list[np.ndarray], buckets: bool) -> list[tuple[int, bool]]:
 
 def packed(steps: np.ndarray, width: int, buckets: bool) -> int:
     """All steps computed for a cohort on one device."""
-    from fedjax_bal.engine.packing import lanes_computed
+    from fedjax_bal.engine.host.packing import lanes_computed
 
     return lanes_computed(steps, width, 1, buckets=buckets)
 
@@ -213,16 +213,16 @@ def measure_clients(clients: int) -> Record:
 
 def measure_ratio(few: int, many: int, devices: int, repeats: int = 25) -> Record:
     """Rounds with few and with many clients, in turns in one process."""
-    from fedjax_bal.engine.cpu import split_cpu
+    from fedjax_bal.engine.host.cpu_devices import split_cpu
 
     split_cpu(devices)
     runs = [simulation_on(federated(clients)[0], COHORT, 10) for clients in (few, many)]
-    progress = [run.advance(0, run.init(0)).progress for run in runs]
+    snapshot = [run.advance(0, run.init(0)).snapshot for run in runs]
     took: list[list[float]] = [[], []]
     for _ in range(repeats):
         for which, run in enumerate(runs):
             began = time.perf_counter()
-            progress[which] = run.advance(0, progress[which]).progress
+            snapshot[which] = run.advance(0, snapshot[which]).snapshot
             took[which].append((time.perf_counter() - began) / run.rounds_per_dispatch)
     few_s, many_s = map(statistics.median, took)
     return {"few_s": few_s, "many_s": many_s, "ratio": many_s / few_s}
@@ -237,13 +237,13 @@ def measure_cohort(cohort: int) -> Record:
 
 def measure_devices(workload: str, devices: int) -> Record:
     """A workload on so many devices."""
-    from fedjax_bal.engine.cpu import split_cpu
+    from fedjax_bal.engine.host.cpu_devices import split_cpu
 
     split_cpu(devices)
-    from fedjax_bal.bench.cases import Wanted
+    from fedjax_bal.bench.cases import BenchOptions
     from fedjax_bal.bench.command import bench
 
-    (record,) = bench(Wanted(workloads=[workload], seconds=5.0, devices=devices))
+    (record,) = bench(BenchOptions(workloads=[workload], seconds=5.0, devices=devices))
     kept = ("client_updates_per_s", "samples_per_s", "matmul_peak_flops_per_s", "matmul_peak_share", "compile_s")
     return {key: record[key] for key in kept}
 
@@ -274,7 +274,7 @@ def simulation_on(federation: Any, cohort: int, rounds: int) -> Any:
     """A simulation that never evaluates."""
     from fedjax_bal import models, recipes
     from fedjax_bal.bench.federations import HORIZON
-    from fedjax_bal.simulation import build
+    from fedjax_bal.engine.host.build import build
 
     return build(
         recipes.fedavg(),
@@ -292,14 +292,14 @@ def simulation_on(federation: Any, cohort: int, rounds: int) -> Any:
 
 def seconds_a_round(simulation: Any, repeats: int = 9) -> tuple[float, float]:
     """Median seconds of a round, and of planning one, over warm dispatches."""
-    progress = simulation.advance(0, simulation.init(0)).progress
+    snapshot = simulation.advance(0, simulation.init(0)).snapshot
     took, planned = [], []
     for _ in range(repeats):
         began = time.perf_counter()
-        simulation.schedule(0, progress.round, progress.selector)
+        simulation.schedule(0, snapshot.round, snapshot.selector)
         planned.append(time.perf_counter() - began)
         began = time.perf_counter()
-        progress = simulation.advance(0, progress).progress
+        snapshot = simulation.advance(0, snapshot).snapshot
         took.append(time.perf_counter() - began)
     rounds = simulation.rounds_per_dispatch
     return statistics.median(took) / rounds, statistics.median(planned) / rounds

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedjax_bal.experiment.environment import device_name, versions
+from fedjax_bal.experiments.environment import device_name, versions
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sweeps" / "learning_rate.yaml"
 RATES, SEEDS = (0.003, 0.01, 0.03, 0.1), (0, 1, 2, 3, 4)

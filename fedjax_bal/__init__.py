@@ -10,23 +10,23 @@ from fedjax_bal._version import __version__
 
 if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
-    from fedjax_bal.citations import citation
-    from fedjax_bal.conformance import check_part, check_recipe
-    from fedjax_bal.optimizers import optimizer
-    from fedjax_bal.rows import over_rows
-    from fedjax_bal.simulation import Result, simulate
-    from fedjax_bal.stopping import EarlyStopping
+    from fedjax_bal.data import over_rows
+    from fedjax_bal.engine.host import Result, simulate
+    from fedjax_bal.metrics import EarlyStopping
+    from fedjax_bal.optim import optimizer
+    from fedjax_bal.recipes import citation
+    from fedjax_bal.testing import check_part, check_recipe
 
 _SUBMODULES = ("balance", "data", "models", "parts", "recipes", "selection")
 _NAMES = {
-    "EarlyStopping": "stopping",
-    "Result": "simulation",
-    "check_part": "conformance",
-    "check_recipe": "conformance",
-    "citation": "citations",
-    "optimizer": "optimizers",
-    "over_rows": "rows",
-    "simulate": "simulation",
+    "EarlyStopping": "metrics",
+    "Result": "engine.host",
+    "check_part": "testing",
+    "check_recipe": "testing",
+    "citation": "recipes",
+    "optimizer": "optim",
+    "over_rows": "data",
+    "simulate": "engine.host",
 }
 
 __all__ = [

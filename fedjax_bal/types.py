@@ -1,6 +1,6 @@
 """The data that moves between host, engine and parts: plain, immutable tuples of arrays.
 
-Letters in shapes: D examples, N clients, R rows, G chains, L links, B batch, C classes, F features.
+Letters in shapes: D examples, N clients, R rows, G chains, L clients of a chain, B batch, C classes, F features.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -384,3 +384,14 @@ class Evaluation(NamedTuple):
     loss: Array
     validation: "Evaluation | None" = None
     client_hits: Array | None = None
+
+
+def size_in_bytes(tree: PyTree) -> int:
+    """The size of all arrays in a tree, or of their shapes.
+
+    Example:
+        >>> import numpy as np
+        >>> size_in_bytes({"w": np.zeros((2, 3), np.float32)})
+        24
+    """
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -3,7 +3,6 @@
 import gc
 import itertools
 import os
-import time
 from pathlib import Path
 
 import jax
@@ -13,7 +12,7 @@ from jaxtyping import install_import_hook
 
 MOST_MAPS = 45_000
 _TESTS = itertools.count(1)
-SLOW_EXAMPLES = tuple(f"fedjax_bal/{place}" for place in ("models/forms/", "models/pooling", "privacy/"))
+SLOW_EXAMPLES = tuple(f"fedjax_bal/{place}" for place in ("models/forms/", "models/pooling", "contrib/privacy/"))
 """Whose docstrings' examples take long."""
 
 # Most of the suite's time is compiling, much of which is making machine code fast that runs for milliseconds. Each
@@ -60,11 +59,10 @@ def _few_programs():
     """Frees compiled programs before there are too many: each takes about 25 memory maps, of which Linux allows 65,530.
 
     Beyond that XLA dies while it compiles, or reads or writes a compiled program. Counting takes 20 ms, so that it is
-    done after tests that took a second, and else after every twentieth.
+    done after every twentieth test.
     """
-    began, maps = time.monotonic(), Path("/proc/self/maps")
     yield
-    due = next(_TESTS) % 20 == 0 or time.monotonic() - began > 1
-    if due and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+    maps = Path("/proc/self/maps")
+    if next(_TESTS) % 20 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
         gc.collect()

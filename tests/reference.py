@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from fedjax_bal.engine.drawing import shuffled
-from fedjax_bal.engine.keys import purpose_key, visit_key
+from fedjax_bal.engine.device.drawing import shuffled
+from fedjax_bal.engine.device.keys import purpose_key, training_key
 from fedjax_bal.types import Federation
 
 
@@ -55,7 +55,7 @@ def forward(weights, images):
 def draws(federation, seed, number, client, options, length, turn=0):
     """The batches of row numbers that the library draws for a visit."""
     first, last = federation.offsets[client], federation.offsets[client + 1]
-    key = visit_key(jax.random.key(seed), number, client, turn)
+    key = training_key(jax.random.key(seed), number, client, turn)
     for epoch in range(options.epochs):
         own = purpose_key(jax.random.fold_in(key, epoch), "draw")
         order = np.asarray(shuffled(own, last - first, length))[: last - first]

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 from fedjax_bal.config import Config, load_config
-from fedjax_bal.experiment.folder import RunFolder
-from fedjax_bal.experiment.runner import Runner
-from fedjax_bal.trackers import Mirror, tracked_runs
+from fedjax_bal.contrib.trackers import Mirror, tracked_runs
+from fedjax_bal.experiments.runner import Runner
+from fedjax_bal.runs.folder import RunFolder
 
 TEXT = """
 name: small

@@ -10,9 +10,9 @@ import numpy as np
 import small_run
 from rich.console import Console
 
-from fedjax_bal.sweep.command import sweep_and_tell
-from fedjax_bal.sweep.folder import SweepFolder
-from fedjax_bal.sweep.plan import Sweep, load_sweep
+from fedjax_bal.cli.sweep import run_sweep
+from fedjax_bal.experiments.plan import Sweep, load_sweep
+from fedjax_bal.experiments.sweep_folder import SweepFolder
 
 BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
 FEDAVG = "methods=[{recipe: fedavg}]"
@@ -30,7 +30,7 @@ def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False
     """A session in a folder: the rows, whether it was stopped, and what was said."""
     folder, console = SweepFolder(path), Console(record=True, width=200, file=io.StringIO())
     with folder.claimed():
-        rows, stopped = sweep_and_tell(
+        rows, stopped = run_sweep(
             wanted, folder, console,
             data_dir=None, devices=1, should_stop=should_stop, plain=True, dry_run=dry_run, most=most, engine=engine,
         )  # fmt: skip

@@ -4,20 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal import recipes
-from fedjax_bal.parts import (
-    Draw,
-    Logits,
-    Loss,
-    Prepare,
-    Present,
-    Refine,
-    Report,
-    Step,
-    Trainable,
-    Update,
-    Weigh,
-    part,
-)
+from fedjax_bal.parts import Draw, Logits, Loss, Prepare, Present, Refine, Report, Step, Trainable, Update, Weigh, part
 from fedjax_bal.recipes import Recipe
 
 
@@ -118,8 +105,8 @@ ACTIVE = {
 
 def finish(sim, seed=0):
     """Runs a simulation to its end."""
-    progress, records = sim.init(seed), []
-    while progress.round < sim.rounds:
-        advance = sim.advance(seed, progress)
-        progress, records = advance.progress, records + advance.records
-    return progress.state, records
+    snapshot, records = sim.init(seed), []
+    while snapshot.round < sim.rounds:
+        advance = sim.advance(seed, snapshot)
+        snapshot, records = advance.snapshot, records + advance.records
+    return snapshot.state, records

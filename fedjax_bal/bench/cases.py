@@ -8,17 +8,15 @@ from fedjax_bal import models
 from fedjax_bal.bench import federations
 from fedjax_bal.bench.measure import Case
 from fedjax_bal.bench.workloads import WORKLOADS, Workload
-from fedjax_bal.checks import finite_number, one_of, whole_number
-from fedjax_bal.config import Config, load_config
-from fedjax_bal.config.schema import Sections
-from fedjax_bal.engine.simulation import Simulation
-from fedjax_bal.experiment.setup import set_up
-from fedjax_bal.simulation import build
+from fedjax_bal.config import Config, Sections, load_config
+from fedjax_bal.engine.host import Simulation, build
+from fedjax_bal.experiments import set_up
+from fedjax_bal.validate import finite_number, one_of, whole_number
 
 _CHANGEABLE = ("execution.", "model.convolution=")
 
 
-class Wanted(NamedTuple):
+class BenchOptions(NamedTuple):
     """What the user asked for.
 
     Attributes:
@@ -42,7 +40,7 @@ class Wanted(NamedTuple):
     devices: str | int | None = None
 
 
-def cases(wanted: Wanted) -> list[Case]:
+def cases(wanted: BenchOptions) -> list[Case]:
     """The cases of a wish: workloads, or each method of a configuration.
 
     Args:
@@ -55,7 +53,7 @@ def cases(wanted: Wanted) -> list[Case]:
         ValueError: options that don't fit; the message says which, and what is allowed.
 
     Example:
-        >>> [case.name for case in cases(Wanted(workloads=["W3", "W1"]))]
+        >>> [case.name for case in cases(BenchOptions(workloads=["W3", "W1"]))]
         ['W3', 'W1']
     """
     _check(wanted)
@@ -77,7 +75,7 @@ def _execution(overrides: Sequence[str]) -> Config:
     return load_config(None, overrides)
 
 
-def _workload(workload: Workload, wanted: Wanted, config: Config) -> Case:
+def _workload(workload: Workload, wanted: BenchOptions, config: Config) -> Case:
     known = inspect.signature(build).parameters
     options = {name: value for name, value in config.execution.model_dump().items() if name in known}
     options |= {"rounds_per_dispatch": 1, "convolution": config.model.convolution}
@@ -91,7 +89,7 @@ def _workload(workload: Workload, wanted: Wanted, config: Config) -> Case:
     return Case(workload.name, make, lambda: federations.model_of(workload, "plain"), _precision(config))
 
 
-def _methods(wanted: Wanted) -> list[Case]:
+def _methods(wanted: BenchOptions) -> list[Case]:
     size = wanted.clients_per_round
     cohort = () if size is None else (f"selection.clients_per_round={size}",)
     config = load_config(wanted.config, (*wanted.overrides, *cohort))
@@ -109,7 +107,7 @@ def _precision(config: Sections) -> str:
     return config.execution.model_dump().get("precision", "float32")
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: BenchOptions) -> None:
     finite_number("--seconds", wanted.seconds)
     if wanted.clients_per_round is not None:
         whole_number("--clients-per-round", wanted.clients_per_round)

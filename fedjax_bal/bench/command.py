@@ -11,15 +11,15 @@ import jax
 from rich.console import Console
 
 from fedjax_bal.bench import machine
-from fedjax_bal.bench.cases import Wanted, cases
+from fedjax_bal.bench.cases import BenchOptions, cases
 from fedjax_bal.bench.measure import Case, measure
 from fedjax_bal.bench.table import table
-from fedjax_bal.engine.errors import DivergenceError
-from fedjax_bal.experiment.environment import device_name, versions
+from fedjax_bal.errors import DivergenceError
+from fedjax_bal.experiments import device_name, versions
 from fedjax_bal.files import write_atomically
 
 
-def bench(wanted: Wanted, note: Callable[[str], None] = lambda text: None) -> Iterator[dict[str, Any]]:
+def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None) -> Iterator[dict[str, Any]]:
     """Measures all that is wanted, case by case, so that what is done is not lost when a later one fails.
 
     Compiled programs are neither read from a cache nor kept in one: compiling is measured too.
@@ -50,14 +50,16 @@ def bench(wanted: Wanted, note: Callable[[str], None] = lambda text: None) -> It
         jax.config.update("jax_enable_compilation_cache", kept)
 
 
-def _measured(case: Case, peak: Callable[[str], float], wanted: Wanted, note: Callable[[str], None]) -> dict[str, Any]:
+def _measured(
+    case: Case, peak: Callable[[str], float], wanted: BenchOptions, note: Callable[[str], None]
+) -> dict[str, Any]:
     try:
         return measure(case, peak, wanted.seconds, note) | _surroundings(wanted)
     except DivergenceError as error:
         raise ValueError(f"{case.name}: diverged in {error}") from error
 
 
-def bench_and_show(wanted: Wanted, console: Console, file: str | None) -> None:
+def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> None:
     """Measures, then shows what there is, also when something ends the work early.
 
     Args:
@@ -110,7 +112,7 @@ def _check_place(file: str | None) -> None:
         raise ValueError(f"--json: received {file}, where no file can be written; choose one in a folder that is there")
 
 
-def _surroundings(wanted: Wanted) -> dict[str, Any]:
+def _surroundings(wanted: BenchOptions) -> dict[str, Any]:
     real = wanted.config is not None or wanted.data_dir is not None
     return {
         "device": device_name(),

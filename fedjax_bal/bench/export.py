@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_bal.bench.federations import cohorts, federate
 from fedjax_bal.bench.workloads import WORKLOADS, Workload
-from fedjax_bal.checks import one_of, whole_number
+from fedjax_bal.validate import one_of, whole_number
 
 
 def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: int = 50, seed: int = 0) -> None:

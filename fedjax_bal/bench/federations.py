@@ -6,10 +6,9 @@ import numpy as np
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.bench.workloads import Workload, material
-from fedjax_bal.engine.simulation import Simulation
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.engine.host import Simulation, build
+from fedjax_bal.optim import optimizer
 from fedjax_bal.selection import uniform
-from fedjax_bal.simulation import build
 from fedjax_bal.types import Federation, Model
 
 HORIZON = 2**30
@@ -41,7 +40,7 @@ def simulation_of(
         workload: the workload.
         federation: its federation.
         clients_per_round: the cohort's size; by default the workload's own.
-        **options: how it is executed, as `fedjax_bal.simulation.build` takes it.
+        **options: how it is executed, as `fedjax_bal.engine.host.build` takes it.
 
     Returns:
         The simulation, which tests on a single image.

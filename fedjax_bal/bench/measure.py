@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from fedjax_bal.bench import machine
 from fedjax_bal.bench.federations import HORIZON
 from fedjax_bal.bench.flops import model_flops
-from fedjax_bal.engine.evaluation import chunked
-from fedjax_bal.engine.simulation import Advance, Simulation, Snapshot
+from fedjax_bal.engine.device import chunked
+from fedjax_bal.engine.host import DispatchResult, Simulation, Snapshot
 from fedjax_bal.models import num_params
 from fedjax_bal.types import Model
 
@@ -40,16 +40,16 @@ class _Run:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self.progress: Snapshot = simulation.init(_SEED)
+        self.snapshot: Snapshot = simulation.init(_SEED)
         self.losses: list[list[float]] = []
 
-    def time(self) -> tuple[float, Advance]:
+    def time(self) -> tuple[float, DispatchResult]:
         """Runs one dispatch; its seconds and what came of it."""
         began = time.perf_counter()
-        first = int(self.progress.round) + 1
-        advance = self.simulation.advance(_SEED, self.progress)
+        first = int(self.snapshot.round) + 1
+        advance = self.simulation.advance(_SEED, self.snapshot)
         seconds = time.perf_counter() - began
-        self.progress = advance.progress
+        self.snapshot = advance.snapshot
         self.losses += [[number, loss] for number, loss in enumerate(advance.train_losses, first)]
         return seconds, advance
 
@@ -114,7 +114,7 @@ def measure(
         "rounds": len(timed) * simulation.rounds_per_dispatch,
         "dispatches": len(timed),
         "rounds_per_dispatch": simulation.rounds_per_dispatch,
-        "clients_per_round": simulation.selector.groups * simulation.selector.links,
+        "clients_per_round": simulation.selector.chains * simulation.selector.chain_length,
         "train_loss": run.losses,
         "params": num_params(simulation.setting.model),
     }
@@ -152,15 +152,15 @@ def _untested(simulation: Simulation, rounds: int) -> Simulation:
     )
 
 
-def _dispatches(run: _Run, seconds: float) -> list[tuple[float, Advance]]:
-    timed: list[tuple[float, Advance]] = []
+def _dispatches(run: _Run, seconds: float) -> list[tuple[float, DispatchResult]]:
+    timed: list[tuple[float, DispatchResult]] = []
     while len(timed) < _FEWEST or sum(took for took, _ in timed) < seconds:
         took, advance = run.time()
         # The state would be kept alive, once for each dispatch.
-        timed.append((took, advance._replace(progress=None)))  # type: ignore[arg-type]
+        timed.append((took, advance._replace(snapshot=None)))  # type: ignore[arg-type]
     return timed
 
 
-def _waste(advances: list[Advance]) -> float:
+def _waste(advances: list[DispatchResult]) -> float:
     useful, computed = (sum(counts) for counts in zip(*(advance.work for advance in advances), strict=True))
     return 1 - useful / computed if computed else 0.0

@@ -4,20 +4,53 @@
 what one method runs with. Importing this module imports pydantic and PyYAML, which the engine does without.
 """
 
-from fedjax_bal.config.configuration import Config, Method, MethodConfig, RecipeSpec
-from fedjax_bal.config.load import load_config
-from fedjax_bal.config.problems import ConfigError
-from fedjax_bal.config.resolved import differences, digest, is_resolved, resolved_yaml
+from fedjax_bal.config import registries
+from fedjax_bal.config.anchors import with_absolute_paths
+from fedjax_bal.config.client_sections import SelectionSection
+from fedjax_bal.config.configuration import Config, MethodConfig, MethodEntry, RecipeChoice, UnresolvedConfig
+from fedjax_bal.config.data_sections import AuxiliarySection, DatasetSection
+from fedjax_bal.config.held_out import ClientTestSection, ValidationSection
+from fedjax_bal.config.load import apply_changes, build_config, load_config, parse_overrides, read_mapping
+from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
+from fedjax_bal.config.resolved import config_digest, config_leaves, differences, is_resolved, resolved_yaml
+from fedjax_bal.config.schema import Sections
+from fedjax_bal.config.sections import check_section, merge_sections, to_plain
+from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
 
 __all__ = [
+    "AuxiliarySection",
+    "ClientTestSection",
     "Config",
     "ConfigError",
-    "Method",
+    "DatasetSection",
+    "KeyPath",
     "MethodConfig",
-    "RecipeSpec",
+    "MethodEntry",
+    "RecipeChoice",
+    "Sections",
+    "SelectionSection",
+    "UnresolvedConfig",
+    "ValidationSection",
+    "apply_changes",
+    "build_config",
+    "check_section",
+    "config_digest",
+    "config_leaves",
     "differences",
-    "digest",
+    "dotted_path",
+    "dump_yaml",
     "is_resolved",
     "load_config",
+    "merge_sections",
+    "nearest_choices",
+    "parse_overrides",
+    "parse_yaml",
+    "raise_all",
+    "read_mapping",
+    "read_yaml",
+    "received_value",
+    "registries",
     "resolved_yaml",
+    "to_plain",
+    "with_absolute_paths",
 ]

@@ -3,12 +3,12 @@
 import os
 from typing import Any
 
-from fedjax_bal.config.problems import Path
+from fedjax_bal.config.problems import KeyPath
 
 _FILES = {("availability", "file"), ("delivery", "file"), ("speed", "file")}
 
 
-def anchored(value: Any, folder: str | os.PathLike[str], path: Path = ()) -> Any:
+def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPath = ()) -> Any:
     """A configuration whose files are found from anywhere.
 
     Args:
@@ -20,13 +20,13 @@ def anchored(value: Any, folder: str | os.PathLike[str], path: Path = ()) -> Any
         The same with absolute paths under the keys that name files.
 
     Example:
-        >>> anchored({"delivery": {"name": "trace", "file": "phones.csv"}}, "/traces")
+        >>> with_absolute_paths({"delivery": {"name": "trace", "file": "phones.csv"}}, "/traces")
         {'delivery': {'name': 'trace', 'file': '/traces/phones.csv'}}
     """
     if isinstance(value, dict):
-        return {key: anchored(item, folder, (*path, key)) for key, item in value.items()}
+        return {key: with_absolute_paths(item, folder, (*path, key)) for key, item in value.items()}
     if isinstance(value, list):
-        return [anchored(item, folder, (*path, place)) for place, item in enumerate(value)]
+        return [with_absolute_paths(item, folder, (*path, place)) for place, item in enumerate(value)]
     keys = [part for key in path if isinstance(key, str) for part in key.split(".")]
     if tuple(keys[-2:]) in _FILES and isinstance(value, str) and value.strip():
         return os.path.normpath(os.path.join(os.path.abspath(folder), value))

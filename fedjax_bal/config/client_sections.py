@@ -19,7 +19,7 @@ from fedjax_bal.config.rules import (
 from fedjax_bal.config.sections import Variant
 
 
-class Selection(Variant):
+class SelectionSection(Variant):
     """Who is asked to train.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Absence(Variant):
         return cls.laws[name]
 
 
-class Availability(_Absence):
+class AvailabilitySection(_Absence):
     """Who can be asked in a round.
 
     Attributes:
@@ -84,10 +84,10 @@ class Availability(_Absence):
         "trace": _TRACE,
     }
 
-    name: Annotated[str, under(OneOf(lambda: Availability.laws))] = "always"
+    name: Annotated[str, under(OneOf(lambda: AvailabilitySection.laws))] = "always"
 
 
-class Delivery(_Absence):
+class DeliverySection(_Absence):
     """Who comes back after training.
 
     Attributes:
@@ -100,10 +100,10 @@ class Delivery(_Absence):
         "trace": _TRACE,
     }
 
-    name: Annotated[str, under(OneOf(lambda: Delivery.laws))] = "always"
+    name: Annotated[str, under(OneOf(lambda: DeliverySection.laws))] = "always"
 
 
-class Speed(_Absence):
+class SpeedSection(_Absence):
     """How fast clients compute, and who is late.
 
     Attributes:
@@ -125,4 +125,4 @@ class Speed(_Absence):
         "file": {"file": (_File, ...), **_LATE},
     }
 
-    name: Annotated[str, under(OneOf(lambda: Speed.laws))] = "unlimited"
+    name: Annotated[str, under(OneOf(lambda: SpeedSection.laws))] = "unlimited"

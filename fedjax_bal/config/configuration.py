@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from fedjax_bal.config.rules import Anything, ListOf, Named, OneOf, Real, Whole, Word, under
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import Section, merge, plain
+from fedjax_bal.config.sections import Section, merge_sections, to_plain
 
 _FOLDER_NAME = Word(
     "a name of letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100 characters",
@@ -16,7 +16,7 @@ METHOD_NAME = Word(
 )
 
 
-class RecipeSpec(Section):
+class RecipeChoice(Section):
     """A recipe by name.
 
     Attributes:
@@ -28,7 +28,7 @@ class RecipeSpec(Section):
     hyperparameters: dict[str, Any]
 
 
-class Method(Section):
+class MethodEntry(Section):
     """One entry of the list of methods.
 
     Attributes:
@@ -40,7 +40,7 @@ class Method(Section):
     choice: ClassVar[str | None] = "recipe"
 
     name: str
-    recipes: tuple[RecipeSpec, ...]
+    recipes: tuple[RecipeChoice, ...]
     overrides: dict[str, Any]
 
     @classmethod
@@ -58,10 +58,10 @@ class MethodConfig(Sections):
     """What one method runs with: the sections with its overrides in place, and its recipes."""
 
     name: str
-    recipes: tuple[RecipeSpec, ...]
+    recipes: tuple[RecipeChoice, ...]
 
 
-class Paper(Section):
+class ReportedResults(Section):
     """What a paper reports, for the report to set beside.
 
     Attributes:
@@ -78,18 +78,18 @@ class Paper(Section):
     which: Annotated[str, under(OneOf(("final", "best", "last5")))] = "final"
 
 
-class Sheet(Sections):
+class UnresolvedConfig(Sections):
     """A configuration as it is read, its methods not looked at yet."""
 
     name: Annotated[str, under(_FOLDER_NAME)]
     methods: Annotated[tuple[Any, ...], under(ListOf(Anything("a mapping with the key recipe")))]
     seeds: Annotated[tuple[int, ...], under(ListOf(Whole(0, 2**32 - 1), distinct=True))]
-    paper: Paper | None = None
+    paper: ReportedResults | None = None
 
     @classmethod
     def child(cls, key: str) -> type[Section] | None:
         """The section below a key; the list of methods stands for its entries."""
-        return Method if key == "methods" else super().child(key)
+        return MethodEntry if key == "methods" else super().child(key)
 
 
 class Config(Sections):
@@ -103,9 +103,9 @@ class Config(Sections):
     """
 
     name: str
-    methods: tuple[Method, ...]
+    methods: tuple[MethodEntry, ...]
     seeds: tuple[int, ...]
-    paper: Paper | None = None
+    paper: ReportedResults | None = None
 
     def for_method(self, index: int) -> MethodConfig:
         """The configuration of one method.
@@ -125,7 +125,7 @@ class Config(Sections):
             0.0
         """
         method = self.methods[index]
-        base = {key: plain(getattr(self, key)) for key in Sections.model_fields}
-        sections = Sections.model_validate(merge(Sections, base, method.overrides))
+        base = {key: to_plain(getattr(self, key)) for key in Sections.model_fields}
+        sections = Sections.model_validate(merge_sections(Sections, base, method.overrides))
         chosen = {key: getattr(sections, key) for key in Sections.model_fields}
         return MethodConfig(name=method.name, recipes=method.recipes, **chosen)

@@ -6,18 +6,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import model_validator
 
 from fedjax_bal.config import registries
-from fedjax_bal.config.rules import (
-    Count,
-    OneOf,
-    Real,
-    Seed,
-    Whole,
-    under,
-)
+from fedjax_bal.config.rules import Count, OneOf, Real, Seed, Whole, under
 from fedjax_bal.config.sections import Section, Variant, refused
 
 
-class Dataset(Variant):
+class DatasetSection(Variant):
     """Which images.
 
     Attributes:
@@ -46,7 +39,7 @@ class Dataset(Variant):
         return frozenset({"mean", "std"})
 
 
-class Partition(Variant):
+class PartitionSection(Variant):
     """How the training images are shared out.
 
     Attributes:
@@ -83,7 +76,7 @@ class Partition(Variant):
     def _named_as_here(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        key = contradiction(value)
+        key = contradicted_parameter(value)
         if key is not None:
             raise refused(
                 (key,), f"received {value[key]!r}, which the scheme's name says already; leave it out", value[key]
@@ -107,7 +100,7 @@ def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return value if alias is None else {**alias.parameters, **value, "scheme": alias.scheme}
 
 
-def contradiction(value: Mapping[str, Any]) -> str | None:
+def contradicted_parameter(value: Mapping[str, Any]) -> str | None:
     """The parameter of a partition that its scheme's name has a number for, and another one; None where none is."""
     alias, key = _alias(value), "classes_per_client"  # what other names imply is a default
     wanted = None if alias is None else alias.parameters.get(key)
@@ -119,7 +112,7 @@ def _alias(value: Mapping[str, Any]) -> Any:
     return registries.scheme_alias(name) if isinstance(name, str) and name not in registries.schemes() else None
 
 
-class Auxiliary(Section):
+class AuxiliarySection(Section):
     """Balanced images that the server keeps for itself, for methods that use some.
 
     They are the set "balanced" of the federation.
@@ -135,7 +128,7 @@ class Auxiliary(Section):
     source: Annotated[str, under(OneOf(("train", "test")))] = "train"
 
 
-class Model(Variant):
+class ModelSection(Variant):
     """Which network.
 
     Attributes:

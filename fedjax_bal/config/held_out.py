@@ -7,15 +7,14 @@ from pydantic_core import PydanticCustomError
 
 from fedjax_bal.config.rules import NotNegative, OneOf, OrNull, Real, Whole, under
 from fedjax_bal.config.sections import Section
-from fedjax_bal.groups import SHOTS
-from fedjax_bal.groups import Shots as Bounds
-from fedjax_bal.stopping import METRICS, EarlyStopping
+from fedjax_bal.metrics import METRICS, SHOTS, EarlyStopping
+from fedjax_bal.metrics import Shots as Bounds
 
 _Share = Annotated[float | None, under(OrNull(Real(0, 1, above=True, below=True)))]
 _Number = Annotated[int | None, under(OrNull(Whole(1)))]
 
 
-class Shots(Section):
+class ShotsSection(Section):
     """Where the groups of many-, medium- and few-shot classes end, in training images of a class.
 
     Attributes:
@@ -34,11 +33,11 @@ class Shots(Section):
 
     @property
     def bounds(self) -> Bounds:
-        """What `fedjax_bal.simulation.build` takes."""
+        """What `fedjax_bal.engine.host.build` takes."""
         return Bounds(self.few, self.many)
 
 
-class Validation(Section):
+class ValidationSection(Section):
     """Training images on which the global model is validated: taken out before the partition, never trained on.
 
     They are the set "validation" of the federation. At most one of the two keys is given; without any there is none.
@@ -61,7 +60,7 @@ class Validation(Section):
         return self.per_class is not None or self.fraction is not None
 
 
-class ClientTest(Section):
+class ClientTestSection(Section):
     """Images on which each client is tested, the global model and its own; never trained on.
 
     At most one of the two keys is given; without any, clients are not tested.
@@ -84,8 +83,8 @@ class ClientTest(Section):
         return self.fraction is not None or self.per_client is not None
 
 
-class Stopping(Section):
-    """When a run ends before its last round: see `fedjax_bal.stopping.EarlyStopping`.
+class EarlyStoppingSection(Section):
+    """When a run ends before its last round: see `fedjax_bal.metrics.stopping.EarlyStopping`.
 
     Attributes:
         patience: evaluated rounds in a row without an improvement; None for never. The run ends with the dispatch in
@@ -104,7 +103,7 @@ class Stopping(Section):
         return EarlyStopping(self.patience, self.metric, self.min_delta)
 
 
-def conflict(training: Any, evaluation: Any) -> tuple[tuple[str, str], Any, str] | None:
+def missing_dependency(training: Any, evaluation: Any) -> tuple[tuple[str, str], Any, str] | None:
     """What is asked for without what it needs.
 
     Args:

@@ -5,13 +5,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
-from fedjax_bal.config.anchors import anchored
-from fedjax_bal.config.configuration import Config, Method, Sheet
+from fedjax_bal.config.anchors import with_absolute_paths
+from fedjax_bal.config.configuration import Config, MethodEntry, UnresolvedConfig
 from fedjax_bal.config.methods import read_methods
-from fedjax_bal.config.problems import ConfigError, Path, Problem, choices, dotted, raise_all, received
+from fedjax_bal.config.problems import (
+    ConfigError,
+    KeyPath,
+    Problem,
+    dotted_path,
+    nearest_choices,
+    raise_all,
+    received_value,
+)
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import Section, check, choose
-from fedjax_bal.config.yaml_text import parse, read
+from fedjax_bal.config.sections import Section, check_section, choose_variant
+from fedjax_bal.config.yaml_text import parse_yaml, read_yaml
 
 _COMMAND_LINE = "command line"
 _LONGEST_PATH = 20
@@ -63,14 +71,14 @@ def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
         'quickstart'
     """
     source = "built-in quickstart" if path is None else os.fspath(path)
-    data = read(_quickstart() if path is None else path, source)
+    data = read_yaml(_quickstart() if path is None else path, source)
     if not isinstance(data, Mapping):
-        wanted = f"must be a mapping of {', '.join(Sheet.model_fields)}"
-        raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received(data)}'}, {wanted}")
-    return anchored(dict(data), os.curdir if path is None else os.path.dirname(source))
+        wanted = f"must be a mapping of {', '.join(UnresolvedConfig.model_fields)}"
+        raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received_value(data)}'}, {wanted}")
+    return with_absolute_paths(dict(data), os.curdir if path is None else os.path.dirname(source))
 
 
-def build_config(data: Mapping[str, Any], changes: Sequence[tuple[Path, Any]], source: str) -> Config:
+def build_config(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Config:
     """A configuration from a mapping and changes to it.
 
     Args:
@@ -88,12 +96,12 @@ def build_config(data: Mapping[str, Any], changes: Sequence[tuple[Path, Any]], s
         >>> build_config(read_mapping(None), [(("training", "rounds"), 3)], "mine").training.rounds
         3
     """
-    config, problems = _build(change(data, changes, source))
+    config, problems = _build(apply_changes(data, changes, source))
     raise_all(source, problems)
     return config
 
 
-def change(data: Mapping[str, Any], changes: Sequence[tuple[Path, Any]], source: str) -> Mapping[str, Any]:
+def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Mapping[str, Any]:
     """A mapping with changes made to it.
 
     Args:
@@ -108,7 +116,7 @@ def change(data: Mapping[str, Any], changes: Sequence[tuple[Path, Any]], source:
         ConfigError: a path leads nowhere.
 
     Example:
-        >>> change({"training": {"rounds": 3}}, [(("training", "rounds"), 5)], "mine")
+        >>> apply_changes({"training": {"rounds": 3}}, [(("training", "rounds"), 5)], "mine")
         {'training': {'rounds': 5}}
     """
     try:
@@ -117,7 +125,7 @@ def change(data: Mapping[str, Any], changes: Sequence[tuple[Path, Any]], source:
         raise ConfigError(str(error).replace(_COMMAND_LINE, source)) from None
 
 
-def parse_overrides(overrides: Sequence[str]) -> list[tuple[Path, Any]]:
+def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     """Changes from the command line, each `dotted.path=VALUE` with VALUE in YAML, as paths and values.
 
     Raises:
@@ -137,7 +145,7 @@ def _quickstart() -> File:
 
 
 def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
-    sheet, problems = check(Sheet, data)
+    sheet, problems = check_section(UnresolvedConfig, data)
     entries = data.get("methods")
     base = {key: value for key, value in data.items() if key in Sections.model_fields}
     methods, found = read_methods(entries if isinstance(entries, list) else [], base)
@@ -147,23 +155,24 @@ def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
         unknown = [name for name in sheet.paper.accuracy if name not in named]
         place = ("paper", "accuracy")
         problems += [
-            Problem((*place, name), f"there is no method of this name; {choices(name, named)}") for name in unknown
+            Problem((*place, name), f"there is no method of this name; {nearest_choices(name, named)}")
+            for name in unknown
         ]
     if problems:
         return None, problems
-    shared = {key: getattr(sheet, key) for key in Sheet.model_fields if key != "methods"}
+    shared = {key: getattr(sheet, key) for key in UnresolvedConfig.model_fields if key != "methods"}
     return Config(methods=tuple(methods), **shared), []
 
 
-def _overridden(data: Any, parsed: Sequence[tuple[Path, Any]]) -> tuple[Any, list[Path]]:
+def _overridden(data: Any, parsed: Sequence[tuple[KeyPath, Any]]) -> tuple[Any, list[KeyPath]]:
     for path, value in _choices_first(parsed):
-        data = _assign(data, Sheet, path, value, ())
+        data = _assign(data, UnresolvedConfig, path, value, ())
     return data, [path for path, _ in parsed]
 
 
-def _choices_first(parsed: Sequence[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
+def _choices_first(parsed: Sequence[tuple[KeyPath, Any]]) -> list[tuple[KeyPath, Any]]:
     # A choice drops parameters, so that it has to come before those that are given along with it.
-    ordered: list[tuple[Path, Any]] = []
+    ordered: list[tuple[KeyPath, Any]] = []
     for path, value in parsed:
         place = len(ordered)
         if path[-1] in ("name", "scheme", "recipe"):
@@ -173,16 +182,16 @@ def _choices_first(parsed: Sequence[tuple[Path, Any]]) -> list[tuple[Path, Any]]
     return ordered
 
 
-def _parse_override(text: str) -> tuple[Path, Any]:
+def _parse_override(text: str) -> tuple[KeyPath, Any]:
     key, equals, value = text.partition("=")
     path = tuple(key.split("."))
     if not equals or not all(path) or len(path) > _LONGEST_PATH:
         example = "must be dotted.path=VALUE, for instance training.rounds=30"
-        raise ConfigError(f"{_COMMAND_LINE}: received {received(text)}, {example}")
-    return path, anchored(parse(value, f"{_COMMAND_LINE}: {dotted(path)}"), os.curdir, path)
+        raise ConfigError(f"{_COMMAND_LINE}: received {received_value(text)}, {example}")
+    return path, with_absolute_paths(parse_yaml(value, f"{_COMMAND_LINE}: {dotted_path(path)}"), os.curdir, path)
 
 
-def _assign(node: Any, section: type[Section] | None, path: Path, value: Any, above: Path) -> Any:
+def _assign(node: Any, section: type[Section] | None, path: KeyPath, value: Any, above: KeyPath) -> Any:
     if not path:
         return value
     key, rest, here = str(path[0]), path[1:], (*above, path[0])
@@ -190,23 +199,27 @@ def _assign(node: Any, section: type[Section] | None, path: Path, value: Any, ab
         return _assign_item(node, section, path, value, above)
     if node is not None and not isinstance(node, Mapping):
         raise ConfigError(
-            f"{_COMMAND_LINE}: {dotted((*above, *path))}: {dotted(above)} is {received(node)}, which has no keys"
+            f"{_COMMAND_LINE}: {dotted_path((*above, *path))}: "
+            f"{dotted_path(above)} is {received_value(node)}, which has no keys"
         )
     node = node or {}
     if section is not None and key == section.choice and not rest:
-        return choose(section, node, value)
+        return choose_variant(section, node, value)
     below = section.child(key) if section else None
     return {**node, key: _assign(node.get(key), below, rest, value, here)}
 
 
-def _assign_item(node: list[Any], section: type[Section] | None, path: Path, value: Any, above: Path) -> list[Any]:
+def _assign_item(
+    node: list[Any], section: type[Section] | None, path: KeyPath, value: Any, above: KeyPath
+) -> list[Any]:
     key = str(path[0])
     if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < len(node)):
         allowed = f"0 to {len(node) - 1}" if node else "none, the list is empty"
         raise ConfigError(
-            f"{_COMMAND_LINE}: {dotted((*above, *path))}: received {received(key)} as a position in {dotted(above)}; "
+            f"{_COMMAND_LINE}: {dotted_path((*above, *path))}: "
+            f"received {received_value(key)} as a position in {dotted_path(above)}; "
             f"allowed: {allowed}"
         )
     index = int(key)
-    item = _assign(node[index], section if section is Method else None, path[1:], value, (*above, key))
+    item = _assign(node[index], section if section is MethodEntry else None, path[1:], value, (*above, key))
     return [*node[:index], item, *node[index + 1 :]]

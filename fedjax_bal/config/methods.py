@@ -8,14 +8,14 @@ from typing import Any
 from pydantic import create_model
 
 from fedjax_bal.config import registries
-from fedjax_bal.config.configuration import METHOD_NAME, Method, RecipeSpec
-from fedjax_bal.config.data_sections import by_own_name, contradiction
-from fedjax_bal.config.problems import Path, Problem, choices, received
+from fedjax_bal.config.configuration import METHOD_NAME, MethodEntry, RecipeChoice
+from fedjax_bal.config.data_sections import by_own_name, contradicted_parameter
+from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, received_value
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import Section, check, merge, plain
+from fedjax_bal.config.sections import Section, check_section, merge_sections, to_plain
 
 
-def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[Method], list[Problem]]:
+def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[MethodEntry], list[Problem]]:
     """Reads the list of methods.
 
     Args:
@@ -29,7 +29,7 @@ def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[
         >>> read_methods([{"recipe": "fedavg"}], {})[0][0].name
         'fedavg'
     """
-    known = set(check(Sections, base)[1])
+    known = set(check_section(Sections, base)[1])
     methods, problems, names = [], [], {}
     for index, entry in enumerate(entries):
         method, found = _read_method(entry, base, known, ("methods", index))
@@ -39,30 +39,30 @@ def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[
         methods.append(method)
         if names.setdefault(method.name, index) != index:
             first = f"methods.{names[method.name]}"
-            text = f"received {received(method.name)}, already the name of {first}; give one of them another name"
+            text = f"received {received_value(method.name)}, already the name of {first}; give one of them another name"
             problems.append(Problem(("methods", index, "name"), text))
     return methods, problems
 
 
 def _read_method(
-    entry: Any, base: Mapping[str, Any], known: set[Problem], path: Path
-) -> tuple[Method | None, list[Problem]]:
+    entry: Any, base: Mapping[str, Any], known: set[Problem], path: KeyPath
+) -> tuple[MethodEntry | None, list[Problem]]:
     if not isinstance(entry, Mapping):
-        return None, [Problem(path, f"received {received(entry)}, must be a mapping with the key recipe")]
+        return None, [Problem(path, f"received {received_value(entry)}, must be a mapping with the key recipe")]
     if "recipe" not in entry:
-        return None, [Problem((*path, "recipe"), f"missing; {choices('', registries.recipes())}")]
+        return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', registries.recipes())}")]
     specs, problems = _read_recipes(entry, path)
     overrides, found = _read_overrides(entry, base, known, path)
     problems += found
     name = entry.get("name", "+".join(spec.name for spec in specs))
     if "name" in entry and not (isinstance(name, str) and METHOD_NAME.accepts(name)):
-        problems.append(Problem((*path, "name"), f"received {received(name)}, must be {METHOD_NAME.wanted}"))
+        problems.append(Problem((*path, "name"), f"received {received_value(name)}, must be {METHOD_NAME.wanted}"))
     if problems:
         return None, problems
-    return Method(name=name, recipes=tuple(specs), overrides=overrides), []
+    return MethodEntry(name=name, recipes=tuple(specs), overrides=overrides), []
 
 
-def _read_recipes(entry: Mapping[str, Any], path: Path) -> tuple[list[RecipeSpec], list[Problem]]:
+def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeChoice], list[Problem]]:
     own = {key: value for key, value in entry.items() if key not in {"recipe", "name", *Sections.model_fields}}
     if not isinstance(entry["recipe"], list):
         spec, problems = _read_recipe(entry["recipe"], own, path, "recipe")
@@ -86,20 +86,22 @@ def _read_recipes(entry: Mapping[str, Any], path: Path) -> tuple[list[RecipeSpec
     return specs, problems
 
 
-def _read_recipe(name: Any, values: Mapping[str, Any], path: Path, key: str) -> tuple[RecipeSpec | None, list[Problem]]:
+def _read_recipe(
+    name: Any, values: Mapping[str, Any], path: KeyPath, key: str
+) -> tuple[RecipeChoice | None, list[Problem]]:
     functions = registries.recipes()
     if not isinstance(name, str) or name not in functions:
-        return None, [Problem((*path, key), f"received {received(name)}; {choices(name, functions)}")]
+        return None, [Problem((*path, key), f"received {received_value(name)}; {nearest_choices(name, functions)}")]
     fields = registries.parameters(functions[name])
-    checked, problems = check(_hyperparameters(tuple(fields.items())), values, path)
+    checked, problems = check_section(_hyperparameters(tuple(fields.items())), values, path)
     if checked is None:
         return None, [_of_recipe(problem, name, fields) for problem in problems]
-    complete = plain(checked)
+    complete = to_plain(checked)
     try:
         functions[name](**complete)
     except (ValueError, TypeError) as error:
         return None, [_refused(name, complete, str(error), path)]
-    return RecipeSpec(name=name, hyperparameters=complete), []
+    return RecipeChoice(name=name, hyperparameters=complete), []
 
 
 @functools.lru_cache(maxsize=256)
@@ -116,20 +118,22 @@ def _of_recipe(problem: Problem, recipe: str, fields: Mapping[str, Any]) -> Prob
         if problem.path[-2] != "recipe" and "recipe" in problem.path
         else f"; or name, {', '.join(Sections.model_fields)}"
     )
-    near = choices(key, {*fields, *Sections.model_fields}).partition("; ")[2]
+    near = nearest_choices(key, {*fields, *Sections.model_fields}).partition("; ")[2]
     text = f"unknown key; recipe {recipe} takes: {', '.join(sorted(fields)) or 'nothing'}{rest}"
     return problem._replace(text=f"{text}; {near}" if near else text)
 
 
-def _refused(recipe: str, values: Mapping[str, Any], text: str, path: Path) -> Problem:
+def _refused(recipe: str, values: Mapping[str, Any], text: str, path: KeyPath) -> Problem:
     mentioned = [key for key in values if re.search(rf"\b{re.escape(key)}\b", text)]
     if len(mentioned) != 1:
         return Problem(path, f"refused by recipe {recipe}: {text}")
     _, told, rule = text.partition(f"{mentioned[0]}: received ")
-    return Problem((*path, mentioned[0]), f"received {rule if told else f'{received(values[mentioned[0]])}; {text}'}")
+    return Problem(
+        (*path, mentioned[0]), f"received {rule if told else f'{received_value(values[mentioned[0]])}; {text}'}"
+    )
 
 
-def _combination_problems(specs: Sequence[RecipeSpec], path: Path) -> list[Problem]:
+def _combination_problems(specs: Sequence[RecipeChoice], path: KeyPath) -> list[Problem]:
     functions = registries.recipes()
     try:
         registries.combine([functions[spec.name](**spec.hyperparameters) for spec in specs])
@@ -139,19 +143,19 @@ def _combination_problems(specs: Sequence[RecipeSpec], path: Path) -> list[Probl
 
 
 def _read_overrides(
-    entry: Mapping[str, Any], base: Mapping[str, Any], known: set[Problem], path: Path
+    entry: Mapping[str, Any], base: Mapping[str, Any], known: set[Problem], path: KeyPath
 ) -> tuple[dict[str, Any], list[Problem]]:
     patch = {key: value for key, value in entry.items() if key in Sections.model_fields}
     if not patch:
         return {}, []
-    if isinstance(patch.get("partition"), Mapping) and contradiction(patch["partition"]) is None:
+    if isinstance(patch.get("partition"), Mapping) and contradicted_parameter(patch["partition"]) is None:
         patch["partition"] = by_own_name(patch["partition"])
-    sections, problems = check(Sections, merge(Sections, base, patch))
+    sections, problems = check_section(Sections, merge_sections(Sections, base, patch))
     if sections is None:
         broken = {problem.path[0] for problem in known}
         own = [p for p in problems if p not in known and not (p.text.startswith("missing") and p.path[0] in broken)]
         return {}, [problem._replace(path=(*path, *problem.path)) for problem in own]
-    return _picked(patch, plain(sections)), []
+    return _picked(patch, to_plain(sections)), []
 
 
 def _picked(shape: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 _LONGEST_VALUE = 60
 NO_OTHERS: Mapping[str, str] = MappingProxyType({})
@@ -30,12 +30,12 @@ class Problem(NamedTuple):
         unknown: whether the last key of the path is one that the schema doesn't have.
     """
 
-    path: Path
+    path: KeyPath
     text: str
     unknown: bool = False
 
 
-def received(value: Any) -> str:
+def received_value(value: Any) -> str:
     """A value as a message shows it: in YAML's words, on one line, not long.
 
     Args:
@@ -45,7 +45,7 @@ def received(value: Any) -> str:
         The text.
 
     Example:
-        >>> received("fashin_mnist"), received(None), received(True), received({"a": 1})
+        >>> received_value("fashin_mnist"), received_value(None), received_value(True), received_value({"a": 1})
         ("'fashin_mnist'", 'null', 'true', 'a mapping')
     """
     if value is None or isinstance(value, bool):
@@ -56,7 +56,7 @@ def received(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
+def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
     """The allowed names, with the nearest one where the received name looks like a slip or is the beginning of some.
 
     Args:
@@ -68,9 +68,9 @@ def choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTH
         `allowed: a, b; did you mean 'a'?`
 
     Example:
-        >>> choices("mnst", ["mnist", "cifar10"])
+        >>> nearest_choices("mnst", ["mnist", "cifar10"])
         "allowed: cifar10, mnist; did you mean 'mnist'?"
-        >>> choices("LAD", ["dirichlet"], {"lda": "dirichlet"})
+        >>> nearest_choices("LAD", ["dirichlet"], {"lda": "dirichlet"})
         "allowed: dirichlet; did you mean 'lda' (dirichlet)?"
     """
     names = sorted(allowed)
@@ -86,7 +86,7 @@ def _meant(name: str, also: Mapping[str, str]) -> str:
     return f"{name!r} ({also[name]})" if name in also else repr(name)
 
 
-def dotted(path: Sequence[str | int]) -> str:
+def dotted_path(path: Sequence[str | int]) -> str:
     """A path as text: `training.optimizer.momentum`.
 
     Args:
@@ -96,13 +96,13 @@ def dotted(path: Sequence[str | int]) -> str:
         The keys joined by dots, odd ones in quotes.
 
     Example:
-        >>> dotted(("methods", 1, "mu")), dotted(("a b",))
+        >>> dotted_path(("methods", 1, "mu")), dotted_path(("a b",))
         ('methods.1.mu', "'a b'")
     """
     return ".".join(_shown(str(key)) for key in path)
 
 
-def raise_all(source: str, problems: Iterable[Problem], overridden: Sequence[Path] = ()) -> None:
+def raise_all(source: str, problems: Iterable[Problem], overridden: Sequence[KeyPath] = ()) -> None:
     """Raises one error that tells every problem, or does nothing where there is none.
 
     Args:
@@ -119,12 +119,12 @@ def raise_all(source: str, problems: Iterable[Problem], overridden: Sequence[Pat
         Traceback (most recent call last):
         fedjax_bal.config.problems.ConfigError: my.yaml: seeds: missing
     """
-    lines = [": ".join(filter(None, (_source(p, source, overridden), dotted(p.path), p.text))) for p in problems]
+    lines = [": ".join(filter(None, (_source(p, source, overridden), dotted_path(p.path), p.text))) for p in problems]
     if lines:
         raise ConfigError("\n".join(dict.fromkeys(lines)))
 
 
-def _source(problem: Problem, source: str, overridden: Sequence[Path]) -> str:
+def _source(problem: Problem, source: str, overridden: Sequence[KeyPath]) -> str:
     path = tuple(map(str, problem.path))
     for override in overridden:
         keys = tuple(map(str, override))
@@ -135,4 +135,4 @@ def _source(problem: Problem, source: str, overridden: Sequence[Path]) -> str:
 
 def _shown(key: str) -> str:
     plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return received(key) if not plain or len(key) > _LONGEST_VALUE else key
+    return received_value(key) if not plain or len(key) > _LONGEST_VALUE else key

@@ -16,7 +16,7 @@ from fedjax_bal.config.rules import (
     OrNull,
     Readable,
     Real,
-    Rule,
+    ValueRule,
     Whole,
     Word,
     WordOr,
@@ -29,7 +29,7 @@ Field = tuple[Any, Any]
 _SEED = Whole(0, 2**32 - 1)
 
 # Known by name wherever they occur, since annotations and optax leave the range of options open.
-_RANGES: Mapping[str, Rule] = {
+_RANGES: Mapping[str, ValueRule] = {
     "momentum": Real(0, 1, below=True),
     "seed": _SEED,
     "published_seed": OrNull(_SEED),
@@ -65,8 +65,7 @@ def dataset_parameters(name: str) -> dict[str, Field]:
         >>> sorted(dataset_parameters("image_folder")), dataset_parameters("mnist")["mean"][1]
         (['channels', 'mean', 'path', 'side', 'std'], (0.1307,))
     """
-    from fedjax_bal.data import DATASETS, OWN_FILES
-    from fedjax_bal.data.normalisation import OWN
+    from fedjax_bal.data import DATASETS, OWN, OWN_FILES
 
     known = DATASETS[name]
     constants = {"mean": (Real(), known.mean or OWN), "std": (Real(0, above=True), known.std or OWN)}
@@ -122,7 +121,7 @@ def schemes() -> Mapping[str, Callable[..., Any]]:
         >>> "pathological" in schemes()
         True
     """
-    from fedjax_bal.data.partition import SCHEMES
+    from fedjax_bal.data import SCHEMES
 
     return SCHEMES
 
@@ -140,7 +139,7 @@ def scheme_alias(name: str) -> Any:
         >>> scheme_alias("lda").scheme
         'dirichlet'
     """
-    from fedjax_bal.data.partition import resolve
+    from fedjax_bal.data import resolve
 
     return resolve(name)
 
@@ -155,7 +154,7 @@ def other_names_of_schemes() -> Mapping[str, str]:
         >>> other_names_of_schemes()["lda"]
         'dirichlet'
     """
-    from fedjax_bal.data.partition import ALIASES
+    from fedjax_bal.data import ALIASES
 
     return {name: alias.scheme for name, alias in ALIASES.items()}
 
@@ -170,7 +169,7 @@ def from_dataset() -> Collection[str]:
         >>> "labels" in from_dataset()
         True
     """
-    from fedjax_bal.data.partition import FROM_DATASET
+    from fedjax_bal.data import FROM_DATASET
 
     return ("rng", "labels", "num_clients", *FROM_DATASET)
 
@@ -236,7 +235,7 @@ def from_federation() -> Collection[str]:
         >>> "class_counts" in from_federation()
         True
     """
-    from fedjax_bal.selection.choice import FROM_FEDERATION
+    from fedjax_bal.selection import FROM_FEDERATION
 
     return ("clients_per_round", *FROM_FEDERATION)
 
@@ -252,9 +251,9 @@ def optimizers() -> Collection[str]:
         >>> {"sgd", "adam"} <= set(optimizers())
         True
     """
-    from fedjax_bal.optimizers import names
+    from fedjax_bal.optim import optimizer_names
 
-    return tuple(names())
+    return tuple(optimizer_names())
 
 
 def optimizer_function(name: str) -> Callable[..., Any]:
@@ -286,9 +285,9 @@ def schedules() -> Collection[str]:
         >>> {"step", "cosine"} <= set(schedules())
         True
     """
-    from fedjax_bal.schedules import names
+    from fedjax_bal.optim import schedule_names
 
-    return tuple(names())
+    return tuple(schedule_names())
 
 
 def schedule_function(name: str) -> Callable[..., Any]:
@@ -304,9 +303,9 @@ def schedule_function(name: str) -> Callable[..., Any]:
         >>> sorted(parameters(schedule_function("step")))
         ['every', 'factor']
     """
-    from fedjax_bal.schedules import factory
+    from fedjax_bal.optim import schedule_factory
 
-    return factory(name)
+    return schedule_factory(name)
 
 
 def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, Field]:
@@ -350,7 +349,7 @@ def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> A
         return parameter.empty
 
 
-def _rule(annotation: Any, default: Any) -> Rule | None:
+def _rule(annotation: Any, default: Any) -> ValueRule | None:
     if isinstance(default, type) and default is not inspect.Parameter.empty:
         return None  # a dtype, say
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
@@ -366,7 +365,7 @@ def _rule(annotation: Any, default: Any) -> Rule | None:
     return OrNull(rule) if default is None or types.NoneType in members else rule
 
 
-def _simple_rule(annotation: Any) -> Rule | None:
+def _simple_rule(annotation: Any) -> ValueRule | None:
     simple = {bool: Flag(), int: Whole(), float: Real(), str: Word()}
     if annotation in simple:
         return simple[annotation]

@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_bal.config.configuration import Config, Method
-from fedjax_bal.config.problems import dotted, received
+from fedjax_bal.config.configuration import Config, MethodEntry
+from fedjax_bal.config.problems import dotted_path, received_value
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import Section, plain
-from fedjax_bal.config.yaml_text import dump, parse
+from fedjax_bal.config.sections import Section, to_plain
+from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 
 
 def resolved_yaml(config: Config) -> str:
@@ -25,7 +25,7 @@ def resolved_yaml(config: Config) -> str:
         >>> resolved_yaml(load_config(None)).splitlines()[0]
         'name: quickstart'
     """
-    return dump(_sheet(config))
+    return dump_yaml(_sheet(config))
 
 
 def is_resolved(text: str, config: Config) -> bool:
@@ -49,8 +49,8 @@ def is_resolved(text: str, config: Config) -> bool:
         >>> is_resolved(f"# mine{text}", config)
         False
     """
-    sheet, there = _sheet(config), parse(text, "config.yaml")
-    return list(there) == list(sheet) and dump(_within(there, sheet)) == text
+    sheet, there = _sheet(config), parse_yaml(text, "config.yaml")
+    return list(there) == list(sheet) and dump_yaml(_within(there, sheet)) == text
 
 
 def _within(there: Any, sheet: Any) -> Any:
@@ -62,7 +62,7 @@ def _within(there: Any, sheet: Any) -> Any:
     return sheet
 
 
-def digest(config: Config) -> str:
+def config_digest(config: Config) -> str:
     """The SHA-256 of the resolved YAML, by which checkpoints know their configuration.
 
     Keys that older run folders don't have are left out at their defaults, so that such a run goes on.
@@ -75,14 +75,14 @@ def digest(config: Config) -> str:
 
     Example:
         >>> from fedjax_bal.config import load_config
-        >>> digest(load_config(None)) == digest(load_config(None, ["training.rounds=40"]))
+        >>> config_digest(load_config(None)) == config_digest(load_config(None, ["training.rounds=40"]))
         True
     """
     sheet = _sheet(config)
     for key in Sections.model_fields:
         left_out = _later_defaults(getattr(config, key))
         sheet[key] = {name: value for name, value in sheet[key].items() if name not in left_out}
-    return hashlib.sha256(dump(sheet).encode()).hexdigest()
+    return hashlib.sha256(dump_yaml(sheet).encode()).hexdigest()
 
 
 def _later_defaults(section: Section) -> set[str]:
@@ -114,29 +114,29 @@ def differences(here: Config, asked: Config) -> list[str]:
     ]
 
 
-def leaves(config: Config) -> dict[str, str]:
+def config_leaves(config: Config) -> dict[str, str]:
     """The values of a configuration, in words by their paths."""
     return {path: str(value) for path, value in _leaves(_sheet(config)).items()}
 
 
 def _sheet(config: Config) -> dict[str, Any]:
-    sheet = plain(config)
+    sheet = to_plain(config)
     last = ("methods", "seeds")
     order = ["name", *(key for key in sheet if key not in ("name", *last)), *last]
     return {key: sheet[key] for key in order} | {"methods": [_entry(method) for method in config.methods]}
 
 
-def _entry(method: Method) -> dict[str, Any]:
-    items = [{"name": spec.name, **plain(spec.hyperparameters)} for spec in method.recipes]
+def _entry(method: MethodEntry) -> dict[str, Any]:
+    items = [{"name": spec.name, **to_plain(spec.hyperparameters)} for spec in method.recipes]
     if len(items) > 1:
-        return {"name": method.name, "recipe": items, **plain(method.overrides)}
+        return {"name": method.name, "recipe": items, **to_plain(method.overrides)}
     recipe = items[0].pop("name")
-    return {"name": method.name, "recipe": recipe, **items[0], **plain(method.overrides)}
+    return {"name": method.name, "recipe": recipe, **items[0], **to_plain(method.overrides)}
 
 
 def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, str]:
     if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         value = dict(enumerate(value))
     if not isinstance(value, Mapping):
-        return {dotted(path): received(value)}
+        return {dotted_path(path): received_value(value)}
     return {key: leaf for name, below in value.items() for key, leaf in _leaves(below, (*path, name)).items()}

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 LARGEST = 2**31 - 1
 
 
-class Rule(Protocol):
+class ValueRule(Protocol):
     """A checker: it gives the value back, perhaps converted, or raises `refusal(wanted)`."""
 
     @property
@@ -246,7 +246,7 @@ class OrNull:
         (None, 'true or false, or null')
     """
 
-    rule: Rule
+    rule: ValueRule
 
     @property
     def wanted(self) -> str:
@@ -279,8 +279,8 @@ class Either:
         (2, (2, 3))
     """
 
-    one: Rule
-    several: Rule
+    one: ValueRule
+    several: ValueRule
 
     @property
     def wanted(self) -> str:
@@ -308,7 +308,7 @@ class ListOf:
         (0, 1)
     """
 
-    rule: Rule
+    rule: ValueRule
     distinct: bool = False
 
     @property
@@ -341,7 +341,7 @@ class Named:
         {'fedavg': 0.5}
     """
 
-    value: Rule
+    value: ValueRule
 
     @property
     def wanted(self) -> str:
@@ -373,8 +373,8 @@ class MapOf:
         (((0.5, 31.5), (1.0, 1058.0)), ((1.0, 2.0),))
     """
 
-    key: Rule
-    value: Rule
+    key: ValueRule
+    value: ValueRule
 
     @property
     def wanted(self) -> str:
@@ -414,7 +414,7 @@ class WordOr:
         ('auto', 2, 'auto, or an integer of at least 1')
     """
 
-    rule: Rule
+    rule: ValueRule
     word: str = "auto"
 
     @property
@@ -432,7 +432,7 @@ class WordOr:
             raise refusal(self.wanted) from None
 
 
-def under(rule: Rule) -> BeforeValidator:
+def under(rule: ValueRule) -> BeforeValidator:
     """The rule as pydantic wants it in an annotation.
 
     Args:

@@ -4,24 +4,15 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from fedjax_bal.config.client_sections import Availability, Delivery, Selection, Speed
-from fedjax_bal.config.data_sections import Auxiliary, Dataset, Model, Partition
-from fedjax_bal.config.held_out import ClientTest, Shots, Validation, conflict
-from fedjax_bal.config.rules import (
-    Count,
-    OneOf,
-    OrNull,
-    Real,
-    Switch,
-    Whole,
-    WordOr,
-    under,
-)
+from fedjax_bal.config.client_sections import AvailabilitySection, DeliverySection, SelectionSection, SpeedSection
+from fedjax_bal.config.data_sections import AuxiliarySection, DatasetSection, ModelSection, PartitionSection
+from fedjax_bal.config.held_out import ClientTestSection, ShotsSection, ValidationSection, missing_dependency
+from fedjax_bal.config.rules import Count, OneOf, OrNull, Real, Switch, Whole, WordOr, under
 from fedjax_bal.config.sections import Section, refused
-from fedjax_bal.config.training_sections import Training
+from fedjax_bal.config.training_sections import TrainingSection
 
 
-class Evaluation(Section):
+class EvaluationSection(Section):
     """When the global model is tested.
 
     Attributes:
@@ -51,13 +42,13 @@ class Evaluation(Section):
     attack_steps: Count = 1000
     traffic: Annotated[str, under(OneOf(("paper", "exact")))] = "paper"
     target_accuracy: Annotated[float | None, under(OrNull(Real(0, 1, above=True)))] = None
-    shots: Shots = Field(default_factory=dict)  # type: ignore[arg-type]
-    validation: Validation = Field(default_factory=dict)  # type: ignore[arg-type]
-    client_test: ClientTest = Field(default_factory=dict)  # type: ignore[arg-type]
+    shots: ShotsSection = Field(default_factory=dict)  # type: ignore[arg-type]
+    validation: ValidationSection = Field(default_factory=dict)  # type: ignore[arg-type]
+    client_test: ClientTestSection = Field(default_factory=dict)  # type: ignore[arg-type]
     personalised: Annotated[int | None, under(OrNull(Whole(1)))] = None
 
 
-class Execution(Section):
+class ExecutionSection(Section):
     """How the work is laid out on the machine.
 
     Attributes:
@@ -92,17 +83,17 @@ class Execution(Section):
 class Sections(Section):
     """The sections that describe one federation and its training; each may be overridden for one method."""
 
-    dataset: Dataset
-    partition: Partition
-    auxiliary: Auxiliary = Field(default_factory=dict)  # type: ignore[arg-type]
-    model: Model
-    training: Training
-    selection: Selection
-    availability: Availability = Field(default_factory=dict)  # type: ignore[arg-type]
-    delivery: Delivery = Field(default_factory=dict)  # type: ignore[arg-type]
-    speed: Speed = Field(default_factory=dict)  # type: ignore[arg-type]
-    evaluation: Evaluation = Field(default_factory=dict)  # type: ignore[arg-type]
-    execution: Execution = Field(default_factory=dict)  # type: ignore[arg-type]
+    dataset: DatasetSection
+    partition: PartitionSection
+    auxiliary: AuxiliarySection = Field(default_factory=dict)  # type: ignore[arg-type]
+    model: ModelSection
+    training: TrainingSection
+    selection: SelectionSection
+    availability: AvailabilitySection = Field(default_factory=dict)  # type: ignore[arg-type]
+    delivery: DeliverySection = Field(default_factory=dict)  # type: ignore[arg-type]
+    speed: SpeedSection = Field(default_factory=dict)  # type: ignore[arg-type]
+    evaluation: EvaluationSection = Field(default_factory=dict)  # type: ignore[arg-type]
+    execution: ExecutionSection = Field(default_factory=dict)  # type: ignore[arg-type]
 
     @model_validator(mode="after")
     def _enough_clients(self) -> Self:
@@ -116,7 +107,7 @@ class Sections(Section):
 
     @model_validator(mode="after")
     def _with_what_it_needs(self) -> Self:
-        found = conflict(self.training, self.evaluation)
+        found = missing_dependency(self.training, self.evaluation)
         if found is None:
             return self
         place, received, text = found

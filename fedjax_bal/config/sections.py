@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from fedjax_bal.config.problems import Path, Problem, choices, received
+from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, received_value
 
 
 class Section(BaseModel):
@@ -61,8 +61,8 @@ class Variant(Section):
     A subclass declares the keys that all its choices share and says which parameters a name brings.
 
     Example:
-        >>> from fedjax_bal.config.client_sections import Availability
-        >>> Availability.model_validate({"name": "bernoulli", "p": 0.5}).parameters
+        >>> from fedjax_bal.config.client_sections import AvailabilitySection
+        >>> AvailabilitySection.model_validate({"name": "bernoulli", "p": 0.5}).parameters
         {'p': 0.5}
     """
 
@@ -115,7 +115,7 @@ def _variant(base: type[Variant], name: str, parameters: tuple[tuple[str, Any], 
     return made
 
 
-def check(section: type[Section], value: Any, path: Path = ()) -> tuple[Any, list[Problem]]:
+def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tuple[Any, list[Problem]]:
     """Checks a value against a section.
 
     Args:
@@ -129,7 +129,7 @@ def check(section: type[Section], value: Any, path: Path = ()) -> tuple[Any, lis
     Example:
         >>> class Dataset(Section):
         ...     name: str
-        >>> check(Dataset, {"nme": "mnist", "name": "mnist"}, ("dataset",))[1][0].text
+        >>> check_section(Dataset, {"nme": "mnist", "name": "mnist"}, ("dataset",))[1][0].text
         "unknown key; allowed: name; did you mean 'name'?"
     """
     try:
@@ -139,7 +139,7 @@ def check(section: type[Section], value: Any, path: Path = ()) -> tuple[Any, lis
         return None, [_problem(section, value, path, dict(detail)) for detail in details]
 
 
-def merge(section: type[Section], base: Any, patch: Any) -> Any:
+def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
     """Lays one mapping over another, key by key.
 
     Choosing another name (an optimizer, a partition scheme) leaves the parameters of the one before behind.
@@ -153,8 +153,8 @@ def merge(section: type[Section], base: Any, patch: Any) -> Any:
         A new mapping.
 
     Example:
-        >>> from fedjax_bal.config.client_sections import Availability
-        >>> merge(Availability, {"name": "bernoulli", "p": 0.5}, {"name": "always"})
+        >>> from fedjax_bal.config.client_sections import AvailabilitySection
+        >>> merge_sections(AvailabilitySection, {"name": "bernoulli", "p": 0.5}, {"name": "always"})
         {'name': 'always'}
     """
     if not isinstance(base, Mapping):
@@ -163,14 +163,14 @@ def merge(section: type[Section], base: Any, patch: Any) -> Any:
         return patch
     merged = dict(base)
     if section.choice in patch:
-        merged = choose(section, base, patch[section.choice])
+        merged = choose_variant(section, base, patch[section.choice])
     for key, value in patch.items():
         below = section.child(key)
-        merged[key] = merge(below, merged[key], value) if below and key in merged else value
+        merged[key] = merge_sections(below, merged[key], value) if below and key in merged else value
     return merged
 
 
-def choose(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[str, Any]:
+def choose_variant(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[str, Any]:
     """A section's mapping after another name was chosen.
 
     Args:
@@ -182,8 +182,8 @@ def choose(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[
         The mapping with that choice, without the parameters of the one before.
 
     Example:
-        >>> from fedjax_bal.config.client_sections import Availability
-        >>> choose(Availability, {"name": "bernoulli", "p": 0.5}, "always")
+        >>> from fedjax_bal.config.client_sections import AvailabilitySection
+        >>> choose_variant(AvailabilitySection, {"name": "bernoulli", "p": 0.5}, "always")
         {'name': 'always'}
     """
     key = str(section.choice)
@@ -193,7 +193,7 @@ def choose(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[
     return {**kept, key: name}
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A section as mappings, lists and values, complete and in the schema's order.
 
     Args:
@@ -205,29 +205,31 @@ def plain(value: Any) -> Any:
     Example:
         >>> class Dataset(Section):
         ...     name: str
-        >>> plain(Dataset(name="mnist"))
+        >>> to_plain(Dataset(name="mnist"))
         {'name': 'mnist'}
     """
     if isinstance(value, Section):
-        return {key: plain(getattr(value, key)) for key in type(value).model_fields}
+        return {key: to_plain(getattr(value, key)) for key in type(value).model_fields}
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: to_plain(item) for key, item in value.items()}
+    return [to_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _problem(section: type[Section], value: Any, path: Path, detail: dict[str, Any]) -> Problem:
+def _problem(section: type[Section], value: Any, path: KeyPath, detail: dict[str, Any]) -> Problem:
     place = (*path, *detail["loc"])
-    kind, got, context = detail["type"], received(detail["input"]), detail.get("ctx", {})
+    kind, got, context = detail["type"], received_value(detail["input"]), detail.get("ctx", {})
     if kind == "extra_forbidden":
         owner = _section_at(section, value, detail["loc"][:-1])
         whose = f" for {owner.picked}" if owner.picked else ""
         blank = "; in YAML a blank stands behind the colon" if ":" in str(detail["loc"][-1]) else ""
-        known = choices(detail["loc"][-1], owner.model_fields)
+        known = nearest_choices(detail["loc"][-1], owner.model_fields)
         return Problem(place, f"unknown key{whose}; {known}{blank}", unknown=True)
     if kind == "missing":
         return Problem(place, f"missing, must be {_wanted_at(section, value, detail['loc'])}")
     if kind == "name":
-        return Problem(place, f"received {got}; {choices(detail['input'], context['allowed'], context['also'])}")
+        return Problem(
+            place, f"received {got}; {nearest_choices(detail['input'], context['allowed'], context['also'])}"
+        )
     if kind == "wanted":
         return Problem(place, f"received {got}, must be {context['wanted']}")
     if kind in ("model_type", "model_attributes_type"):

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from fedjax_bal.config import registries
-from fedjax_bal.config.held_out import Stopping
+from fedjax_bal.config.held_out import EarlyStoppingSection
 from fedjax_bal.config.rules import (
     Count,
     CountOrNull,
@@ -24,11 +24,11 @@ from fedjax_bal.config.rules import (
 from fedjax_bal.config.sections import Section, Variant, refused
 
 
-class Schedule(Variant):
+class ScheduleSection(Variant):
     """A factor on the learning rate that changes with time.
 
     Attributes:
-        name: one of `fedjax_bal.schedules.names()`; its parameters stand beside it.
+        name: one of `fedjax_bal.optim.schedules.names()`; its parameters stand beside it.
     """
 
     choice: ClassVar[str | None] = "name"
@@ -47,8 +47,8 @@ class Schedule(Variant):
 
     @property
     def built(self) -> Any:
-        """What `fedjax_bal.optimizers.optimizer` takes; None for the one that changes nothing."""
-        from fedjax_bal.schedules import schedule
+        """What `fedjax_bal.optim.optimizers.optimizer` takes; None for the one that changes nothing."""
+        from fedjax_bal.optim import schedule
 
         return schedule(self.name, **{key: value for key, value in self.parameters.items() if value is not None})
 
@@ -63,7 +63,7 @@ class Schedule(Variant):
         return self
 
 
-class Optimizer(Variant):
+class OptimizerSection(Variant):
     """An optax optimizer.
 
     Attributes:
@@ -82,7 +82,7 @@ class Optimizer(Variant):
     learning_rate: Positive
     weight_decay: NotNegative = 0.0
     decay: Annotated[float, under(Real(0, 1, above=True))] = 1.0
-    schedule: Schedule = Field(default_factory=dict)  # type: ignore[arg-type]
+    schedule: ScheduleSection = Field(default_factory=dict)  # type: ignore[arg-type]
     clip_norm: PositiveOrNull = None
     clip_value: PositiveOrNull = None
 
@@ -98,9 +98,9 @@ class Optimizer(Variant):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """What `fedjax_bal.optimizers.optimizer` takes; options at their defaults are left to optax."""
+        """What `fedjax_bal.optim.optimizers.optimizer` takes; options at their defaults are left to optax."""
         shared = {key: getattr(self, key) for key in sorted(self.common())}
-        shared = {key: value.built if isinstance(value, Schedule) else value for key, value in shared.items()}
+        shared = {key: value.built if isinstance(value, ScheduleSection) else value for key, value in shared.items()}
         shared = {key: value for key, value in shared.items() if value is not None}
         defaults = {key: field.default for key, field in type(self).model_fields.items()}
         return {**shared, **{key: value for key, value in self.parameters.items() if value != defaults[key]}}
@@ -108,7 +108,7 @@ class Optimizer(Variant):
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
         if self.picked:
-            from fedjax_bal.optimizers import optimizer
+            from fedjax_bal.optim import optimizer
 
             try:
                 optimizer(**self.keywords).transform(0)
@@ -117,23 +117,23 @@ class Optimizer(Variant):
         return self
 
 
-class LocalOptimizer(Optimizer):
+class LocalOptimizerSection(OptimizerSection):
     """The optimizer of the clients.
 
     Attributes:
         step_schedule: a further factor on the learning rate, by local step from 0 in each visit.
     """
 
-    step_schedule: Schedule = Field(default_factory=dict)  # type: ignore[arg-type]
+    step_schedule: ScheduleSection = Field(default_factory=dict)  # type: ignore[arg-type]
 
 
-class ServerOptimizer(Optimizer):
+class ServerOptimizerSection(OptimizerSection):
     """The optimizer that applies the cohort's mean delta; by default it adds it."""
 
     learning_rate: Positive = 1.0
 
 
-class Training(Section):
+class TrainingSection(Section):
     """Rounds and local steps.
 
     Attributes:
@@ -142,7 +142,7 @@ class Training(Section):
         batch_size: images a local step.
         drop_last: leave out the last batch of an epoch when it is short.
         batches_per_epoch: the most batches of an epoch, of rows drawn anew each time; None for all of a client's rows.
-        batch_statistics: where a client's running batch statistics come from, see `fedjax_bal.simulation.build`.
+        batch_statistics: where a client's running batch statistics come from, see `fedjax_bal.engine.host.build`.
         lone_rows: what becomes of a row that would be a batch of its own, see there.
         local_steps: in place of epochs, the local steps of every client in each round, however many images it has.
         optimizer: of the clients, fresh at each visit.
@@ -158,9 +158,9 @@ class Training(Section):
     batch_statistics: Annotated[str, under(OneOf(lambda: ("average", "local", "server_reset")))] = "average"
     lone_rows: Annotated[str, under(OneOf(lambda: ("auto", "keep", "drop")))] = "auto"
     local_steps: CountOrNull = None
-    optimizer: LocalOptimizer
-    server_optimizer: ServerOptimizer = Field(default_factory=dict)  # type: ignore[arg-type]
-    early_stopping: Stopping = Field(default_factory=dict)  # type: ignore[arg-type]
+    optimizer: LocalOptimizerSection
+    server_optimizer: ServerOptimizerSection = Field(default_factory=dict)  # type: ignore[arg-type]
+    early_stopping: EarlyStoppingSection = Field(default_factory=dict)  # type: ignore[arg-type]
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Self:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from fedjax_bal.config.problems import ConfigError, received
+from fedjax_bal.config.problems import ConfigError, received_value
 from fedjax_bal.files import open_file
 
 _LARGEST_FILE = 1_000_000
@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             raise _at(event, "anchors (&) and aliases (*) are not allowed; write the value out")
         if event.tag is not None:
-            raise _at(event, f"the tag {received(event.tag)} is not allowed; leave it out")
+            raise _at(event, f"the tag {received_value(event.tag)} is not allowed; leave it out")
         if self.depth >= _DEEPEST:
             raise _at(event, f"nested deeper than {_DEEPEST} levels")
         self.values += 1
@@ -63,9 +63,9 @@ class _Loader(yaml.SafeLoader):
                 self.constructed_objects.pop(key, None)
                 name = key.value
             if not isinstance(name, str):
-                raise _at(key, f"received {received(name)} as a key; keys are text")
+                raise _at(key, f"received {received_value(name)} as a key; keys are text")
             if name in lines:
-                raise _at(key, f"the key {received(name)} stands twice; it is already on line {lines[name]}")
+                raise _at(key, f"the key {received_value(name)} stands twice; it is already on line {lines[name]}")
             lines[name] = key.start_mark.line + 1
         return super().construct_mapping(node, deep=deep)
 
@@ -91,7 +91,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
 
 
-def parse(text: str, source: str) -> Any:
+def parse_yaml(text: str, source: str) -> Any:
     """Reads YAML from a text.
 
     Args:
@@ -105,9 +105,9 @@ def parse(text: str, source: str) -> Any:
         ConfigError: not YAML, or YAML beyond the plain part; says the line and the column.
 
     Example:
-        >>> parse("{learning_rate: 5e-4, name: no}", "my.yaml")
+        >>> parse_yaml("{learning_rate: 5e-4, name: no}", "my.yaml")
         {'learning_rate': 0.0005, 'name': 'no'}
-        >>> parse("a: [1", "my.yaml")
+        >>> parse_yaml("a: [1", "my.yaml")
         Traceback (most recent call last):
         fedjax_bal.config.problems.ConfigError: my.yaml: line 1, column 6: expected ',' or ']', but got '<stream end>'
     """
@@ -124,7 +124,7 @@ def parse(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: not YAML: {error}") from None
 
 
-def read(path: str | os.PathLike[str], source: str) -> Any:
+def read_yaml(path: str | os.PathLike[str], source: str) -> Any:
     """Reads YAML from a file.
 
     Args:
@@ -132,13 +132,13 @@ def read(path: str | os.PathLike[str], source: str) -> Any:
         source: its name for messages.
 
     Returns:
-        What `parse` gives.
+        What `parse_yaml` gives.
 
     Raises:
         ConfigError: the file can't be read, is too large, is not text or not YAML.
 
     Example:
-        >>> read("missing.yaml", "missing.yaml")
+        >>> read_yaml("missing.yaml", "missing.yaml")
         Traceback (most recent call last):
         fedjax_bal.config.problems.ConfigError: missing.yaml: there is no such file
     """
@@ -154,12 +154,12 @@ def read(path: str | os.PathLike[str], source: str) -> Any:
     if len(content) > _LARGEST_FILE:
         raise ConfigError(f"{source}: larger than 1 MB; a configuration is a short text")
     try:
-        return parse(content.decode("utf-8-sig"), source)
+        return parse_yaml(content.decode("utf-8-sig"), source)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{source}: not UTF-8 text (byte {error.start}); a configuration is YAML") from None
 
 
-def dump(value: Any) -> str:
+def dump_yaml(value: Any) -> str:
     """Writes YAML; the same value gives the same bytes.
 
     Args:
@@ -169,7 +169,7 @@ def dump(value: Any) -> str:
         The text; keys keep their order.
 
     Example:
-        >>> print(dump({"name": "1e5", "seeds": [0, 1]}), end="")
+        >>> print(dump_yaml({"name": "1e5", "seeds": [0, 1]}), end="")
         name: '1e5'
         seeds: [0, 1]
     """

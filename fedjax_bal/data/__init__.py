@@ -1,29 +1,61 @@
 """Data: loading, partitioning over clients, and the federation that the engine trains on. Host side, NumPy only."""
 
-from . import partition
-from .augmentation import augment, extra_bytes
-from .catalogue import DATASETS, DatasetInfo
-from .errors import DataError
-from .federation import carve, federate
-from .held_out import carve_share, hold_out, rows_by_share
-from .lone import without_lone_rows
-from .normalisation import normalisation
-from .sources import OWN_FILES, load
+from fedjax_bal.data import inventory, partition
+from fedjax_bal.data.augmentation import LARGEST_SEED, augment, copy_options, extra_bytes
+from fedjax_bal.data.batches import gather, join, normalised, over_rows, without_lone_rows
+from fedjax_bal.data.catalogue import DATASETS, DatasetInfo
+from fedjax_bal.data.checks import MAX_ROWS, available_bytes
+from fedjax_bal.data.description import Description, describe, size_bins
+from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.federation import carve, federate
+from fedjax_bal.data.held_out import carve_share, hold_out, rows_by_share
+from fedjax_bal.data.inventory import inventory_digest, prepared_status
+from fedjax_bal.data.loading import OWN_FILES, folder_of, known_names, load
+from fedjax_bal.data.normalisation import OWN, normalisation
+from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve
+from fedjax_bal.data.readers.npz import read_arrays
+from fedjax_bal.data.readers.official import OFFICIAL
+from fedjax_bal.data.readers.tfds import BUILDABLE, build_for_tfds
 
 __all__ = [
+    "ALIASES",
+    "BUILDABLE",
     "DATASETS",
+    "FROM_DATASET",
+    "LARGEST_SEED",
+    "MAX_ROWS",
+    "OFFICIAL",
+    "OWN",
     "OWN_FILES",
+    "SCHEMES",
     "DataError",
     "DatasetInfo",
+    "Description",
     "augment",
+    "available_bytes",
+    "build_for_tfds",
     "carve",
     "carve_share",
+    "copy_options",
+    "describe",
     "extra_bytes",
     "federate",
+    "folder_of",
+    "gather",
     "hold_out",
+    "inventory",
+    "inventory_digest",
+    "join",
+    "known_names",
     "load",
     "normalisation",
+    "normalised",
+    "over_rows",
     "partition",
+    "prepared_status",
+    "read_arrays",
+    "resolve",
     "rows_by_share",
+    "size_bins",
     "without_lone_rows",
 ]

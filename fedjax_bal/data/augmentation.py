@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..balance import random_matrices
-from ..checks import finite_number, switch, whole_number
-from ..rows import copied
-from ..types import Federation, Warp
-from ._common import MAX_ROWS, available_bytes
+from fedjax_bal.balance import random_matrices
+from fedjax_bal.data.batches import copied
+from fedjax_bal.data.checks import MAX_ROWS, available_bytes
+from fedjax_bal.types import Federation, Warp
+from fedjax_bal.validate import finite_number, switch, whole_number
 
 LARGEST_SEED = 2**32 - 1
 

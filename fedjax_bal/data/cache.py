@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..types import Dataset
-from .errors import DataError
-from .npz import REQUIRED, as_dataset, read_arrays
+from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.readers.npz import REQUIRED, as_dataset, read_arrays
+from fedjax_bal.types import Dataset
 
 FOLDER = "fedjax_bal"
 """The folder of these files below the one that holds the data sets' own files."""

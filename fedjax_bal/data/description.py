@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..balance import kl_to_uniform, multiclass_imbalance_degree, weighted_cosine_similarity
+from fedjax_bal.balance import kl_to_uniform, multiclass_imbalance_degree, weighted_cosine_similarity
 
 _MOST_BINS, _HEAVY_TAIL = 8, 20
 

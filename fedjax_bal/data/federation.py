@@ -6,9 +6,9 @@ from typing import Any, overload
 
 import numpy as np
 
-from ..types import ClientTests, Dataset, Federation
-from ._common import MAX_ROWS, checked_count, checked_labels, cut, per_channel, rows_by_label
-from .normalisation import own_constants
+from fedjax_bal.data.checks import MAX_ROWS, checked_count, checked_labels, cut, per_channel, rows_by_label
+from fedjax_bal.data.normalisation import own_constants
+from fedjax_bal.types import ClientTests, Dataset, Federation
 
 _BLOCK = 2**20  # rows sorted at a time
 _NO_SETS: Mapping[str, np.ndarray] = MappingProxyType({})

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ._common import checked_count, checked_labels, cut, rows_by_label
+from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
 
 
 def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..types import Dataset
-from . import cache
-from .errors import DataError, MissingError
-from .found import find
-from .official import OFFICIAL
-from .sources import OWN_FILES, folder_of, known
-from .tfds_source import NAMES
+from fedjax_bal.data import cache
+from fedjax_bal.data.errors import DataError, MissingError
+from fedjax_bal.data.loading import OWN_FILES, folder_of, known_names
+from fedjax_bal.data.readers.finding import find
+from fedjax_bal.data.readers.official import OFFICIAL
+from fedjax_bal.data.readers.tfds import NAMES
+from fedjax_bal.types import Dataset
 
 
 class Prepared(NamedTuple):
@@ -33,7 +33,7 @@ class Prepared(NamedTuple):
     file: Path | None
 
 
-def status(name: str, data_dir: Path | None) -> str:
+def prepared_status(name: str, data_dir: Path | None) -> str:
     """Whether a data set is there.
 
     Args:
@@ -44,7 +44,7 @@ def status(name: str, data_dir: Path | None) -> str:
         A few words.
 
     Example:
-        >>> status("labels_47", None), status("npz", None), status("femnist", None)
+        >>> prepared_status("labels_47", None), prepared_status("npz", None), prepared_status("femnist", None)
         ('comes with the package', 'your own file or folder', 'needs its files, see --data-dir')
     """
     if name in OWN_FILES:
@@ -79,7 +79,7 @@ def prepare(name: str, data_dir: str | os.PathLike | None, write: bool = True) -
         ValueError: no data set has that name, or one that needs no files.
         DataError: files are missing or damaged, or nothing can be written.
     """
-    known(name)
+    known_names(name)
     if name not in OFFICIAL:
         raise ValueError(f"data set {name} {_no_need(name)}.")
     official = OFFICIAL[name]
@@ -99,7 +99,7 @@ def prepare(name: str, data_dir: str | os.PathLike | None, write: bool = True) -
     return Prepared(dataset, found.kind, found.places, file)
 
 
-def digest(dataset: Dataset) -> str:
+def inventory_digest(dataset: Dataset) -> str:
     """The SHA-256 of all images and labels.
 
     Args:
@@ -110,7 +110,7 @@ def digest(dataset: Dataset) -> str:
 
     Example:
         >>> image, label = np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int32)
-        >>> digest(Dataset(image, label, image, label, ("a",)))[:8]
+        >>> inventory_digest(Dataset(image, label, image, label, ("a",)))[:8]
         '374708ff'
     """
     found = hashlib.sha256()

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ._common import per_channel
-from .catalogue import DATASETS
+from fedjax_bal.data.catalogue import DATASETS
+from fedjax_bal.data.checks import per_channel
 
 OWN = "own"
 """In place of a constant: that of the training images."""

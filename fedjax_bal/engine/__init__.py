@@ -1,1 +1,1 @@
-"""The round, the one owner of the client axis, and the host's loop around them."""
+"""The engine: the compiled program (`device`), the host around it (`host`), and several processes (`processes`)."""

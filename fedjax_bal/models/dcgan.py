@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float
 
-from fedjax_bal.checks import whole_number
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.forms.gradients import interleaved
 from fedjax_bal.models.layers import Convolution, Real, flatten
@@ -17,6 +16,7 @@ from fedjax_bal.models.normalization import BatchNorm
 from fedjax_bal.models.product import dense_product
 from fedjax_bal.models.upsampling import doubled_twice
 from fedjax_bal.types import Key, Variables
+from fedjax_bal.validate import whole_number
 
 SLOPE = 0.2
 PADS = ((1, 1), (1, 1))

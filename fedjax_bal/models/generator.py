@@ -10,12 +10,12 @@ from jax import lax
 from jax.nn import initializers
 from jaxtyping import Array, Float, Int
 
-from fedjax_bal.checks import whole_number
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.layers import Conv, Convolution, Linear
 from fedjax_bal.models.normalization import BatchNorm
 from fedjax_bal.models.upsampling import doubled_twice, enlarging
 from fedjax_bal.types import Key, Variables
+from fedjax_bal.validate import whole_number
 
 SLOPE = 0.2
 LARGE_EPSILON = 0.8

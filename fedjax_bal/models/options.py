@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fedjax_bal.checks import is_number, switch
+from fedjax_bal.validate import is_number, switch
 
 
 class Allowed(NamedTuple):

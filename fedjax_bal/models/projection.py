@@ -7,9 +7,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.checks import one_of, whole_number
 from fedjax_bal.models.product import dense_product
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
+from fedjax_bal.validate import one_of, whole_number
 
 FORMS = ("head", "side", "none")
 """Where a projection sits: below the classifier, beside it, or nowhere."""

@@ -1,25 +1,26 @@
 """The composable units that clients and server play."""
 
-from fedjax_bal.parts.augmentation import Augmentation
-from fedjax_bal.parts.calibration import LogitCalibration
-from fedjax_bal.parts.composition import CompositionProbe
-from fedjax_bal.parts.contrast import ModelContrast
-from fedjax_bal.parts.control_variates import ControlVariates, LateControlVariates
+from fedjax_bal.parts.astraea import Augmentation
+from fedjax_bal.parts.auxiliary import BALANCED
+from fedjax_bal.parts.balanced_softmax import PriorCalibration
+from fedjax_bal.parts.batch_statistics import BATCH_STATISTICS, FreshStatistics, OwnStatistics
+from fedjax_bal.parts.cbfl_fakes import Fakes
+from fedjax_bal.parts.cbfl_generator import LocalGenerator, SharedGenerator
 from fedjax_bal.parts.cropping import CropAndFlip
-from fedjax_bal.parts.damped import ParticipatingShare
 from fedjax_bal.parts.dcgan import SharedDcgans
-from fedjax_bal.parts.dynamic import DynamicRegularisation
-from fedjax_bal.parts.fakes import Fakes
-from fedjax_bal.parts.faults import Faults, StaleUpdates
-from fedjax_bal.parts.fine_tuning import RefinedHead, ShownHead
-from fedjax_bal.parts.frozen import FrozenHead
-from fedjax_bal.parts.generator import LocalGenerator, SharedGenerator
-from fedjax_bal.parts.normalised import NormalisedAveraging
+from fedjax_bal.parts.faults import KINDS, Faults, StaleUpdates
+from fedjax_bal.parts.fedavg_ft import RefinedHead, ShownHead
+from fedjax_bal.parts.fedbabu import FrozenHead
+from fedjax_bal.parts.feddyn import DynamicRegularisation
+from fedjax_bal.parts.fedlc import LogitCalibration
+from fedjax_bal.parts.fednova import NormalisedAveraging
+from fedjax_bal.parts.fedprox import Proximal
+from fedjax_bal.parts.fedrs import RestrictedSoftmax
+from fedjax_bal.parts.flcir import CompositionProbe, ParticipatingShare
+from fedjax_bal.parts.iwds import SCHEDULES, DecayedResampling
+from fedjax_bal.parts.moon import ModelContrast
 from fedjax_bal.parts.part import Part, part, static
-from fedjax_bal.parts.prior import PriorCalibration
-from fedjax_bal.parts.proximal import Proximal
-from fedjax_bal.parts.resampling import DecayedResampling
-from fedjax_bal.parts.restricted import RestrictedSoftmax
+from fedjax_bal.parts.rebafl import FeatureTransfer
 from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
 from fedjax_bal.parts.roles import (
     Batches,
@@ -46,11 +47,13 @@ from fedjax_bal.parts.roles import (
     Update,
     Weigh,
 )
-from fedjax_bal.parts.statistics import BATCH_STATISTICS, FreshStatistics, OwnStatistics
-from fedjax_bal.parts.transfer import FeatureTransfer
+from fedjax_bal.parts.scaffold import ControlVariates, LateControlVariates
 
 __all__ = [
+    "BALANCED",
     "BATCH_STATISTICS",
+    "KINDS",
+    "SCHEDULES",
     "Augmentation",
     "Batches",
     "CompositionProbe",

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_bal.models.dcgan import Dcgan
+from fedjax_bal.models import Dcgan
 from fedjax_bal.types import Array, Key, PyTree, Variables
 
 
-class Training(NamedTuple):
+class GanTraining(NamedTuple):
     """How a DCGAN is trained.
 
     Attributes:
@@ -67,7 +67,7 @@ def generator_loss(fake: Array) -> Array:
 
 
 def trained(
-    key: Key, net: Dcgan, draw: Callable[[Key], Array], how: Training
+    key: Key, net: Dcgan, draw: Callable[[Key], Array], how: GanTraining
 ) -> tuple[tuple[Variables, Variables], Array]:
     """Trains a new DCGAN.
 

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_bal.data._common import MAX_ROWS, available_bytes
-from fedjax_bal.models.dcgan import build_dcgan
-from fedjax_bal.parts.adversarial import Training, noise, trained
+from fedjax_bal.data import MAX_ROWS, available_bytes, gather, normalised
+from fedjax_bal.models import build_dcgan
+from fedjax_bal.parts.adversarial import GanTraining, noise, trained
 from fedjax_bal.parts.part import part, static
 from fedjax_bal.parts.roles import Enlarge
-from fedjax_bal.rows import gather, normalised
 from fedjax_bal.types import Array, Context, Federation, Key
 
 POOL = "dcgan"
@@ -188,7 +187,7 @@ def _made(part: SharedDcgans, federation: Federation, key: Key, client: Array, l
     key = jax.random.fold_in(key, client)
     net = build_dcgan(federation.images.shape[1:], part.width, part.latent)
     draw = lambda key: 2 * (_drawn(key, federation, client, part.batch_size) - low) / (high - low) - 1
-    (generator, _), _ = trained(key, net, draw, Training(part.iterations, part.batch_size, part.rate))
+    (generator, _), _ = trained(key, net, draw, GanTraining(part.iterations, part.batch_size, part.rate))
     latents = noise(jax.random.fold_in(key, part.iterations + 1), part.pool, net)
     images, _ = net.generate(generator, latents, train=False)
     pixels = (images + 1) / 2 * (high - low) + low

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 
-from fedjax_bal.optimizers import Optimizer
+from fedjax_bal.optim import Optimizer
 from fedjax_bal.types import Federation, Model
 
 T = TypeVar("T")

@@ -5,24 +5,16 @@ A recipe holds no mathematics. `combine` puts several of them on top of each oth
 
 from collections.abc import Callable
 
-from fedjax_bal.recipes.averaging import (
-    fedadagrad,
-    fedadam,
-    fedavg,
-    fedavgm,
-    fedprox,
-    fedyogi,
-)
-from fedjax_bal.recipes.drift import moon, scaffold
-from fedjax_bal.recipes.dynamic import feddyn
-from fedjax_bal.recipes.generating import cbfl
+from fedjax_bal.recipes.averaging import fedadagrad, fedadam, fedavg, fedavgm, fedprox, fedyogi
+from fedjax_bal.recipes.cbfl import cbfl
+from fedjax_bal.recipes.citations import citation, short_citation
+from fedjax_bal.recipes.client_selection import astraea, flcir
+from fedjax_bal.recipes.drift import feddyn, fednova, moon, scaffold
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
 from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedrs, rebafl
-from fedjax_bal.recipes.normalising import fednova
 from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import faults, median, norm_clipping, trimmed_mean
 from fedjax_bal.recipes.sampling import crop_flip, iwds
-from fedjax_bal.recipes.selecting import astraea, flcir
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
     recipe.__name__: recipe
@@ -62,6 +54,7 @@ __all__ = [
     "astraea",
     "balanced_softmax",
     "cbfl",
+    "citation",
     "combine",
     "crop_flip",
     "faults",
@@ -84,5 +77,6 @@ __all__ = [
     "norm_clipping",
     "rebafl",
     "scaffold",
+    "short_citation",
     "trimmed_mean",
 ]

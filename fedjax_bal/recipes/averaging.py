@@ -2,10 +2,10 @@
 
 import math
 
-from fedjax_bal.checks import finite_number
-from fedjax_bal.optimizers import Optimizer, optimizer
+from fedjax_bal.optim import Optimizer, optimizer
 from fedjax_bal.parts import Proximal
 from fedjax_bal.recipes.recipe import Recipe
+from fedjax_bal.validate import finite_number
 
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 

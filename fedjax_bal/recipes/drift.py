@@ -1,10 +1,19 @@
 """Methods against client drift."""
 
-from fedjax_bal.checks import finite_number, one_of, switch, whole_number
-from fedjax_bal.models.projection import FORMS
-from fedjax_bal.parts.contrast import ModelContrast
-from fedjax_bal.parts.control_variates import ControlVariates, LateControlVariates
+import math
+
+from fedjax_bal.models import FORMS
+from fedjax_bal.optim import optimizer
+from fedjax_bal.parts import (
+    ControlVariates,
+    DynamicRegularisation,
+    LateControlVariates,
+    ModelContrast,
+    NormalisedAveraging,
+    Proximal,
+)
 from fedjax_bal.recipes.recipe import Recipe
+from fedjax_bal.validate import finite_number, one_of, switch, whole_number
 
 VARIANTS = {"official": None, "rebafl_code": LateControlVariates(clip=10.0), "cbfl_code": LateControlVariates()}
 """What goes by the name of SCAFFOLD; the part, where it isn't the paper's."""
@@ -17,7 +26,7 @@ def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Reci
         scaffold_momentum: allow a local momentum, dividing the drift by the equivalent number of plain steps.
         variant: "official", or what the code of ReBaFL or CBFL calls SCAFFOLD: "rebafl_code" or "cbfl_code". These two
             are no good methods. They reproduce the very low rows in those papers' tables, which come from how the code
-            treats momentum and the server's control variate; see `fedjax_bal.parts.control_variates`.
+            treats momentum and the server's control variate; see `fedjax_bal.parts.scaffold`.
 
     Raises:
         ValueError: an unknown variant, or scaffold_momentum for another than the official one.
@@ -72,3 +81,60 @@ def moon(mu: float = 1.0, temperature: float = 0.5, projection: str = "head", wi
         width=whole_number("moon: width", width),
     )
     return Recipe("moon", (contrast,))
+
+
+def feddyn(alpha: float = 0.01, adaptive: bool = True, clip: float | None = 10.0) -> Recipe:
+    """Dynamic regularisation: a penalty that remembers each client's drift, and a server that adds their mean.
+
+    Args:
+        alpha: weight of the penalty, at least 0. At 0 clients train as in FedAvg, but the server still adds their mean
+            drift.
+        adaptive: divide alpha by the client's size relative to the mean size.
+        clip: largest norm of a local gradient; None or 0 for no limit.
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> feddyn(alpha=1e-4, adaptive=False, clip=None).parts
+        (DynamicRegularisation(alpha=0.0001, adaptive=False, clip=None),)
+
+    References:
+        Acar et al., 2021, Algorithm 1. The defaults are those of the authors' code on CIFAR; ReBaFL compares itself
+        with alpha=1e-4, not adaptive.
+    """
+    limit = finite_number("feddyn: clip", clip) if clip is not None else None
+    part = DynamicRegularisation(
+        alpha=finite_number("feddyn: alpha", alpha),
+        adaptive=switch("feddyn: adaptive", adaptive),
+        clip=limit or None,
+    )
+    return Recipe("feddyn", (part,))
+
+
+def fednova(mu: float = 0.0, server_momentum: float = 0.0) -> Recipe:
+    """Normalised averaging: updates divided by how far their local steps reach, momentum included.
+
+    Args:
+        mu: weight of a proximal term, at least 0. It is part of how far steps reach: set it here, not with fedprox.
+        server_momentum: momentum of the server, in [0, 1).
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> fednova(mu=0.01).parts
+        (NormalisedAveraging(mu=0.01), Proximal(mu=0.01))
+
+    References:
+        Wang et al., 2020, section 4. The proximal term is part of the loss, so that momentum sees it; the authors' code
+        adds it behind the momentum. As there, the effective number of steps leaves a momentum rho out once mu is set:
+        over long visits, updates are then shorter by a factor of (1 - rho) / (2 - rho).
+    """
+    mu = finite_number("fednova: mu", mu)
+    momentum = finite_number("fednova: server_momentum", server_momentum, high=math.nextafter(1.0, 0.0))
+    return Recipe(
+        "fednova",
+        (NormalisedAveraging(mu), Proximal(mu)) if mu else (NormalisedAveraging(),),
+        server_optimizer=optimizer("sgd", 1.0, momentum=momentum) if momentum else None,
+    )

@@ -2,10 +2,9 @@
 
 import math
 
-from fedjax_bal.checks import finite_number, whole_number
-from fedjax_bal.parts.fine_tuning import RefinedHead, ShownHead
-from fedjax_bal.parts.frozen import FrozenHead
+from fedjax_bal.parts import FrozenHead, RefinedHead, ShownHead
 from fedjax_bal.recipes.recipe import Recipe
+from fedjax_bal.validate import finite_number, whole_number
 
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 

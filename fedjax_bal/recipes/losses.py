@@ -1,10 +1,8 @@
 """Methods that change what clients minimise, for the sake of classes that they lack."""
 
-from fedjax_bal.checks import finite_number, one_of, switch, whole_number
-from fedjax_bal.parts import FeatureTransfer, PriorCalibration
-from fedjax_bal.parts.calibration import LogitCalibration
-from fedjax_bal.parts.restricted import RestrictedSoftmax
+from fedjax_bal.parts import FeatureTransfer, LogitCalibration, PriorCalibration, RestrictedSoftmax
 from fedjax_bal.recipes.recipe import Recipe
+from fedjax_bal.validate import finite_number, one_of, switch, whole_number
 
 
 def balanced_softmax() -> Recipe:

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from fedjax_bal.optimizers import Optimizer
+from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts import Part, Reduce
 from fedjax_bal.selection import Choice
 

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fedjax_bal.checks import finite_number, one_of, switch, whole_number
-from fedjax_bal.parts.faults import KINDS, Faults, StaleUpdates
-from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
+from fedjax_bal.parts import KINDS, Faults, Median, NormClipping, StaleUpdates, TrimmedMean
 from fedjax_bal.recipes.recipe import Recipe
+from fedjax_bal.validate import finite_number, one_of, switch, whole_number
 
 
 def faults(

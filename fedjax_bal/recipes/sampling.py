@@ -1,9 +1,8 @@
 """Methods that change which of its samples a client trains on, and how it sees them."""
 
-from fedjax_bal.checks import finite_number, one_of, switch, whole_number
-from fedjax_bal.parts.cropping import CropAndFlip
-from fedjax_bal.parts.resampling import SCHEDULES, DecayedResampling
+from fedjax_bal.parts import SCHEDULES, CropAndFlip, DecayedResampling
 from fedjax_bal.recipes.recipe import Recipe
+from fedjax_bal.validate import finite_number, one_of, switch, whole_number
 
 
 def crop_flip(pad: int = 4, flip: bool = True) -> Recipe:

@@ -4,10 +4,13 @@
 []
 """
 
-from fedjax_bal.report.folder import ReportError, RunFolder
+from fedjax_bal.metrics import Curve, Difference, MethodSummary, Spread, compare, curve
+from fedjax_bal.report.comparison import build_comparison
+from fedjax_bal.report.folder import ReportError, RunRecord
 from fedjax_bal.report.page import build
-from fedjax_bal.report.statistics import Curve, Difference, MethodSummary, Spread, compare, curve
-from fedjax_bal.report.words import KL_IN_WORDS, Table, shows_divergence, table, verdict
+from fedjax_bal.report.partition_picture import write_partition_picture
+from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.report.wording import KL_IN_WORDS, Table, shows_divergence, table, verdict
 
 __all__ = [
     "KL_IN_WORDS",
@@ -15,13 +18,16 @@ __all__ = [
     "Difference",
     "MethodSummary",
     "ReportError",
-    "RunFolder",
+    "RunRecord",
     "Spread",
     "Table",
     "build",
+    "build_comparison",
+    "build_sweep",
     "compare",
     "curve",
     "shows_divergence",
     "table",
     "verdict",
+    "write_partition_picture",
 ]

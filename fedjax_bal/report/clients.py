@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedjax_bal.report.looks import legend, legend_rows, look
+from fedjax_bal.report.styles import legend, legend_rows, method_style
 from fedjax_bal.report.svg import blank, style
 
 SHARES = np.linspace(0.0, 1.0, 101)
@@ -49,7 +49,7 @@ def accuracy_by_client(values: Sequence[tuple[str, np.ndarray]]) -> Figure:
     figure = blank(2.9 + 0.19 * legend_rows([name for name, _ in values]))
     axes = figure.add_subplot()
     for place, (_, accuracies) in enumerate(values):
-        axes.plot(100 * SHARES, 100 * accuracies, **look(place, len(SHARES)))
+        axes.plot(100 * SHARES, 100 * accuracies, **method_style(place, len(SHARES)))
     axes.set(xlabel="clients from worst to best, %", ylabel="client accuracy, %", ylim=(-2, 102))
     legend(figure, [name for name, _ in values])
     return figure

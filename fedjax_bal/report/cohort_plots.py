@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedjax_bal.report.looks import COLOURS, legend, legend_rows, look
 from fedjax_bal.report.plots import MOST_NAMED
+from fedjax_bal.report.styles import COLOURS, legend, legend_rows, method_style
 from fedjax_bal.report.svg import INK, blank, style
-from fedjax_bal.report.words import nats, printable
+from fedjax_bal.report.wording import nats, printable
 
 WHISKERS = (5, 95)
 BEFORE, AFTER = COLOURS[1], COLOURS[2]
@@ -106,7 +106,7 @@ def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]]) -> Figur
     figure = blank(2.7 + 0.19 * legend_rows(names))
     axes = figure.add_subplot()
     for place, (_, (times, shares)) in enumerate(values):
-        axes.plot(times, 100 * shares, drawstyle="steps-post", zorder=3, **look(place, len(times)))
+        axes.plot(times, 100 * shares, drawstyle="steps-post", zorder=3, **method_style(place, len(times)))
     axes.set(xlabel="times chosen", ylabel="share of the clients, %", ylim=(-2, 103))
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))
@@ -218,7 +218,7 @@ _BESIDE = {
 
 def _box(axes: Axes, place: int, divergences: np.ndarray, mean: float) -> None:
     low, lower, middle, upper, high = np.percentile(divergences, [WHISKERS[0], 25, 50, 75, WHISKERS[1]])
-    line = look(place)
+    line = method_style(place)
     axes.hlines(place, low, high, color=line["color"], linewidth=1.1, zorder=2)
     axes.vlines([low, high], place - 0.12, place + 0.12, color=line["color"], linewidth=1.1, zorder=2)
     axes.barh(place, upper - lower, 0.5, lower, facecolor="white", edgecolor=line["color"], linewidth=1.3, zorder=3)
@@ -248,7 +248,7 @@ def _dumbbells(axes: Axes, before: np.ndarray, after: np.ndarray) -> None:
 def _falling(axes: Axes, before: np.ndarray, after: np.ndarray) -> None:
     ranks = np.arange(1, len(before) + 1)
     for place, (counts, label, colour) in enumerate(((before, "before", BEFORE), (after, "after", AFTER))):
-        axes.plot(ranks, np.sort(counts)[::-1], label=label, **{**look(place, len(ranks)), "color": colour})
+        axes.plot(ranks, np.sort(counts)[::-1], label=label, **{**method_style(place, len(ranks)), "color": colour})
     axes.set(xlabel="rank of the class, from most to fewest samples", ylabel="samples")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.report.statistics import Spread, spread
+from fedjax_bal.metrics import Spread, spread
 
 # No picture tells more points of a line, or dots in a cloud, apart.
 MOST_STEPS = 500

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.files import write_atomically
-from fedjax_bal.report.folder import ReportError, RunFolder, read
+from fedjax_bal.metrics import MethodSummary, compare
+from fedjax_bal.report.folder import ReportError, RunRecord, read
 from fedjax_bal.report.page import definitions, display_name, document, encoded, figure_html, methods_table
-from fedjax_bal.report.statistics import MethodSummary, compare
-from fedjax_bal.report.words import LONGEST_NAME, printable, verdict
+from fedjax_bal.report.wording import LONGEST_NAME, printable, verdict
 
 _MOST = 20
 _OF_DATA = ("dataset", "partition", "auxiliary", "evaluation.validation", "evaluation.client_test")
@@ -42,7 +42,7 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     return file
 
 
-def join(folders: Sequence[Path]) -> RunFolder:
+def join(folders: Sequence[Path]) -> RunRecord:
     """The runs of several folders as if they were one comparison's.
 
     Args:
@@ -73,7 +73,7 @@ def join(folders: Sequence[Path]) -> RunFolder:
         "finished": all(run.summary["finished"] for run in found),
         "target_accuracy": targets.pop() if len(targets) == 1 else None,
     }
-    return RunFolder({}, "", [line for run in renamed for line in run.lines], summary)
+    return RunRecord({}, "", [line for run in renamed for line in run.lines], summary)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -84,7 +84,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return next(names for names in ends if len(set(names)) == len(names))
 
 
-def _renamed(run: RunFolder, name: str) -> RunFolder:
+def _renamed(run: RunRecord, name: str) -> RunRecord:
     called = lambda entry: {**entry, "method": f"{entry['method']} ({name})"}
     parts = [
         {**entry, "methods": [f"{method} ({name})" for method in entry["methods"]]}
@@ -94,7 +94,7 @@ def _renamed(run: RunFolder, name: str) -> RunFolder:
     return run._replace(lines=[called(line) for line in run.lines], summary=summary)
 
 
-def _page(configs: Mapping[str, Mapping[str, Any]], both: RunFolder, pictures: list[str]) -> str:
+def _page(configs: Mapping[str, Mapping[str, Any]], both: RunRecord, pictures: list[str]) -> str:
     groups = _compared(both.summary["runs"], _data_of_methods(configs))
     rounds = {entry["rounds"] for entry in both.summary["runs"]}
     differing = _differences(configs)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_bal.report.statistics import Spread, spread
-from fedjax_bal.report.words import LONGEST_NAME, NOTHING, Table, percent, printable
+from fedjax_bal.metrics import Spread, spread
+from fedjax_bal.report.wording import LONGEST_NAME, NOTHING, Table, percent, printable
 
 
 class Details(NamedTuple):

@@ -50,7 +50,7 @@ class ReportError(ValueError):
     """A run folder lacks a file, or one is damaged; the message names the file, the line and what to do."""
 
 
-class RunFolder(NamedTuple):
+class RunRecord(NamedTuple):
     """What a run left behind.
 
     Attributes:
@@ -71,7 +71,7 @@ class RunFolder(NamedTuple):
     left_out: int = 0
 
 
-def read(folder: Path) -> RunFolder:
+def read(folder: Path) -> RunRecord:
     """Reads and checks a run folder.
 
     Args:
@@ -94,7 +94,7 @@ def read(folder: Path) -> RunFolder:
     config, config_text = _read_config(folder / "config.yaml")
     summary = _read_summary(folder / "summary.json")
     lines, left_out = _read_metrics(folder / "metrics.jsonl", len(summary["class_names"]))
-    return RunFolder(config, config_text, lines, summary, _read_pictures(folder / "pictures", summary), left_out)
+    return RunRecord(config, config_text, lines, summary, _read_pictures(folder / "pictures", summary), left_out)
 
 
 def _read_pictures(folder: Path, summary: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
@@ -108,8 +108,7 @@ def _read_pictures(folder: Path, summary: dict[str, Any]) -> dict[str, dict[str,
 
 def _pixels(path: Path, classes: int) -> dict[str, np.ndarray]:
     # Imported late, as all that few reports need.
-    from fedjax_bal.data.errors import DataError
-    from fedjax_bal.data.npz import read_arrays
+    from fedjax_bal.data import DataError, read_arrays
 
     try:
         arrays = read_arrays(path, None, LARGEST_PICTURES)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedjax_bal.metrics import Curve, class_accuracies, cumulate_traffic, curve, pooled_confusion
 from fedjax_bal.report import cohort_plots, plots
 from fedjax_bal.report.clients import accuracy_by_client, ranked_clients
 from fedjax_bal.report.cohorts import (
@@ -18,10 +19,9 @@ from fedjax_bal.report.cohorts import (
     pooled_composition,
     times_chosen,
 )
-from fedjax_bal.report.folder import RunFolder
-from fedjax_bal.report.statistics import Curve, class_accuracies, cumulate_traffic, curve, pooled_confusion
+from fedjax_bal.report.folder import RunRecord
 from fedjax_bal.report.svg import inline, to_svg
-from fedjax_bal.report.words import LONGEST_NAME, MINUS, megabytes, printable
+from fedjax_bal.report.wording import LONGEST_NAME, MINUS, megabytes, printable
 
 BAND = "Bands are one standard deviation either side of the mean over seeds."
 ONE_SEED = "One seed, so there is no band."
@@ -58,7 +58,7 @@ class Picture(NamedTuple):
     html: str
 
 
-def draw(run: RunFolder) -> list[Picture]:
+def draw(run: RunRecord) -> list[Picture]:
     """Draws all the figures that the run's data allow.
 
     Args:
@@ -69,7 +69,7 @@ def draw(run: RunFolder) -> list[Picture]:
         of the averaged models where all methods train on the same ones and nothing is augmented, and how often clients
         were chosen where all methods choose the same; a single method is the same as itself.
 
-    >>> draw(RunFolder({}, "", [], {"runs": [], "class_names": [], "partitions": []}))
+    >>> draw(RunRecord({}, "", [], {"runs": [], "class_names": [], "partitions": []}))
     []
     """
     return [
@@ -79,7 +79,7 @@ def draw(run: RunFolder) -> list[Picture]:
     ]
 
 
-def _figures(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+def _figures(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
     methods = list(dict.fromkeys([entry["method"] for entry in [*run.summary["runs"], *run.lines]]))
     yield from _over_rounds(run, methods)
     yield from _local(run, methods)
@@ -96,7 +96,7 @@ def _figures(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
     yield from _confusions(run, methods)
 
 
-def _over_rounds(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+def _over_rounds(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
     lines = cumulate_traffic(run.lines)
     curves = [(method, curve(lines, method, "test_accuracy")) for method in methods]
     curves = [(method, values) for method, values in curves if len(values.rounds)]
@@ -121,7 +121,7 @@ def _over_rounds(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str,
         )
 
 
-def _local(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+def _local(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
     found = [(method, curve(run.lines, method, "local_test_accuracy")) for method in methods]
     values = [(method, local) for method, local in found if len(local.rounds)]
     if not values:
@@ -149,7 +149,7 @@ def _at_common_rounds(accuracy: Curve, traffic: Curve) -> tuple[Curve, np.ndarra
     return Curve(rounds, accuracy.mean[ours], low, high), traffic.mean[theirs]
 
 
-def _over_classes(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+def _over_classes(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
     found = [(method, class_accuracies(run.lines, method)) for method in methods]
     values = [(method, value) for method, value in found if value is not None]
     classes = run.summary["class_names"]
@@ -170,7 +170,7 @@ def _over_classes(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str
     yield "classes", "Accuracy by class", caption + lines, plots.accuracy_by_class(values, classes)
 
 
-def _over_clients(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+def _over_clients(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
     found = [(method, ranked_clients(run.lines, method)) for method in methods]
     values = [(method, accuracies) for method, accuracies in found if accuracies is not None]
     if values:
@@ -182,7 +182,7 @@ def _over_clients(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str
         yield "clients", "Accuracy by client", caption, accuracy_by_client(values)
 
 
-def _confusions(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+def _confusions(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
     classes = run.summary["class_names"]
     for place, method in enumerate(methods):
         matrix = pooled_confusion(run.summary["runs"], method)
@@ -199,7 +199,7 @@ def _confusions(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, 
             )
 
 
-def _partitions(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+def _partitions(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
     parts, rest = _some([part for part in run.summary["partitions"] if np.size(part.get("class_counts") or [])])
     for place, part in enumerate(parts):
         counts = np.array(part["class_counts"], dtype=float)
@@ -219,13 +219,13 @@ def _some(entries: Sequence[Any]) -> tuple[Sequence[Any], str]:
     return entries[:_MOST_ALIKE], f" The page shows the first {_MOST_ALIKE}, {rest:,} more are left out." * (rest > 0)
 
 
-def _whose(run: RunFolder, methods: Iterable[Any]) -> str:
+def _whose(run: RunRecord, methods: Iterable[Any]) -> str:
     if len(run.summary["partitions"]) == 1:
         return ""
     return f" of {', '.join(printable(str(method), LONGEST_NAME) for method in methods)}"
 
 
-def _augmentations(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+def _augmentations(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
     classes = run.summary["class_names"]
     # Methods that differ in their cohorts only have a partition each, but the same copies.
     shared: dict[tuple[Any, ...], list[Any]] = {}
@@ -247,7 +247,7 @@ def _augmentations(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
         yield f"augmentation-{place + 1}", title, caption, figure
 
 
-def _batches(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+def _batches(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
     entries, rest = _some([entry for entry in run.summary.get("batches", []) if np.size(entry["before"])])
     for place, entry in enumerate(entries):
         before, after = (np.array(entry[key], dtype=float) for key in ("before", "after"))
@@ -268,7 +268,7 @@ def _mean_divergence(shares: np.ndarray) -> float:
     return float((shares * logs).sum(1).mean())
 
 
-def _evenness(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+def _evenness(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
     found = [(method, chain_divergences(run.lines, method), mean_divergence(run.lines, method)) for method in methods]
     values = [(method, value, mean) for method, value, mean in found if value and mean is not None]
     augmented = any(part.get("augmentation") for part in run.summary["partitions"])
@@ -286,7 +286,7 @@ def _evenness(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, st
     yield "evenness", "Evenness of what is averaged", caption, figure
 
 
-def _chosen(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+def _chosen(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
     values = [(method, counts) for method in methods if (counts := times_chosen(run.summary["runs"], method))]
     if not differ([counts for _, counts in values]):
         return
@@ -300,7 +300,7 @@ def _chosen(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str,
     yield "chosen", "How often clients were chosen", caption, figure
 
 
-def _compositions(run: RunFolder, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+def _compositions(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
     for place, method in enumerate(methods):
         found = pooled_composition(run.summary["runs"], method)
         if found is None:
@@ -323,7 +323,7 @@ def _ranks(found: Composition) -> str:
     return (f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")).replace("-", MINUS)
 
 
-def _pictures(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+def _pictures(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
     for place, (method, shown) in enumerate(_with(run, "generated")):
         kinds = [(title, shown[name]) for name, title in _BESIDE_FAKES.items() if name in shown]
         caption = (
@@ -334,11 +334,11 @@ def _pictures(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
         yield f"pictures-{place + 1}", f"Real images and fakes of {printable(method, LONGEST_NAME)}", caption, figure
 
 
-def _with(run: RunFolder, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:
+def _with(run: RunRecord, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:
     return [(method, shown) for method, shown in run.pictures.items() if name in shown]
 
 
-def _nearness(run: RunFolder, method: str) -> str:
+def _nearness(run: RunRecord, method: str) -> str:
     found = _leaks(run, method).get("nearest")
     if not found:
         return ""
@@ -351,7 +351,7 @@ def _nearness(run: RunFolder, method: str) -> str:
     )
 
 
-def _attacks(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
+def _attacks(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
     for place, (method, shown) in enumerate(_with(run, "prototype/upcnn")):
         kinds = [(title, shown[name]) for name, title in _ATTACKED.items() if name in shown]
         found = _leaks(run, method).get("inversion") or {}
@@ -367,5 +367,5 @@ def _attacks(run: RunFolder) -> Iterator[tuple[str, str, str, Figure]]:
         yield f"attacks-{place + 1}", f"Attacks on prototypes of {printable(method, LONGEST_NAME)}", caption, figure
 
 
-def _leaks(run: RunFolder, method: str) -> dict[str, Any]:
+def _leaks(run: RunRecord, method: str) -> dict[str, Any]:
     return next((entry["leaks"] for entry in run.summary["runs"] if entry["method"] == method and entry["leaks"]), {})

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.files import own_folder, write_atomically
+from fedjax_bal.metrics import MethodSummary, compare
 from fedjax_bal.report.details import broken, details, ending
-from fedjax_bal.report.folder import LARGEST, ReportError, RunFolder, read
-from fedjax_bal.report.statistics import MethodSummary, compare
-from fedjax_bal.report.words import (
+from fedjax_bal.report.folder import LARGEST, ReportError, RunRecord, read
+from fedjax_bal.report.wording import (
     INTERVAL_IN_WORDS,
     KL_IN_WORDS,
     LONGEST_NAME,
@@ -106,7 +106,7 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
     return phrases
 
 
-def _page(run: RunFolder, pictures: list[tuple[str, str, str]]) -> str:
+def _page(run: RunRecord, pictures: list[tuple[str, str, str]]) -> str:
     name = str(run.summary.get("name") or run.config.get("name") or "run")
     summaries = [s._replace(method=printable(s.method, LONGEST_NAME)) for s in compare(run.summary["runs"])]
     missing = missing_runs(run.config, run.summary["runs"])
@@ -171,7 +171,7 @@ def _answer(summaries: Sequence[MethodSummary], unfinished: bool) -> str:
     return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
-def _kicker(run: RunFolder) -> str:
+def _kicker(run: RunRecord) -> str:
     dataset = _section(run.config, "dataset").get("name", "data set not recorded")
     seeds = len({entry["seed"] for entry in run.summary["runs"]})
     methods = len({entry["method"] for entry in run.summary["runs"]})
@@ -185,7 +185,7 @@ def _unfinished(missing: list[str]) -> str:
     return f'<p class=unfinished role="status">{escape(text + still)}</p>'
 
 
-def _thinned(run: RunFolder) -> str:
+def _thinned(run: RunRecord) -> str:
     if not run.left_out:
         return ""
     kept, all_lines = f"{len(run.lines):,}", f"{len(run.lines) + run.left_out:,}"

@@ -9,11 +9,11 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedjax_bal.data.description import Description, size_bins
-from fedjax_bal.report.looks import COLOURS
+from fedjax_bal.data import Description, size_bins
 from fedjax_bal.report.plots import MOST_NAMED, SAMPLES
+from fedjax_bal.report.styles import COLOURS
 from fedjax_bal.report.svg import blank, style
-from fedjax_bal.report.words import printable
+from fedjax_bal.report.wording import printable
 
 PICTURE_WIDTH = 7.2
 MOST_DOTTED = 40

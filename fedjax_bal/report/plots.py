@@ -12,10 +12,10 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedjax_bal.report.looks import legend, legend_rows, look
-from fedjax_bal.report.statistics import Curve
+from fedjax_bal.metrics import Curve
+from fedjax_bal.report.styles import legend, legend_rows, method_style
 from fedjax_bal.report.svg import INK, blank, style
-from fedjax_bal.report.words import printable
+from fedjax_bal.report.wording import printable
 
 # From a blue that even one sample sets off from the white of none.
 SAMPLES = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
@@ -102,7 +102,7 @@ def accuracy_by_class(
             _class_dots(axes, place, len(values), mean, (low, high) if few else (None, None))
         else:
             ranked = 100 * np.sort(mean[~np.isnan(mean)])
-            axes.plot(np.arange(1, len(ranked) + 1), ranked, **look(place, len(ranked)))
+            axes.plot(np.arange(1, len(ranked) + 1), ranked, **method_style(place, len(ranked)))
     if named:
         axes.set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
         axes.set_ylim(len(classes) - 0.5, -0.5)
@@ -199,7 +199,7 @@ def _curves(
     axes = figure.add_subplot()
     for place, ((_, curve), whole) in enumerate(zip(curves, positions, strict=True)):
         kept = np.unique(np.linspace(0, len(whole) - 1, min(len(whole), MOST_POINTS)).round().astype(int))
-        at, line = whole[kept], look(place, len(kept))
+        at, line = whole[kept], method_style(place, len(kept))
         axes.plot(at, 100 * curve.mean[kept], zorder=3, **line)
         if curve.low is not None and curve.high is not None:
             low, high = (100 * np.clip(edge[kept], 0, 1) for edge in (curve.low, curve.high))
@@ -222,7 +222,7 @@ def _class_dots(
 ) -> None:
     low, high = band
     at = np.arange(len(mean)) + (place + 0.5 - methods / 2) * 0.76 / methods
-    dots = {**look(place), "linestyle": "none"}
+    dots = {**method_style(place), "linestyle": "none"}
     axes.plot(100 * mean, at, zorder=3, **dots)
     if low is not None and high is not None:
         axes.hlines(at, 100 * np.clip(low, 0, 1), 100 * np.clip(high, 0, 1), color=dots["color"], linewidth=1.1)

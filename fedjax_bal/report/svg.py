@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import matplotlib
 from matplotlib.figure import Figure
 
-from fedjax_bal.report.words import printable
+from fedjax_bal.report.wording import printable
 
 WIDTH = 4.6
 BASE_SIZE = 9.5

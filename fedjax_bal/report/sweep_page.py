@@ -19,7 +19,7 @@ from fedjax_bal.report.sweep_results import (
     neighbours,
     read_results,
 )
-from fedjax_bal.report.words import LONGEST_NAME, Table, printable
+from fedjax_bal.report.wording import LONGEST_NAME, Table, printable
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _HOW_PICKED = {

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from fedjax_bal.report.looks import legend, legend_rows, look
+from fedjax_bal.report.styles import legend, legend_rows, method_style
 from fedjax_bal.report.svg import blank, style
 from fedjax_bal.report.sweep_results import Cell, Results, along, best, cells, is_numeric
 from fedjax_bal.report.sweep_results import values as values_of
-from fedjax_bal.report.words import printable
+from fedjax_bal.report.wording import printable
 
 _WIDE_RATIO = 8  # a numeric axis that spans more than this factor is drawn on a logarithmic scale
 _COSTS = ("client_updates_per_s", "device_bytes")
@@ -64,7 +64,7 @@ def _curves(
     numeric = is_numeric(results, axis)
     at = (lambda value: value) if numeric else values.index
     for method, own in curves:
-        line = look(names.index(method), len(own))
+        line = method_style(names.index(method), len(own))
         places = [at(cell.setting[axis]) for cell in own]
         mean = factor * np.array([cell.mean for cell in own], float)
         spread = factor * np.array([cell.spread or 0.0 for cell in own], float)

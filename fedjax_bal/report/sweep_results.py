@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.config.problems import ConfigError
-from fedjax_bal.config.yaml_text import read
+from fedjax_bal.config import ConfigError, read_yaml
 from fedjax_bal.files import read_bytes
 from fedjax_bal.report.folder import ReportError
 
@@ -201,7 +200,7 @@ def _asked(sheet: Mapping[str, Any]) -> int | None:
 
 def _sheet(path: Path) -> tuple[dict[str, Any], str]:
     try:
-        sheet = read(path, str(path))
+        sheet = read_yaml(path, str(path))
         text = read_bytes(path, _LARGEST).decode()
     except (ConfigError, OSError, UnicodeDecodeError) as error:
         raise ReportError(f"{error}; {AGAIN}") from error

@@ -3,7 +3,7 @@
 from fedjax_bal.selection import speed
 from fedjax_bal.selection.availability import AVAILABILITY, DELIVERY, Presence, always, bernoulli, clustered, periodic
 from fedjax_bal.selection.bandit import class_balancing_set, cucb, greedy, ucb_scores
-from fedjax_bal.selection.choice import SELECTORS, Choice
+from fedjax_bal.selection.choice import FROM_FEDERATION, SELECTORS, Choice
 from fedjax_bal.selection.estimates import COMPOSITION
 from fedjax_bal.selection.mediators import mediated, mediators
 from fedjax_bal.selection.orders import LOSS, by_size, power_of_choice, round_robin
@@ -15,6 +15,7 @@ __all__ = [
     "AVAILABILITY",
     "COMPOSITION",
     "DELIVERY",
+    "FROM_FEDERATION",
     "LOSS",
     "SELECTORS",
     "SPEEDS",

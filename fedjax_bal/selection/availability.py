@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedjax_bal.checks import is_number, whole_number
 from fedjax_bal.selection.draws import generator
 from fedjax_bal.selection.trace import Trace, trace
+from fedjax_bal.validate import is_number, whole_number
 
 
 @dataclasses.dataclass(frozen=True)

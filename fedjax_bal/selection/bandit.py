@@ -5,19 +5,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.checks import finite_number, one_of, whole_number
-from fedjax_bal.selection.estimates import (
-    ABSENT,
-    COMPOSITION,
-    BanditState,
-    Reward,
-    from_uniform,
-    learned,
-    to_uniform,
-)
+from fedjax_bal.selection.estimates import ABSENT, COMPOSITION, BanditState, Reward, from_uniform, learned, to_uniform
 from fedjax_bal.selection.greedy import check_clients, checked_table, smallest, spans
 from fedjax_bal.selection.selectors import Selector, delivered_probe, single
 from fedjax_bal.types import Plan
+from fedjax_bal.validate import finite_number, one_of, whole_number
 
 Direction = Literal["from_uniform", "to_uniform"]
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.checks import one_of
 from fedjax_bal.selection.bandit import cucb, greedy
 from fedjax_bal.selection.mediators import mediated
 from fedjax_bal.selection.orders import by_size, power_of_choice, round_robin
 from fedjax_bal.selection.selectors import Selector, uniform
 from fedjax_bal.types import Federation
+from fedjax_bal.validate import one_of
 
 SELECTORS: Mapping[str, Callable[..., Selector]] = {
     "uniform": uniform,
@@ -60,8 +60,8 @@ class Choice(NamedTuple):
             ValueError: an unknown name, an option that is unknown, missing or out of range.
 
         Example:
-            >>> from fedjax_bal.conformance.toy import federation
-            >>> Choice("mediated", (("size", 2), ("passes", 1))).build(4, federation()).links
+            >>> from fedjax_bal.testing.toy import federation
+            >>> Choice("mediated", (("size", 2), ("passes", 1))).build(4, federation()).chain_length
             2
         """
         factory = SELECTORS[one_of("selector", self.name, tuple(SELECTORS))]

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.checks import one_of, whole_number
 from fedjax_bal.selection.draws import generator, sample
 from fedjax_bal.selection.greedy import check_clients, checked_table, smallest, spans
 from fedjax_bal.selection.selectors import Selector, open_loop
+from fedjax_bal.validate import one_of, whole_number
 
 Pool = Literal["counts", "distributions"]
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.checks import whole_number
 from fedjax_bal.selection.draws import generator, weighted_sample
 from fedjax_bal.selection.greedy import check_clients, checked_sizes
 from fedjax_bal.selection.selectors import Selector, delivered_probe, open_loop, single
 from fedjax_bal.types import Plan
+from fedjax_bal.validate import whole_number
 
 LOSS = "loss"
 """Slot of the probe that `power_of_choice` learns from: local losses `Float[G, L]`."""

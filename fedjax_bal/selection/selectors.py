@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.checks import whole_number
 from fedjax_bal.selection.draws import generator, sample
 from fedjax_bal.types import Plan
+from fedjax_bal.validate import whole_number
 
 
 class Selector(NamedTuple):
@@ -16,11 +16,11 @@ class Selector(NamedTuple):
     Attributes:
         init: `init(seed, num_clients) -> state`; a pytree of NumPy arrays, so that it can be saved.
         select: `select(state, seed, round, available) -> (clients, state)` for `available: Bool[N]`; clients
-            `Int32[groups, links]`, N marking empty places.
+            `Int32[chains, chain_length]`, N marking empty places.
         update: `update(state, plan, probes) -> state` after the round; probes are a dict of arrays `[G, L, ...]` by
             slot.
-        groups: G, chains a round.
-        links: L, clients a chain.
+        chains: G, chains a round.
+        chain_length: L, clients a chain.
         passes: how often a chain goes through its clients.
         closed_loop: whether a choice depends on what earlier rounds brought, which then must be over first.
         clients: the most clients a round, where the last chain is short; None for as many as there are places.
@@ -32,8 +32,8 @@ class Selector(NamedTuple):
     init: Callable[[int, int], Any]
     select: Callable[[Any, int, int, np.ndarray], tuple[np.ndarray, Any]]
     update: Callable[[Any, Plan, Any], Any]
-    groups: int
-    links: int
+    chains: int
+    chain_length: int
     passes: int
     closed_loop: bool
     clients: int | None = None
@@ -43,7 +43,7 @@ class Selector(NamedTuple):
     @property
     def most(self) -> int:
         """The most clients a round."""
-        return self.groups * self.links if self.clients is None else self.clients
+        return self.chains * self.chain_length if self.clients is None else self.clients
 
 
 def uniform(clients_per_round: int) -> Selector:
@@ -62,19 +62,19 @@ def uniform(clients_per_round: int) -> Selector:
         >>> clients.tolist()  # client 0, and an empty place
         [[0], [4]]
     """
-    groups = whole_number("clients_per_round", clients_per_round)
+    chains = whole_number("clients_per_round", clients_per_round)
 
     def select(state: tuple, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, tuple]:
-        return single(sample(generator(seed, "selection", round), available, groups), groups, len(available)), state
+        return single(sample(generator(seed, "selection", round), available, chains), chains, len(available)), state
 
-    return open_loop(select, groups)
+    return open_loop(select, chains)
 
 
 def open_loop(
     select: Callable[[Any, int, int, np.ndarray], tuple[np.ndarray, Any]],
-    groups: int,
+    chains: int,
     init: Callable[[int, int], Any] = lambda seed, num_clients: (),
-    links: int = 1,
+    chain_length: int = 1,
     passes: int = 1,
     clients: int | None = None,
 ) -> Selector:
@@ -82,24 +82,24 @@ def open_loop(
 
     Args:
         select: as in `Selector`.
-        groups: as in `Selector`.
+        chains: as in `Selector`.
         init: as in `Selector`; without state unless given.
-        links: as in `Selector`.
+        chain_length: as in `Selector`.
         passes: as in `Selector`.
         clients: as in `Selector`.
 
     Returns:
         The selector, its `update` handing the state back.
     """
-    return Selector(init, select, lambda state, plan, probes: state, groups, links, passes, False, clients)
+    return Selector(init, select, lambda state, plan, probes: state, chains, chain_length, passes, False, clients)
 
 
-def single(chosen: np.ndarray, groups: int, num_clients: int) -> np.ndarray:
+def single(chosen: np.ndarray, chains: int, num_clients: int) -> np.ndarray:
     """Clients as chains of one.
 
     Args:
-        chosen: at most `groups` clients.
-        groups: G.
+        chosen: at most `chains` clients.
+        chains: G.
         num_clients: N, which marks the places left empty.
 
     Returns:
@@ -109,7 +109,7 @@ def single(chosen: np.ndarray, groups: int, num_clients: int) -> np.ndarray:
         >>> single(np.array([2]), 2, 4).tolist()
         [[2], [4]]
     """
-    clients = np.full((groups, 1), num_clients, np.int32)
+    clients = np.full((chains, 1), num_clients, np.int32)
     clients[: len(chosen), 0] = chosen
     return clients
 
@@ -144,7 +144,8 @@ def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np
         )
     values, needed = np.asarray(probes[slot], np.float64), (*np.shape(plan.clients), *shape)
     if values.shape != needed:
-        raise ValueError(f"probe {slot!r}: received shape {values.shape}, must be {needed} (groups, links, ...)")
+        needs = f"{needed} (chains, clients of a chain, ...)"
+        raise ValueError(f"probe {slot!r}: received shape {values.shape}, must be {needs}")
     finite = np.isfinite(values).all(axis=tuple(range(2, values.ndim)))
     arrived = np.asarray(plan.delivered) & finite
     return np.asarray(plan.clients)[arrived], values[arrived]

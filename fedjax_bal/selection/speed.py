@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.checks import finite_number, one_of, switch
 from fedjax_bal.selection.draws import generator
 from fedjax_bal.selection.tables import positive, read_csv, read_npz, whole
 from fedjax_bal.types import Plan
+from fedjax_bal.validate import finite_number, one_of, switch
 
 LATE = ("partial", "drop")
 _MOST = 2**31 - 1

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_bal.checks import one_of
 from fedjax_bal.selection.tables import LARGEST_ARRAY, read_csv, read_npz, whole
+from fedjax_bal.validate import one_of
 
 AT_END = ("repeat", "hold")
 

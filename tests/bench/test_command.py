@@ -8,7 +8,7 @@ import small_run
 from typer.testing import CliRunner
 
 from fedjax_bal.bench import command, machine, measure
-from fedjax_bal.cli import app
+from fedjax_bal.cli.app import app
 
 BAD = {
     "unknown workload": (["--workload", "W7"], ["--workload: received 'W7'", "W4b"]),

@@ -6,7 +6,7 @@ import toys
 from fedjax_bal import models, recipes
 from fedjax_bal.bench import machine, measure
 from fedjax_bal.bench.flops import model_flops
-from fedjax_bal.simulation import build
+from fedjax_bal.engine.host.build import build
 
 
 @pytest.fixture(scope="module")

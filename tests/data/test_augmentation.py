@@ -8,9 +8,9 @@ import pytest
 from fedjax_bal.balance import augmentation_counts
 from fedjax_bal.data import augment, extra_bytes, federate
 from fedjax_bal.data.augmentation import _MAPS, LARGEST_SEED
+from fedjax_bal.data.batches import gather
 from fedjax_bal.parts import Augmentation
 from fedjax_bal.recipes import RECIPES
-from fedjax_bal.rows import gather
 
 SIDE = 12
 COPIES = np.array([0, 3, 1])

@@ -9,9 +9,9 @@ import pytest
 import toys
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.optimizers import optimizer
-from fedjax_bal.rows import normalised
-from fedjax_bal.simulation import build
+from fedjax_bal.data.batches import normalised
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.optim.optimizers import optimizer
 
 SIZES = (9, 4, 12)
 
@@ -38,7 +38,7 @@ def after(batch_size, strategy="map", rounds=1, epochs=1, recipe=None):
         local_epochs=epochs, batch_size=batch_size, local_optimizer=optimizer("sgd", 0.1), strategy=strategy,
         rounds_per_dispatch=rounds,
     )  # fmt: skip
-    return sim.advance(0, sim.init(0)).progress.state.variables
+    return sim.advance(0, sim.init(0)).snapshot.state.variables
 
 
 def test_one_step_each_gives_the_weighted_mean_of_the_clients_statistics():

@@ -13,12 +13,12 @@ import toys
 from table import RECIPES, finish
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.program import dispatch, init_state
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.engine.device.program import dispatch, init_state
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Loss, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import bernoulli, uniform
-from fedjax_bal.simulation import build
 
 ROUNDS = 5
 ALL_ROLES = ["everything"]
@@ -51,7 +51,7 @@ def outcome(name, seed=0):
     """The state and the metrics that everything else must agree with."""
     sim = compiled(name)
     advance = sim.advance(seed, sim.init(seed))
-    return advance.progress.state, advance.records
+    return advance.snapshot.state, advance.records
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_two_seeds_in_one_program_equal_two_runs(name):
     schedules = [sim.schedule(seed, 0, ())[0] for seed in (0, 1)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *schedules)
     alike = {"number": None, "live": None, "evaluate": None}
-    axes = schedules[0]._replace(plan=0, seats=0, deal=0, **alike)
+    axes = schedules[0]._replace(plan=0, seats=0, assignment=0, **alike)
     schedule = stacked._replace(**{name: getattr(schedules[0], name) for name in alike})
     states = jax.vmap(partial(init_state, sim.setting), (0, None))(keys, federation)
     run = jax.vmap(partial(dispatch, sim.setting), (0, 0, axes, None, None))

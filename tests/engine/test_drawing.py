@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_bal.engine.drawing import shuffled, weighted
+from fedjax_bal.engine.device.drawing import shuffled, weighted
 
 KEY = jax.random.key(5)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import toys
 
-from fedjax_bal.engine.evaluation import chunked, evaluate
+from fedjax_bal.engine.device.evaluation import chunked, evaluate
 
 ONE, ZERO = jnp.ones(1), jnp.zeros(1)
 

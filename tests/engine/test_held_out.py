@@ -10,14 +10,14 @@ import pytest
 import toys
 
 from fedjax_bal import data, recipes
-from fedjax_bal.engine.personalising import Personaliser, plain_setting
-from fedjax_bal.engine.setting import LocalTraining, Setting
-from fedjax_bal.groups import Shots, over_clients
-from fedjax_bal.optimizers import optimizer
-from fedjax_bal.schedules import schedule
+from fedjax_bal.engine.device.setting import LocalTraining, Setting
+from fedjax_bal.engine.host.build import build, simulate
+from fedjax_bal.engine.host.fine_tuning import FineTuner, plain_setting
+from fedjax_bal.metrics.class_groups import Shots, across_clients
+from fedjax_bal.metrics.stopping import EarlyStopping
+from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.optim.schedules import schedule
 from fedjax_bal.selection import bernoulli
-from fedjax_bal.simulation import build, simulate
-from fedjax_bal.stopping import EarlyStopping
 from fedjax_bal.types import Variables
 
 EPOCHS = 3
@@ -83,7 +83,7 @@ def correct(variables, rows):
 def test_the_global_model_on_what_was_held_out_equals_numpy():
     _, advance = all_together()
     record = advance.records[-1]
-    stored, variables = federation(), advance.progress.state.variables
+    stored, variables = federation(), advance.snapshot.state.variables
     right, losses = correct(variables, stored.auxiliary["validation"])
     assert record["validation_accuracy"] == pytest.approx(right.mean())
     assert record["validation_loss"] == pytest.approx(losses.mean(), rel=1e-5)
@@ -91,7 +91,7 @@ def test_the_global_model_on_what_was_held_out_equals_numpy():
     recalls = [right[labels == label].mean() for label in np.unique(labels)]
     assert record["validation_balanced_accuracy"] == pytest.approx(np.mean(recalls))
     shares = [correct(variables, stored.tests.rows[a:b])[0] for a, b in pairwise(stored.tests.offsets) if b > a]
-    wanted = over_clients("client_accuracy", np.array([own.mean() for own in shares]))
+    wanted = across_clients("client_accuracy", np.array([own.mean() for own in shares]))
     assert len(shares) == 9  # the client with a single row has none
     assert {key: record[key] for key in wanted} == pytest.approx(wanted)
     assert record["client_accuracies"] == pytest.approx(sorted(own.mean() for own in shares), abs=1e-4)
@@ -103,7 +103,7 @@ def test_the_cohorts_own_models_equal_numpy():
     brought = plan.clients[plan.delivered]
     assert 5 < len(brought) < 10
     own = own_accuracies(one.init(0).state.variables, brought)
-    wanted = over_clients("own_accuracy", own)
+    wanted = across_clients("own_accuracy", own)
     assert {key: advance.records[0][key] for key in wanted} == pytest.approx(wanted)
 
 
@@ -121,7 +121,7 @@ def test_devices_and_lanes_change_nothing():
 def test_fine_tuning_is_plain_training_of_each_client_whatever_the_method():
     method = recipes.combine(recipes.scaffold(), recipes.rebafl(mu=0.5))
     several = simulation(method, strategy="vmap", devices=2, chunk=2, clients_per_round=4, local_epochs=1)
-    personaliser, begun = Personaliser(several, EPOCHS), several.init(0)
+    personaliser, begun = FineTuner(several, EPOCHS), several.init(0)
     found = personaliser.run(0, begun)
     assert found.diverged == 0
     assert found.accuracies == pytest.approx(own_accuracies(begun.state.variables, range(10)))
@@ -150,14 +150,14 @@ def test_fine_tuning_takes_epochs_however_clients_are_trained(name, strategy):
     wanted = own_accuracies(begun.state.variables, range(10))
     untuned = own_accuracies(begun.state.variables, range(10), epochs=0)
     assert wanted.mean() > untuned.mean() + 0.1
-    assert Personaliser(several, EPOCHS).run(0, begun).accuracies == pytest.approx(wanted)
+    assert FineTuner(several, EPOCHS).run(0, begun).accuracies == pytest.approx(wanted)
 
 
 @pytest.mark.slow
 def test_fine_tuning_goes_through_batches_as_epochs_do():
     options = {"strategy": "vmap", "devices": 1, "clients_per_round": 5, "batch_size": 4}
     epochs, steps = simulation(**options), simulation(**options, local_epochs=None, local_steps=40)
-    wanted, got = (Personaliser(one, EPOCHS).run(0, one.init(0)).accuracies for one in (epochs, steps))
+    wanted, got = (FineTuner(one, EPOCHS).run(0, one.init(0)).accuracies for one in (epochs, steps))
     assert got.tolist() == wanted.tolist()
 
 
@@ -182,16 +182,16 @@ def test_a_setting_is_not_copied_for_fine_tuning():
 def test_a_learning_rate_that_ends_at_0_leaves_nothing_to_fine_tune_with():
     ending = optimizer("sgd", RATE, schedule=schedule("cosine", length=2))
     with pytest.raises(ValueError, match="personalised: the learning rate is 0 after the last of 2 rounds"):
-        Personaliser(simulation(local_optimizer=ending), 1)
-    Personaliser(simulation(local_optimizer=ending, rounds=1), 1)
+        FineTuner(simulation(local_optimizer=ending), 1)
+    FineTuner(simulation(local_optimizer=ending, rounds=1), 1)
 
 
 def test_without_test_rows_there_is_nothing_to_fine_tune_for():
     bare = build(recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), rounds=1)
     with pytest.raises(ValueError, match="personalised: received a federation without test rows"):
-        Personaliser(bare, 1)
+        FineTuner(bare, 1)
     with pytest.raises(ValueError, match="personalised: received 0"):
-        Personaliser(simulation(), 0)
+        FineTuner(simulation(), 0)
 
 
 def test_shot_groups_go_by_what_clients_are_trained_on():

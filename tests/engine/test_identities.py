@@ -8,11 +8,11 @@ import pytest
 import toys
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.errors import DivergenceError
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.engine.host.build import build, simulate
+from fedjax_bal.errors import DivergenceError
+from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Weigh, part
 from fedjax_bal.selection import Presence, Selector, bernoulli, uniform
-from fedjax_bal.simulation import build, simulate
 
 NOBODY = Presence((0.0,))
 
@@ -31,10 +31,10 @@ def simulation(recipe, **changes):
 
 
 def state_after(sim, seed=0):
-    progress = sim.init(seed)
-    while progress.round < sim.rounds:
-        progress = sim.advance(seed, progress).progress
-    return progress.state
+    snapshot = sim.init(seed)
+    while snapshot.round < sim.rounds:
+        snapshot = sim.advance(seed, snapshot).snapshot
+    return snapshot.state
 
 
 @cache
@@ -42,14 +42,14 @@ def fedavg():
     return jax.device_get(state_after(simulation(recipes.fedavg())).variables)
 
 
-def fixed(*rounds, links=1, passes=1):
+def fixed(*rounds, chain_length=1, passes=1):
     """A selector that lists the given chains, round after round."""
 
     def select(state, seed, round, available):
-        return np.array(rounds[round % len(rounds)], np.int32).reshape(-1, links), state
+        return np.array(rounds[round % len(rounds)], np.int32).reshape(-1, chain_length), state
 
-    groups = len(np.array(rounds[0]).reshape(-1, links))
-    return Selector(lambda s, n: (), select, lambda s, p, i: s, groups, links, passes, False)
+    groups = len(np.array(rounds[0]).reshape(-1, chain_length))
+    return Selector(lambda s, n: (), select, lambda s, p, i: s, groups, chain_length, passes, False)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_scaffold_begins_as_unweighted_fedavg_and_its_control_is_the_mean_gradie
 def test_one_chain_of_all_clients_is_sequential_training():
     chain = [4, 0, 7, 2]
     together = state_after(
-        simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed(chain, links=4))
+        simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed(chain, chain_length=4))
     )
     sim = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed([0]))
     variables = None
@@ -110,10 +110,10 @@ def test_one_chain_of_all_clients_is_sequential_training():
         step = simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed([client]))
         step._compiled, step._traffic = sim._compiled, sim._traffic
         sim = step
-        progress = step.init(0)
+        snapshot = step.init(0)
         if variables is not None:
-            progress = progress._replace(state=progress.state._replace(variables=variables))
-        variables = step.advance(0, progress).progress.state.variables
+            snapshot = snapshot._replace(state=snapshot.state._replace(variables=variables))
+        variables = step.advance(0, snapshot).snapshot.state.variables
     assert toys.largest_difference(together.variables, variables) < 1e-6
 
 
@@ -123,11 +123,11 @@ def test_a_link_that_does_not_deliver_is_not_there():
     delivery[7] = 1e-12
     with_gap = simulation(
         recipes.scaffold(), rounds=1, rounds_per_dispatch=1, local_optimizer=optimizer("sgd", 0.1),
-        selector=fixed([[4, 7, 2], [1, 0, 10]], links=3), delivery=Presence(tuple(delivery)),
+        selector=fixed([[4, 7, 2], [1, 0, 10]], chain_length=3), delivery=Presence(tuple(delivery)),
     )  # fmt: skip
     without = simulation(
         recipes.scaffold(), rounds=1, rounds_per_dispatch=1, local_optimizer=optimizer("sgd", 0.1),
-        selector=fixed([[4, 2], [1, 0]], links=2),
+        selector=fixed([[4, 2], [1, 0]], chain_length=2),
     )  # fmt: skip
     assert toys.largest_difference(state_after(with_gap), state_after(without)) < 1e-6
 
@@ -136,16 +136,16 @@ def test_a_link_that_does_not_deliver_is_not_there():
 def test_two_passes_are_one_pass_over_a_doubled_chain_but_for_the_draws():
     double = simulation(
         recipes.fedavg(), rounds=1, rounds_per_dispatch=1, batch_size=20, local_epochs=1,
-        selector=fixed([4, 0], links=2, passes=2),
+        selector=fixed([4, 0], chain_length=2, passes=2),
     )  # fmt: skip
     single = simulation(
         recipes.fedavg(), rounds=1, rounds_per_dispatch=1, batch_size=20, local_epochs=1,
-        selector=fixed([4, 0], links=2),
+        selector=fixed([4, 0], chain_length=2),
     )  # fmt: skip
     once = single.advance(0, single.init(0))
-    again = single.advance(0, once.progress._replace(round=0))
+    again = single.advance(0, once.snapshot._replace(round=0))
     # one full batch a visit: the order within it changes nothing but rounding
-    assert toys.largest_difference(state_after(double).variables, again.progress.state.variables) < 1e-6
+    assert toys.largest_difference(state_after(double).variables, again.snapshot.state.variables) < 1e-6
     twice = double.advance(0, double.init(0))
     assert twice.client_updates == 2 * once.client_updates
     # Astraea's formula counts a client once, however often its mediator comes by.
@@ -157,7 +157,7 @@ def test_a_round_in_which_nothing_arrives_keeps_the_model(server):
     sim = simulation(recipes.fedavg(), server_optimizer=server, delivery=NOBODY, update_diversity=True)
     before = jax.device_get(sim.init(0).state)
     advance = sim.advance(0, sim.init(0))
-    assert toys.largest_difference(before, advance.progress.state) == 0
+    assert toys.largest_difference(before, advance.snapshot.state) == 0
     assert [r["clients"] for r in advance.records] == [0, 0, 0]
     assert [r["dropped"] for r in advance.records] == [4, 4, 4]
     assert advance.records[0]["train_loss"] is None

@@ -13,12 +13,12 @@ from table import RECIPES
 from table import finish as run_through
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.engine import client_memory, executable
-from fedjax_bal.engine.layout import Layout
-from fedjax_bal.optimizers import optimizer
-from fedjax_bal.schedules import schedule
+from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.engine.host import client_memory, executable
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.optim.schedules import schedule
 from fedjax_bal.selection import Selector, bernoulli, speed
-from fedjax_bal.simulation import build
 
 ROUNDS = 3
 LAYOUTS = {
@@ -74,7 +74,7 @@ def test_lanes_and_devices_change_nothing(name, layout):
 
 @pytest.mark.slow
 def test_buckets_of_chains_change_nothing():
-    selector = chains(links=2, passes=2)
+    selector = chains(chain_length=2, passes=2)
     alone = simulation("everything", strategy="map", devices=1, selector=selector)
     wide = simulation("everything", strategy="vmap", devices=2, chunk=2, selector=selector)
     assert wide.setting.layout == Layout("vmap", 2, 2, lanes=False)
@@ -96,20 +96,20 @@ def test_counted_steps_and_a_deadline_are_the_same_in_lanes_on_two_devices():
 @pytest.mark.slow
 def test_what_two_devices_saved_goes_on_with_one():
     halves = [simulation("scaffold", strategy="map", devices=d, rounds_per_dispatch=1) for d in (2, 1)]
-    first = halves[0].advance(0, halves[0].init(0)).progress
+    first = halves[0].advance(0, halves[0].init(0)).snapshot
     saved = first._replace(state=jax.device_get(first.state))
     ends = []
     for sim in halves:
-        progress = jax.tree.map(np.copy, saved)
-        progress = progress._replace(round=1)
-        while progress.round < ROUNDS:
-            progress = sim.advance(0, progress).progress
-        ends.append(jax.device_get(progress.state))
+        snapshot = jax.tree.map(np.copy, saved)
+        snapshot = snapshot._replace(round=1)
+        while snapshot.round < ROUNDS:
+            snapshot = sim.advance(0, snapshot).snapshot
+        ends.append(jax.device_get(snapshot.state))
     assert toys.largest_difference(*ends) < 1e-6
-    progress = first
-    while progress.round < ROUNDS:
-        progress = halves[0].advance(0, progress).progress
-    chex.assert_trees_all_equal(jax.device_get(progress.state), ends[0])
+    snapshot = first
+    while snapshot.round < ROUNDS:
+        snapshot = halves[0].advance(0, snapshot).snapshot
+    chex.assert_trees_all_equal(jax.device_get(snapshot.state), ends[0])
 
 
 @pytest.mark.slow
@@ -125,8 +125,8 @@ def test_client_memory_on_the_host_equals_that_on_the_devices(dispatch):
 
 def test_steps_are_counted_exactly():
     sim = simulation(strategy="vmap", devices=1, chunk=3, rounds_per_dispatch=1)
-    progress = sim.init(0)
-    advance = sim.advance(0, progress)
+    snapshot = sim.init(0)
+    advance = sim.advance(0, snapshot)
     plan, _ = sim.plan(0, 0, ())
     steps = 2 * -(-np.array(toys.SIZES)[plan.clients[plan.delivered]] // 4)
     assert advance.work.useful == steps.sum()
@@ -193,5 +193,5 @@ def test_two_devices_give_the_same_bits_at_every_call():
     federation = data.federate(images, labels, np.array_split(np.arange(1800), 9), num_classes=10)
     model = models.build("rebafl_fmnist", 10, (28, 28, 1))
     sim = build(recipes.fedavg(), model, federation, (images[:10], labels[:10]), rounds=1, devices=2)
-    first, *others = [jax.device_get(sim.advance(0, sim.init(0)).progress.state.variables.params) for _ in range(8)]
+    first, *others = [jax.device_get(sim.advance(0, sim.init(0)).snapshot.state.variables.params) for _ in range(8)]
     assert all(toys.largest_difference(first, other) == 0 for other in others)

@@ -11,9 +11,9 @@ import reference
 import toys
 from parts import float64
 
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.optim.schedules import schedule
 from fedjax_bal.recipes import fedavg, fednova, scaffold
-from fedjax_bal.schedules import schedule
 from fedjax_bal.selection import speed, trace
 from fedjax_bal.selection.speed import Speed
 
@@ -111,7 +111,7 @@ def test_fednova_divides_by_the_steps_that_were_taken_at_their_rates(double):
         lost = (plan.clients < N).sum() > len(cohort)
         times.append(DEADLINE if lost else min(DEADLINE, max(seconds[c] for c in cohort)))
     advance = sim.advance(SEED, sim.init(SEED))
-    float64.assert_equal(jax.device_get(advance.progress.state.variables.params), weights)
+    float64.assert_equal(jax.device_get(advance.snapshot.state.variables.params), weights)
     assert [record["simulated_s"] for record in advance.records] == pytest.approx(times)
     assert advance.work.useful == sum(steps[c] for _, cohort in float64.cohorts(sim) for c in cohort)
     rows = {c: sum(_rows_of(c, steps[c])) for c in range(N)}
@@ -125,7 +125,7 @@ def _rows_of(client, steps):
 
 
 def state(sim):
-    return jax.device_get(sim.advance(SEED, sim.init(SEED)).progress.state)
+    return jax.device_get(sim.advance(SEED, sim.init(SEED)).snapshot.state)
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.engine.deal import deal
-from fedjax_bal.engine.layout import Layout, lay_out
-from fedjax_bal.engine.packing import TOLERATED_WASTE, choose_width, in_buckets, in_lanes, lanes_computed
+from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.engine.host.assignment import assign
+from fedjax_bal.engine.host.packing import TOLERATED_WASTE, choose_width, in_buckets, in_lanes, lanes_computed
+from fedjax_bal.engine.host.strategy import lay_out
 
 STEPS = st.lists(st.integers(0, 60), min_size=1, max_size=40)
 LAYOUTS = [
@@ -49,7 +50,7 @@ def test_a_deal_covers_the_delivered_chains_and_counts_what_is_computed(layout, 
     steps = rng.integers(0, 9, (groups, links))
     delivered = rng.random(groups) < 0.8
     steps[~delivered] = 0
-    dealt, work = deal(layout, steps, delivered)
+    dealt, work = assign(layout, steps, delivered)
     own = [chains[:count] for chains, count in zip(dealt.chains, dealt.count, strict=True)]
     assert sorted(np.concatenate(own)) == np.flatnonzero(delivered).tolist()
     assert all((chains[count:] == groups).all() for chains, count in zip(dealt.chains, dealt.count, strict=True))
@@ -81,7 +82,7 @@ def computed_by_hand(layout, dealt, steps):
 
 def test_devices_get_about_the_same_work():
     steps = np.random.default_rng(0).integers(5, 20, (100, 1))
-    dealt, _ = deal(Layout("map", 4), steps, np.ones(100, bool))
+    dealt, _ = assign(Layout("map", 4), steps, np.ones(100, bool))
     loads = [steps[chains[:count]].sum() for chains, count in zip(dealt.chains, dealt.count, strict=True)]
     assert max(loads) - min(loads) <= steps.max()
 
@@ -100,7 +101,7 @@ def test_the_chosen_width_wastes_less_than_a_tenth():
 
 
 def test_equal_clients_all_train_at_once():
-    assert lay_out("vmap", 2, np.full(50, 6), groups=20, links=1, passes=1) == Layout("vmap", 2, 10, lanes=True)
-    assert lay_out("vmap", 1, np.full(50, 6), groups=20, links=2, passes=1) == Layout("vmap", 1, 20, lanes=False)
-    assert lay_out("vmap", 1, np.full(50, 6), groups=20, links=1, passes=1, chunk=7).width == 7
-    assert lay_out("map", 2, np.full(50, 6), groups=20, links=1, passes=1, chunk=7) == Layout("map", 2)
+    assert lay_out("vmap", 2, np.full(50, 6), chains=20, chain_length=1, passes=1) == Layout("vmap", 2, 10, lanes=True)
+    assert lay_out("vmap", 1, np.full(50, 6), chains=20, chain_length=2, passes=1) == Layout("vmap", 1, 20, lanes=False)
+    assert lay_out("vmap", 1, np.full(50, 6), chains=20, chain_length=1, passes=1, chunk=7).width == 7
+    assert lay_out("map", 2, np.full(50, 6), chains=20, chain_length=1, passes=1, chunk=7) == Layout("map", 2)

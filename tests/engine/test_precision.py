@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_bal.engine.precision import PRECISIONS, at_precision, matmul_precision
+from fedjax_bal.engine.device.precision import PRECISIONS, at_precision, matmul_precision
 from fedjax_bal.models import build
 
 

@@ -5,17 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fedjax_bal.engine import meeting
-from fedjax_bal.engine.channel import free_port
-from fedjax_bal.engine.group import Group
-from fedjax_bal.engine.meeting import MeetingError, Place, meet
+from fedjax_bal.engine.processes import rendezvous
+from fedjax_bal.engine.processes.connection import free_port
+from fedjax_bal.engine.processes.process_group import ProcessGroup
+from fedjax_bal.engine.processes.rendezvous import ProcessPlace, RendezvousError, meet_processes
 
 HOST = "127.0.0.1"
 
 
 def places(count):
     port = free_port(HOST)
-    return [Place(HOST, port, index, count) for index in range(count)]
+    return [ProcessPlace(HOST, port, index, count) for index in range(count)]
 
 
 def together(function, *columns):
@@ -35,10 +35,10 @@ def groups(count):
     """All processes of a run, and what each is told when another one goes."""
     told = [[] for _ in range(count)]
     heard = threading.Semaphore(0)
-    met = together(lambda place: meet(place, {"jax": "1"}, print, 10), places(count))
+    met = together(lambda place: meet_processes(place, {"jax": "1"}, print, 10), places(count))
     assert len({port for _, port in met}) == 1
     listen = lambda index: lambda text: (told[index].append(text), heard.release())
-    return [Group(index, lines, listen(index)) for index, (lines, _) in enumerate(met)], told, heard
+    return [ProcessGroup(index, lines, listen(index)) for index, (lines, _) in enumerate(met)], told, heard
 
 
 def close(own):
@@ -59,7 +59,7 @@ def test_what_is_said_is_heard_in_order_by_all():
     assert together(lambda one: one.agree({"data": "same"}), own) == [None] * 3
     errors = together(lambda one: one.agree({"data": "same", "kind": "ab"[one.index == 1]}), own)
     assert all(str(error).endswith("differ in\n  kind: a on process 0, b on process 1") for error in errors)
-    together(Group.finish, own)
+    together(ProcessGroup.finish, own)
     assert told == [[], [], []]
 
 
@@ -86,32 +86,32 @@ def test_whoever_vanishes_without_a_word_is_missed_by_all():
 
 def test_processes_that_differ_do_not_start():
     facts = [{"jax": "1", "rounds": str(index)} for index in (5, 5, 6)]
-    errors = together(lambda place, own: meet(place, own, print, 10), places(3), facts)
-    assert [type(error) for error in errors] == [MeetingError] * 3
+    errors = together(lambda place, own: meet_processes(place, own, print, 10), places(3), facts)
+    assert [type(error) for error in errors] == [RendezvousError] * 3
     assert all(str(error).endswith("rounds: 5 on process 0, 6 on process 2") for error in errors)
 
 
 def test_who_is_missing_is_named_again_and_again_and_at_last(monkeypatch):
-    monkeypatch.setattr(meeting, "_REMINDER_S", 0.2)
+    monkeypatch.setattr(rendezvous, "_REMINDER_S", 0.2)
     told = []
     first, second, third, _ = places(4)
-    waits = [lambda: meet(first, {}, told.append, 0.7), lambda: meet(third, {}, print, 0.7)]
+    waits = [lambda: meet_processes(first, {}, told.append, 0.7), lambda: meet_processes(third, {}, print, 0.7)]
     errors = together(lambda wait: wait(), waits)
     assert f"process 0 of 4, at {first.address}: waiting for processes 1, 3" in told
     assert str(errors[0]).startswith(f"processes 1, 3 of 4 did not come to {first.address}: start it")
     assert "process 0 went away" in str(errors[1])
-    with pytest.raises(MeetingError, match="process 0 does not answer at .* refused.*: start it, or correct"):
-        meet(second, {}, told.append, 0.5)
+    with pytest.raises(RendezvousError, match="process 0 does not answer at .* refused.*: start it, or correct"):
+        meet_processes(second, {}, told.append, 0.5)
     assert told[-1].startswith(f"process 1 of 4: waiting for process 0 at {first.address}")
 
 
 def test_a_number_that_is_taken_or_contradicted_is_refused_and_the_others_come_together():
     first, second = places(2)
-    wrong = [Place(HOST, first.port, 1, 3), Place(HOST, first.port, 2, 2)]
+    wrong = [ProcessPlace(HOST, first.port, 1, 3), ProcessPlace(HOST, first.port, 2, 2)]
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(meet, first, {}, print, 20)
-        errors = together(lambda place: meet(place, {}, print, 10), wrong)
-        lines = meet(second, {}, print, 10)[0] + found.result()[0]
+        found = pool.submit(meet_processes, first, {}, print, 20)
+        errors = together(lambda place: meet_processes(place, {}, print, 10), wrong)
+        lines = meet_processes(second, {}, print, 10)[0] + found.result()[0]
     assert "received --processes 3, but process 0 has 2" in str(errors[0])
     assert "received --process-id 2, which" in str(errors[1])
     assert len(lines) == 2
@@ -120,8 +120,8 @@ def test_a_number_that_is_taken_or_contradicted_is_refused_and_the_others_come_t
 
 
 def test_a_port_that_is_taken_is_named():
-    from fedjax_bal.engine.channel import server
+    from fedjax_bal.engine.processes.connection import server
 
     first = places(2)[0]
-    with server(HOST, first.port), pytest.raises(MeetingError, match="process 0 can't wait for the others there"):
-        meet(first, {}, print, 1)
+    with server(HOST, first.port), pytest.raises(RendezvousError, match="process 0 can't wait for the others there"):
+        meet_processes(first, {}, print, 1)

@@ -10,12 +10,12 @@ from parts import faking
 from table import RECIPES
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.engine.evaluation import chunked
-from fedjax_bal.engine.stack import Member, Stack, kind
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.engine.device.evaluation import chunked
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import bernoulli, power_of_choice
 from fedjax_bal.selection.speed import lognormal
-from fedjax_bal.simulation import build
 
 ROUNDS = 3
 TEST = chunked(*toys.test_set())
@@ -44,11 +44,11 @@ def together(members):
 
 
 def alone(member):
-    progress, records = member.simulation.init(member.seed), []
-    while progress.round < ROUNDS:
-        advance = member.simulation.advance(member.seed, progress)
-        progress, records = advance.progress, records + advance.records
-    return jax.device_get(progress), records
+    snapshot, records = member.simulation.init(member.seed), []
+    while snapshot.round < ROUNDS:
+        advance = member.simulation.advance(member.seed, snapshot)
+        snapshot, records = advance.snapshot, records + advance.records
+    return jax.device_get(snapshot), records
 
 
 def assert_alike(members, tolerance):
@@ -67,7 +67,7 @@ def assert_alike(members, tolerance):
 @pytest.mark.slow
 def test_seeds_and_rates_one_client_after_another():
     sims = [simulation(rate, RECIPES["everything"], update_diversity=True) for rate in (0.1, 0.05)]
-    assert kind(sims[0]) == kind(sims[1])
+    assert stacking_key(sims[0]) == stacking_key(sims[1])
     assert_alike([Member(sims[0], 0), Member(sims[1], 0), Member(sims[1], 3)], 1e-6)
 
 
@@ -90,7 +90,7 @@ def test_partitions_differ_within_a_program():
     ]
     sims = [simulation(0.1, recipes.rebafl(mu=0.5), federation) for federation in federations]
     assert sims[0].setting.max_size != sims[1].setting.max_size
-    assert kind(sims[0]) == kind(sims[1])
+    assert stacking_key(sims[0]) == stacking_key(sims[1])
     assert_alike([Member(sims[0], 0), Member(sims[1], 0)], 1e-6)
 
 
@@ -121,17 +121,17 @@ def test_a_run_that_diverges_harms_no_other():
     [{"batch_size": 5}, {"rounds": 4}, {"clients_per_round": 5}, {"local_epochs": 1}, {"recipe": recipes.fedprox(0.1)}],
 )
 def test_what_changes_a_shape_or_the_work_is_another_kind(change):
-    assert kind(simulation()) != kind(simulation(**change))
+    assert stacking_key(simulation()) != stacking_key(simulation(**change))
 
 
 def test_numbers_are_the_same_kind():
     proximal = [simulation(0.1, recipes.fedprox(mu)) for mu in (0.1, 0.5)]
-    assert kind(proximal[0]) == kind(proximal[1])
-    assert kind(simulation(availability=bernoulli(0.1))) == kind(simulation())
+    assert stacking_key(proximal[0]) == stacking_key(proximal[1])
+    assert stacking_key(simulation(availability=bernoulli(0.1))) == stacking_key(simulation())
     deadlines = [lognormal(10, 1, deadline=deadline) for deadline in (None, 2.0, 3.0)]
-    unlimited, two, three = (kind(simulation(speed=speed)) for speed in deadlines)
+    unlimited, two, three = (stacking_key(simulation(speed=speed)) for speed in deadlines)
     assert unlimited != two == three
-    assert kind(dataclasses.replace(simulation(), evaluate_every=2)) != kind(simulation())
+    assert stacking_key(dataclasses.replace(simulation(), evaluate_every=2)) != stacking_key(simulation())
 
 
 @pytest.mark.parametrize("name", sorted(set(recipes.RECIPES) - {"astraea"}))  # which makes images of its own each time
@@ -143,4 +143,4 @@ def test_equal_runs_of_every_recipe_are_the_same_kind(name):
         build(recipes.RECIPES[name](**options), network, federation, test, rounds=2, precision="bfloat16")
         for _ in range(2)
     )
-    assert kind(one) == kind(other)
+    assert stacking_key(one) == stacking_key(other)

@@ -9,9 +9,9 @@ import toys
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.data import without_lone_rows
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import Selector
-from fedjax_bal.simulation import build
 
 SIZES = (9, 4, 12)
 
@@ -44,10 +44,10 @@ def after(how, cohorts, strategy="map", start=None, **options):
         selector=turns(*cohorts), batch_size=4, local_optimizer=optimizer("sgd", 0.0), batch_statistics=how,
         strategy=strategy, lone_rows="keep", **options,
     )  # fmt: skip
-    progress, seen = sim.init(0), []
-    while progress.round < sim.rounds:
-        progress = sim.advance(0, progress).progress
-        seen.append(jax.device_get(progress.state.variables.stats))
+    snapshot, seen = sim.init(0), []
+    while snapshot.round < sim.rounds:
+        snapshot = sim.advance(0, snapshot).snapshot
+        seen.append(jax.device_get(snapshot.state.variables.stats))
     return seen
 
 

@@ -5,10 +5,10 @@ import pytest
 import toys
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.evaluation import chunked, some
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.engine.device.evaluation import chunked, first_images
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import Selector, bernoulli
-from fedjax_bal.simulation import build
 
 OPTIONS = {"rounds": 4, "batch_size": 4, "local_optimizer": optimizer("sgd", 0.3), "rounds_per_dispatch": 4}
 
@@ -45,7 +45,7 @@ def test_it_is_the_mean_over_those_who_deliver_on_images_from_all_over():
 
     def share(client):
         one = make(selector=only(client))
-        outputs, _ = model.apply(one.advance(0, one.init(0)).progress.state.variables, images[place], train=False)
+        outputs, _ = model.apply(one.advance(0, one.init(0)).snapshot.state.variables, images[place], train=False)
         return np.mean(np.argmax(outputs.logits, 1) == labels[place])
 
     found = together.advance(0, together.init(0)).records[0]["local_test_accuracy"]
@@ -67,14 +67,14 @@ def test_more_images_than_there_are_are_refused():
 
 
 def test_some_images_come_from_all_over_the_test_set():
-    few = some(chunked(np.arange(11).reshape(11, 1, 1, 1), np.arange(11), 4), 5, 11, 2)
+    few = first_images(chunked(np.arange(11).reshape(11, 1, 1, 1), np.arange(11), 4), 5, 11, 2)
     assert few.labels[few.real].tolist() == [0, 2, 4, 6, 8]
     assert np.array_equal(np.asarray(few.images)[few.real].ravel(), few.labels[few.real])
 
 
 def test_numbers_of_images_beyond_32_bits_are_no_matter():
     labels = np.arange(90_000)
-    few = some(chunked(np.zeros((90_000, 1, 1, 1), np.uint8), labels), 30_000, 90_000)
+    few = first_images(chunked(np.zeros((90_000, 1, 1, 1), np.uint8), labels), 30_000, 90_000)
     assert np.array_equal(few.labels[few.real], labels[::3])
 
 

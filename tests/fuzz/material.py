@@ -128,7 +128,7 @@ def prepared(folder: Path) -> None:
 
     import tensorflow_datasets as tfds
 
-    from fedjax_bal.data.builders import build
+    from fedjax_bal.data.readers.tfds_builders import build
 
     tfds.disable_progress_bar()
     with tempfile.TemporaryDirectory() as place:
@@ -157,7 +157,7 @@ def checkpoint_tree() -> dict[str, Any]:
 
 def checkpoints(folder: Path) -> None:
     """A checkpoint."""
-    from fedjax_bal.engine.checkpoint import save
+    from fedjax_bal.runs.checkpoint import save
 
     save(folder, 5, checkpoint_tree())
 

@@ -241,7 +241,7 @@ def _make_sweep(rng: random.Random, valid: Path, case: Path) -> None:
 
 
 def _read_sweep(case: Path) -> None:
-    from fedjax_bal.sweep.plan import load_sweep
+    from fedjax_bal.experiments.plan import load_sweep
 
     load_sweep(case / "in" / "sweep.yaml")
 
@@ -374,7 +374,7 @@ def _read_traces(case: Path) -> None:
 
 
 def _read_checkpoint(case: Path) -> None:
-    from fedjax_bal.engine.checkpoint import generations, load
+    from fedjax_bal.runs.checkpoint import generations, load
 
     for file in generations(case / "in"):
         load(file, material.checkpoint_tree())
@@ -415,8 +415,8 @@ def _prepare_leavings(folder: Path) -> None:
 
 def _read_leavings(case: Path) -> None:
     """What a run or a sweep that goes on reads of what was there."""
-    from fedjax_bal.experiment.folder import RunFolder
-    from fedjax_bal.sweep.folder import SweepFolder
+    from fedjax_bal.experiments.sweep_folder import SweepFolder
+    from fedjax_bal.runs.folder import RunFolder
 
     run, sweep = RunFolder(case / "in"), SweepFolder(case / "in")
     try:
@@ -552,7 +552,7 @@ def _make_command(rng: random.Random, valid: Path, case: Path) -> None:
 def _read_command(case: Path) -> None:
     from typer.testing import CliRunner
 
-    from fedjax_bal.cli import app
+    from fedjax_bal.cli.app import app
 
     result = CliRunner().invoke(app, json.loads((case / "command.json").read_text()))
     if result.exit_code not in (0, 2):

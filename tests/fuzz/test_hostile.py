@@ -19,19 +19,19 @@ from fuzz.mutate import HOSTILE_TEXTS
 from fuzz.pages import check_page, foreign
 from typer.testing import CliRunner
 
-from fedjax_bal.cli import app
+from fedjax_bal.cli.app import app
 from fedjax_bal.config import ConfigError, load_config
-from fedjax_bal.config.yaml_text import dump, parse
+from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.data import DataError, load
-from fedjax_bal.engine.checkpoint import CheckpointError
-from fedjax_bal.engine.checkpoint import load as load_checkpoint
-from fedjax_bal.experiment.folder import FolderError, RunFolder
+from fedjax_bal.experiments.sweep_folder import SweepFolder
 from fedjax_bal.files import open_file, open_to_append, own_folder, read_bytes, write_atomically
 from fedjax_bal.report import ReportError, build
 from fedjax_bal.report.comparison import build_comparison
 from fedjax_bal.report.folder import _pixels
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.sweep.folder import SweepFolder
+from fedjax_bal.runs.checkpoint import CheckpointError
+from fedjax_bal.runs.checkpoint import load as load_checkpoint
+from fedjax_bal.runs.folder import FolderError, RunFolder
 
 SCRIPT = "</title></style></svg><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
 
@@ -185,12 +185,12 @@ def test_an_image_that_claims_and_one_cut_short(tmp_path):
     ids=lambda value: value[:12],
 )
 def test_yaml_that_grows_hides_or_runs(text, message):
-    refused(lambda: parse(text, "mine.yaml"), f"mine.yaml: .*{message}", ConfigError)
+    refused(lambda: parse_yaml(text, "mine.yaml"), f"mine.yaml: .*{message}", ConfigError)
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=range(len(HOSTILE_TEXTS)))
 def test_names_stay_names(text):
-    assert parse(dump({"name": text}), "mine.yaml")["name"] == text
+    assert parse_yaml(dump_yaml({"name": text}), "mine.yaml")["name"] == text
     outcome = attempt(lambda: load_config(None, [f"name={json.dumps(text)}"]))
     assert not outcome.bad
     assert (outcome.kind == "success") == bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text)), outcome

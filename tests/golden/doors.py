@@ -9,14 +9,14 @@ import numpy as np
 from typer.testing import CliRunner
 
 from fedjax_bal import data, models, optimizer, recipes, selection
-from fedjax_bal.cli import app
+from fedjax_bal.cli.app import app
 from fedjax_bal.config import load_config
 from fedjax_bal.config.resolved import resolved_yaml
-from fedjax_bal.engine.personalising import Personaliser
-from fedjax_bal.engine.stack import Member, Stack
-from fedjax_bal.schedules import schedule
-from fedjax_bal.simulation import build
-from fedjax_bal.sweep.plan import load_sweep
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.engine.host.fine_tuning import FineTuner
+from fedjax_bal.engine.host.stack import Member, Stack
+from fedjax_bal.experiments.plan import load_sweep
+from fedjax_bal.optim.schedules import schedule
 
 __all__ = [
     "MAP", "Federation", "Outcome", "command", "optimizer", "personalised", "recipes", "resolved",
@@ -89,7 +89,7 @@ def run_together(sim: Any, starts: Mapping[int, Any]) -> list[Outcome]:
 
 def personalised(sim: Any, seed: int, snapshot: Any, epochs: int) -> list[float]:
     """Accuracies of the clients' own models, fine-tuned from the final one of a run."""
-    accuracies, _ = Personaliser(sim, epochs).run(seed, _finished(sim, seed, snapshot)[1])
+    accuracies, _ = FineTuner(sim, epochs).run(seed, _finished(sim, seed, snapshot)[1])
     return [float(value) for value in accuracies]
 
 
@@ -97,7 +97,7 @@ def _finished(sim: Any, seed: int, snapshot: Any) -> tuple[Outcome, Any]:
     history, chosen = [], []
     while snapshot.round < sim.rounds:
         advance = sim.advance(seed, snapshot)
-        snapshot = advance.progress
+        snapshot = advance.snapshot
         history += advance.records
         chosen += advance.chosen.tolist()
     return Outcome(_leaves(snapshot), history, chosen), snapshot

@@ -109,7 +109,7 @@ def simply_generated(variables, latents, labels):
 
 def replace_generators(monkeypatch, new):
     """Has all parts build another network in place of the generator."""
-    for place in (parts.fakes, parts.generator):
+    for place in (parts.cbfl_fakes, parts.cbfl_generator):
         monkeypatch.setattr(place, "build_generator", new)
 
 

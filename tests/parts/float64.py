@@ -8,9 +8,9 @@ import numpy as np
 import reference
 import toys
 
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import Selector, bernoulli
-from fedjax_bal.simulation import build
 
 ROUNDS, SEED, N = 3, 3, len(toys.SIZES)
 OPTIONS = reference.Options(rate=0.1, decay=0.9, batch_size=8, epochs=2)
@@ -40,10 +40,10 @@ def simulation(recipe, options=OPTIONS, **changes):
 
 def run(sim):
     """The state after the last round."""
-    progress = sim.init(SEED)
-    while progress.round < sim.rounds:
-        progress = sim.advance(SEED, progress).progress
-    return jax.device_get(progress.state)
+    snapshot = sim.init(SEED)
+    while snapshot.round < sim.rounds:
+        snapshot = sim.advance(SEED, snapshot).snapshot
+    return jax.device_get(snapshot.state)
 
 
 def initial(sim):

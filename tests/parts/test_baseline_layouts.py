@@ -6,9 +6,8 @@ import toys
 from parts import float64
 
 from fedjax_bal.recipes import combine, fedyogi, trimmed_mean
-from fedjax_bal.recipes.dynamic import feddyn
+from fedjax_bal.recipes.drift import feddyn, fednova
 from fedjax_bal.recipes.losses import fedlc, fedrs
-from fedjax_bal.recipes.normalising import fednova
 from fedjax_bal.recipes.sampling import iwds
 
 RECIPES = {

@@ -9,9 +9,9 @@ import pytest
 import toys
 from parts import float64
 
+from fedjax_bal.data.batches import join
 from fedjax_bal.parts import Batches, CropAndFlip, part, static
 from fedjax_bal.recipes import Recipe, crop_flip, fedavg
-from fedjax_bal.rows import join
 from fedjax_bal.types import Batch
 
 MEAN, STD = np.array([0.25, 0.5], np.float32), np.array([0.5, 0.25], np.float32)

@@ -13,10 +13,10 @@ from parts.float64 import SEED
 
 from fedjax_bal import models
 from fedjax_bal.data import augment, federate
-from fedjax_bal.experiment import setup
+from fedjax_bal.experiments import setup
 from fedjax_bal.models.dcgan import build_dcgan
 from fedjax_bal.parts import Fakes, SharedDcgans, dcgan
-from fedjax_bal.parts.adversarial import Training, discriminator_loss, generator_loss, noise, trained
+from fedjax_bal.parts.adversarial import GanTraining, discriminator_loss, generator_loss, noise, trained
 from fedjax_bal.parts.dcgan import POOL, borrowed, lending
 from fedjax_bal.recipes import Recipe, cbfl, fedavg
 from fedjax_bal.types import Batch, Variables
@@ -78,7 +78,7 @@ class Adam:
 
 
 def test_two_steps_equal_the_transcription():
-    shape, how, key = (4, 4, 1), Training(2, 3, 0.01), jax.random.key(4)
+    shape, how, key = (4, 4, 1), GanTraining(2, 3, 0.01), jax.random.key(4)
     with jax.enable_x64(True):
         net = build_dcgan(shape, 2, 2)
         wide = lambda key: jax.tree.map(lambda leaf: leaf.astype(float), jax.jit(build_dcgan(shape, 2, 2).init)(key))
@@ -264,11 +264,11 @@ def records(recipe, **changes):
     settings = {"model": models.build("tiny_bn", 3, (4, 4, 1)), "federation": plain} | changes
     settings |= {"test": (plain.images, plain.labels), "availability": None, "delivery": None}
     sim = float64.simulation(recipe, clients_per_round=3, rounds=3, rounds_per_dispatch=1, **settings)
-    progress, found = sim.init(SEED), []
-    while progress.round < 3:
-        advance = sim.advance(SEED, progress)
-        progress, found = advance.progress, found + advance.records
-    return sim, jax.device_get(progress.state.variables), found
+    snapshot, found = sim.init(SEED), []
+    while snapshot.round < 3:
+        advance = sim.advance(SEED, snapshot)
+        snapshot, found = advance.snapshot, found + advance.records
+    return sim, jax.device_get(snapshot.state.variables), found
 
 
 @pytest.mark.slow
@@ -296,7 +296,7 @@ def gray(part, federation, *_):
 
 def test_methods_with_equal_dcgans_share_them(monkeypatch):
     monkeypatch.setattr(dcgan, "_made", gray)
-    workshop, plain = setup.Workshop(None, None), federation()
+    workshop, plain = setup.SharedInputs(None, None), federation()
     first, again = (workshop.enlarged(plain, cbfl(**(SMALL | {"weight": weight}))) for weight in (1.0, 0.5))
     assert first is again
     assert workshop.enlarged(plain, cbfl(**(SMALL | {"dcgan_seed": 4}))) is not first

@@ -11,9 +11,9 @@ import toys
 from parts import float64
 from parts.float64 import SEED, N, assert_equal, difference, mean, plus, train
 
-from fedjax_bal.engine import checkpoint
 from fedjax_bal.parts import CompositionProbe, Probe, part
 from fedjax_bal.recipes import Recipe, fedavg, flcir
+from fedjax_bal.runs import checkpoint
 from fedjax_bal.selection import Choice, bernoulli
 from fedjax_bal.types import Outcome
 
@@ -53,10 +53,10 @@ def bandit():
     return simulation(flcir(alpha=ALPHA, rho=RHO))
 
 
-def advanced(sim, progress, rounds):
-    while progress.round < rounds:
-        progress = sim.advance(SEED, progress).progress
-    return progress
+def advanced(sim, snapshot, rounds):
+    while snapshot.round < rounds:
+        snapshot = sim.advance(SEED, snapshot).snapshot
+    return snapshot
 
 
 def norms(weights, scope="network"):
@@ -128,12 +128,12 @@ def transcribed(sim):
 
 def test_six_rounds_equal_the_transcription():
     sim = bandit()
-    progress = advanced(sim, sim.init(SEED), ROUNDS)
+    snapshot = advanced(sim, sim.init(SEED), ROUNDS)
     weights, seen, means, mixed = transcribed(sim)
-    assert_equal(jax.device_get(progress.state.variables.params), weights)
-    assert progress.selector.pulls.tolist() == seen.tolist() and seen.max() > 1
-    np.testing.assert_allclose(progress.selector.mean_rewards, means, rtol=1e-8)
-    np.testing.assert_allclose(progress.selector.compositions, mixed, rtol=1e-8)
+    assert_equal(jax.device_get(snapshot.state.variables.params), weights)
+    assert snapshot.selector.pulls.tolist() == seen.tolist() and seen.max() > 1
+    np.testing.assert_allclose(snapshot.selector.mean_rewards, means, rtol=1e-8)
+    np.testing.assert_allclose(snapshot.selector.compositions, mixed, rtol=1e-8)
 
 
 def test_a_saved_bandit_goes_on_where_it_stopped(tmp_path):

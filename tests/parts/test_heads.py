@@ -10,15 +10,15 @@ import pytest
 import reference
 import toys
 
-from fedjax_bal.engine.keys import purpose_key
-from fedjax_bal.optimizers import optimizer
-from fedjax_bal.parts.fine_tuning import Schedule, fine_tuned
+from fedjax_bal.engine.device.keys import purpose_key
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.parts.fedavg_ft import HeadSchedule, fine_tuned
 from fedjax_bal.recipes.averaging import fedavg
 from fedjax_bal.recipes.drift import scaffold
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
 from fedjax_bal.recipes.recipe import combine
 from fedjax_bal.selection import bernoulli
-from fedjax_bal.simulation import build
 from fedjax_bal.types import Model, Outputs, Variables
 
 ROUNDS, SEED = 3, 3
@@ -100,7 +100,7 @@ def run(sim):
     """The start, the end and the records of a run."""
     start = jax.device_get(sim.init(SEED).state.variables.params)
     advance = sim.advance(SEED, sim.init(SEED))
-    return start, jax.device_get(advance.progress.state), advance.records
+    return start, jax.device_get(advance.snapshot.state), advance.records
 
 
 def flat(params):
@@ -237,7 +237,7 @@ def test_a_round_in_which_nothing_arrives_fine_tunes_nothing():
 def test_a_batch_larger_than_the_set_takes_all_of_it():
     variables, key = network().init(jax.random.key(0)), jax.random.key(1)
     data = jax.tree.map(jnp.asarray, federation())
-    whole, larger = (fine_tuned(key, variables, network(), data, Schedule(2, size, 0.3, 0.6)) for size in (13, 500))
+    whole, larger = (fine_tuned(key, variables, network(), data, HeadSchedule(2, size, 0.3, 0.6)) for size in (13, 500))
     assert len(data.auxiliary["balanced"]) == 13
     assert toys.largest_difference(whole, larger) == 0
     assert toys.largest_difference(whole, variables) > 1e-3

@@ -13,14 +13,14 @@ import reference
 import toys
 
 from fedjax_bal import models
+from fedjax_bal.engine.host.build import build
 from fedjax_bal.models.projection import with_projection
-from fedjax_bal.optimizers import optimizer
-from fedjax_bal.parts.contrast import LastModel, ModelContrast
+from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.parts.moon import LastModel, ModelContrast
 from fedjax_bal.recipes.averaging import fedavg
 from fedjax_bal.recipes.drift import moon
 from fedjax_bal.recipes.recipe import Recipe
 from fedjax_bal.selection import bernoulli
-from fedjax_bal.simulation import build
 from fedjax_bal.types import Batch, Model, Outputs, Variables
 
 ROUNDS, SEED, WIDTH = 3, 3, 3
@@ -87,14 +87,14 @@ def finished(form, mu=MU):
     setting = dataclasses.replace(sim.setting, parts=moon(mu, TEMPERATURE, form, WIDTH).parts)
     weighed = dataclasses.replace(sim, setting=setting)
     weighed._compiled, weighed._traffic = sim._compiled, sim._traffic
-    return jax.device_get(weighed.advance(SEED, weighed.init(SEED)).progress.state)
+    return jax.device_get(weighed.advance(SEED, weighed.init(SEED)).snapshot.state)
 
 
 @cache
 def averaged(form):
     """The variables of FedAvg on the network, which has the projection for "head" only."""
     sim = simulation(fedavg(), with_projection(network(), "head", WIDTH) if form == "head" else network())
-    return jax.device_get(sim.advance(SEED, sim.init(SEED)).progress.state.variables)
+    return jax.device_get(sim.advance(SEED, sim.init(SEED)).snapshot.state.variables)
 
 
 def flat(params):

@@ -8,9 +8,9 @@ import reference
 import toys
 
 from fedjax_bal import recipes
-from fedjax_bal.optimizers import optimizer
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import bernoulli
-from fedjax_bal.simulation import build
 
 ROUNDS, SEED = 4, 3
 
@@ -73,8 +73,8 @@ def test_recipe_equals_transcription(name):
     recipe, changes = CASES[name]
     options = reference.Options(**changes)
     sim = simulation(recipe, options)
-    progress = sim.init(SEED)
-    weights = {k: np.asarray(v, float) for k, v in progress.state.variables.params.items()}
+    snapshot = sim.init(SEED)
+    weights = {k: np.asarray(v, float) for k, v in snapshot.state.variables.params.items()}
     zeros = {k: np.zeros_like(v) for k, v in weights.items()}
     server = reference.Server(weights, zeros, dict.fromkeys(range(10), zeros))
     length = -(-max(toys.SIZES) // options.batch_size) * options.batch_size
@@ -82,11 +82,11 @@ def test_recipe_equals_transcription(name):
         plan, _ = sim.plan(SEED, number, ())
         cohort = [int(c) for c in plan.clients[plan.delivered]]
         server = reference.run_round(toys.federation(), SEED, number, cohort, server, options, length)
-    while progress.round < ROUNDS:
-        progress = sim.advance(SEED, progress).progress
+    while snapshot.round < ROUNDS:
+        snapshot = sim.advance(SEED, snapshot).snapshot
     for k, expected in server.weights.items():
-        np.testing.assert_allclose(progress.state.variables.params[k], expected, rtol=1e-8, atol=1e-10)
-    for slot, control in progress.state.server.items():
+        np.testing.assert_allclose(snapshot.state.variables.params[k], expected, rtol=1e-8, atol=1e-10)
+    for slot, control in snapshot.state.server.items():
         if slot == "ControlVariates":
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9), control, server.control)
         if slot == "FeatureTransfer":

@@ -11,7 +11,7 @@ import yaml
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.report import ReportError, build, gallery
 from fedjax_bal.report.comparison import build_comparison, join
-from fedjax_bal.report.words import NOTHING
+from fedjax_bal.report.wording import NOTHING
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from fedjax_bal.report.clients import accuracy_by_client, ranked_clients
 from fedjax_bal.report.details import DETAILS, details, ending
 from fedjax_bal.report.folder import ReportError, read
 from fedjax_bal.report.page import missing_runs
-from fedjax_bal.report.words import NOTHING
+from fedjax_bal.report.wording import NOTHING
 
 
 def runs(**values):

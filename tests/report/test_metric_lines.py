@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
+from fedjax_bal.metrics.seeds import Curve, cumulate_traffic, curve
 from fedjax_bal.report import metric_lines, plots
 from fedjax_bal.report.folder import ReportError, read
 from fedjax_bal.report.metric_lines import read_lines
 from fedjax_bal.report.page import build
-from fedjax_bal.report.statistics import Curve, cumulate_traffic, curve
 
 
 @pytest.fixture

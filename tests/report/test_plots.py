@@ -2,8 +2,8 @@ import matplotlib
 import numpy as np
 import pytest
 
+from fedjax_bal.metrics.seeds import Curve
 from fedjax_bal.report import plots
-from fedjax_bal.report.statistics import Curve
 from fedjax_bal.report.svg import inline, style, to_svg
 
 CURVE = Curve(np.array([1, 2, 4]), np.array([0.2, 0.5, 0.6]), np.array([0.1, 0.4, 0.5]), np.array([0.3, 0.6, 1.2]))

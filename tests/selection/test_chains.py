@@ -12,11 +12,10 @@ from parts.float64 import LENGTH, OPTIONS, SEED, N, assert_equal, train
 
 from fedjax_bal.balance import augmentation_counts
 from fedjax_bal.data import augment
-from fedjax_bal.engine.accounts import Counts, count
-from fedjax_bal.engine.program import Traffic
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.metrics.traffic import Counts, Traffic, count_round
 from fedjax_bal.recipes import astraea, combine, fedavg, fednova, scaffold
 from fedjax_bal.selection import Choice, bernoulli, make_plan, mediators
-from fedjax_bal.simulation import build
 
 RANGES = {"shift": 0.1, "rotate": 15.0, "shear": 0.2, "zoom": 0.2}
 ALWAYS = {"availability": bernoulli(1.0), "delivery": bernoulli(1.0)}
@@ -96,7 +95,7 @@ MODEL = 4 * 68_873
 def test_traffic_of_a_round_is_the_printed_formula(clients, size, passes, exact, bytes_):
     selector = mediated(size, passes).build(clients, many())
     plan = make_plan(selector.select((), 0, 0, np.ones(60, bool))[0], np.ones(60, bool))
-    counts = count(Counts(), plan, 60, passes, Traffic(down=MODEL, up=MODEL), exact)
+    counts = count_round(Counts(), plan, 60, passes, Traffic(down=MODEL, up=MODEL), exact)
     assert counts.bytes_up == counts.bytes_down == bytes_ // 2
 
 
@@ -117,7 +116,7 @@ def test_fedavg_has_no_mediators_and_the_engine_counts_as_it_is_told():
 def test_a_mediator_none_of_whose_clients_delivers_sends_nothing_back():
     arriving = np.isin(np.arange(6), [0, 2])
     plan = make_plan(np.array([[0, 1], [2, 3], [4, 5]]), arriving)
-    counts = count(Counts(), plan, 6, 1, Traffic(down=1, up=1))
+    counts = count_round(Counts(), plan, 6, 1, Traffic(down=1, up=1))
     assert counts == Counts(2, 4, 2 + 2, 6 + 3, 0)
 
 
@@ -167,6 +166,6 @@ def test_wrong_choices_are_named(selector, message):
 
 
 def test_a_mediator_has_no_more_places_than_clients():
-    assert mediated(1000).build(4, many()).links == 4
+    assert mediated(1000).build(4, many()).chain_length == 4
     once = Choice("mediated", (("resched", "once"), ("size", 1000)))
-    assert once.build(4, many()).links == 60
+    assert once.build(4, many()).chain_length == 60

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.engine.checkpoint import load, save
+from fedjax_bal.runs.checkpoint import load, save
 from fedjax_bal.selection import mediated, mediators, uniform
 
 ALL = np.ones(40, bool)
@@ -156,7 +156,7 @@ def test_the_clients_of_a_round_are_those_of_uniform_and_grouped_greedily():
         drawn = np.sort(plain.select((), 0, number, ALL)[0][:, 0])
         expected = [drawn[group].tolist() for group in by_hand(COUNTS[drawn].tolist(), 5)]
         assert [[c for c in chain if c < 40] for chain in clients.tolist()] == expected
-    assert (selector.groups, selector.links, selector.passes, selector.closed_loop) == (3, 5, 2, False)
+    assert (selector.chains, selector.chain_length, selector.passes, selector.closed_loop) == (3, 5, 2, False)
 
 
 def test_clients_that_tie_join_in_the_order_of_their_ids():

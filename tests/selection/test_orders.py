@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from fedjax_bal.engine.checkpoint import load, save
+from fedjax_bal.runs.checkpoint import load, save
 from fedjax_bal.selection import SELECTORS, by_size, make_plan, power_of_choice, round_robin
 from fedjax_bal.selection.draws import weighted_sample
 from fedjax_bal.selection.orders import LOSS
@@ -175,7 +175,7 @@ def test_every_selector_is_pure_and_keeps_the_shape_of_what_it_saves(name, tmp_p
     once, after = selector.select(state, 0, 2, ALL)
     again, _ = selector.select(state, 0, 2, ALL)
     np.testing.assert_array_equal(once, again)
-    assert (once.shape, once.dtype) == ((selector.groups, selector.links), np.int32)
+    assert (once.shape, once.dtype) == ((selector.chains, selector.chain_length), np.int32)
     plan = make_plan(once, ALL)
     probes = {"composition": np.full((*once.shape, 3), 1 / 3), "loss": np.ones(once.shape)}
     after = selector.update(after, plan, probes)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..sources import load
+from fedjax_bal.data.loading import load
 
 SEED = 2017
 TRAIN_PER_CLASS, TEST_PER_CLASS = 1000, 200

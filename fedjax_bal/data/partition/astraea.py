@@ -5,9 +5,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from .._common import checked_count, checked_labels, rows_by_label
-from .letters import letter_shares
-from .shaped import class_quotas, client_sizes, deal
+from fedjax_bal.data.checks import checked_count, checked_labels, rows_by_label
+from fedjax_bal.data.partition.letters import letter_shares
+from fedjax_bal.data.partition.shaped import class_quotas, client_sizes, deal
 
 
 class _Variant(NamedTuple):

@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from .._common import checked_count, checked_labels, cut, even_sizes, rows_by_label
-from .shaped import client_counts, client_sizes, deal_counts
-from .sizes import checked_alpha, checked_room
+from fedjax_bal.data.checks import checked_count, checked_labels, cut, even_sizes, rows_by_label
+from fedjax_bal.data.partition.shaped import client_counts, client_sizes, deal_counts
+from fedjax_bal.data.partition.sizes import checked_alpha, checked_room
 
 _LARGEST_ALPHA, _LEAST_SHARE, _TINY = 1e12, 1e-12, 1e-300
 _AT_ONCE, _CELLS = 64, 4_000_000

@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from .._common import checked_count, checked_labels, cut, rows_by_label
-from .shaped import deal_counts
-from .sizes import checked_alpha
+from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
+from fedjax_bal.data.partition.shaped import deal_counts
+from fedjax_bal.data.partition.sizes import checked_alpha
 
 _MAX_REDRAWS, _MAX_SHARES_DRAWN = 100, 3 * 10**7
 _LARGEST_ALPHA = 1e12  # beyond it the shares are equal to six digits, and their sum would overflow

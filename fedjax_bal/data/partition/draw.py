@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .imbalance import long_tailed
-from .schemes import SCHEMES
+from fedjax_bal.data.partition.imbalance import long_tailed
+from fedjax_bal.data.partition.schemes import SCHEMES
 
 
 def draw(

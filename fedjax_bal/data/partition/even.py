@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .._common import checked_count, checked_labels, cut, even_sizes
+from fedjax_bal.data.checks import checked_count, checked_labels, cut, even_sizes
 
 
 def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: int) -> list[np.ndarray]:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._common import checked_count, checked_labels, cut, rows_by_label
-from .pathological import classes_of_clients, draw_owners
-from .shaped import deal_counts
-from .sizes import apportioned, checked_alpha
+from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
+from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
+from fedjax_bal.data.partition.shaped import deal_counts
+from fedjax_bal.data.partition.sizes import apportioned, checked_alpha
 
 _LARGEST_ALPHA, _LEAST_SHARE = 1e12, 1e-12
 

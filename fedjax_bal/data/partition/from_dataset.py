@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import Dataset
+from fedjax_bal.types import Dataset
 
 FROM_DATASET: Mapping[str, Callable[[Dataset, np.ndarray], Any]] = MappingProxyType(
     {"owners": lambda dataset, rows: None if dataset.train_clients is None else dataset.train_clients[rows]}

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from .._common import checked_labels, cut, rows_by_label
+from fedjax_bal.data.checks import checked_labels, cut, rows_by_label
 
 
 def long_tailed(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .._common import checked_count
+from fedjax_bal.data.checks import checked_count
 
 _COMMON = {"e": 12.70, "t": 9.06, "a": 8.17, "o": 7.51, "i": 6.97, "n": 6.75, "s": 6.33, "h": 6.09, "r": 5.99}
 _USUAL = {"d": 4.25, "l": 4.03, "c": 2.78, "u": 2.76, "m": 2.41, "w": 2.36, "f": 2.23, "g": 2.02, "y": 1.97}

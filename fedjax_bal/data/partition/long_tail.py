@@ -5,7 +5,7 @@ from numbers import Real
 
 import numpy as np
 
-from .._common import checked_count, checked_labels, cut, rows_by_label
+from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
 
 
 def long_tail(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .schemes import SCHEMES
+from fedjax_bal.data.partition.schemes import SCHEMES
 
 
 class Alias(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from .._common import checked_count, checked_labels, cut, rows_by_label
+from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
 
 
 def natural(

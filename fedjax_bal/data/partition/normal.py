@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from .._common import checked_count, checked_labels, rows_by_label
-from .shaped import class_quotas, client_sizes, deal
+from fedjax_bal.data.checks import checked_count, checked_labels, rows_by_label
+from fedjax_bal.data.partition.shaped import class_quotas, client_sizes, deal
 
 
 def normal_shares(num_classes: int, span: float = 3.0) -> np.ndarray:

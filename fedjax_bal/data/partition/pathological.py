@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._common import MAX_ROWS, checked_count, checked_labels, cut, even_sizes, rows_by_label
+from fedjax_bal.data.checks import MAX_ROWS, checked_count, checked_labels, cut, even_sizes, rows_by_label
 
 _REDRAWS = 20
 _CLIENTS_AT_ONCE = 2**16

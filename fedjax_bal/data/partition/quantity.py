@@ -6,8 +6,15 @@ from typing import Literal
 
 import numpy as np
 
-from .._common import checked_count, checked_labels, cut
-from .sizes import apportioned, checked_alpha, checked_room, checked_sigma, empirical_sizes, lognormal_sizes
+from fedjax_bal.data.checks import checked_count, checked_labels, cut
+from fedjax_bal.data.partition.sizes import (
+    apportioned,
+    checked_alpha,
+    checked_room,
+    checked_sigma,
+    empirical_sizes,
+    lognormal_sizes,
+)
 
 _STEEPEST, _NOTHING = 1000, 1e-12
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...checks import switch
-from .._common import checked_count, checked_labels, cut, even_sizes, rows_by_label
+from fedjax_bal.data.checks import checked_count, checked_labels, cut, even_sizes, rows_by_label
+from fedjax_bal.validate import switch
 
 _REDRAWS = 100
 _NOBODY = -1

@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .astraea import astraea
-from .client_dirichlet import balanced_dirichlet, client_dirichlet
-from .dirichlet import dirichlet
-from .even import iid, shards
-from .extended_dirichlet import extended_dirichlet
-from .long_tail import long_tail
-from .natural import natural
-from .normal import normal_density
-from .pathological import pathological
-from .quantity import quantity
-from .realworld import flcir_realworld
+from fedjax_bal.data.partition.astraea import astraea
+from fedjax_bal.data.partition.client_dirichlet import balanced_dirichlet, client_dirichlet
+from fedjax_bal.data.partition.dirichlet import dirichlet
+from fedjax_bal.data.partition.even import iid, shards
+from fedjax_bal.data.partition.extended_dirichlet import extended_dirichlet
+from fedjax_bal.data.partition.long_tail import long_tail
+from fedjax_bal.data.partition.natural import natural
+from fedjax_bal.data.partition.normal import normal_density
+from fedjax_bal.data.partition.pathological import pathological
+from fedjax_bal.data.partition.quantity import quantity
+from fedjax_bal.data.partition.realworld import flcir_realworld
 
 SCHEMES: dict[str, Callable[..., list[np.ndarray]]] = {
     "iid": iid,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .._common import checked_count, cut, even_sizes, rows_by_label
-from .sizes import apportioned, checked_sigma, empirical_sizes, lognormal_sizes
+from fedjax_bal.data.checks import checked_count, cut, even_sizes, rows_by_label
+from fedjax_bal.data.partition.sizes import apportioned, checked_sigma, empirical_sizes, lognormal_sizes
 
 _FITTING_STEPS = 50
 _ENOUGH = 0.9  # of the usual total; below it classes that run out would change what the set is for

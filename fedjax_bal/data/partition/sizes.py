@@ -5,7 +5,7 @@ from numbers import Real
 
 import numpy as np
 
-from .._common import checked_count
+from fedjax_bal.data.checks import checked_count
 
 _LARGEST_SCALE = 1e307
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.config.data_sections import Partition
+from fedjax_bal.config.data_sections import PartitionSection
 from fedjax_bal.config.registries import parameters
 from fedjax_bal.data.partition import flcir_realworld
 
@@ -175,7 +175,7 @@ def test_without_the_discard_classes_that_do_not_occur_are_of_no_account():
 def test_a_configuration_takes_the_same_seeds():
     _, default = parameters(flcir_realworld, skip=("rng", "labels", "num_clients"))["published_seed"]
     asked = {"scheme": "flcir_realworld", "clients": 100, "seed": 0}
-    section = lambda seed: Partition.model_validate({**asked, "published_seed": seed})
+    section = lambda seed: PartitionSection.model_validate({**asked, "published_seed": seed})
     largest = section(2**32 - 1).parameters["published_seed"]
     assert default is None and section(None).parameters["published_seed"] is None
     assert len(flcir_realworld(rng(), CIFAR, 100, published_seed=largest)) == 100

@@ -1,0 +1,242 @@
+"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `list` and `data`."""
+
+import functools
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from fedjax_bal.caches import drawing
+from fedjax_bal.cli import data
+from fedjax_bal.cli.arguments import (
+    Coordinator,
+    Distributed,
+    Processes,
+    ProcessId,
+    check_engine,
+    devices_of,
+    split_arguments,
+    split_cpu_for,
+)
+from fedjax_bal.cli.console import INTERRUPTED, Output, fail, messages, say
+from fedjax_bal.cli.describe import describe
+from fedjax_bal.cli.distributed import SWEEP_ALONE, is_first_process, joined_processes, place_of, shared_facts
+from fedjax_bal.cli.pages import build_page, compare_folders
+from fedjax_bal.cli.running import run_command
+from fedjax_bal.cli.sweeping import sweep_command
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Federated-learning simulation for class imbalance and label skew.",
+)
+
+
+def main() -> None:
+    """The console script's entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a sign that a terminal lacks must not cost a result
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("fedjax-bal: stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+@app.command()
+def run(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [KEY=VALUE ...]",
+            help="A YAML file (none: the built-in quickstart), then changes such as training.rounds=30 or seeds=[0].",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/NAME.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data set's own files are.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU by default one.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over in a folder of the same configuration.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="tensorboard|wandb", help="Show the metrics there too; give it once for each."),
+    ] = None,
+    distributed: Distributed = False,
+    coordinator: Coordinator = None,
+    process_id: ProcessId = None,
+    processes: Processes = None,
+) -> None:
+    """Run a comparison; the same command again goes on where it stopped."""
+    with messages():
+        from fedjax_bal.config import load_config
+        from fedjax_bal.contrib.trackers import open_trackers
+
+        paths, overrides = split_arguments(arguments or [])
+        config = load_config(paths[0] if paths else None, overrides)
+        folder = out or Path("runs") / config.name
+        wanted = devices_of(devices)
+        place = place_of(distributed, coordinator, process_id, processes, os.environ)
+        trackers = open_trackers(track or () if is_first_process(place) else (), folder)
+        split_cpu_for([config], wanted)
+        with joined_processes(place, lambda: shared_facts(config), wanted) as all_devices:
+            run_command(config, folder, data_dir, all_devices, trackers, fresh=fresh, plain=plain)
+
+
+@app.command()
+def sweep(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE [KEY=VALUE ...]",
+            help="A sweep: a configuration with a list of axes, then changes for all its runs.",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="The sweep's folder; by default runs/NAME.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU by default one.")
+    ] = None,
+    together: Annotated[
+        int | None, typer.Option(min=1, help="Runs in one program at most; by default as many as fit into memory.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray", help="What trains: this process, or a cluster through Ray.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT|auto",
+            help="The Ray cluster's head, or auto for that of this machine; by default one is started here.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
+    distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
+) -> None:
+    """Run a grid of configurations; the same command again goes on where it stopped."""
+    with messages():
+        from fedjax_bal.experiments import load_sweep
+
+        if distributed:
+            raise ValueError(SWEEP_ALONE)
+        paths, overrides = split_arguments(arguments)
+        if not paths:
+            raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")
+        check_engine(engine, address)
+        plan = load_sweep(paths[0], overrides)
+        wanted = devices_of(devices)
+        split_cpu_for([point.config for point in plan.points], wanted)
+        folder, where = out or Path("runs") / plan.name, {"engine": engine, "address": address}
+        sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, plain=plain, **where)
+
+
+@app.command()
+def bench(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [KEY=VALUE ...]",
+            help="A YAML file (none: the workloads), then changes such as execution.strategy=vmap.",
+        ),
+    ] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="W1 to W5 or W4b, or several as W1,W3; by default all.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure each case, compilation apart.")] = 5.0,
+    clients_per_round: Annotated[int | None, typer.Option(help="Another cohort size.")] = None,
+    synthetic: Annotated[bool, typer.Option("--synthetic", help="Random pixels; so without --data-dir.")] = False,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU one for each core.")
+    ] = None,
+    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON too; - is standard output.")] = None,
+) -> None:
+    """Measure speed: client updates a second, share of the machine's peak, padding waste, memory."""
+    with messages():
+        from fedjax_bal.bench import BenchOptions, bench_command
+        from fedjax_bal.engine.host import split_cpu
+
+        count = devices_of(devices)
+        split_cpu(count or "auto")
+        paths, overrides = split_arguments(arguments or [])
+        place = None if data_dir is None else str(data_dir)
+        config = paths[0] if paths else None
+        names = [name for text in workload or () for name in text.split(",")]
+        wanted = BenchOptions(config, overrides, names, seconds, clients_per_round, synthetic, place, count)
+        try:
+            bench_command(wanted, Output(stderr=json == "-"), json)
+        except KeyboardInterrupt:
+            fail("stopped; what was measured before is shown above", INTERRUPTED)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or sweeps.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", help="Only compare, and put the page here; by default into the first folder."
+        ),
+    ] = None,
+) -> None:
+    """Write the pages of folders anew; of several runs also one page that compares them."""
+    with messages():
+        console = Output()
+        if out is None:
+            for folder in folders:
+                say(console, f"report: {build_page(folder)}")
+        if out is not None or (len(folders) > 1 and not any((folder / "sweep.yaml").is_file() for folder in folders)):
+            compare_folders(folders, out, console)
+
+
+@app.command("list")
+def list_names(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="recipes, models, selectors, partitions, datasets, optimizers, schedules, availability, delivery, "
+            "or speeds.",
+        ),
+    ],
+) -> None:
+    """List what a configuration can name."""
+    with messages():
+        from fedjax_bal.cli.listing import listing
+
+        table = Table.grid(padding=(0, 3))
+        for name, text in listing(what).items():
+            first, *others = map(escape, text.splitlines())
+            table.add_row(
+                f"[bold]{escape(name)}[/bold]", "\n".join([first, *(f"[dim]{line}[/dim]" for line in others)])
+            )
+        Output().print(table)
+
+
+def _lines(command: Callable[..., Iterator[str]]) -> Callable[..., None]:
+    """A command of another module, which gives its lines, and whose errors become messages."""
+
+    @functools.wraps(command)
+    def shown(*args: Any, **kwargs: Any) -> None:
+        console = Output()
+        with messages(), drawing():
+            for line in command(*args, **kwargs):
+                say(console, line)
+
+    return shown
+
+
+_data = data.commands(messages, lambda: Output())
+_data.command("describe")(_lines(describe))
+app.add_typer(_data, name="data")

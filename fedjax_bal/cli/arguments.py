@@ -1,0 +1,68 @@
+"""What commands share of their arguments: files, changes, and the number of devices."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from fedjax_bal.validate import one_of
+
+Distributed = Annotated[
+    bool,
+    typer.Option("--distributed", help="Be one of several processes that share the work; start each with its own id."),
+]
+Coordinator = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Where process 0 waits for the others; or FEDJAX_BAL_COORDINATOR."),
+]
+ProcessId = Annotated[
+    int | None, typer.Option(metavar="I", help="This process's number, from 0; or FEDJAX_BAL_PROCESS_ID.")
+]
+Processes = Annotated[
+    int | None, typer.Option(metavar="N", help="How many processes there are; or FEDJAX_BAL_PROCESSES.")
+]
+ENGINES = ("local", "ray")
+"""What can carry a sweep: this process, or a cluster."""
+
+
+def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The file, if any, and the changes to it."""
+    paths = [argument for argument in arguments if "=" not in argument]
+    if len(paths) > 1:
+        raise ValueError(
+            f"command line: received {len(paths)} files ({', '.join(paths)}); give one configuration, "
+            "and changes to it as key=value"
+        )
+    return paths, [argument for argument in arguments if "=" in argument]
+
+
+def devices_of(wanted: str | None) -> str | int | None:
+    """What `--devices` says: "auto" for all, a number, or None where it isn't given."""
+    if wanted is None or wanted == "all":
+        return wanted and "auto"
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise ValueError(f"--devices: received {wanted!r}, must be an integer of at least 1, or all")
+    return int(wanted)
+
+
+def check_engine(name: str, address: str | None) -> None:
+    """Refuses an engine that there isn't, and an address without a cluster.
+
+    Example:
+        >>> check_engine("rai", None)
+        Traceback (most recent call last):
+        ValueError: --engine: received 'rai'; allowed: local, ray; did you mean 'ray'?
+    """
+    if one_of("--engine", name, ENGINES) == "local" and address is not None:
+        raise ValueError(f"--address: received {address!r}, which is for --engine ray: add that, or leave it out")
+
+
+def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
+    """Settles how many devices the CPU is, before jax starts."""
+    from fedjax_bal.engine.host import split_cpu
+
+    pairs = [(config, index) for config in configs for index in range(len(config.methods))]
+    asked = [config.for_method(index).execution.devices for config, index in pairs]
+    # One, unless asked: the number of devices decides in which order updates are added up, and the same command should
+    # add them up alike on machines with different numbers of cores.
+    split_cpu(devices or max((number for number in asked if number != "auto"), default=1))

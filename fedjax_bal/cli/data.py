@@ -1,0 +1,163 @@
+"""The commands `fedjax-bal data list` and `fedjax-bal data prepare`."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+_MOST_CLASSES = 20
+_MEBIBYTE = 2**20
+
+_DataDir = Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")]
+
+
+def commands(messages: Callable[[], AbstractContextManager[None]], console: Callable[[], Console]) -> typer.Typer:
+    """The group of commands.
+
+    Args:
+        messages: turns what a user can cause into a message and an exit code.
+        console: makes what is printed to.
+
+    Returns:
+        The group, to be added to the program.
+    """
+    group = typer.Typer(no_args_is_help=True, help="Data sets: which there are, and reading their files once.")
+
+    @group.command("list")
+    def list_datasets(data_dir: _DataDir = None) -> None:
+        """List the data sets, and which of them a folder holds."""
+        with messages():
+            console().print(_overview(data_dir))
+
+    @group.command()
+    def prepare(
+        name: Annotated[str, typer.Argument(help="The data set, see fedjax-bal data list.")],
+        options: Annotated[
+            list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]", help="For your own files: path=..., side=64.")
+        ] = None,
+        data_dir: _DataDir = None,
+        check: Annotated[bool, typer.Option("--check", help="Read and report, but write nothing.")] = False,
+        tfds: Annotated[
+            bool, typer.Option("--tfds", help="Write it as TensorFlow Datasets keeps it, for femnist, cinic10, ...")
+        ] = False,
+    ) -> None:
+        """Check a data set's files, and write it to a file that is read at once."""
+        with messages():
+            say = lambda text: console().print(text, markup=False, highlight=False, soft_wrap=True)
+            if tfds:
+                say(f"written: {_build(name, data_dir)}")
+            else:
+                _prepare(name, options or [], data_dir, check, say)
+
+    return group
+
+
+def _overview(data_dir: Path | None) -> Table:
+    from fedjax_bal.data import DATASETS, OFFICIAL, folder_of, prepared_status
+
+    folder = None if data_dir is None else folder_of("the data sets", data_dir)
+    table = Table.grid(padding=(0, 3))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, info in DATASETS.items():
+        clients = "; says whose each image is" if info.clients else ""
+        lines = [f"{escape(info.description)}{clients}"]
+        if info.counts:
+            size = sum(info.counts) * int(np.prod(info.image_shape))
+            lines[0] += f" ({size / _MEBIBYTE:,.1f} MiB in memory)"
+        lines.append(f"[dim]{escape(prepared_status(name, folder))}[/dim]")
+        if name in OFFICIAL:
+            lines.append(f"[dim]from {escape(OFFICIAL[name].home)}[/dim]")
+        table.add_row(f"[bold]{escape(name)}[/bold]", "\n".join(lines))
+    return table
+
+
+def _prepare(name: str, options: list[str], data_dir: Path | None, check: bool, say: Callable[[str], None]) -> None:
+    from fedjax_bal.data import OWN_FILES, inventory, load
+
+    if name in OWN_FILES:
+        section = _own_files(name, options)
+        dataset = load(name, data_dir, **section.parameters)
+        say(f"{name}: {section.parameters['path']}")
+        _describe(dataset, say)
+        return
+    if options:
+        raise ValueError(f"{name} takes no options, received {', '.join(options)}")
+    made = inventory.prepare(name, data_dir, write=not check)
+    say(f"{name}: {made.kind} in {inventory.common_folder(made.places)}")
+    _describe(made.dataset, say)
+    if made.file is not None:
+        size = made.file.stat().st_size / _MEBIBYTE
+        say(f"prepared: {made.file} ({size:,.1f} MiB), read from now on in place of the files above")
+
+
+def _own_files(name: str, options: list[str]) -> Any:
+    """The options as a configuration would have them."""
+    from fedjax_bal.config import DatasetSection, check_section, parse_yaml, raise_all
+
+    given = {}
+    for text in options:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ValueError(f"received {text!r}, must be KEY=VALUE, for instance path=mine.npz")
+        if key in given:
+            raise ValueError(f"command line: {key}: given twice; give it once")
+        given[key] = parse_yaml(value, f"command line: {key}")
+    section, problems = check_section(DatasetSection, {**given, "name": name})
+    raise_all("command line", problems)
+    return section
+
+
+def _build(name: str, data_dir: Path | None) -> Path:
+    """Writes a data set as TensorFlow Datasets keeps it."""
+    from fedjax_bal.data import DataError, folder_of, known_names
+
+    known_names(name)
+    try:
+        from fedjax_bal.data import BUILDABLE, build_for_tfds
+    except ImportError as error:
+        raise DataError(f"--tfds needs TensorFlow Datasets, which can't be imported ({error}): install it") from error
+    if name not in BUILDABLE:
+        raise ValueError(f"--tfds: received {name}; allowed: {', '.join(BUILDABLE)}; others are not built here")
+    if data_dir is None:
+        raise ValueError(f"--data-dir is missing, the folder that holds the files of {name}")
+    folder = folder_of(name, data_dir)
+    return build_for_tfds(name, folder, folder)
+
+
+def _describe(dataset: Any, say: Callable[[str], None]) -> None:
+    """Says how many images there are, of which size and classes, and whose."""
+    from fedjax_bal.data import inventory_digest
+
+    counts = []
+    for half in ("train", "test"):
+        images, labels = getattr(dataset, f"{half}_images"), getattr(dataset, f"{half}_labels")
+        counts.append(np.bincount(labels, minlength=len(dataset.class_names)))
+        shape, size = "x".join(map(str, images.shape[1:])), images.nbytes / _MEBIBYTE
+        say(f"  {half}: {len(images):,} images {shape}, {size:,.1f} MiB; {_classes(counts[-1])}")
+    if dataset.train_clients is not None:
+        sizes = np.bincount(dataset.train_clients)
+        sizes = sizes[sizes > 0]
+        say(f"  writers or users: {len(sizes):,}, of {_range(sizes)} training images")
+    say(f"  SHA-256 of images and labels: {inventory_digest(dataset)}")
+    if len(dataset.class_names) <= _MOST_CLASSES:
+        width = max(map(len, dataset.class_names))
+        for name, train, test in zip(dataset.class_names, *counts, strict=True):
+            say(f"    {name:<{width}}  {train:>7,} + {test:,}")
+
+
+def _classes(counts: np.ndarray) -> str:
+    present = counts[counts > 0]
+    few = f"{len(present)} of {len(counts)} classes" if len(present) < len(counts) else f"{len(counts)} classes"
+    return f"{few}, of {_range(present)}"
+
+
+def _range(counts: np.ndarray) -> str:
+    low, high = counts.min(), counts.max()
+    return f"{low:,} each" if low == high else f"{low:,} to {high:,}"

@@ -1,0 +1,248 @@
+"""The command `fedjax-bal data describe`: a data set and a partition in numbers, as text and as a picture."""
+
+import difflib
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedjax_bal.data import Description
+
+_MOST_NAMED, _SHOWN_OF_MANY = 20, 5
+_LONGEST_NAME, _LONGEST_BAR = 18, 30
+_PICTURES = (".png", ".svg")
+
+
+def describe(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CONFIG|DATASET [KEY=VALUE ...]",
+            help="A YAML file or a data set's name, then changes: of the partition, such as alpha=0.1, clients=50 or "
+            "imbalance_factor=100, or of any key by its full path.",
+        ),
+    ],
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="SCHEME", help="Another scheme; for a data set the one to draw, for 10 clients, seed 0."),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data set's own files are.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw a picture too.")] = None,
+) -> Iterator[str]:
+    """Describe a data set and a partition: classes, sizes, imbalance, and who holds what."""
+    changes = [_placed(argument) for argument in arguments if "=" in argument]
+    what = _the_one([argument for argument in arguments if "=" not in argument])
+    _check_picture(out)
+    from fedjax_bal.data import DATASETS
+
+    alone = what in DATASETS and partition is None
+    others = [change for change in changes if not change.startswith("dataset.")]
+    if alone and others:
+        raise ValueError(f"data describe: received {others[0]!r}, but no partition; give one with --partition SCHEME")
+    config = _config(what, partition, changes)
+    dataset, told = _drawn(config, data_dir, share_out=not alone)
+    title = config.dataset.name if told is None else f"{config.dataset.name}: {_in_words(config.partition)}"
+    yield from _text(dataset, told, title, _others(config))
+    if out is not None:
+        from fedjax_bal.report import write_partition_picture
+
+        write_partition_picture(out, dataset, told, title)
+        yield f"picture: {out}"
+
+
+def _the_one(named: Sequence[str]) -> str:
+    if len(named) == 1:
+        return named[0]
+    raise ValueError(
+        f"data describe: received {len(named)} names ({', '.join(named) or 'none'}); give one configuration or data "
+        "set, and changes to it as key=value"
+    )
+
+
+def _placed(change: str) -> str:
+    """A change with its full path: keys without a dot are the partition's, if no section is called so."""
+    from fedjax_bal.config import UnresolvedConfig
+
+    key = change.partition("=")[0]
+    return change if "." in key or key in UnresolvedConfig.model_fields else f"partition.{change}"
+
+
+def _check_picture(out: Path | None) -> None:
+    if out is None:
+        return
+    if out.suffix.lower() not in _PICTURES:
+        raise ValueError(f"--out: received {str(out)!r}, must end in {' or '.join(_PICTURES)}")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out: there is no folder {str(out.parent)!r}; make it first")
+    if out.is_dir():
+        raise ValueError(f"--out: {str(out)!r} is a folder; give the name of a file")
+
+
+def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
+    from fedjax_bal.config import load_config
+    from fedjax_bal.data import DATASETS
+
+    if what in DATASETS:
+        # All that is not about data is the quickstart's; its cohort must not stand in the way of few clients.
+        wanted = f"partition={{scheme: {json.dumps('iid' if scheme is None else scheme)}, clients: 10, seed: 0}}"
+        return load_config(None, [f"dataset.name={what}", "selection.clients_per_round=1", wanted, *changes])
+    if not Path(what).exists() and not what.endswith((".yaml", ".yml")):
+        near = difflib.get_close_matches(what, DATASETS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"data describe: there is no file {what!r}, and no data set of that name{hint}")
+    return load_config(what, [f"partition.scheme={json.dumps(scheme)}"] * (scheme is not None) + list(changes))
+
+
+def _drawn(config: Any, data_dir: Path | None, share_out: bool) -> "tuple[Any, Description | None]":
+    """The data set, and the partition in numbers if one is wanted."""
+    import numpy as np
+
+    from fedjax_bal.data import describe as in_numbers
+    from fedjax_bal.data import load, partition
+    from fedjax_bal.experiments import take_auxiliary, take_client_tests, take_validation
+
+    place = None if data_dir is None else str(data_dir)
+    dataset = load(config.dataset.name, place, **config.dataset.parameters)
+    if not share_out:
+        return dataset, None
+    section = "auxiliary"
+    try:
+        pool = take_auxiliary(dataset, config.auxiliary, config.partition.seed)
+        section = "evaluation.validation"
+        pool = take_validation(pool, config)
+        section = "partition"
+        given = partition.from_dataset(partition.SCHEMES[config.partition.scheme], dataset, pool.rest)
+        parts = partition.draw(pool.labels[pool.rest], **config.partition.drawing, given=given)
+        section = "evaluation.client_test"
+        if config.evaluation.client_test.wanted:
+            whole = [pool.rest[rows] for rows in parts]
+            kept = take_client_tests(pool, whole, dataset, config)[1]
+            parts = [np.searchsorted(pool.rest, np.sort(rows)) for rows in kept]
+    except ValueError as error:
+        raise ValueError(f"{section}: {error}") from error
+    return dataset, in_numbers(pool.labels[pool.rest], parts, len(dataset.class_names))
+
+
+def _in_words(wanted: Any) -> str:
+    """A partition in one line: what differs from the defaults."""
+    fields = type(wanted).model_fields
+    told = [
+        f"{key}={_value(getattr(wanted, key))}"
+        for key in fields
+        if key not in ("scheme", "clients", "seed") and getattr(wanted, key) != fields[key].default
+    ]
+    return ", ".join(
+        [f"{wanted.scheme}, {wanted.clients:,} client{'s' * (wanted.clients > 1)}", *told, f"seed={wanted.seed}"]
+    )
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _others(config: Any) -> list[str]:
+    """The methods of a configuration whose data are not those described."""
+    sections = ("dataset", "partition", "auxiliary")
+    own = [config.for_method(index) for index in range(len(config.methods))]
+    return [each.name for each in own if any(getattr(each, key) != getattr(config, key) for key in sections)]
+
+
+def _text(dataset: Any, told: "Description | None", title: str, others: Sequence[str]) -> Iterator[str]:
+    yield title
+    yield f"{len(dataset.train_labels):,} training and {len(dataset.test_labels):,} test samples"
+    yield ""
+    yield from _class_table(dataset, told)
+    if told is not None:
+        yield ""
+        yield from _size_lines(told)
+        yield ""
+        yield from _imbalance_lines(told)
+    if others:
+        yield f"methods with other data: {', '.join(others)}"
+
+
+def _class_table(dataset: Any, told: "Description | None") -> Iterator[str]:
+    import numpy as np
+
+    classes = len(dataset.class_names)
+    columns = {
+        "training": np.bincount(dataset.train_labels, minlength=classes),
+        "test": np.bincount(dataset.test_labels, minlength=classes),
+    }
+    if told is not None:
+        columns["clients"] = told.class_counts.sum(axis=0)
+    drawn = columns["training" if told is None else "clients"]
+    yield f"{'class':<{_LONGEST_NAME}}" + "".join(f"{name:>10}" for name in columns)
+    for label in _shown(drawn):
+        if label is None:
+            yield f"... {classes - 2 * _SHOWN_OF_MANY:,} classes in between"
+            continue
+        numbers = "".join(f"{counts[label]:>10,}" for counts in columns.values())
+        name = _short(dataset.class_names[label])
+        yield f"{name:<{_LONGEST_NAME}}{numbers}  {_bar(drawn[label], drawn.max())}".rstrip()
+
+
+def _shown(counts: "np.ndarray") -> "list[int | None]":
+    """All classes in their order; of many the largest, None, and the smallest."""
+    if len(counts) <= _MOST_NAMED:
+        return list(range(len(counts)))
+    falling = (-counts).argsort(kind="stable").tolist()
+    return [*falling[:_SHOWN_OF_MANY], None, *falling[-_SHOWN_OF_MANY:]]
+
+
+def _size_lines(told: "Description") -> Iterator[str]:
+    import numpy as np
+
+    from fedjax_bal.data import size_bins
+
+    sizes, held = told.sizes, (told.class_counts > 0).sum(axis=1)
+    yield (
+        f"samples of a client: {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}, "
+        f"mean {sizes.mean():,.1f}"
+    )
+    edges = size_bins(sizes)
+    clients = np.histogram(sizes, edges)[0]
+    for low, high, number in zip(edges[:-1], edges[1:], clients, strict=True):
+        span = f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}"
+        yield f"{span:>22} {number:>7,}  {_bar(number, clients.max())}".rstrip()
+    yield f"classes of a client: {held.min()} to {held.max()}, mean {held.mean():.1f}"
+    if told.unused:
+        yield f"samples that no client has: {told.unused:,}"
+    if told.repeated:
+        yield f"samples counted again because several clients have them: {told.repeated:,}"
+
+
+def _imbalance_lines(told: "Description") -> Iterator[str]:
+    low, high = (float(value) for value in (told.kl_of_clients.min(), told.kl_of_clients.max()))
+    mean = float(told.kl_of_clients.mean())
+    yield f"KL from even classes, in nats (0 is even): {told.kl_of_all:.3f} for all clients together;"
+    yield f"    of a client {low:.3f} to {high:.3f}, mean {mean:.3f}"
+    yield f"MID {told.mid:.3f}: imbalance of all classes, from 0 (even) to 1 (a single class)"
+    yield f"WCS {told.wcs:.3f}: how alike clients' classes are to those of all, 1 (the same) and less"
+
+
+def _bar(value: int, largest: int) -> str:
+    width = max(8, min(_LONGEST_BAR, shutil.get_terminal_size().columns - 52))
+    filled = round(width * value / max(largest, 1))
+    return _sign() * (max(filled, 1) if value else 0)
+
+
+def _sign() -> str:
+    try:
+        "\N{FULL BLOCK}".encode(sys.stdout.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return "#"
+    return "\N{FULL BLOCK}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) < _LONGEST_NAME else f"{name[: _LONGEST_NAME - 2]}…"

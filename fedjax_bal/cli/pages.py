@@ -1,0 +1,43 @@
+"""Writes the pages of folders."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from fedjax_bal.caches import drawing
+from fedjax_bal.cli.console import say
+
+
+def compare_folders(folders: list[Path], out: Path | None, console: Console) -> None:
+    """Writes one page about several run folders, where they can be compared.
+
+    Args:
+        folders: the folders.
+        out: where to put the page; None for the first folder, and to say so where nothing can be compared.
+        console: where to say it.
+
+    Raises:
+        ReportError: they can't be compared, and `out` asks for it.
+    """
+    with drawing():
+        from fedjax_bal.report import ReportError, build_comparison
+
+        try:
+            say(console, f"comparison: {build_comparison(folders, out or folders[0] / 'comparison.html')}")
+        except ReportError as error:
+            if out is not None:
+                raise
+            say(console, f"not compared: {error}")
+
+
+def build_page(path: Path) -> Path:
+    """The page of a run's folder, or of a sweep's."""
+    return build_report(path, sweep=(path / "sweep.yaml").is_file())
+
+
+def build_report(path: Path, *, sweep: bool = False) -> Path:
+    """Writes the page of a folder, and returns its file."""
+    with drawing():
+        from fedjax_bal.report import build, build_sweep
+
+        return build_sweep(path) if sweep else build(path)

@@ -1,0 +1,149 @@
+"""The command `fedjax-bal run`: a comparison, its table, and its report."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedjax_bal.caches import keep_compiled_programs
+from fedjax_bal.cli.console import INTERRUPTED, Output, fail, interruptible, say
+from fedjax_bal.cli.pages import build_report
+
+_WIDE = 110
+_NARROW = 78
+
+
+def run_command(
+    config: Any,
+    path: Path,
+    data_dir: Path | None,
+    devices: str | int | None,
+    trackers: Any,
+    *,
+    fresh: bool,
+    plain: bool,
+) -> None:
+    """Carries a comparison through, or on, and shows what came of it.
+
+    Args:
+        config: the configuration.
+        path: its run folder.
+        data_dir: the folder with the data set's files.
+        devices: how many devices share the work; None leaves it to the configuration.
+        trackers: where the metrics are shown too.
+        fresh: start over, whatever is there.
+        plain: lines in place of the live display.
+
+    Raises:
+        typer.Exit: it was stopped, or a run diverged.
+    """
+    from fedjax_bal.contrib.trackers import Mirror, tracked_runs
+    from fedjax_bal.engine.processes import processes
+    from fedjax_bal.experiments import RemoteRunFolder
+    from fedjax_bal.experiments import display as progress
+    from fedjax_bal.runs import RunFolder
+
+    first = processes().first
+    folder = RunFolder(path) if first else RemoteRunFolder(path)
+    with folder.claimed(config), interruptible() as asked, _console(shown=first) as console:
+        display = progress.PlainProgress(console) if plain or not first else progress.choose(console)
+        try:
+            with contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror:
+                summary = _work(config, folder, display, data_dir, devices, fresh, asked, mirror, console)
+        finally:
+            display.stop()
+        if first:
+            _show(folder.path, summary, console)
+        _tell_failures(summary)
+
+
+def _work(
+    config: Any,
+    folder: Any,
+    display: Any,
+    data_dir: Path | None,
+    devices: str | int | None,
+    fresh: bool,
+    asked: Callable[[], bool],
+    mirror: Any,
+    console: Console,
+) -> dict[str, Any]:
+    keep_compiled_programs(display.note)
+    from fedjax_bal.experiments import Runner, Stopped
+
+    place = None if data_dir is None else str(data_dir)
+    try:
+        options: dict[str, Any] = {"data_dir": place, "devices": devices, "fresh": fresh}
+        return Runner(config, folder, display, **options, should_stop=asked, mirror=mirror).run()
+    except Stopped:
+        display.stop()
+        say(console, f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def _console(*, shown: bool) -> Iterator[Console]:
+    if shown:
+        yield Output()
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        yield Output(file=nowhere)
+
+
+def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
+    from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
+
+    page = build_report(path)
+    longest = 24 if console.width >= _WIDE else 16
+    summaries = [row._replace(method=_short(row.method, longest)) for row in compare(summary["runs"])]
+    text = table(summaries, summary["target_accuracy"], short=True)
+    if console.width < _NARROW:
+        _print_lines(text, console)
+    else:
+        _print_table(text, console)
+    if shows_divergence(summaries):
+        console.print(KL_IN_WORDS, markup=False, highlight=False)
+    console.print(verdict(summaries), markup=False, highlight=False)
+    say(console, f"report: {page}")
+
+
+def _tell_failures(summary: dict[str, Any]) -> None:
+    failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
+    if failures:
+        fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
+
+
+def _print_table(text: Any, console: Console) -> None:
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    grid.caption, grid.caption_justify = "test accuracy in %, ± standard deviation over seeds", "left"
+    fit = _two_lines if console.width < _WIDE else str
+    for index, name in enumerate(map(fit, text.headings)):
+        grid.add_column(escape(name), justify="right" if index else "left", no_wrap=True)
+    for cells in text.rows:
+        grid.add_row(*(escape(fit(cell)) for cell in cells))
+    console.print(grid)
+
+
+def _print_lines(text: Any, console: Console) -> None:
+    for method, *cells in text.rows:
+        say(console, method)
+        for heading, cell in zip(text.headings[1:], cells, strict=True):
+            say(console, f"  {heading}: {cell}")
+
+
+def _two_lines(cell: str) -> str:
+    """What follows a number goes below it."""
+    for mark in ("±", "[", "("):
+        cell = cell.replace(f" {mark}", f"\n{mark}")
+    return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")
+
+
+def _short(name: str, longest: int) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"

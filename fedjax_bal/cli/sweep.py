@@ -1,0 +1,112 @@
+"""The command `fedjax-bal sweep`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from fedjax_bal.experiments import (
+    Backend,
+    InterimTable,
+    Stopped,
+    Sweep,
+    SweepFolder,
+    SweepProgress,
+    SweepWork,
+    batch_title,
+    result_rows,
+    sweep_outline,
+)
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: SweepFolder,
+    console: Console,
+    *,
+    data_dir: str | None,
+    devices: str | int | None,
+    should_stop: Callable[[], bool],
+    plain: bool,
+    dry_run: bool,
+    most: int | None,
+    engine: Backend | None = None,
+) -> tuple[list[dict[str, Any]], bool]:
+    """Says what there is to do, does it, and writes the table.
+
+    Args:
+        sweep: the sweep.
+        folder: its folder, claimed.
+        console: where to say it.
+        data_dir: the folder with the data sets' files.
+        devices: how many devices share the work.
+        should_stop: asked between dispatches.
+        plain: lines in place of the live display.
+        dry_run: only say what there is to do.
+        most: how many runs to train together at most; None for as many as fit.
+        engine: what trains; None for this process.
+
+    Returns:
+        The rows of the table, and whether the user stopped it.
+    """
+    display = SweepProgress(console, plain=plain)
+    options: Any = {
+        "data_dir": data_dir,
+        "devices": devices,
+        "should_stop": should_stop,
+        "most": most,
+        "engine": engine,
+    }
+    if dry_run:
+        _announce(sweep, SweepWork(sweep, folder.path, display, **options, look=True), console)
+        return [], False
+    folder.begin(sweep.text)
+    work = SweepWork(sweep, folder.path, display, **options)
+    _announce(sweep, work, console)
+    display.start(
+        [batch_title(sweep, own) for own in work.groups], [own.rounds // len(own.tasks) for own in work.groups]
+    )
+    stopped = False
+    try:
+        work.run(InterimTable(sweep, folder, work, lambda: _note_costs(sweep, folder, work)).update)
+    except Stopped:
+        stopped = True
+    finally:
+        display.stop()
+        table = _write(sweep, folder, work)
+    return table, stopped
+
+
+def _announce(sweep: Sweep, work: SweepWork, console: Console) -> None:
+    for line in sweep_outline(sweep, work):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _note_costs(sweep: Sweep, folder: SweepFolder, work: SweepWork) -> dict[tuple[str, str, int], dict[str, Any]]:
+    costs = folder.read_costs()
+    for own, cost in work.costs:
+        figures = {
+            "program": cost.program + 1,
+            "runs_together": cost.runs,
+            "compile_s": round(cost.compile_s, 3),
+            "client_updates_per_s": _rate(cost.client_updates, cost.train_s),
+            "samples_per_s": _rate(cost.samples, cost.train_s),
+            "device_bytes": cost.device_bytes,
+        }
+        for task in own.tasks:
+            point = sweep.points[task.point]
+            costs[point.label, point.config.methods[task.run[0]].name, task.run[1]] = figures
+    folder.write_costs(costs)
+    return costs
+
+
+def _write(sweep: Sweep, folder: SweepFolder, work: SweepWork) -> list[dict[str, Any]]:
+    costs = _note_costs(sweep, folder, work)
+    summaries = {number: runner.finish() for number, runner in work.runners.items()}
+    table = result_rows(sweep, summaries, work.broken, work.lost, costs)
+    folder.write_results(table)
+    return table
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 3) if seconds > 0 else 0.0

@@ -1,0 +1,1 @@
+"""Beside the simulator: attacks on privacy, and trackers of metrics."""

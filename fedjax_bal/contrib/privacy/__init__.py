@@ -1,0 +1,29 @@
+"""What generated images and shared prototypes give away: neighbours, and attacks that invert features and gradients.
+
+An attack's result is told beside its controls: the same attack on features of single images, where the truth is known,
+and on the gradient of a single image, from which it is known to succeed.
+"""
+
+from fedjax_bal.contrib.privacy.decoder import Decoder, FittedDecoder, decode, fit_decoder, kl_to_standard_normal
+from fedjax_bal.contrib.privacy.features import features_of
+from fedjax_bal.contrib.privacy.nearest import nearest
+from fedjax_bal.contrib.privacy.networks import check_sides
+from fedjax_bal.contrib.privacy.regression import Regression, regress, single_gradients, total_variation
+from fedjax_bal.contrib.privacy.success import Recovery, recovered
+
+__all__ = [
+    "Decoder",
+    "FittedDecoder",
+    "Recovery",
+    "Regression",
+    "check_sides",
+    "decode",
+    "features_of",
+    "fit_decoder",
+    "kl_to_standard_normal",
+    "nearest",
+    "recovered",
+    "regress",
+    "single_gradients",
+    "total_variation",
+]

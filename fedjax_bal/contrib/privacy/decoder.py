@@ -1,0 +1,280 @@
+"""Attacks that learn to invert features: decoders trained on images that the attacker has of its own."""
+
+from functools import partial
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedjax_bal.contrib.privacy.features import check_images, features_of
+from fedjax_bal.contrib.privacy.fitting import minimised
+from fedjax_bal.contrib.privacy.networks import Encoder, Upwards, check_sides
+from fedjax_bal.types import Key, Model, PyTree, Variables
+from fedjax_bal.validate import finite_number, one_of, whole_number
+
+
+class _UpCnn(nn.Module):
+    """From features up to an image, by mean squared error.
+
+    Attributes:
+        image_shape: `(H, W, K)`.
+        width: of the network.
+        latent: 0, the length of the noise that it takes.
+    """
+
+    image_shape: tuple[int, int, int]
+    width: int
+    latent: int
+
+    def setup(self) -> None:
+        self.upwards = Upwards(self.image_shape, self.width)
+
+    def __call__(self, features: Array, images: Array, noise: Array) -> Array:
+        """The loss, `[]`."""
+        return ((self.decode(features, noise) - images) ** 2).mean()
+
+    def decode(self, features: Array, latents: Array) -> Array:
+        """Images `[B, H, W, K]`."""
+        del latents
+        return self.upwards(features)
+
+
+class _Vae(nn.Module):
+    """From features and a latent vector up to an image; in training the latent vector comes from the image.
+
+    Attributes:
+        image_shape: `(H, W, K)`.
+        width: of both networks.
+        latent: Z.
+    """
+
+    image_shape: tuple[int, int, int]
+    width: int
+    latent: int
+
+    def setup(self) -> None:
+        self.encoder = Encoder(self.latent, self.width)
+        self.upwards = Upwards(self.image_shape, self.width)
+
+    def __call__(self, features: Array, images: Array, noise: Array) -> Array:
+        """The loss, `[]`."""
+        mean, log_var = self.encoder(images)
+        again = self.decode(features, mean + jnp.exp(log_var / 2) * noise)
+        squares = ((again - images) ** 2).sum((1, 2, 3))
+        return (squares / 2 + kl_to_standard_normal(mean, log_var)).mean()
+
+    def decode(self, features: Array, latents: Array) -> Array:
+        """Images `[B, H, W, K]`."""
+        return self.upwards(jnp.concatenate([features, latents], -1))
+
+
+_NETWORKS = {"upcnn": _UpCnn, "vae": _Vae}
+KINDS = tuple(_NETWORKS)
+
+
+class Decoder(NamedTuple):
+    """A decoder's architecture.
+
+    Attributes:
+        kind: "upcnn" or "vae".
+        image_shape: `(H, W, K)`.
+        width: channels of its first stages.
+        latent: Z, the length of the latent vector; 0 for "upcnn".
+    """
+
+    kind: str
+    image_shape: tuple[int, int, int]
+    width: int
+    latent: int
+
+    @property
+    def network(self) -> nn.Module:
+        """As a flax module."""
+        return _NETWORKS[self.kind](*self[1:])
+
+
+class FittedDecoder(NamedTuple):
+    """A decoder after its training.
+
+    Attributes:
+        decoder: its architecture.
+        variables: its parameters; in `stats` the mean feature `[F]` and the spread `[]` that features are measured in.
+        losses: the loss of each step's batch, `[iterations]`: squared pixels for "upcnn", nats an image for "vae".
+    """
+
+    decoder: Decoder
+    variables: Variables
+    losses: Float[Array, " iterations"]
+
+
+def fit_decoder(
+    key: Key,
+    model: Model,
+    variables: Variables,
+    images: Float[Array, "A H W K"],
+    *,
+    kind: str = "upcnn",
+    iterations: int = 2000,
+    batch_size: int = 64,
+    rate: float = 1e-3,
+    width: int = 64,
+    latent: int = 32,
+) -> FittedDecoder:
+    r"""Trains a decoder that gives images back from their features under a frozen model.
+
+    The model is in evaluation mode. With f the features of an image x,
+
+    - `"upcnn"` minimises the mean squared error of the image that its network makes of f;
+    - `"vae"`, a conditional variational autoencoder, draws z from the normal law whose mean and variance an encoder
+      makes of x, and minimises $\frac12 \|\hat x(f, z) - x\|^2 + KL$ to the standard normal law, the negative evidence
+      bound for pixels of variance 1. What f tells need not pass through z, so without x, at z = 0 or z drawn from the
+      standard normal law, the decoder shows what f alone tells, and what else could have been.
+
+    Features are centred and divided by their root mean square over all images and features. Each step draws a batch
+    with replacement and takes Adam's step at a rate that falls to 0 along half a cosine.
+
+    Args:
+        key: decides initial weights, batches and latent vectors.
+        model: the model under attack.
+        variables: the model's; they stay as they are.
+        images: the attacker's own, `[A, H, W, K]`, normalised, H and W multiples of 4. Disjoint from the images under
+            attack, or the attack has seen what it is to find out.
+        kind: "upcnn" or "vae".
+        iterations: steps.
+        batch_size: images a step.
+        rate: Adam's learning rate at the first step.
+        width: channels of the decoder's first two stages; a whole number of at least 2.
+        latent: Z, the length of the latent vector; not used by "upcnn".
+
+    Returns:
+        The decoder, for `decode`.
+
+    Raises:
+        ValueError: another kind, images of another shape than the model's or with sides that are not multiples of 4, or
+            a number out of range.
+
+    Example:
+        >>> from fedjax_bal.models import build
+        >>> model = build("tiny_bn", 3, (8, 8, 1))
+        >>> variables, key = model.init(jax.random.key(0)), jax.random.key(1)
+        >>> images = jax.random.normal(key, (20, 8, 8, 1))
+        >>> fitted = fit_decoder(key, model, variables, images, iterations=3, batch_size=4, width=4)
+        >>> decode(fitted, features_of(model, variables, images[:2])).shape
+        (2, 8, 8, 1)
+
+    References:
+        ReBaFL (Xu et al., 2023), section 5.6, names the attacks without sizes or settings, so these are ours:
+        Dosovitskiy and Brox, "Inverting Visual Representations with Convolutional Networks", CVPR 2016, and Kingma and
+        Welling, "Auto-Encoding Variational Bayes", ICLR 2014, made conditional as in Sohn et al., "Learning Structured
+        Output Representation using Deep Conditional Generative Models", NeurIPS 2015, with a prior that is the same
+        for all features. Dosovitskiy and Brox put zeros between pixels where they enlarge, and convolve with 5x5; here
+        pixels are repeated and convolved with 3x3, which leaves no chequered pattern. They have three dense layers
+        before 4096 features, here is one.
+    """
+    check_images(model, images)
+    check_sides(model.input_shape)
+    one_of("kind", kind, KINDS)
+    for name, value, low in (("iterations", iterations, 1), ("batch_size", batch_size, 1), ("width", width, 2)):
+        whole_number(name, value, low)
+    whole_number("latent", latent)
+    decoder = Decoder(kind, model.input_shape, width, latent if kind == "vae" else 0)
+    rate = finite_number("rate", rate)
+    fitted, losses = _fit(key, decoder, model, variables, jnp.asarray(images), iterations, batch_size, rate)
+    return FittedDecoder(decoder, fitted, losses)
+
+
+def decode(fitted: FittedDecoder, features: Float[Array, "M F"], key: Key | None = None) -> Float[Array, "M H W K"]:
+    """The images that a decoder makes of features.
+
+    Args:
+        fitted: from `fit_decoder`.
+        features: `[M, F]`, of images or class prototypes.
+        key: draws the latent vector of each image from the standard normal law; None takes 0, the law's mean. "upcnn"
+            has none and gives the same images either way.
+
+    Returns:
+        `[M, H, W, K]`, normalised; they may lie outside of what pixels can be.
+
+    Raises:
+        ValueError: features of another length than those that the decoder was trained on.
+    """
+    length = fitted.variables.stats["mean"].shape[0]
+    if len(features.shape) != 2 or features.shape[1] != length:
+        raise ValueError(
+            f"features: received shape {tuple(features.shape)}, must be (M, {length}): the features of the model that "
+            "the decoder was trained on"
+        )
+    shape = (features.shape[0], fitted.decoder.latent)
+    latents = jnp.zeros(shape) if key is None else jax.random.normal(key, shape)
+    return _decode(fitted.decoder, fitted.variables, jnp.asarray(features), latents)
+
+
+def kl_to_standard_normal(mean: Float[Array, "B Z"], log_var: Float[Array, "B Z"]) -> Float[Array, " B"]:
+    r"""Divergence of normal laws with independent components from the standard normal law.
+
+    $KL = \frac12 \sum_z (\mu_z^2 + \sigma_z^2 - 1 - \log \sigma_z^2)$.
+
+    Args:
+        mean: $\mu$, `[B, Z]`.
+        log_var: $\log \sigma^2$, `[B, Z]`.
+
+    Returns:
+        Nats, `[B]`; not negative.
+
+    Example:
+        >>> kl_to_standard_normal(jnp.array([[0.0, 0.0], [1.0, 2.0]]), jnp.zeros((2, 2))).tolist()
+        [0.0, 2.5]
+
+    References:
+        Kingma and Welling, "Auto-Encoding Variational Bayes", ICLR 2014, appendix B.
+    """
+    return (mean**2 + jnp.exp(log_var) - 1 - log_var).sum(-1) / 2
+
+
+@partial(jax.jit, static_argnames=("decoder", "model", "iterations", "batch_size"))
+def _fit(
+    key: Key,
+    decoder: Decoder,
+    model: Model,
+    variables: Variables,
+    images: Array,
+    iterations: int,
+    batch_size: int,
+    rate: float,
+) -> tuple[Variables, Array]:
+    """The decoder's variables and losses."""
+    init_key, step_key = jax.random.split(key)
+    stats, features = _standardised(features_of(model, variables, images))
+    network = decoder.network
+    noiseless = jnp.zeros((1, decoder.latent))
+
+    def loss(params: PyTree, index: Array) -> tuple[Array, Array]:
+        row_key, noise_key = jax.random.split(jax.random.fold_in(step_key, index))
+        rows = jax.random.randint(row_key, (batch_size,), 0, len(images))
+        noise = jax.random.normal(noise_key, (batch_size, decoder.latent))
+        value = jnp.asarray(network.apply({"params": params}, features[rows], images[rows], noise))
+        return value, value
+
+    start = network.init(init_key, features[:1], images[:1], noiseless)["params"]
+    params, losses = minimised(loss, start, iterations, rate)
+    return Variables(params, stats), losses
+
+
+def _standardised(features: Float[Array, "A F"]) -> tuple[PyTree, Array]:
+    """Mean and spread of features, and the features measured in them; a spread of 0 counts as 1."""
+    mean = features.mean(0)
+    spread = jnp.sqrt(((features - mean) ** 2).mean())
+    stats = {"mean": mean, "spread": jnp.where(spread > 0, spread, 1.0)}
+    return stats, _measured(stats, features)
+
+
+def _measured(stats: PyTree, features: Array) -> Array:
+    return (features - stats["mean"]) / stats["spread"]
+
+
+@partial(jax.jit, static_argnames="decoder")
+def _decode(decoder: Decoder, variables: Variables, features: Array, latents: Array) -> Array:
+    measured = _measured(variables.stats, features)
+    return jnp.asarray(decoder.network.apply({"params": variables.params}, measured, latents, method="decode"))

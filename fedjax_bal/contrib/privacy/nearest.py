@@ -1,0 +1,86 @@
+"""The nearest real image of each generated one: whether a generator has learned a training image by heart."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from fedjax_bal.validate import whole_number
+
+_CANDIDATES = 8  # more than rounding can put before the nearest one
+
+
+def nearest(
+    images: Float[Any, "M H W K"], pool: Float[Any, "D H W K"], chunk: int = 4096
+) -> tuple[Int[Array, " M"], Float[Array, " M"]]:
+    r"""Each image's nearest neighbour in a pool, and how far it is.
+
+    The distance of x and y is the root mean square over pixels and channels, $\sqrt{\|x - y\|^2 / (H W K)}$. For
+    normalised images 1 is one standard deviation of a pixel; unrelated images are about $\sqrt 2$ apart.
+
+    Candidates come from one matrix product for each part of the pool, their distances from the differences themselves,
+    so that a copy is at distance 0.
+
+    Args:
+        images: `[M, H, W, K]`, normalised.
+        pool: `[D, H, W, K]`, normalised in the same way. It may stay in the host's memory: only parts of it are moved.
+        chunk: rows of the pool at a time; memory grows with M times this, and with M times an image.
+
+    Returns:
+        Row numbers into the pool `[M]`, the first of equally near ones (of a handful at least), and distances `[M]` in
+        normalised pixels. An image that holds something that is not finite gets row 0 and distance infinity; a row of
+        the pool that does is never the nearest.
+
+    Raises:
+        ValueError: images of another shape than the pool's, an empty pool, or a chunk that is not a positive whole
+            number.
+
+    Example:
+        >>> pool = jnp.array([0.0, 1.0, 5.0]).reshape(3, 1, 1, 1) * jnp.ones((3, 2, 2, 1))
+        >>> rows, distances = nearest(pool[1:] + 0.5, pool)
+        >>> rows.tolist(), distances.tolist()
+        ([1, 2], [0.5, 0.5])
+    """
+    whole_number("chunk", chunk)
+    if len(images.shape) != 4 or images.shape[1:] != pool.shape[1:] or not pool.shape[0]:
+        raise ValueError(
+            f"nearest: received images of shape {tuple(images.shape)} and a pool of shape {tuple(pool.shape)}, must be "
+            "[M, H, W, K] and [D, H, W, K] with D of at least 1"
+        )
+    size = pool.shape[0]
+    chunk = min(chunk, size)
+    best = jnp.zeros(images.shape[0], jnp.int32), jnp.full(images.shape[0], jnp.inf, jnp.float32)
+    # The last part overlaps the one before, so that all have the same shape and one program serves.
+    for start in range(0, size, chunk):
+        start = min(start, size - chunk)
+        best = _nearer(jnp.asarray(images), jnp.asarray(pool[start : start + chunk]), start, best)
+    return best
+
+
+@jax.jit
+def _nearer(images: Array, part: Array, start: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The better of the best so far and the best of a part of the pool that begins at a row."""
+    images, part = (jnp.asarray(rows.reshape(rows.shape[0], -1), jnp.float32) for rows in (images, part))
+    candidates = _candidates(images, part)
+    distances = lax.map(partial(_distances, images, part), candidates.T).T
+    first = jnp.argmin(distances, 1)[:, None]
+    row, distance = (jnp.take_along_axis(values, first, 1)[:, 0] for values in (candidates, distances))
+    nearer = distance < best[1]
+    return jnp.where(nearer, row + start, best[0]).astype(jnp.int32), jnp.where(nearer, distance, best[1])
+
+
+def _candidates(images: Float[Array, "M P"], part: Float[Array, "D P"]) -> Int[Array, "M _"]:
+    """The few rows that seem nearest by |y|^2 - 2 x y, in the order of the pool."""
+    product = jnp.matmul(images, part.T, precision=lax.Precision.HIGHEST)
+    apart = (part**2).sum(1) - 2 * product
+    apart = jnp.where(jnp.isfinite(apart), apart, jnp.inf)
+    return jnp.sort(lax.top_k(-apart, min(_CANDIDATES, part.shape[0]))[1], 1)
+
+
+def _distances(images: Float[Array, "M P"], part: Float[Array, "D P"], rows: Int[Array, " M"]) -> Float[Array, " M"]:
+    """Root mean squares of the differences; infinite where they are not numbers."""
+    distances = jnp.sqrt(((images - part[rows]) ** 2).mean(1))
+    return jnp.where(jnp.isnan(distances), jnp.inf, distances)

@@ -1,0 +1,73 @@
+"""The networks that attacks train: from a vector up to an image, and from an image down to a law of vectors."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedjax_bal.models import Conv, Linear, doubled_twice, enlarging, flatten
+from fedjax_bal.models import convolution as convolutions
+
+SLOPE = 0.2
+
+
+class Upwards(nn.Module):
+    """A dense layer to maps of a quarter of the side, two doublings with a convolution each, a last convolution.
+
+    Leaky rectifiers in between, none at the end: normalised pixels have no bounds of their own. No batch normalisation,
+    which would tie an image to the others of its batch.
+
+    Attributes:
+        image_shape: `(H, W, K)`, H and W multiples of 4.
+        width: channels of the first two stages; the third has half as many.
+    """
+
+    image_shape: tuple[int, int, int]
+    width: int
+
+    @nn.compact
+    def __call__(self, vectors: Float[Array, "B Z"]) -> Float[Array, "B H W K"]:
+        """Images of vectors."""
+        height, width, channels = self.image_shape
+        convolve = convolutions.of_name("fast")
+        doubled = enlarging(convolve)
+        maps = nn.leaky_relu(Linear(self.width * (height // 4) * (width // 4), name="dense")(vectors), SLOPE)
+        maps = maps.reshape(-1, height // 4, width // 4, self.width)
+        for stage, outputs in enumerate((self.width, self.width // 2)):
+            maps = nn.leaky_relu(Conv(outputs, 3, 1, doubled, name=f"conv_{stage}")(maps), SLOPE)
+        return Conv(channels, 3, 1, convolve, name="conv_2")(maps)
+
+
+class Encoder(nn.Module):
+    """Two convolutions that halve the side, then a dense layer to mean and log variance of a normal law.
+
+    Attributes:
+        latent: Z.
+        width: channels of the second convolution; the first has half as many.
+    """
+
+    latent: int
+    width: int
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"]) -> tuple[Float[Array, "B Z"], Float[Array, "B Z"]]:
+        """Mean and log variance of each image."""
+        maps, convolve = images, convolutions.of_name("fast")
+        for stage, outputs in enumerate((self.width // 2, self.width)):
+            maps = nn.leaky_relu(Conv(outputs, 3, 1, convolve, stride=2, name=f"conv_{stage}")(maps), SLOPE)
+        mean, log_var = jnp.split(Linear(2 * self.latent, name="dense")(flatten(maps)), 2, axis=-1)
+        return mean, log_var
+
+
+def check_sides(image_shape: tuple[int, ...]) -> None:
+    """Refuses images that two doublings don't lead to.
+
+    Args:
+        image_shape: `(H, W, K)`.
+
+    Raises:
+        ValueError: a height or width that is not a multiple of 4.
+
+    Example:
+        >>> check_sides((28, 28, 1))
+    """
+    doubled_twice(image_shape, "an attack's network")

@@ -1,0 +1,267 @@
+"""Attacks by generative regression: a network is trained until what the model makes of its image matches a target."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from fedjax_bal.contrib.privacy.features import check_images
+from fedjax_bal.contrib.privacy.fitting import minimised
+from fedjax_bal.contrib.privacy.networks import Upwards, check_sides
+from fedjax_bal.types import Key, Model, PyTree, Variables
+from fedjax_bal.validate import finite_number, one_of, whole_number
+
+TARGETS = ("features", "gradient")
+Limits = tuple[Array, Array]
+
+
+class Regression(NamedTuple):
+    """What an attack by generative regression found.
+
+    Attributes:
+        images: `[M, H, W, K]`, normalised.
+        labels: probabilities of the classes, `[M, C]`; None for features, which don't depend on labels.
+        losses: each target's loss before each step, `[iterations, M]`. Where it is near 0 and the image is not the
+            truth, the target does not determine the image; where it stays large, the search has failed.
+    """
+
+    images: Float[Array, "M H W K"]
+    labels: Float[Array, "M C"] | None
+    losses: Float[Array, "iterations M"]
+
+
+def regress(
+    key: Key,
+    model: Model,
+    variables: Variables,
+    target: PyTree,
+    *,
+    of: str = "features",
+    iterations: int = 1000,
+    rate: float = 1e-3,
+    width: int = 32,
+    latent: int = 128,
+    tries: int = 1,
+    smoothness: float = 1e-6,
+    limits: tuple[Array, Array] | None = None,
+) -> Regression:
+    r"""Searches an image whose features, or gradient, are those of a target, without any other image.
+
+    For each of M targets a small network of its own, with one fixed random vector as its input, makes an image x, and
+    is trained on
+
+    - `"features"`: the mean squared error of x's features f(x) and the target;
+    - `"gradient"`: $\|g(x, y) - t\|^2 / \|t\|^2$, where g is the gradient of the cross-entropy of x and y with respect
+      to all parameters, t the target, and y the softmax of what a learned matrix makes of the same random vector,
+
+    plus `smoothness` times the total variation, $2 (\overline{d_v^2} + \overline{d_h^2})$ with the differences of
+    vertical and horizontal neighbours. The model is frozen and in evaluation mode. The steps are Adam's, at a rate that
+    falls to 0 along half a cosine.
+
+    Args:
+        key: decides the networks' inputs and initial weights; target m gets the same whatever the other targets are.
+        model: the model under attack; for `"gradient"` built with `convolution="plain"`, which has second derivatives.
+        variables: the model's; they stay as they are.
+        target: features `[M, F]`, or, for `"gradient"`, M gradients as `single_gradients` gives them: like the model's
+            params, with leaves `[M, ...]`.
+        of: "features" or "gradient".
+        iterations: steps.
+        rate: Adam's learning rate at the first step.
+        width: channels of the networks' first two stages; a whole number of at least 2.
+        latent: length of the networks' input.
+        tries: networks for each target, of which the one with the least loss before the last step is kept. A gradient
+            is easily taken for that of a negative image with an opposite label, and then the loss stays large.
+        smoothness: weight of the total variation; 0 for none.
+        limits: the least and the largest normalised pixel, each `[K]` or a number, which a sigmoid then keeps the image
+            within: `(0 - mean) / std` and `(1 - mean) / std`. None for no limits.
+
+    Returns:
+        Images, labels and losses.
+
+    Raises:
+        ValueError: another `of`, a target that does not fit the model, images with sides that are not multiples of 4, a
+            number out of range, or a model without second derivatives.
+
+    Example:
+        >>> from fedjax_bal.models import build
+        >>> model = build("tiny_bn", 3, (8, 8, 1))
+        >>> variables = model.init(jax.random.key(0))
+        >>> found = regress(jax.random.key(1), model, variables, jnp.ones((2, 64)), iterations=3, width=4)
+        >>> found.images.shape, found.losses.shape
+        ((2, 8, 8, 1), (3, 2))
+
+    References:
+        ReBaFL (Xu et al., 2023), section 5.6, takes GRNN for features and gives no settings. GRNN: Ren, Deng and Xie,
+        "GRNN: Generative Regression Neural Network - A Data Leakage Attack for Federated Learning", ACM Transactions on
+        Intelligent Systems and Technology, 2022, for gradients. Its code (github.com/Rand2AI/GRNN) differs from this:
+        it adds the length of g - t (named after Wasserstein) to its square, and doesn't divide by the target, so that
+        its smoothness, 1e-3 for LeNet and 1e-6 for ResNet, is not comparable between models; it has gated units and
+        batch normalisation in the network, and takes RMSprop with rate 1e-4 and momentum 0.99 for 1000 steps.
+    """
+    one_of("of", of, TARGETS)
+    check_sides(model.input_shape)
+    whole_number("width", width, 2)
+    for name, value in (("iterations", iterations), ("latent", latent), ("tries", tries)):
+        whole_number(name, value)
+    rate, smoothness = finite_number("rate", rate), finite_number("smoothness", smoothness)
+    target = jax.tree.map(jnp.asarray, target)
+    (_check_features if of == "features" else _check_gradients)(model, variables, target)
+    bounds = None if limits is None else (jnp.asarray(limits[0], float), jnp.asarray(limits[1], float))
+    return _regress(key, model, variables, target, of, iterations, rate, width, latent, tries, smoothness, bounds)
+
+
+@partial(jax.jit, static_argnames="model")
+def single_gradients(
+    model: Model, variables: Variables, images: Float[Array, "M H W K"], labels: Int[Array, " M"]
+) -> PyTree:
+    """The gradient that each labelled image alone would give: what an attack on gradients starts from.
+
+    Args:
+        model: the model, in evaluation mode.
+        variables: the model's.
+        images: `[M, H, W, K]`, normalised.
+        labels: `[M]`.
+
+    Returns:
+        Gradients of each image's cross-entropy, like the model's params with leaves `[M, ...]`.
+
+    Raises:
+        ValueError: images of another shape than the model's.
+
+    Example:
+        >>> from fedjax_bal.models import build
+        >>> model = build("tiny_bn", 3, (8, 8, 1))
+        >>> images, labels = jnp.ones((2, 8, 8, 1)), jnp.array([0, 2])
+        >>> single_gradients(model, model.init(jax.random.key(0)), images, labels)["head"]["dense"]["bias"].shape
+        (2, 3)
+    """
+    check_images(model, images)
+    return _gradients(model, variables, images, jax.nn.one_hot(labels, model.num_classes))
+
+
+@partial(jax.jit, static_argnames=("model", "of", "iterations", "width", "latent", "tries"))
+def _regress(
+    key: Key,
+    model: Model,
+    variables: Variables,
+    target: PyTree,
+    of: str,
+    iterations: int,
+    rate: float,
+    width: int,
+    latent: int,
+    tries: int,
+    smoothness: float,
+    limits: Limits | None,
+) -> Regression:
+    """All targets and tries at once; one's parameters have no influence on another's loss, so a sum serves for all."""
+    target = jax.tree.map(lambda leaf: jnp.repeat(leaf, tries, 0), target)
+    count = jax.tree.leaves(target)[0].shape[0]
+    network = Upwards(model.input_shape, width)
+    keys = jax.vmap(lambda index: jax.random.split(jax.random.fold_in(key, index)))(jnp.arange(count))
+    vectors = jax.vmap(lambda own: jax.random.normal(own, (1, latent)))(keys[:, 0])
+    start = {
+        "network": jax.vmap(network.init)(keys[:, 1], vectors),
+        "label": jnp.zeros((count, latent, model.num_classes)),
+    }
+    apart = _apart_in_features if of == "features" else _apart_in_gradient
+
+    def images_of(params: PyTree) -> Array:
+        return _within(jnp.asarray(jax.vmap(network.apply)(params["network"], vectors))[:, 0], limits)
+
+    def labels_of(params: PyTree) -> Array:
+        return jax.nn.softmax(jnp.matmul(vectors, params["label"])[:, 0])
+
+    def loss(params: PyTree, index: Array) -> tuple[Array, Array]:
+        del index
+        images = images_of(params)
+        values = apart(model, variables, images, labels_of(params), target) + smoothness * total_variation(images)
+        return values.sum(), values
+
+    params, losses = minimised(loss, start, iterations, rate)
+    last = jnp.where(jnp.isnan(losses[-1]), jnp.inf, losses[-1])
+    kept = jnp.arange(0, count, tries) + last.reshape(-1, tries).argmin(1)
+    labels = labels_of(params)[kept] if of == "gradient" else None
+    return Regression(images_of(params)[kept], labels, losses[:, kept])
+
+
+def _within(images: Array, limits: Limits | None) -> Array:
+    """Images between limits, by a sigmoid."""
+    return images if limits is None else limits[0] + (limits[1] - limits[0]) * jax.nn.sigmoid(images)
+
+
+def _apart_in_features(model: Model, variables: Variables, images: Array, labels: Array, target: Array) -> Array:
+    """Mean squared error of features, `[M]`."""
+    del labels
+    return ((model.apply(variables, images, train=False)[0].features - target) ** 2).mean(1)
+
+
+def _apart_in_gradient(model: Model, variables: Variables, images: Array, labels: Array, target: PyTree) -> Array:
+    """Squared distance of gradients in squared lengths of the target, `[M]`; a target of length 0 counts as 1."""
+    gradients = _gradients(model, variables, images, labels)
+    apart = _squared_length(jax.tree.map(jnp.subtract, gradients, target))
+    length = _squared_length(target)
+    return apart / jnp.where(length > 0, length, 1.0)
+
+
+def _gradients(model: Model, variables: Variables, images: Array, probabilities: Array) -> PyTree:
+    """Gradient of each image's cross-entropy with class probabilities, leaves `[M, ...]`."""
+
+    def loss(params: PyTree, image: Array, share: Array) -> Array:
+        outputs, _ = model.apply(variables._replace(params=params), image[None], train=False)
+        return -(share * jax.nn.log_softmax(outputs.logits[0])).sum()
+
+    return jax.vmap(jax.grad(loss), (None, 0, 0))(variables.params, images, probabilities)
+
+
+def _squared_length(tree: PyTree) -> Array:
+    """Sum of squares over all leaves, `[M]`."""
+    return sum(((leaf.reshape(leaf.shape[0], -1) ** 2).sum(1) for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
+
+
+def total_variation(images: Float[Array, "M H W K"]) -> Float[Array, " M"]:
+    """Twice the mean squared difference of vertical neighbours, plus that of horizontal ones.
+
+    Args:
+        images: `[M, H, W, K]`, at least two pixels high and wide.
+
+    Returns:
+        `[M]`.
+
+    Example:
+        >>> total_variation(jnp.array([[0.0, 1.0], [0.0, 1.0]]).reshape(1, 2, 2, 1)).tolist()
+        [2.0]
+
+    References:
+        GRNN's code; squares, where the name mostly stands for absolute values.
+    """
+    down, across = ((jnp.diff(images, axis=axis) ** 2).mean((1, 2, 3)) for axis in (1, 2))
+    return 2 * (down + across)
+
+
+def _check_features(model: Model, variables: Variables, target: PyTree) -> None:
+    """Refuses targets that are not features of the model."""
+    blank = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
+    seen = jax.eval_shape(lambda images: model.apply(variables, images, train=False)[0].features, blank)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(target)]
+    if not isinstance(target, jax.Array) or target.ndim != 2 or target.shape[1] != seen.shape[1] or not len(target):
+        raise ValueError(
+            f"target: received shapes {shapes}, must be one array (M, {seen.shape[1]}) of features of the model "
+            f"{model.name}, M of at least 1"
+        )
+
+
+def _check_gradients(model: Model, variables: Variables, target: PyTree) -> None:
+    """Refuses targets that are not stacked gradients of the model."""
+    expected, received = (
+        {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (variables.params, target)
+    )
+    counts = {shape[:1] for shape in received.values()}
+    if {name: shape[1:] for name, shape in received.items()} != expected or len(counts) != 1 or counts & {(), (0,)}:
+        raise ValueError(
+            f"target: received {received}, must be like the params of the model {model.name}, {expected}, with a "
+            "leading axis of M gradients on each leaf: see fedjax_bal.contrib.privacy.single_gradients"
+        )

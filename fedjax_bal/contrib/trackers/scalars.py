@@ -1,0 +1,36 @@
+"""The numbers of a line of metrics, each under a name of its own."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedjax_bal.validate import is_number
+
+_WHICH = ("method", "seed", "round")
+
+
+def scalars(line: Mapping[str, Any]) -> dict[str, float]:
+    """What of a line can be drawn as curves over rounds.
+
+    Args:
+        line: of `metrics.jsonl`.
+
+    Returns:
+        Numbers by name; those of a list by name and position. What says which line it is, and what is no number, is
+        left out.
+
+    Example:
+        >>> scalars({"method": "fedavg", "seed": 0, "round": 4, "test_accuracy": 0.5, "per_class_accuracy": [1, None]})
+        {'test_accuracy': 0.5, 'per_class_accuracy/0': 1.0}
+    """
+    named = ((name, value) for name, value in line.items() if name not in _WHICH)
+    return {name: float(value) for name, value in _leaves(named) if is_number(value)}
+
+
+def _leaves(items: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in items:
+        if isinstance(value, Mapping):
+            yield from _leaves((f"{name}/{key}", below) for key, below in value.items())
+        elif isinstance(value, list | tuple):
+            yield from _leaves((f"{name}/{position}", below) for position, below in enumerate(value))
+        else:
+            yield name, value

@@ -1,0 +1,82 @@
+"""TensorBoard: one event file for each session of a run."""
+
+import importlib
+import itertools
+import os
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_bal.contrib.trackers.runs import TrackedRun
+from fedjax_bal.contrib.trackers.scalars import scalars
+
+_FILES = "events.out.tfevents.*.fedjax-bal.*"
+_numbers = itertools.count()
+
+
+class TensorBoard:
+    """Writes event files that TensorBoard reads, with its own package and without TensorFlow.
+
+    Nothing stays open between calls: whatever was logged is in the file. The axis "relative" shows seconds of training.
+
+    Args:
+        folder: the run folder; event files go to `tensorboard/METHOD/seedSEED` below it.
+
+    Raises:
+        ImportError: the package `tensorboard` isn't installed.
+    """
+
+    name = "tensorboard"
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / "tensorboard"
+        self._events = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        self._summaries = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        self._records = importlib.import_module("tensorboard.summary.writer.record_writer")
+        self._files: dict[str, Path] = {}
+        self._began: dict[str, float] = {}
+
+    def holds(self, run: TrackedRun) -> bool:
+        """Whether there is an event file of the run with anything in it."""
+        return any(file.stat().st_size for file in (self._root / run.place).glob(_FILES))
+
+    def begin(self, run: TrackedRun) -> None:
+        """Begins a new event file, and empties those that are there."""
+        place, now = self._root / run.place, time.time()
+        place.mkdir(parents=True, exist_ok=True)
+        for file in place.glob(_FILES):
+            os.truncate(file, 0)  # a TensorBoard that is open never gets past a file that is gone
+        # Files are read in the order of their names.
+        name = f"events.out.tfevents.{int(now):010d}.fedjax-bal.{os.getpid()}.{next(_numbers)}"
+        self._files[run.key], self._began[run.key] = place / name, now
+        session = self._events.SessionLog(status=self._events.SessionLog.START)
+        version = self._events.Event(wall_time=now, file_version="brain.Event:2")
+        # A TensorBoard that is open has read the files that were there: from step 0 on, all comes again.
+        self._append(run, [version, self._events.Event(wall_time=now, step=0, session_log=session)])
+
+    def log(self, run: TrackedRun, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Appends an event with all scalars of each line, its round as the step."""
+        self._append(run, [self._event(run, line) for line in lines])
+
+    def finish(self, run: TrackedRun) -> None:
+        """Forgets the run; its file is complete."""
+        del self._files[run.key], self._began[run.key]
+
+    def hint(self) -> str:
+        """The command that shows it."""
+        return f"look with: tensorboard --logdir {shlex.quote(str(self._root))}"
+
+    def _event(self, run: TrackedRun, line: Mapping[str, Any]) -> Any:
+        value = self._summaries.Summary.Value
+        values = [value(tag=tag, simple_value=number) for tag, number in scalars(line).items()]
+        when = self._began[run.key] + float(line.get("wall_s", 0.0))
+        summary = self._summaries.Summary(value=values)
+        return self._events.Event(wall_time=when, step=line["round"], summary=summary)
+
+    def _append(self, run: TrackedRun, events: Iterable[Any]) -> None:
+        with open(self._files[run.key], "ab") as stream:
+            writer = self._records.RecordWriter(stream)
+            for event in events:
+                writer.write(event.SerializeToString())

@@ -1,0 +1,106 @@
+"""Weights & Biases: a run of its own for each run, kept in the run folder until the user uploads it."""
+
+import importlib
+import os
+import re
+import secrets
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_bal.contrib.trackers.runs import TrackedRun
+from fedjax_bal.contrib.trackers.scalars import scalars
+from fedjax_bal.files import write_atomically
+
+
+class WeightsAndBiases:
+    """Writes offline runs, for `wandb sync`; with WANDB_MODE=online it uploads at once.
+
+    A run has the same id whenever it is written, so that one that goes on, or is written anew, stays one run there.
+    What W&B would put into the home folder goes into the run folder too, unless its environment variables say where.
+
+    Args:
+        folder: the run folder; W&B's files go to `wandb` below it.
+
+    Raises:
+        ImportError: the package `wandb` isn't installed.
+    """
+
+    name = "wandb"
+
+    def __init__(self, folder: Path) -> None:
+        self._named, self._root = folder / "wandb", folder.absolute() / "wandb"
+        self._mode = os.environ.get("WANDB_MODE") or "offline"
+        self._runs: dict[str, Any] = {}
+        for variable, value in _surroundings(self._root).items():
+            os.environ.setdefault(variable, value)  # read when W&B starts its own process, at the first run
+        importlib.import_module("wandb.sdk")  # a folder wandb that lies about would do for a package named wandb
+        self._wandb = importlib.import_module("wandb")
+
+    def holds(self, run: TrackedRun) -> bool:
+        """Whether there is a folder of the run."""
+        return any(self._folders(run))
+
+    def begin(self, run: TrackedRun) -> None:
+        """Begins a W&B run in place of what is there of it."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        for folder in list(self._folders(run)):
+            shutil.rmtree(folder)
+        settings = self._wandb.Settings(
+            console="off", silent=True, symlink=False, disable_git=True, disable_code=True, disable_job_creation=True
+        )
+        self._runs[run.key] = self._wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or run.project,
+            group=run.method,
+            name=f"{run.method}, seed {run.seed}",
+            id=self._id(run),
+            config={**run.config, "seed": run.seed},
+            dir=str(self._root.parent),
+            mode=self._mode,
+            reinit="create_new",
+            settings=settings,
+        )
+
+    def log(self, run: TrackedRun, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Logs the scalars of each line, its round as the step."""
+        for line in lines:
+            self._runs[run.key].log(scalars(line), step=line["round"])
+
+    def finish(self, run: TrackedRun) -> None:
+        """Finishes the W&B run."""
+        self._runs.pop(run.key).finish()
+
+    def hint(self) -> str:
+        """How to upload what was written offline."""
+        if self._mode != "offline":
+            return f"WANDB_MODE is {self._mode}"
+        return f"upload with: wandb sync {shlex.quote(str(self._named))}/offline-run-*"
+
+    def _folders(self, run: TrackedRun) -> Iterator[Path]:
+        """What there is of a run, and is no link to somewhere else."""
+        found = self._root.glob(f"*run-*-{self._id(run)}")
+        return (folder for folder in found if folder.is_dir() and not folder.is_symlink())
+
+    def _id(self, run: TrackedRun) -> str:
+        return f"fedjax-bal-{self._token()}-{run.key}"
+
+    def _token(self) -> str:
+        """Eight letters that no other run folder has, whatever its configuration."""
+        file = self._root / "fedjax-bal-id"
+        try:
+            token = file.read_text(encoding="ascii")
+        except (FileNotFoundError, UnicodeDecodeError):
+            token = ""
+        if not re.fullmatch("[0-9a-f]{8}", token):
+            token = secrets.token_hex(4)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, token.encode())
+        return token
+
+
+def _surroundings(root: Path) -> dict[str, str]:
+    """W&B's environment variables: where its logs and caches go, and that it reports nothing of its own accord."""
+    places = {name: str(root / "cache") for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")}
+    return {**places, "WANDB_ERROR_REPORTING": "false"}

@@ -1,0 +1,183 @@
+"""Reading a federation's rows on the device."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedjax_bal.balance import warp
+from fedjax_bal.types import Batch, Context, Federation, PyTree, Warp
+from fedjax_bal.validate import whole_number
+
+
+def normalised(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
+    """Turns stored pixels into network input.
+
+    Bytes are scaled to [0, 1] first; floats are taken as they are.
+
+    Args:
+        images: `UInt8[..., K]` or `Float[..., K]`.
+        mean: `Float[K]`.
+        std: `Float[K]`.
+
+    Returns:
+        `Float32[..., K]`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> float(normalised(jnp.array([[255]], jnp.uint8), jnp.array([0.5]), jnp.array([0.5]))[0, 0])
+        1.0
+    """
+    scale = 255.0 if images.dtype == jnp.uint8 else 1.0
+    return (images.astype(jnp.float32) / scale - mean) / std
+
+
+def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Batch:
+    """The mini-batch at some positions of the federation's list of rows.
+
+    Args:
+        federation: the federation, on the device.
+        positions: `Int32[B]`, positions in `federation.rows`; out of range ones are clipped, so mark them as not real.
+        real: `Bool[B]`.
+
+    Returns:
+        The batch, its images normalised.
+    """
+    rows = federation.rows.at[positions].get(mode="clip")
+    images = federation.images.at[rows].get(mode="clip")
+    if federation.warp is not None:
+        images = copied(federation.warp, images, rows, federation.copy.at[positions].get(mode="clip"))
+    images = normalised(images, federation.mean, federation.std)
+    return Batch(images, federation.labels.at[rows].get(mode="clip"), rows, real)
+
+
+def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -> jax.Array:
+    """What augmented copies look like.
+
+    Args:
+        table: which maps there are, and how they are chosen.
+        images: the originals, `[B, H, W, K]`.
+        rows: their numbers, `Int32[B]`.
+        copies: which copy of each is wanted, `Int32[B]`; 0 for the original.
+
+    Returns:
+        `[B, H, W, K]`, of the type of the images.
+    """
+    key = jax.random.key(table.seed)
+
+    def chosen(row: jax.Array, copy: jax.Array) -> jax.Array:
+        own = jax.random.fold_in(jax.random.fold_in(key, row), copy)
+        return table.maps[jax.random.bits(own, (), jnp.uint32) % len(table.maps)]
+
+    moved = warp(images, jax.vmap(chosen)(rows, copies))
+    return jnp.where(copies.reshape(-1, 1, 1, 1) > 0, moved, images)
+
+
+def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
+    """A batch with added rows behind the client's own.
+
+    Args:
+        batch: the batch.
+        images: `Float[A, H, W, K]`, as the network sees them.
+        labels: `Int32[A]`.
+
+    Returns:
+        The batch of B + A rows; the added ones are extra, and their row numbers lie beyond all rows.
+
+    Example:
+        >>> one = Batch(jnp.zeros((1, 2, 2, 1)), jnp.zeros(1, int), jnp.zeros(1, int), jnp.ones(1, bool))
+        >>> both = join(one, jnp.ones((2, 2, 2, 1)), jnp.array([3, 4]))
+        >>> both.labels.tolist(), both.real.tolist(), both.seen.tolist()
+        ([0, 3, 4], [True, False, False], [True, True, True])
+    """
+    none = jnp.zeros(len(labels), bool)
+    before = jnp.zeros_like(batch.real) if batch.extra is None else batch.extra
+    nowhere = jnp.full(len(labels), jnp.iinfo(batch.rows.dtype).max, batch.rows.dtype)
+    return Batch(
+        jnp.concatenate([batch.images, images.astype(batch.images.dtype)]),
+        jnp.concatenate([batch.labels, labels.astype(batch.labels.dtype)]),
+        jnp.concatenate([batch.rows, nowhere]),
+        jnp.concatenate([batch.real, none]),
+        jnp.concatenate([before, ~none]),
+    )
+
+
+def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
+    """Folds a function over all of a client's rows, a batch at a time.
+
+    Every row is seen once, in the stored order; the last batch is padded and says so in `batch.real`.
+
+    Args:
+        function: `function(carry, batch) -> carry`.
+        init: the carry to begin with; also what a client without rows gets back.
+        ctx: the visit's context; says which client, and how many rows a batch holds.
+
+    Returns:
+        The last carry.
+
+    Example:
+        A report that counts a client's rows:
+
+        >>> from fedjax_bal.parts import Report, part
+        >>> @part
+        ... class Rows(Report):
+        ...     def report(self, outcome):
+        ...         count = lambda total, batch: total + batch.real.sum()
+        ...         return over_rows(count, jnp.zeros((), int), outcome.ctx)
+    """
+    first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
+    lanes = jnp.arange(ctx.batch_size)
+
+    def one(index: jax.Array, carry: PyTree) -> PyTree:
+        place = index * ctx.batch_size + lanes
+        return function(carry, gather(ctx.federation, first + place, place < ctx.size))
+
+    return lax.fori_loop(0, -(-ctx.size // ctx.batch_size), one, init)
+
+
+def without_lone_rows(federation: Federation, batch_size: int) -> Federation:
+    """Takes the last row from each client that has one more than whole batches.
+
+    Batch normalisation takes mean and variance of a batch; of a single image they say little, and where its feature
+    maps have shrunk to a pixel the variance is 0. The row is gone for good: from weights and class counts too. A client
+    with a single row is left with none, and takes no part. Rows are sorted by class, so it is of the highest.
+
+    Args:
+        federation: the federation, its rows and offsets in NumPy.
+        batch_size: B; nothing changes where it is 1.
+
+    Returns:
+        The federation; the same object where nobody has such a row.
+
+    Raises:
+        ValueError: a batch size below 1.
+
+    Example:
+        >>> from fedjax_bal.data import federate
+        >>> labels = np.array([0, 1, 1, 0, 1])
+        >>> federation = federate(np.zeros((5, 2, 2, 1), np.uint8), labels, [np.arange(3), np.arange(3, 5)], 2)
+        >>> shorter = without_lone_rows(federation, 2)
+        >>> shorter.offsets.tolist(), shorter.class_counts.tolist()
+        ([0, 2, 4], [[1, 1], [1, 1]])
+
+    References:
+        CBFL (Li et al., 2023), the authors' code, which takes the sample out when data are loaded.
+    """
+    whole_number("batch_size", batch_size)
+    offsets = np.asarray(federation.offsets)
+    sizes = np.diff(offsets)
+    lone = sizes % batch_size == 1 if batch_size > 1 else np.zeros(len(sizes), bool)
+    if not lone.any():
+        return federation
+    places = offsets[1:][lone] - 1
+    labels = np.asarray(federation.labels)[np.asarray(federation.rows)[places]]
+    counts = np.array(federation.class_counts)
+    counts[np.flatnonzero(lone), labels] -= 1
+    return federation._replace(
+        rows=np.delete(federation.rows, places),
+        copy=np.delete(federation.copy, places),
+        offsets=np.concatenate([[0], np.cumsum(sizes - lone)]).astype(offsets.dtype),
+        class_counts=counts,
+    )

@@ -1,0 +1,259 @@
+"""Data sets in one npz file of NumPy's, without pickles: one's own, and what `fedjax-bal data prepare` writes.
+
+An npz file is a zip archive of arrays. Arrays of objects are pickles, which can run code when they are opened, so they
+never are; nor is a file of PyTorch, which is a zip archive with a pickle in it. A header is believed only where it
+agrees with the length of its array in the archive, and that only as far as the archive's own length allows.
+"""
+
+import math
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.data.checks import available_bytes
+from fedjax_bal.data.errors import DataError
+from fedjax_bal.files import open_file
+from fedjax_bal.types import Dataset
+
+REQUIRED = ("train_images", "train_labels", "test_images", "test_labels")
+"""The arrays that a file must have."""
+
+MAX_CLASSES = 2**16
+"""Labels are numbers of classes, which must lie below this."""
+
+_METHODS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # the most that each can shorten
+_CHUNK = 2**24
+_HOW = (
+    "write it with numpy.savez(FILE, train_images=..., train_labels=..., test_images=..., test_labels=...), images of "
+    "type uint8"
+)
+_PICKLE = f"a pickle can run any code, so it is never opened: {_HOW}."
+_DAMAGED = "the file is incomplete or damaged: write it again."
+
+
+def read_npz(path: str | os.PathLike) -> Dataset:
+    """Reads a data set from one file.
+
+    Args:
+        path: the file. It has `train_images` `UInt8[D, H, W]` or `UInt8[D, H, W, K]`, `train_labels` `Int[D]` from 0,
+            `test_images`, `test_labels`, and may have `class_names` (C texts) and `train_clients` (D whole numbers or
+            texts: whose each training image is).
+
+    Returns:
+        The data set. Without `class_names` there are as many classes as the largest label says, called by their
+        numbers; clients are numbered in the order of what they are called.
+
+    Raises:
+        DataError: the file can't be read, is no such file, is damaged, or holds arrays that don't fit.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "mine.npz")
+        ...     images, labels = np.zeros((3, 8, 8), np.uint8), np.array([0, 2, 1])
+        ...     np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+        ...     dataset = read_npz(file)
+        >>> dataset.train_images.shape, dataset.class_names
+        ((3, 8, 8, 1), ('0', '1', '2'))
+    """
+    path = Path(path)
+    return as_dataset(path, read_arrays(path, (*REQUIRED, "class_names", "train_clients")))
+
+
+def as_dataset(path: Path, arrays: Mapping[str, np.ndarray]) -> Dataset:
+    """Arrays as a data set, after checking that they fit.
+
+    Args:
+        path: where they come from, for messages.
+        arrays: by name, see `read_npz`.
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataError: they don't fit.
+    """
+    missing = [name for name in REQUIRED if name not in arrays]
+    if missing:
+        raise DataError(f"{path}: lacks {', '.join(missing)}; {_HOW}.")
+    train, test = (_checked_half(path, half, arrays) for half in ("train", "test"))
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise DataError(
+            f"{path}: training images are {_by(train[0].shape[1:])} and test images {_by(test[0].shape[1:])}; expected "
+            "one size."
+        )
+    names = _class_names(path, arrays.get("class_names"), int(max(train[1].max(), test[1].max())))
+    return Dataset(*train, *test, names, _clients(path, arrays.get("train_clients"), len(train[1])))
+
+
+def read_arrays(path: Path, names: tuple[str, ...] | None, limit: int | None = None) -> dict[str, np.ndarray]:
+    """Those of some arrays that a file has.
+
+    Args:
+        path: the file.
+        names: of the arrays; None for all that there are.
+        limit: bytes that they may have together; None for as many as there is memory for.
+
+    Returns:
+        The arrays, by name.
+
+    Raises:
+        DataError: the file can't be read, is no npz file, or one of the arrays is damaged or a pickle.
+    """
+    try:
+        with open_file(path) as stream:
+            if not zipfile.is_zipfile(stream):
+                stream.seek(0)
+                start = stream.read(8)
+                if start[:2] == b"PK":
+                    raise DataError(f"{path}: is an npz file that was cut short; {_DAMAGED}")
+                raise DataError(f"{path}: is no npz file ({_kind(path, start)}); {_PICKLE}")
+            with zipfile.ZipFile(stream) as archive:
+                members = {member.filename: member for member in archive.infolist()}
+                if any(name.endswith(".pkl") for name in members):
+                    raise DataError(f"{path}: holds a pickle, as files of PyTorch do; {_PICKLE}")
+                if names is None:
+                    names = tuple(name.removesuffix(".npy") for name in members)
+                wanted = {name: members[f"{name}.npy"] for name in names if f"{name}.npy" in members}
+                _check_sum(wanted.values(), limit, path)
+                return {name: _read_member(archive, member, path) for name, member in wanted.items()}
+    except OSError as error:
+        raise DataError(f"{path}: can't be read ({error.strerror or error}); check the path and its rights.") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise DataError(f"{path}: is no sound npz file ({error}); {_DAMAGED}") from error
+
+
+def _check_sum(members: Iterable[zipfile.ZipInfo], limit: int | None, path: Path) -> None:
+    size = sum(member.file_size for member in members)
+    if limit is not None and size > limit:
+        raise DataError(f"{path}: claims arrays of {size} bytes, at most {limit} are read; {_DAMAGED}")
+
+
+def _kind(path: Path, start: bytes) -> str:
+    """What a file that is no archive seems to be, by its first bytes."""
+    if start[:6] == b"\x93NUMPY":
+        return "a single array"
+    if start[:1] == b"\x80" or path.suffix in (".pkl", ".pickle", ".pt", ".pth"):
+        return "a pickle"
+    return "begins with " + start[:4].hex(" ") if start else "empty"
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> np.ndarray:
+    """One array, of the length that the archive says and no longer."""
+    _check_length(member, path)
+    with archive.open(member) as stream:
+        shape, fortran, dtype = _header(stream, f"{path}: {member.filename}")
+        size = math.prod(shape) * dtype.itemsize
+        if size != member.file_size - stream.tell():
+            raise DataError(
+                f"{path}: {member.filename}: its header claims {_by(shape)} of {dtype}, {size} bytes, found "
+                f"{member.file_size - stream.tell()}; {_DAMAGED}"
+            )
+        values = np.empty(size, np.uint8)
+        filled = 0
+        while filled < size:
+            piece = stream.read(min(_CHUNK, size - filled))
+            if not piece:
+                raise DataError(f"{path}: {member.filename}: ends after {filled} of {size} bytes; {_DAMAGED}")
+            values[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
+        stream.read(1)  # the end, where the checksum is compared
+    return values.view(dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _check_length(member: zipfile.ZipInfo, path: Path) -> None:
+    """Refuses a length that the archive can't hold, or the memory."""
+    ratio = _METHODS.get(member.compress_type)
+    if ratio is None:
+        raise DataError(f"{path}: {member.filename} is compressed in a way that NumPy doesn't use; {_HOW}.")
+    held = min(member.compress_size, path.stat().st_size)
+    if member.file_size > held * ratio:
+        raise DataError(
+            f"{path}: {member.filename} claims {member.file_size} bytes, but the archive can hold at most "
+            f"{held * ratio}; {_DAMAGED}"
+        )
+    there = available_bytes()
+    if there is not None and member.file_size > there:
+        raise DataError(
+            f"{path}: {member.filename} needs {member.file_size / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB of "
+            "memory are available; take a machine with more."
+        )
+
+
+def _header(stream: Any, place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type of an array."""
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version not in read:
+            raise ValueError(f"version {version} of the format")
+        shape, fortran, dtype = read[version](stream)
+        if any(length < 0 for length in shape) or not dtype.itemsize:
+            raise ValueError(f"a shape of {shape} of {dtype}")
+    except (zipfile.BadZipFile, zlib.error, EOFError):
+        raise
+    except Exception as error:  # the header is a Python literal, which can be wrong in many ways
+        raise DataError(f"{place}: is no array of NumPy ({' '.join(str(error).split())[:200]}); {_DAMAGED}") from error
+    if dtype.hasobject:
+        raise DataError(f"{place}: is an array of objects, which is a pickle; {_PICKLE}")
+    return shape, fortran, dtype
+
+
+def _checked_half(path: Path, half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Images `UInt8[D, H, W, K]` and labels `Int32[D]`."""
+    images, labels = arrays[f"{half}_images"], arrays[f"{half}_labels"]
+    if images.ndim not in (3, 4) or images.dtype != np.uint8 or not images.size:
+        raise DataError(
+            f"{path}: {half}_images is {_by(images.shape)} of {images.dtype}; expected DxHxW or DxHxWxK of uint8 (for "
+            "pixels from 0 to 1, numpy.uint8(numpy.rint(255 * pixels)))."
+        )
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{path}: {half}_labels is {_by(labels.shape)} of {labels.dtype}; expected {len(images)} whole numbers, "
+            "one for each image."
+        )
+    if labels.min() < 0 or labels.max() >= MAX_CLASSES:
+        raise DataError(
+            f"{path}: {half}_labels lie in {labels.min()}..{labels.max()}; expected 0..{MAX_CLASSES - 1}, the number "
+            "of a class each."
+        )
+    images = images[..., None] if images.ndim == 3 else images
+    return np.ascontiguousarray(images), labels.astype(np.int32)
+
+
+def _class_names(path: Path, names: np.ndarray | None, largest: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(map(str, range(largest + 1)))
+    if names.ndim != 1 or names.dtype.kind != "U" or len(np.unique(names)) != len(names) or len(names) <= largest:
+        raise DataError(
+            f"{path}: class_names is {_by(names.shape)} of {names.dtype}; expected different texts, at least "
+            f"{largest + 1}, since there is label {largest}."
+        )
+    codes = np.ascontiguousarray(names).view(f"{names.dtype.byteorder}u4")
+    if codes.max() > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
+        raise DataError(f"{path}: class_names holds what is no text; {_DAMAGED}")
+    return tuple(names.tolist())
+
+
+def _clients(path: Path, clients: np.ndarray | None, count: int) -> np.ndarray | None:
+    if clients is None:
+        return None
+    if clients.shape != (count,) or clients.dtype.kind not in "iuU":
+        raise DataError(
+            f"{path}: train_clients is {_by(clients.shape)} of {clients.dtype}; expected {count} whole numbers or "
+            "texts, one for each training image."
+        )
+    return np.unique(clients, return_inverse=True)[1].astype(np.int32)
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "a single value"

@@ -1,0 +1,117 @@
+"""Reading files that nobody vouches for: what they claim is checked before memory is set aside for it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fedjax_bal.data.checks import available_bytes
+from fedjax_bal.data.errors import DataError
+from fedjax_bal.files import open_file
+
+
+def read_file(file: Path, limit: int, again: str) -> bytes:
+    """The content of a file that is not longer than it can need to be.
+
+    Args:
+        file: the file.
+        limit: bytes.
+        again: what to do about a file that is longer, for the end of the message.
+
+    Returns:
+        Its content.
+
+    Raises:
+        DataError: it can't be read, or is longer.
+    """
+    try:
+        with open_file(file) as stream:
+            size = os.fstat(stream.fileno()).st_size  # reading sets aside as much as it is told to
+            content = stream.read(min(size, limit) + 1)
+    except OSError as error:
+        raise DataError(
+            f"{file}: can't be read ({error.strerror or error}); unpack its archive again, or check its rights."
+        ) from error
+    if len(content) > limit:
+        raise DataError(f"{file}: is longer than the {limit} bytes that it can need; {again}")
+    return content
+
+
+def read_json(file: Path, limit: int, again: str) -> Any:
+    """The content of a JSON file.
+
+    Args:
+        file: the file.
+        limit: bytes that it can need.
+        again: what to do about a file that is damaged, for the end of the message.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        DataError: it can't be read, is longer, or is no JSON.
+    """
+    content = read_file(file, limit, again)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: is no JSON file ({shortened(str(error))}); {again}") from error
+
+
+def shortened(value: Any, limit: int = 100) -> str:
+    """A text, or what JSON makes of another value, as a message can show it.
+
+    Args:
+        value: the text or value.
+        limit: characters.
+
+    Returns:
+        It, or its beginning.
+
+    Example:
+        >>> shortened([1, 2, 3], limit=3)
+        '[1, ...'
+    """
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
+def check_within(root: Path, path: Path) -> None:
+    """Refuses a link that leads out of a folder.
+
+    Args:
+        root: the folder, which may be reached by links itself.
+        path: a file or folder below it.
+
+    Raises:
+        DataError: it is a link to somewhere else.
+
+    Example:
+        >>> check_within(Path("/data"), Path("/data/train/cat.png"))
+    """
+    real = os.path.realpath(path)
+    if not Path(real).is_relative_to(os.path.realpath(root)):
+        raise DataError(f"{path}: is a link that leads out of {root}, to {real}; put the file itself there.")
+
+
+def check_memory(place: str | os.PathLike, count: int, shape: tuple[int, ...], advice: str) -> None:
+    """Refuses images that would need more memory than there is.
+
+    Args:
+        place: where they come from, for the message.
+        count: how many images.
+        shape: `(H, W, K)`, a byte each.
+        advice: what to do, for the end of the message.
+
+    Raises:
+        DataError: there is less memory.
+    """
+    needed, there = count, available_bytes()
+    for length in shape:
+        needed *= length
+    if there is not None and needed > there:
+        size = "x".join(map(str, shape[:2]))
+        raise DataError(
+            f"{place}: {count} images of {size} pixels need {needed / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB "
+            f"of memory are available; {advice}."
+        )

@@ -1,0 +1,61 @@
+"""The compiled program: a round, clients' local training, the owner of the client axis, and evaluation."""
+
+from fedjax_bal.engine.device.accumulator import ChainWeights
+from fedjax_bal.engine.device.assignment import Assignment
+from fedjax_bal.engine.device.chain import ChainClients, LocalTest, RoundInputs, client_context, zero_result
+from fedjax_bal.engine.device.client_axis import over_chains
+from fedjax_bal.engine.device.evaluation import TestSet, chunked, padded
+from fedjax_bal.engine.device.held_out import VALIDATION
+from fedjax_bal.engine.device.keys import purpose_key
+from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.engine.device.local_training import mean_cross_entropy, outcome_of, prepare
+from fedjax_bal.engine.device.precision import at_precision, matmul_precision
+from fedjax_bal.engine.device.program import (
+    DispatchPlan,
+    dispatch,
+    evaluate_model,
+    init_state,
+    refine_model,
+    state_of,
+    traffic_of,
+)
+from fedjax_bal.engine.device.round import broadcast, cohort_of, run_round
+from fedjax_bal.engine.device.run_axis import side_by_side
+from fedjax_bal.engine.device.setting import LocalTraining, Setting
+from fedjax_bal.engine.device.stacked_program import dispatch_together
+
+__all__ = [
+    "VALIDATION",
+    "Assignment",
+    "ChainClients",
+    "ChainWeights",
+    "DispatchPlan",
+    "Layout",
+    "LocalTest",
+    "LocalTraining",
+    "RoundInputs",
+    "Setting",
+    "TestSet",
+    "at_precision",
+    "broadcast",
+    "chunked",
+    "client_context",
+    "cohort_of",
+    "dispatch",
+    "dispatch_together",
+    "evaluate_model",
+    "init_state",
+    "matmul_precision",
+    "mean_cross_entropy",
+    "outcome_of",
+    "over_chains",
+    "padded",
+    "prepare",
+    "purpose_key",
+    "refine_model",
+    "run_round",
+    "side_by_side",
+    "state_of",
+    "traffic_of",
+    "zero_result",
+]

@@ -1,0 +1,344 @@
+"""A chain: clients that train one after another on the same parameters."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.data import over_rows
+from fedjax_bal.engine.device.evaluation import TestSet, hits
+from fedjax_bal.engine.device.faults import fault_codes, first_faults
+from fedjax_bal.engine.device.held_out import own_hits
+from fedjax_bal.engine.device.keys import training_key
+from fedjax_bal.engine.device.local_training import outcome_of, prepare, train_locally
+from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.device.update_diversity import clip_to_norm, norm, squared_norm
+from fedjax_bal.parts import Deliver, Memory, Probe, Report
+from fedjax_bal.types import Array, Batch, Context, Federation, Key, Outcome, PyTree, Variables
+
+
+class ChainClients(NamedTuple):
+    """The clients of a chain, in order; leaves `[L, ...]`, or `[G, L, ...]` for all chains."""
+
+    id: Array
+    delivered: Array
+    memory: PyTree
+    limits: Array | None = None
+
+
+class ClientRecord(NamedTuple):
+    """What is kept of every visit; leaves `[L, ...]`, or `[G, L, ...]` for all chains.
+
+    Attributes:
+        memory: the client's memory after it.
+        loss_sum: training loss summed over the steps of the last pass, `Float[]`.
+        steps: steps of the last pass, `Int32[]`.
+        broken: what is wrong with what it hands back, a code of `metrics.faults`, `Int32[]`.
+        correct: the client's rows that its trained model classifies correctly, `Int32[]`; 0 unless asked for.
+        tried: the test images of the local_test that it classifies correctly, `Int32[]`; 0 where there is none.
+        probes: what each probe part found out in the last pass, by slot.
+        own_hits: the client's own test rows that it classifies correctly, `Int32[]`; 0 unless they are due.
+        norm: that of the parameters handed back, `Float[]`, in the first pass, infinite beyond what squares can hold;
+            where updates have a bound that of its chain's update.
+    """
+
+    memory: PyTree
+    loss_sum: Array
+    steps: Array
+    broken: Array
+    correct: Array
+    tried: Array
+    probes: PyTree
+    own_hits: Array
+    norm: Array
+
+
+class ChainResult(NamedTuple):
+    """What a chain brings back.
+
+    Attributes:
+        delta: change of the parameters.
+        stats: batch statistics at its end.
+        reports: summed over its clients, by slot.
+        records: what is kept of its visits, leaves `[L, ...]`.
+    """
+
+    delta: PyTree
+    stats: PyTree
+    reports: PyTree
+    records: ClientRecord
+
+
+class ChainCarry(NamedTuple):
+    """What a client hands to the next one.
+
+    Attributes:
+        variables: the model.
+        optimizer: the local optimizer's state; None where everybody begins with a fresh one.
+    """
+
+    variables: Variables
+    optimizer: PyTree
+
+
+class LocalTest(NamedTuple):
+    """What clients' own models are tried on after training, beside their own test rows.
+
+    Attributes:
+        test: test images; None for none.
+        due: whether they are tried this round, `Bool[]`.
+    """
+
+    test: TestSet | None
+    due: Array
+
+
+class RoundInputs(NamedTuple):
+    """What is the same for all chains of a round.
+
+    `local_test` is None where clients' models aren't tried, `bound` where nobody asks how long updates are.
+    """
+
+    key: Key
+    number: Array
+    variables: Variables
+    broadcast: PyTree
+    federation: Federation
+    local_test: LocalTest | None = None
+    bound: Array | None = None
+
+
+def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, longest: Array) -> ChainResult:
+    """Sends the parameters through a chain of clients, `setting.passes` times.
+
+    A client that doesn't deliver passes on what it received, and nothing of it is kept; as nobody can see what it
+    computed, it is not computed.
+
+    Args:
+        setting: the setting.
+        shared: what all chains of the round have in common.
+        chain: the clients of this chain.
+        longest: the largest size in each place of all chains that are trained along with this one, `Int32[L]`.
+
+    Returns:
+        The chain's result; reports and losses come from the last pass.
+    """
+
+    def one_pass(carry: tuple[ChainCarry, PyTree], turn: Array) -> tuple[tuple[ChainCarry, PyTree], PyTree]:
+        passed, memory = carry
+
+        def one_client(
+            passed: ChainCarry, at: tuple[ChainClients, Array]
+        ) -> tuple[ChainCarry, tuple[PyTree, ClientRecord]]:
+            client, longest = at
+            ctx = client_context(setting, shared, passed.variables, client)
+            key = training_key(shared.key, shared.number, client.id, turn)
+            outcome, last = train_locally(setting, key, ctx, longest, passed.optimizer)
+            variables, record = finish_client(setting, shared, client, outcome, last.loss_sum)
+            return ChainCarry(variables, last.optimizer if setting.carried else None), record
+
+        passed, (reports, records) = lax.scan(one_client, passed, (chain._replace(memory=memory), longest))
+        return (passed, records.memory), (reports, records._replace(memory=None))
+
+    transform = setting.local.optimizer.transform(shared.number)
+    first = ChainCarry(shared.variables, transform.init(shared.variables.params) if setting.carried else None)
+    ((end, _), memory), results = lax.scan(one_pass, (first, chain.memory), jnp.arange(setting.passes))
+    reports, records = jax.tree.map(lambda leaf: leaf[-1], results)
+    reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
+    records = records._replace(memory=memory, broken=first_faults(results[1].broken), norm=results[1].norm[0])
+    return _result(shared, end, reports, records)
+
+
+def sizes_of(federation: Federation, clients: Array, delivered: Array) -> Array:
+    """The number of rows of each client, 0 for one that doesn't deliver; like `clients`."""
+    first, last = (federation.offsets.at[clients + shift].get(mode="clip") for shift in (0, 1))
+    return jnp.where(delivered, last - first, 0)
+
+
+def client_context(setting: Setting, shared: RoundInputs, variables: Variables, client: ChainClients) -> Context:
+    """The context of a visit to one client, without what is prepared."""
+    federation = shared.federation
+    counts = federation.class_counts.at[client.id].get(mode="clip")
+    size = sizes_of(federation, client.id, client.delivered)
+    return Context(
+        round=shared.number,
+        client=client.id,
+        class_counts=jnp.where(client.delivered, counts, 0),
+        size=size,
+        start=variables,
+        broadcast=shared.broadcast,
+        memory=client.memory,
+        prepared={},
+        model=setting.model,
+        federation=federation,
+        learning_rate=jnp.asarray(setting.local.optimizer.rate(shared.number), float),
+        momentum=setting.local.optimizer.momentum,
+        batch_size=setting.batch_size,
+        steps=setting.visit_steps(size, client.limits),
+    )
+
+
+def finish_client(
+    setting: Setting, shared: RoundInputs, client: ChainClients, outcome: Outcome, loss_sum: Array
+) -> tuple[Variables, tuple[PyTree, ClientRecord]]:
+    """The end of a visit.
+
+    Args:
+        setting: the setting.
+        shared: what all chains of the round have in common.
+        client: the client.
+        outcome: what it produced.
+        loss_sum: its training loss, summed.
+
+    Returns:
+        The variables that go on from here, its reports, and what is kept.
+    """
+    on = client.delivered
+    outcome, outdated = _delivered(setting, outcome)
+    memory = {
+        part.slot: _where(on, part.remember(client.memory[part.slot], outcome), client.memory[part.slot])
+        for part in setting.parts_with(Memory)
+    }
+    reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.parts_with(Report)}
+    probes = {part.slot: _where(on, part.probe(outcome), None) for part in setting.parts_with(Probe)}
+    squares = squared_norm(outcome.end.params)
+    others = outcome.end.stats, memory, reports, probes
+    finite = surely_finite(squares + squared_norm(_inexact(others)), (outcome.end.params, *others))
+    broken = jnp.where(on, fault_codes(finite, outdated), 0)
+    correct = _correct(outcome) if setting.local_accuracy else jnp.zeros((), jnp.int32)
+    tried = jnp.where(on & (outcome.steps > 0), _test_hits(setting, shared, outcome.end), 0)
+    own = jnp.where(on, _own_hits(setting, shared, client, outcome.end), 0)
+    records = ClientRecord(memory, loss_sum, outcome.steps, broken, correct, tried, probes, own, jnp.sqrt(squares))
+    return _where(on, outcome.end, outcome.start), (reports, records)
+
+
+def finish_trained_client(
+    setting: Setting, shared: RoundInputs, chain: ChainClients, end: Variables, loss_sum: Array
+) -> ChainResult:
+    """The result of a chain of a single client that has been trained elsewhere.
+
+    Args:
+        setting: the setting.
+        shared: what all chains of the round have in common.
+        chain: the client, leaves `[1, ...]`.
+        end: its variables after training.
+        loss_sum: its training loss, summed.
+
+    Returns:
+        The chain's result.
+    """
+    client = jax.tree.map(lambda leaf: leaf[0], chain)
+    ctx = prepare(setting, only_visit_key(shared, client), client_context(setting, shared, shared.variables, client))
+    end, (reports, records) = finish_client(setting, shared, client, outcome_of(setting, ctx, end), loss_sum)
+    return _result(shared, end, reports, jax.tree.map(lambda leaf: leaf[None], records))
+
+
+def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> ChainResult:
+    """A chain's result in zeros, found without tracing any training; `records` is that of a single visit.
+
+    Args:
+        setting: the setting.
+        shared: what all chains of the round have in common.
+        client: any client.
+
+    Returns:
+        Zeros.
+    """
+
+    def untrained(shared: RoundInputs, client: ChainClients) -> ChainResult:
+        ctx = prepare(
+            setting, only_visit_key(shared, client), client_context(setting, shared, shared.variables, client)
+        )
+        end, (reports, records) = finish_client(
+            setting, shared, client, outcome_of(setting, ctx, shared.variables), jnp.zeros(())
+        )
+        return _result(shared, end, reports, records)
+
+    shapes = jax.eval_shape(untrained, shared, client)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def only_visit_key(shared: RoundInputs, client: ChainClients) -> Key:
+    """The key of the only visit to a client in a round."""
+    return training_key(shared.key, shared.number, client.id, jnp.zeros((), jnp.int32))
+
+
+def all_finite(tree: PyTree) -> Array:
+    """Whether every number of a model, or of anything else, is finite, `Bool[]`."""
+    return surely_finite(squared_norm(_inexact(tree)), tree)
+
+
+def surely_finite(squares: Array, tree: PyTree) -> Array:
+    """Whether every number of a tree is finite, `Bool[]`.
+
+    Args:
+        squares: a number that isn't finite where one of them isn't, as is the sum of their squares, `Float[]`. Squares
+            are added up much faster than numbers are looked at.
+        tree: the numbers, which are looked at where that isn't finite.
+
+    Returns:
+        Whether they are; exact, though squares may overflow where the numbers don't.
+
+    Example:
+        >>> bool(surely_finite(jnp.array(jnp.inf), [jnp.array([1e30])]))
+        True
+    """
+    exactly = lambda: jnp.stack([jnp.isfinite(leaf).all() for leaf in _inexact(tree)]).all()
+    return lax.cond(jnp.isfinite(squares), lambda: jnp.array(True), exactly)
+
+
+def _inexact(tree: PyTree) -> list[Array]:
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+
+
+def _correct(outcome: Outcome) -> Array:
+    """How many of its own rows a client's trained model classifies correctly, `Int32[]`."""
+
+    def add(total: Array, batch: Batch) -> Array:
+        outputs, _ = outcome.ctx.model.apply(outcome.end, batch.images, train=False)
+        return total + (batch.real & (outputs.logits.argmax(-1) == batch.labels)).sum()
+
+    return over_rows(add, jnp.zeros((), jnp.int32), outcome.ctx)
+
+
+def _test_hits(setting: Setting, shared: RoundInputs, end: Variables) -> Array:
+    """How many test images of the local_test a client's trained model classifies correctly, `Int32[]`."""
+    none = jnp.zeros((), jnp.int32)
+    if shared.local_test is None or shared.local_test.test is None:
+        return none
+    test, (mean, std) = shared.local_test.test, (shared.federation.mean, shared.federation.std)
+    return lax.cond(shared.local_test.due, lambda: hits(setting.model, end, test, mean, std), lambda: none)
+
+
+def _own_hits(setting: Setting, shared: RoundInputs, client: ChainClients, end: Variables) -> Array:
+    """How many of its own test rows a client's trained model classifies correctly, `Int32[]`."""
+    none, tests = jnp.zeros((), jnp.int32), shared.federation.tests
+    if shared.local_test is None or tests is None:
+        return none
+    look = lambda: own_hits(setting.model, end, shared.federation, tests, client.id, setting.batch_size)
+    return lax.cond(shared.local_test.due, look, lambda: none)
+
+
+def _result(shared: RoundInputs, end: Variables, reports: PyTree, records: ClientRecord) -> ChainResult:
+    delta = jax.tree.map(jnp.subtract, end.params, shared.variables.params)
+    if shared.bound is None:
+        return ChainResult(delta, end.stats, reports, records)
+    length = norm(delta)
+    records = records._replace(norm=jnp.broadcast_to(length, records.norm.shape))
+    return ChainResult(clip_to_norm(delta, length, shared.bound), end.stats, reports, records)
+
+
+def _delivered(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:
+    """What a client hands back of what it produced, and whether that is of an earlier round."""
+    outdated = jnp.zeros((), bool)
+    for part in setting.parts_with(Deliver):
+        outdated |= part.outdated(outcome)
+        outcome = outcome._replace(end=part.deliver(outcome))
+    return outcome, outdated
+
+
+def _where(on: Array, new: PyTree, old: PyTree | None) -> PyTree:
+    if old is None:
+        return jax.tree.map(lambda leaf: jnp.where(on, leaf, jnp.zeros_like(leaf)), new)
+    return jax.tree.map(lambda a, b: jnp.where(on, a, b), new, old)

@@ -1,0 +1,160 @@
+"""The one owner of the client axis.
+
+Everything that happens to many clients at once goes through `over_chains`; how it is executed is decided here and
+nowhere else. All devices work through their own chains, in buckets of as many as are trained at a time, and add up
+what these bring; where the layout has lanes, the local steps themselves have been taken before (`lanes.py`).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights
+from fedjax_bal.engine.device.assignment import Assignment
+from fedjax_bal.engine.device.chain import (
+    ChainClients,
+    ChainResult,
+    ClientRecord,
+    RoundInputs,
+    finish_trained_client,
+    train_chain,
+    zero_result,
+)
+from fedjax_bal.engine.device.lanes import over_buckets, take_chains, train_in_lanes
+from fedjax_bal.engine.device.layout import CLIENTS
+from fedjax_bal.engine.device.run_axis import Runs, SingleRun
+from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.device.update_diversity import UpdateDiversity
+from fedjax_bal.parts import Reduce
+from fedjax_bal.types import Array, PyTree
+
+ALONE = SingleRun()
+
+
+class CohortResult(NamedTuple):
+    """What a cohort brings back.
+
+    Attributes:
+        sums: sums over its chains.
+        records: what is kept of every visit, leaves `[G, L, ...]`; zeros for chains that deliver nothing.
+        deltas: every chain's change of the parameters, leaves `[G, ...]`, where a part reduces them itself, else None.
+    """
+
+    sums: Accumulator
+    records: ClientRecord
+    deltas: PyTree
+
+
+def over_chains(
+    setting: Setting,
+    shared: RoundInputs,
+    chains: ChainClients,
+    weights: ChainWeights,
+    assignment: Assignment,
+    runs: Runs = ALONE,
+) -> CohortResult:
+    """Trains all chains of a round, of one run or of several.
+
+    Args:
+        setting: the setting; its layout says how.
+        shared: what all chains of a run have in common.
+        chains: their clients, leaves `[G, L, ...]`; of several runs all chains of one after those of another.
+        weights: how much each of them counts, leaves `[G]`.
+        assignment: which device trains which of them, leaves `[devices, ...]`.
+        runs: whose chains they are.
+
+    Returns:
+        What they bring, the same on every device; equal to rounding between layouts.
+    """
+    layout = setting.layout
+    if layout.devices == 1:
+        return _own_chains(setting, shared, chains, weights, assignment, runs)
+
+    def on_each(
+        setting: Setting, shared: RoundInputs, chains: ChainClients, weights: ChainWeights, assignment: Assignment
+    ) -> CohortResult:
+        return _all_devices(_own_chains(setting, shared, chains, weights, assignment, runs), runs)
+
+    whole, cut = PartitionSpec(), PartitionSpec(CLIENTS)
+    specs = (whole, whole, whole, whole, cut)
+    spread = jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
+    return spread(setting, shared, chains, weights, assignment)
+
+
+def _own_chains(
+    setting: Setting,
+    shared: RoundInputs,
+    chains: ChainClients,
+    weights: ChainWeights,
+    assignment: Assignment,
+    runs: Runs,
+) -> CohortResult:
+    assignment = jax.tree.map(lambda leaf: leaf[0], assignment)
+    train = _train(setting, shared, chains, assignment, runs)
+
+    def add_bucket(numbers: Array, total: CohortResult) -> CohortResult:
+        own = take_chains(chains, numbers)
+        longest = runs.sizes(shared.federation, numbers, own).max(0)
+        results = _each(setting.layout.width, partial(train, longest), numbers, own)
+        theirs = _weights_of(weights, numbers, own.delivered.any(1))
+        summed = runs.add(total.sums, numbers, theirs, results)
+        put = lambda all_, new: all_.at[numbers].set(new, mode="drop")
+        deltas = None if total.deltas is None else jax.tree.map(put, total.deltas, results.delta)
+        return CohortResult(summed, jax.tree.map(put, total.records, results.records), deltas)
+
+    return over_buckets(setting.layout, assignment, add_bucket, _zero_result(setting, shared, chains, runs))
+
+
+def _weights_of(weights: ChainWeights, numbers: Array, there: Array) -> ChainWeights:
+    """The weights of some chains, nothing for places that are empty."""
+    return jax.tree.map(
+        lambda leaf: jnp.where(there, leaf.at[numbers].get(mode="clip"), jnp.zeros_like(leaf[0])), weights
+    )
+
+
+def _train(
+    setting: Setting, shared: RoundInputs, chains: ChainClients, assignment: Assignment, runs: Runs
+) -> Callable[..., ChainResult]:
+    """A function of the longest sizes, a chain's number and its chains, which trains that chain."""
+    if not setting.layout.lanes:
+        return lambda longest, number, own: train_chain(*runs.view(setting, shared, number), own, longest)
+    ends, losses = train_in_lanes(setting, shared, chains, assignment, runs)
+
+    def finish(longest: Array, number: Array, own: ChainClients) -> ChainResult:
+        end, loss = jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), (ends, losses))
+        return finish_trained_client(*runs.view(setting, shared, number), own, end, loss)
+
+    return finish
+
+
+def _each(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
+    if width > 1:
+        return jax.vmap(function)(*stacked)
+    # A single client is not stacked: many operations are slower when they are batched, if only by one.
+    alone = function(*jax.tree.map(lambda leaf: leaf[0], stacked))
+    return jax.tree.map(lambda leaf: leaf[None], alone)
+
+
+def _zero_result(setting: Setting, shared: RoundInputs, chains: ChainClients, runs: Runs) -> CohortResult:
+    first = runs.view(setting, shared, jnp.zeros((), jnp.int32))
+    one = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
+    stacked = lambda shape, tree: jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), tree)
+    records = stacked(chains.id.shape, one.records)
+    deltas = stacked(chains.id.shape[:1], one.delta) if setting.parts_with(Reduce) else None
+    spread = UpdateDiversity(jnp.zeros(()), one.delta, jnp.zeros(())) if setting.diversity else None
+    return CohortResult(runs.accumulators(Accumulator(one.delta, one.stats, one.reports, spread)), records, deltas)
+
+
+def _all_devices(total: CohortResult, runs: Runs) -> CohortResult:
+    # Every chain was trained on one device and left zeros on the others, so that the sum is what that device total.
+    def only(leaf: Array) -> Array:
+        numbers = leaf.astype(jnp.int32) if leaf.dtype == jnp.bool_ else leaf
+        return lax.psum(numbers, CLIENTS).astype(leaf.dtype)
+
+    records, deltas = jax.tree.map(only, (total.records, total.deltas))
+    return CohortResult(runs.over_devices(total.sums, CLIENTS), records, deltas)

@@ -1,0 +1,146 @@
+"""The global model on the test set."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from fedjax_bal.data import normalised
+from fedjax_bal.engine.device.layout import CLIENTS, Layout
+from fedjax_bal.types import Array, Evaluation, Model, Variables
+
+CHUNK = 500  # test images a forward pass; larger ones gain nothing on a CPU and cost memory
+
+
+class TestSet(NamedTuple):
+    """The test images in chunks, padded; leaves `[chunks, CHUNK, ...]`."""
+
+    __test__ = False  # not a test case, whatever its name looks like to pytest
+
+    images: Any
+    labels: Any
+    real: Any
+
+
+def chunked(images: np.ndarray, labels: np.ndarray, size: int = CHUNK) -> TestSet:
+    """Cuts a test set into chunks of equal size.
+
+    Args:
+        images: `[T, H, W, K]`.
+        labels: `[T]`.
+        size: images a chunk.
+
+    Returns:
+        The chunks; what fills up the last one is marked as not real.
+
+    Raises:
+        ValueError: no image, or labels of another number.
+
+    Example:
+        >>> import numpy as np
+        >>> chunked(np.zeros((3, 1, 1, 1)), np.zeros(3, int), 2).real.tolist()
+        [[True, True], [True, False]]
+    """
+    if len(images) == 0 or len(images) != len(labels):
+        raise ValueError(
+            f"test set: received {len(images)} images and {len(labels)} labels; both must be the same, and at least 1"
+        )
+    size = min(size, len(images))
+    chunks = -(-len(images) // size)
+    index = np.arange(chunks * size)
+    inside = np.minimum(index, len(images) - 1)
+    fold = lambda values: np.asarray(values)[inside].reshape(chunks, size, *np.shape(values)[1:])
+    return TestSet(fold(images), fold(labels).astype(np.int32), (index < len(images)).reshape(chunks, size))
+
+
+def padded(test: TestSet, multiple: int) -> TestSet:
+    """Adds empty chunks until their number is a multiple of the devices'; on the host or when tracing."""
+    short = -len(test.labels) % multiple
+    if not short:
+        return test
+    pad = np.pad if isinstance(test.labels, np.ndarray) else jnp.pad
+    return TestSet(*(pad(leaf, [(0, short)] + [(0, 0)] * (leaf.ndim - 1)) for leaf in test))
+
+
+def first_images(test: TestSet, count: int, total: int, size: int = CHUNK) -> TestSet:
+    """Test images from all over a test set, for when all of them would take too long.
+
+    Args:
+        test: the test set.
+        count: how many; no more than there are.
+        total: how many real images it has.
+        size: images a chunk.
+
+    Returns:
+        A test set of that many.
+
+    Example:
+        >>> import numpy as np
+        >>> few = first_images(chunked(np.zeros((6, 1, 1, 1)), np.arange(6), 2), 3, 6)
+        >>> few.labels[few.real].tolist()
+        [0, 2, 4]
+    """
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), test)
+    size = min(size, count)
+    chunks = -(-count // size)
+    index = np.arange(chunks * size)
+    rows = np.minimum(index, count - 1) * total // count  # on the host, whose integers are long enough
+    fold = lambda leaf: jnp.asarray(leaf)[rows].reshape(chunks, size, *leaf.shape[1:])
+    return TestSet(fold(flat.images), fold(flat.labels), (index < count).reshape(chunks, size))
+
+
+def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> Array:
+    """How many test images a model classifies correctly, `Int32[]`; the arguments are those of `evaluate`."""
+    confusion, _, _ = _totals(model, variables, test, mean, std)
+    return jnp.trace(confusion)
+
+
+def evaluate(
+    model: Model, variables: Variables, test: TestSet, mean: Array, std: Array, layout: Layout | None = None
+) -> Evaluation:
+    """Confusion matrix and loss of a model.
+
+    Args:
+        model: the model, applied in evaluation mode.
+        variables: its variables.
+        test: the test set.
+        mean: `Float[K]`, for normalisation.
+        std: `Float[K]`.
+        layout: on several devices each one takes its share of the chunks.
+
+    Returns:
+        The evaluation.
+    """
+    if layout is None or layout.devices == 1:
+        confusion, loss, count = _totals(model, variables, test, mean, std)
+        return Evaluation(confusion, loss / count)
+
+    def on_each(test: TestSet, variables: Variables, mean: Array, std: Array) -> tuple[Array, Array, Array]:
+        return lax.psum(_totals(model, variables, test, mean, std), CLIENTS)
+
+    whole, cut = PartitionSpec(), PartitionSpec(CLIENTS)
+    specs = (cut, whole, whole, whole)
+    shared = jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
+    confusion, loss, count = shared(padded(test, layout.devices), variables, mean, std)
+    return Evaluation(confusion, loss / count)
+
+
+def _totals(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> tuple[Array, Array, Array]:
+    """Confusion matrix, summed loss and number of images."""
+    classes = model.num_classes
+
+    def one(carry: tuple[Array, Array], chunk: TestSet) -> tuple[tuple[Array, Array], None]:
+        confusion, loss = carry
+        outputs, _ = model.apply(variables, normalised(chunk.images, mean, std), train=False)
+        losses = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, chunk.labels)
+        predicted = outputs.logits.argmax(-1)
+        confusion = confusion.at[chunk.labels, predicted].add(chunk.real.astype(jnp.int32))
+        return (confusion, loss + jnp.where(chunk.real, losses, 0.0).sum()), None
+
+    init = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
+    (confusion, loss), _ = lax.scan(one, init, test)
+    return confusion, loss, test.real.sum()

@@ -1,0 +1,152 @@
+"""Models on rows that nobody is trained on: the validation rows, and the clients' own test rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from fedjax_bal.data import normalised
+from fedjax_bal.engine.device.evaluation import CHUNK
+from fedjax_bal.engine.device.layout import CLIENTS, Layout
+from fedjax_bal.types import Array, ClientTests, Evaluation, Federation, Model, Outputs, PyTree, Variables
+
+VALIDATION = "validation"
+"""The name of the auxiliary set on which the global model is evaluated."""
+
+
+def evaluate_held_out(
+    model: Model, variables: Variables, federation: Federation, layout: Layout | None = None
+) -> tuple[Evaluation | None, Array | None]:
+    """The global model on what was held out.
+
+    Args:
+        model: the model, applied in evaluation mode.
+        variables: its variables.
+        federation: the federation, on the device.
+        layout: on several devices each one takes its share of the rows.
+
+    Returns:
+        The evaluation on the validation rows, and each client's hits, `Int32[N]`; None for what there isn't.
+    """
+    validation = clients = None
+    if VALIDATION in federation.auxiliary:
+        validation = evaluate_rows(model, variables, federation, federation.auxiliary[VALIDATION], layout)
+    if federation.tests is not None:
+        clients = hits_by_client(model, variables, federation, federation.tests, layout)
+    return validation, clients
+
+
+def evaluate_rows(
+    model: Model, variables: Variables, federation: Federation, rows: Array, layout: Layout | None = None
+) -> Evaluation:
+    """Confusion matrix and loss of a model on some rows of a federation.
+
+    Args:
+        model: the model.
+        variables: its variables.
+        federation: the federation, on the device.
+        rows: row numbers into its images, `Int32[A]`, at least one.
+        layout: as in `evaluate_held_out`.
+
+    Returns:
+        The evaluation.
+    """
+    classes = model.num_classes
+
+    def add(sums: PyTree, places: Array, real: Array, variables: Variables, rows: Array, store: Federation) -> PyTree:
+        confusion, loss = sums
+        outputs, labels = _seen(model, variables, store, rows.at[places].get(mode="clip"))
+        losses = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels)
+        confusion = confusion.at[labels, outputs.logits.argmax(-1)].add(real.astype(jnp.int32))
+        return confusion, loss + jnp.where(real, losses, 0.0).sum()
+
+    zeros = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
+    confusion, loss = _fold(add, zeros, len(rows), layout, variables, rows, federation)
+    return Evaluation(confusion, loss / len(rows))
+
+
+def hits_by_client(
+    model: Model, variables: Variables, federation: Federation, tests: ClientTests, layout: Layout | None = None
+) -> Array:
+    """How many of each client's test rows one model classifies correctly.
+
+    Args:
+        model: the model.
+        variables: its variables.
+        federation: the federation, on the device.
+        tests: its test rows.
+        layout: as in `evaluate_held_out`.
+
+    Returns:
+        The hits, `Int32[N]`; 0 for a client without test rows.
+    """
+
+    def add(
+        hits: Array, places: Array, real: Array, variables: Variables, tests: ClientTests, store: Federation
+    ) -> Array:
+        outputs, labels = _seen(model, variables, store, tests.rows.at[places].get(mode="clip"))
+        owners = jnp.searchsorted(tests.offsets, places, side="right") - 1
+        correct = real & (outputs.logits.argmax(-1) == labels)
+        return hits.at[owners].add(correct.astype(jnp.int32), mode="drop")
+
+    none = jnp.zeros(federation.num_clients, jnp.int32)
+    return _fold(add, none, len(tests.rows), layout, variables, tests, federation)
+
+
+def own_hits(
+    model: Model, variables: Variables, federation: Federation, tests: ClientTests, client: Array, batch_size: int
+) -> Array:
+    """How many of its own test rows a client's own model classifies correctly.
+
+    Args:
+        model: the model.
+        variables: the client's.
+        federation: the federation, on the device.
+        tests: its test rows.
+        client: the client's number, `Int32[]`.
+        batch_size: rows a forward pass.
+
+    Returns:
+        The hits, `Int32[]`.
+    """
+    rows, offsets = tests
+    first, end = (offsets.at[client + shift].get(mode="clip") for shift in (0, 1))
+
+    def add(index: Array, hits: Array) -> Array:
+        places = first + index * batch_size + jnp.arange(batch_size)
+        outputs, labels = _seen(model, variables, federation, rows.at[places].get(mode="clip"))
+        return hits + ((places < end) & (outputs.logits.argmax(-1) == labels)).sum()
+
+    return lax.fori_loop(0, -(-(end - first) // batch_size), add, jnp.zeros((), jnp.int32))
+
+
+def _seen(model: Model, variables: Variables, federation: Federation, rows: Array) -> tuple[Outputs, Array]:
+    """What a model says to some rows, and their labels."""
+    images = federation.images.at[rows].get(mode="clip")
+    outputs, _ = model.apply(variables, normalised(images, federation.mean, federation.std), train=False)
+    return outputs, federation.labels.at[rows].get(mode="clip")
+
+
+def _fold(add: Callable[..., PyTree], zeros: PyTree, count: int, layout: Layout | None, *given: Any) -> PyTree:
+    """Folds `add(sums, places, real, *given)` over the places 0 to count - 1, a chunk at a time, on all devices."""
+    size = min(CHUNK, count)
+    chunks = -(-count // size)
+
+    def total(numbers: Array, *given: Any) -> PyTree:
+        def one(sums: PyTree, number: Array) -> tuple[PyTree, None]:
+            places = number * size + jnp.arange(size)
+            return add(sums, places, places < count, *given), None
+
+        return lax.scan(one, zeros, numbers)[0]
+
+    if layout is None or layout.devices == 1:
+        return total(jnp.arange(chunks), *given)
+    numbers = jnp.arange(chunks + -chunks % layout.devices)
+    whole, cut = PartitionSpec(), PartitionSpec(CLIENTS)
+    on_each = lambda numbers, *given: lax.psum(total(numbers, *given), CLIENTS)
+    specs = (cut, *[whole] * len(given))
+    return jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)(numbers, *given)

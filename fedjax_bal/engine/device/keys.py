@@ -1,0 +1,45 @@
+"""Random keys by identity.
+
+A key is derived from what it is for (round, client, pass, purpose), never from a position in a batch of clients: the
+draws are then the same in whatever order and on whatever device the clients are executed.
+"""
+
+import zlib
+
+import jax
+
+from fedjax_bal.types import Array, Key
+
+
+def purpose_key(key: Key, purpose: str) -> Key:
+    """The key for one purpose.
+
+    Args:
+        key: the parent key.
+        purpose: any text; two purposes have two keys.
+
+    Returns:
+        A key.
+
+    Example:
+        >>> import jax
+        >>> a, b = (purpose_key(jax.random.key(0), p) for p in ("shuffle", "dropout"))
+        >>> bool((jax.random.key_data(a) == jax.random.key_data(b)).all())
+        False
+    """
+    return jax.random.fold_in(key, zlib.crc32(purpose.encode()))
+
+
+def training_key(key: Key, round: Array, client: Array, turn: Array) -> Key:
+    """The key of one visit to one client.
+
+    Args:
+        key: the run's key.
+        round: `Int32[]`.
+        client: `Int32[]`.
+        turn: which pass over the chain, `Int32[]`.
+
+    Returns:
+        A key.
+    """
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(purpose_key(key, "visit"), round), client), turn)

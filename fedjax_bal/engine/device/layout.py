@@ -1,0 +1,42 @@
+"""How the clients of a round are laid out on the devices."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+CLIENTS = "clients"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where and how many at a time; decides shapes, never results beyond rounding.
+
+    Attributes:
+        strategy: "map", a device's clients one after another; or "vmap", several at a time.
+        devices: how many devices share the work.
+        width: clients at a time on each device; 1 for "map".
+        lanes: whether each of them is followed by the next client as soon as it is done, rather than waiting for the
+            slowest; for chains of a single client only.
+    """
+
+    strategy: str = "map"
+    devices: int = 1
+    width: int = 1
+    lanes: bool = False
+
+    @property
+    def mesh(self) -> Mesh:
+        """The devices, along the axis of clients."""
+        return Mesh(np.array(jax.devices()[: self.devices]), (CLIENTS,))
+
+    @property
+    def replicated(self) -> NamedSharding:
+        """The sharding of what every device has in full."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def divided(self) -> NamedSharding:
+        """The sharding of what is cut along its first axis."""
+        return NamedSharding(self.mesh, PartitionSpec(CLIENTS))

@@ -1,0 +1,165 @@
+"""Whose chain it is: a single run's, or that of one of several runs which are trained together."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedjax_bal.engine.device import accumulator as accumulators
+from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights
+from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, sizes_of
+from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.types import Array, ClientTests, Federation, PyTree
+
+_OF_A_PARTITION = ("rows", "offsets", "class_counts", "copy", "tests")
+
+
+@dataclasses.dataclass(frozen=True)
+class SingleRun:
+    """All chains are those of one run."""
+
+    def view(self, setting: Setting, shared: RoundInputs, number: Array) -> tuple[Setting, RoundInputs]:
+        """The setting of a chain's run, and what its chains have in common."""
+        return setting, shared
+
+    def sizes(self, federation: Federation, numbers: Array, own: ChainClients) -> Array:
+        """Rows of each client of some chains, `Int32[K, L]`."""
+        return sizes_of(federation, own.id, own.delivered)
+
+    def starts(self, begin: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
+        """A function of chain numbers `Int32[K]` that gives what they begin with, leaves `[K, ...]`."""
+        fresh = begin(jnp.zeros((), jnp.int32))
+        spread = lambda numbers, leaf: jnp.broadcast_to(leaf, (len(numbers), *jnp.shape(leaf)))
+        return lambda numbers: jax.tree.map(partial(spread, numbers), fresh)
+
+    def accumulators(self, sums: Accumulator) -> Accumulator:
+        """Zeros for every run, from those of one."""
+        return sums
+
+    def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
+        """Adds some chains, leaves `[K, ...]`."""
+        return accumulators.add(sums, weights, results.delta, results.stats, results.reports)
+
+    def over_devices(self, sums: Accumulator, axis: str) -> Accumulator:
+        """The sums of all devices together."""
+        return accumulators.over_devices(sums, axis)
+
+
+@dataclasses.dataclass(frozen=True)
+class StackedRuns:
+    """Chain n is that of run n // groups; settings, what is shared and accumulators have leaves `[S, ...]`.
+
+    Attributes:
+        count: S, how many runs.
+        groups: G, chains of each.
+    """
+
+    count: int
+    groups: int
+
+    def run_of(self, numbers: Array) -> Array:
+        """The runs of some chains; the last one's for empty places."""
+        return jnp.minimum(numbers // self.groups, self.count - 1)
+
+    def view(self, setting: Setting, shared: RoundInputs, number: Array) -> tuple[Setting, RoundInputs]:
+        """The setting of a chain's run, and what its chains have in common."""
+        run = self.run_of(number)
+        key, variables, sent, bound = run_slice((shared.key, shared.variables, shared.broadcast, shared.bound), run)
+        federation = federation_of(shared.federation, run)
+        return run_slice(setting, run), RoundInputs(
+            key, shared.number, variables, sent, federation, shared.local_test, bound
+        )
+
+    def sizes(self, federation: Federation, numbers: Array, own: ChainClients) -> Array:
+        """Rows of each client of some chains, `Int32[K, L]`."""
+
+        def one(number: Array, chains: ChainClients) -> Array:
+            return sizes_of(federation_of(federation, self.run_of(number)), chains.id, chains.delivered)
+
+        return jax.vmap(one)(numbers, own)
+
+    def starts(self, begin: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
+        """A function of chain numbers `Int32[K]` that gives what they begin with, leaves `[K, ...]`."""
+        return jax.vmap(begin)
+
+    def accumulators(self, sums: Accumulator) -> Accumulator:
+        """Zeros for every run, from those of one."""
+        return jax.tree.map(lambda leaf: jnp.zeros((self.count, *leaf.shape), leaf.dtype), sums)
+
+    def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
+        """Adds some chains, leaves `[K, ...]`, each to the sums of its run alone, so that none can spoil another's."""
+
+        def one(place: Array, sums: Accumulator) -> Accumulator:
+            run = self.run_of(numbers[place])
+            only = lambda tree: jax.tree.map(lambda leaf: leaf[place][None], tree)
+            own = map(only, (weights, results.delta, results.stats, results.reports))
+            added = accumulators.add(run_slice(sums, run), *own)
+            return jax.tree.map(lambda all_, new: all_.at[run].set(new), sums, added)
+
+        return lax.fori_loop(0, len(numbers), one, sums)
+
+    def over_devices(self, sums: Accumulator, axis: str) -> Accumulator:
+        """The sums of all devices together."""
+        return jax.vmap(partial(accumulators.over_devices, axis=axis))(sums)
+
+
+Runs = SingleRun | StackedRuns
+
+
+def run_slice(tree: PyTree, run: Array) -> PyTree:
+    """One run's part of leaves `[S, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[run], tree)
+
+
+def federation_of(federation: Federation, run: Array) -> Federation:
+    """What one run sees of a federation that all have in common, or of theirs put side by side by `side_by_side`."""
+    if federation.offsets.ndim == 1:
+        return federation
+    own = {name: run_slice(getattr(federation, name), run) for name in _OF_A_PARTITION}
+    return federation._replace(auxiliary=run_slice(dict(federation.auxiliary), run), **own)
+
+
+def side_by_side(federations: Sequence[Federation]) -> Federation:
+    """Federations of the same images in one; their partitions differ.
+
+    Args:
+        federations: S of them, with the same images, number of clients and sizes of auxiliary sets.
+
+    Returns:
+        The only one where all are the same object; or else one whose `rows`, `offsets`, `class_counts`, `copy` and
+        auxiliary rows have leaves `[S, ...]`, on the host; those of `tests` too. Shorter lists of rows end with row 0,
+        which nobody owns there.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedjax_bal.data import federate
+        >>> images, labels = np.zeros((4, 1, 1, 1), np.uint8), np.array([0, 1, 0, 1])
+        >>> both = [federate(images, labels, rows, 2) for rows in ([[0, 1], [2]], [[3], [0, 1, 2]])]
+        >>> side_by_side(both).rows.tolist()
+        [[0, 1, 2, 0], [3, 0, 2, 1]]
+    """
+    first = federations[0]
+    if all(federation is first for federation in federations):
+        return first
+    stack = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])
+    own = [federation.tests for federation in federations if federation.tests is not None]
+    tests = ClientTests(_padded([each.rows for each in own]), stack(*(each.offsets for each in own))) if own else None
+    return first._replace(
+        rows=_padded([federation.rows for federation in federations]),
+        copy=_padded([federation.copy for federation in federations]),
+        offsets=stack(*(federation.offsets for federation in federations)),
+        class_counts=stack(*(federation.class_counts for federation in federations)),
+        auxiliary=jax.tree.map(stack, *(dict(federation.auxiliary) for federation in federations)),
+        tests=tests,
+    )
+
+
+def _padded(lists: Sequence[Any]) -> np.ndarray:
+    """Lists of row numbers as one array `[S, longest]`."""
+    longest = max(map(len, lists))
+    return np.stack([np.pad(np.asarray(rows), (0, longest - len(rows))) for rows in lists])

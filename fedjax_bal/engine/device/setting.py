@@ -1,0 +1,154 @@
+"""What a round is made of, once everything has been chosen."""
+
+import dataclasses
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.optim import Optimizer
+from fedjax_bal.parts import Part
+from fedjax_bal.types import Model
+
+R = TypeVar("R")
+
+
+_STATIC = {"static": True}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains locally, and for how long.
+
+    No field has a default: whoever trains clients in another way, as fine-tuning does, says all of it.
+
+    Attributes:
+        optimizer: the clients' optimizer.
+        epochs: E; counts for nothing where `steps` is given.
+        steps: K, the local steps of every client, whatever the number of rows; None for E epochs.
+        batch_size: B.
+        drop_last: leave out the last short batch of an epoch.
+        batches_per_epoch: the most local steps of an epoch, on as many random rows; None for all rows.
+        drawing: "epochs" or "replacement".
+    """
+
+    optimizer: Optimizer
+    epochs: int = dataclasses.field(metadata=_STATIC)
+    steps: int | None = dataclasses.field(metadata=_STATIC)
+    batch_size: int = dataclasses.field(metadata=_STATIC)
+    drop_last: bool = dataclasses.field(metadata=_STATIC)
+    batches_per_epoch: int | None = dataclasses.field(metadata=_STATIC)
+    drawing: str = dataclasses.field(metadata=_STATIC)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The numbers and parts of a run; its leaves can change without another compilation.
+
+    No field has a default, for the same reason as in `LocalTraining`.
+
+    Attributes:
+        parts: the parts, in order.
+        local: how clients train.
+        server: the server's optimizer, which takes the negative aggregated update as a gradient.
+        model: the model.
+        passes: how often a chain goes through its clients.
+        carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
+        max_size: the number of rows of the largest client.
+        diversity: whether each round says how far apart its updates lie.
+        local_accuracy: whether each round says how well the trained clients do on their own rows.
+        local_test_images: on how many test images the trained clients' own models are tried; 0 for none.
+        test_images: how many there are.
+        layout: how the clients are laid out on the machine.
+        precision: of matrix products, a name of `precision.PRECISIONS`; the model itself has been cast already.
+    """
+
+    parts: tuple[Part, ...]
+    local: LocalTraining
+    server: Optimizer
+    model: Model = dataclasses.field(metadata=_STATIC)
+    passes: int = dataclasses.field(metadata=_STATIC)
+    carried: bool = dataclasses.field(metadata=_STATIC)
+    max_size: int = dataclasses.field(metadata=_STATIC)
+    diversity: bool = dataclasses.field(metadata=_STATIC)
+    local_accuracy: bool = dataclasses.field(metadata=_STATIC)
+    local_test_images: int = dataclasses.field(metadata=_STATIC)
+    test_images: int = dataclasses.field(metadata=_STATIC)
+    layout: Layout = dataclasses.field(metadata=_STATIC)
+    precision: str = dataclasses.field(metadata=_STATIC)
+
+    @property
+    def strategy(self) -> str:
+        """The layout's strategy."""
+        return self.layout.strategy
+
+    @property
+    def batch_size(self) -> int:
+        """The local training's batch size."""
+        return self.local.batch_size
+
+    @property
+    def row_length(self) -> int:
+        """Places for one epoch's order of any client's rows: whole batches."""
+        return max(1, -(-self.max_size // self.batch_size)) * self.batch_size
+
+    def parts_with(self, role: type[R]) -> list[R]:
+        """The parts that play a role, in order."""
+        return [part for part in self.parts if isinstance(part, role)]
+
+    @property
+    def beginnings(self) -> list[int]:
+        """The rounds in which local steps change what they are made of, ascending, the first of them 0."""
+        return sorted({0, *(part.first_round for part in self.parts)})
+
+    def since(self, round: int) -> "Setting":
+        """The setting with those parts alone that have begun by a round, for local steps.
+
+        Args:
+            round: the round, from 0; a Python int.
+
+        Returns:
+            A setting.
+        """
+        return dataclasses.replace(self, parts=tuple(part for part in self.parts if part.first_round <= round))
+
+    def with_room(self, max_size: int, batch_size: int) -> "Setting":
+        """The setting with room for another largest client, and its batches."""
+        local = dataclasses.replace(self.local, batch_size=batch_size)
+        return dataclasses.replace(self, local=local, max_size=max_size)
+
+    def steps_per_epoch(self, size: Any) -> Any:
+        """Local steps that a client of this size takes in an epoch; works on host and device."""
+        steps = size // self.batch_size if self.local.drop_last else -(-size // self.batch_size)
+        return steps if self.local.batches_per_epoch is None else _at_most(steps, self.local.batches_per_epoch)
+
+    def visit_steps(self, size: Any, limit: Any = None) -> Any:
+        """Local steps that a client of this size takes in a visit; works on host and device.
+
+        Args:
+            size: its rows, `Int[...]`.
+            limit: the most that it can take, `Int[...]`; None for no limit.
+        """
+        epoch, local = self.steps_per_epoch(size), self.local
+        steps = local.epochs * epoch if local.steps is None else local.steps * _at_most(epoch, 1)
+        return steps if limit is None else _at_most(steps, limit)
+
+    def samples(self, size: Any, steps: Any) -> Any:
+        """How many rows as many steps of a visit see, each as often as it is seen; on the host."""
+        epoch = self.steps_per_epoch(size)
+        seen = _at_most(size, epoch * self.batch_size)
+        epochs, rest = np.divmod(steps, np.maximum(epoch, 1))
+        return epochs * seen + _at_most(rest * self.batch_size, seen)
+
+    @property
+    def most_steps(self) -> int:
+        """The steps of the longest visit."""
+        return int(self.visit_steps(self.max_size))
+
+
+def _at_most(value: Any, most: Any) -> Any:
+    """The smaller one, in the first one's type."""
+    return value - (value > most) * (value - most)

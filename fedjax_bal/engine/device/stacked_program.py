@@ -1,0 +1,102 @@
+"""Several runs as one compiled program: what differs between them are numbers, never shapes.
+
+Chains of all runs are trained by the one owner of the client axis; what each server does before and after is done run
+by run.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.engine.device.chain import ChainClients, LocalTest, RoundInputs
+from fedjax_bal.engine.device.client_axis import over_chains
+from fedjax_bal.engine.device.evaluation import TestSet
+from fedjax_bal.engine.device.program import DispatchPlan, evaluate_model, local_test_of, rounds, zero_reports
+from fedjax_bal.engine.device.round import close_round, open_round
+from fedjax_bal.engine.device.run_axis import StackedRuns, federation_of, run_slice
+from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.types import Array, Evaluation, Federation, Info, Key, PyTree, State
+
+
+def dispatch_together(
+    setting: Setting, keys: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
+) -> tuple[State, Info, Evaluation]:
+    """Runs the scheduled rounds of several runs.
+
+    Args:
+        setting: their settings, leaves `[S]`.
+        keys: each run's key, `[S]`.
+        state: their states before, leaves `[S, ...]`.
+        schedule: T rounds, the same for all but for who trains: `plan` and `seats` have leaves `[T, S, G, L]`.
+            `assignment` is that of all S * G chains, those of one run after those of another.
+        federation: their common federation, or theirs from `side_by_side`, on the device.
+        test: the test set.
+
+    Returns:
+        The states after, leaves `[S, ...]`, and what the rounds report and evaluate to, leaves `[T, S, ...]`: to
+        rounding the same as those of `dispatch`.
+    """
+    each = _each(setting, len(keys))
+    tried = local_test_of(setting, test)
+
+    def advance(state: State, row: DispatchPlan) -> tuple[State, Info]:
+        local_test = None if tried is None and federation.tests is None else LocalTest(tried, row.evaluate)
+        return _run_round(setting, keys, state, row, federation, local_test)
+
+    def appraise(state: State, number: Array) -> Evaluation:
+        def one(run: Array) -> Evaluation:
+            own, key, variables = run_slice((setting, keys, state.variables), run)
+            return evaluate_model(own, key, variables, number, federation_of(federation, run), test)
+
+        return each(one)
+
+    first = jnp.zeros((), jnp.int32)
+    alone, before = run_slice((setting, state), first)
+    nothing = zero_reports(alone, schedule, before, federation_of(federation, first))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros((len(keys), *leaf.shape), leaf.dtype), nothing)
+    return rounds(setting, schedule, state, nothing, advance, appraise)
+
+
+def _run_round(
+    setting: Setting, keys: Key, state: State, row: DispatchPlan, federation: Federation, local_test: LocalTest | None
+) -> tuple[State, Info]:
+    runs = StackedRuns(*row.plan.clients.shape[:2])
+    each, places = _each(setting, runs.count), jnp.arange(runs.count)[:, None, None]
+    memory, state = state.memory, state._replace(memory={})
+
+    def opened(run: Array) -> PyTree:
+        own, key, before, plan = run_slice((setting, keys, state, row.plan), run)
+        return open_round(own, key, row.number, before, plan, federation_of(federation, run))
+
+    begun = each(opened)
+    seated = jax.tree.map(lambda leaf: leaf.at[places, row.seats].get(mode="clip"), memory)
+    chains = _in_a_row(ChainClients(row.plan.clients, row.plan.delivered, seated, row.plan.limits))
+    shared = RoundInputs(keys, row.number, state.variables, begun.sent, federation, local_test, row.plan.bound)
+    result = over_chains(setting, shared, chains, _in_a_row(begun.chain_weights), row.assignment, runs)
+    per_run = lambda leaf: leaf.reshape(runs.count, runs.groups, *leaf.shape[1:])
+    records, deltas = jax.tree.map(per_run, (result.records, result.deltas))
+    result = result._replace(records=records, deltas=deltas)
+
+    def closed(run: Array) -> tuple[State, Info]:
+        own, key, before, start, theirs = run_slice((setting, keys, state, begun, result), run)
+        return close_round(own, key, row.number, before, federation_of(federation, run), start, theirs)
+
+    state, info = each(closed)
+    kept = jnp.where(row.plan.delivered, row.seats, jnp.iinfo(jnp.int32).max)
+    put = lambda all_, own: all_.at[places, kept].set(own, mode="drop")
+    return state._replace(memory=jax.tree.map(put, memory, records.memory)), info
+
+
+def _each(setting: Setting, count: int) -> Callable[[Callable[[Array], PyTree]], PyTree]:
+    """A function that does something for every run, one after another where clients are trained so."""
+    numbers = jnp.arange(count)
+    if setting.layout.strategy == "map":
+        return lambda one: lax.map(one, numbers)
+    return lambda one: jax.vmap(one)(numbers)
+
+
+def _in_a_row(tree: PyTree) -> PyTree:
+    """The chains of all runs, one run's after another's, from leaves `[S, G, ...]`."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)

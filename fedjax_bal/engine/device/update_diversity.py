@@ -1,0 +1,117 @@
+"""How far apart the updates of a round lie, without keeping them all."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.types import Array, PyTree
+
+
+class UpdateDiversity(NamedTuple):
+    """The updates so far: their number, plain mean and summed squared distance from the mean.
+
+    These lose nothing to cancellation however close together the updates lie.
+
+    Attributes:
+        count: updates counted, `Float[]`.
+        mean: their plain mean, like params.
+        squares: sum of squared distances from that mean, `Float[]`.
+
+    References:
+        Chan, Golub and LeVeque: Algorithms for computing the sample variance, 1983.
+    """
+
+    count: Array
+    mean: PyTree
+    squares: Array
+
+    @property
+    def diversity(self) -> Array:
+        """Mean squared distance from the mean, `Float[]`; nan where nothing was counted (ReBaFL eq. 24)."""
+        return jnp.where(self.count > 0, self.squares / jnp.maximum(self.count, 1.0), jnp.nan)
+
+
+def add_updates(spread: UpdateDiversity, counted: Array, delta: PyTree) -> UpdateDiversity:
+    """The spread with some more updates.
+
+    Args:
+        spread: that of the ones before.
+        counted: which of the new ones count, `Bool[K]`.
+        delta: the new ones, leaves `[K, ...]`.
+
+    Returns:
+        The new spread.
+    """
+    share, around = counted.astype(float), spread.mean
+    if len(share) > 1:
+        # Distances are taken from the mean so far or, at first, from any of the chains: never from far away.
+        around = jax.tree.map(lambda mean, leaf: jnp.where(spread.count > 0, mean, leaf[0]), around, delta)
+    count = spread.count + share.sum()
+    away = jax.tree.map(jnp.subtract, delta, around)
+    apart = weighted_sum(share, jax.vmap(squared_norm)(away))
+    part = share / jnp.maximum(count, 1.0)
+    moved = jax.tree.map(lambda leaf: weighted_sum(part, leaf), away)
+    # With a single chain the mean moves along its distance, which saves adding up the squares of the move.
+    back = apart * part[0] if len(share) == 1 else count * squared_norm(moved)
+    return UpdateDiversity(count, jax.tree.map(jnp.add, around, moved), spread.squares + apart - back)
+
+
+def diversity_over_devices(spread: UpdateDiversity, axis: str) -> UpdateDiversity:
+    """The spread of all devices together.
+
+    Args:
+        spread: one device's.
+        axis: the name of the devices' axis.
+
+    Returns:
+        The same on all of them.
+    """
+    count = lax.psum(spread.count, axis)
+    shares = jax.tree.map(lambda leaf: leaf * spread.count / jnp.maximum(count, 1.0), spread.mean)
+    mean = lax.psum(shares, axis)
+    apart = squared_norm(jax.tree.map(jnp.subtract, spread.mean, mean))
+    return UpdateDiversity(count, mean, lax.psum(spread.squares + spread.count * apart, axis))
+
+
+def squared_norm(tree: PyTree) -> Array:
+    """The squared Euclidean norm of a tree, `Float[]`."""
+    return sum((jnp.sum(_squares(leaf)) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
+
+
+def norm(tree: PyTree) -> Array:
+    """The Euclidean norm of a tree, `Float[]`, of numbers too whose squares are beyond float32."""
+    largest = jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in jax.tree.leaves(tree)]).max()
+    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    return unit * jnp.sqrt(squared_norm(jax.tree.map(lambda leaf: leaf / unit, tree)))
+
+
+def clip_to_norm(tree: PyTree, length: Array, bound: Array) -> PyTree:
+    """A tree scaled down to a norm, or as it is where it is no longer than that.
+
+    Args:
+        tree: the tree.
+        length: its norm, `Float[]`.
+        bound: the largest allowed, `Float[]`.
+
+    Returns:
+        A tree like it.
+
+    Example:
+        >>> clip_to_norm(jnp.array([3.0, 4.0]), jnp.array(5.0), jnp.array(2.5)).tolist()
+        [1.5, 2.0]
+    """
+    long = length > bound
+    factor = jnp.where(long, bound / jnp.where(long, length, 1.0), 1.0)
+    return jax.tree.map(lambda leaf: jnp.where(long, leaf * factor, leaf), tree)
+
+
+def weighted_sum(weights: Array, stacked: Array) -> Array:
+    """The sum of `[K, ...]` with weights `[K]`; not a matrix product, which accelerators round to fewer digits."""
+    return (weights.reshape(-1, *[1] * (stacked.ndim - 1)) * stacked).sum(0)
+
+
+def _squares(leaf: Array) -> Array:
+    # The barrier keeps XLA from making one long sum of the two, which it computes six times as slowly on a CPU.
+    return lax.optimization_barrier((leaf**2).reshape(-1, *leaf.shape[-1:]).sum(0))

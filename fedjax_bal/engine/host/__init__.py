@@ -1,0 +1,34 @@
+"""The host's side of the engine: planning, placement, compilation, memory, faults, and the simulation."""
+
+from fedjax_bal.engine.host.assignment import assign
+from fedjax_bal.engine.host.build import Result, build, enlarge_federation, simulate
+from fedjax_bal.engine.host.cpu_devices import split_cpu
+from fedjax_bal.engine.host.faults import describe_faults
+from fedjax_bal.engine.host.fine_tuning import FineTuner
+from fedjax_bal.engine.host.memory import free_bytes
+from fedjax_bal.engine.host.placement import divide, fetch, replicate
+from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
+from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host.strategy import device_count
+
+__all__ = [
+    "DispatchResult",
+    "FineTuner",
+    "Member",
+    "Result",
+    "Simulation",
+    "Snapshot",
+    "Stack",
+    "assign",
+    "build",
+    "describe_faults",
+    "device_count",
+    "divide",
+    "enlarge_federation",
+    "fetch",
+    "free_bytes",
+    "replicate",
+    "simulate",
+    "split_cpu",
+    "stacking_key",
+]

@@ -1,0 +1,117 @@
+"""The compiled program, and where what it works on has to be."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from fedjax_bal.engine.device import (
+    DispatchPlan,
+    Layout,
+    Setting,
+    dispatch,
+    dispatch_together,
+    init_state,
+    purpose_key,
+    state_of,
+)
+from fedjax_bal.engine.host.client_memory import divides, repeat_for_clients
+from fedjax_bal.engine.host.compiler_options import compile_for_backend
+from fedjax_bal.engine.host.memory import fit_to_memory, free_bytes, program_bytes
+from fedjax_bal.engine.host.placement import put
+from fedjax_bal.types import Federation, Key, PyTree, State
+
+
+def compile_to_fit(
+    setting: Setting,
+    state: State,
+    schedule: Callable[[Setting], DispatchPlan],
+    data: PyTree,
+    *,
+    fixed: bool,
+    keys: Key | None = None,
+    keep: bool = False,
+) -> tuple[Setting, Any]:
+    """Compiles the program of a dispatch, with fewer clients at a time where so many don't fit into memory.
+
+    Args:
+        setting: the setting, or those of several runs, leaves `[S]`.
+        state: the state's shapes.
+        schedule: makes any schedule for a setting.
+        data: federation and test set, on the devices.
+        fixed: whether the number of clients at a time is given, and may not be made smaller.
+        keys: the keys of several runs, `[S]`, for a program that does all of them; None for one run's.
+        keep: whether the state before is kept, and not used up, which takes as much memory again.
+
+    Returns:
+        The setting with the layout that fits, and the compiled program.
+
+    Raises:
+        ValueError: even a single client at a time doesn't fit.
+    """
+    program = dispatch if keys is None else dispatch_together
+    while True:
+        whole = setting.layout.replicated
+        places = shardings(state, data[0].num_clients, setting.layout) if keys is None else same_sharding(state, whole)
+        shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
+        jitted = jax.jit(program, donate_argnames=() if keep else "state", out_shardings=(places, whole, whole))
+        key = jax.random.key(0) if keys is None else keys
+        compiled = compile_for_backend(jitted.lower(setting, key, shapes, schedule(setting), *data))
+        width = fit_to_memory(setting.layout, program_bytes(compiled), free_bytes(setting.layout), fixed=fixed)
+        if width is None:
+            return setting, compiled
+        setting = dataclasses.replace(setting, layout=dataclasses.replace(setting.layout, width=width))
+
+
+def same_sharding(state: State, whole: NamedSharding) -> State:
+    """The same sharding for each leaf of a state."""
+    return jax.tree.map(lambda leaf: whole, state)
+
+
+def shardings(state: State, num_clients: int, layout: Layout) -> State:
+    """Where the parts of a state are: the clients' memory cut over the devices where it can be, the rest on each.
+
+    Args:
+        state: the state or its shapes.
+        num_clients: N.
+        layout: the layout.
+
+    Returns:
+        A sharding for each leaf.
+    """
+    own = layout.divided if divides(num_clients, layout) else layout.replicated
+    at = lambda leaf: own if leaf.shape[0] == num_clients else layout.replicated
+    rest = jax.tree.map(lambda leaf: layout.replicated, state._replace(memory={}))
+    return rest._replace(memory=jax.tree.map(at, state.memory))
+
+
+def initial_state(setting: Setting, seed: int, federation: Federation, *, on_host: bool) -> State:
+    """The state before the first round, where it belongs.
+
+    Args:
+        setting: the setting.
+        seed: the run's seed.
+        federation: the federation, on the devices.
+        on_host: keep the clients' memory on the host.
+
+    Returns:
+        The state.
+    """
+    key, seats = jax.random.key(seed), 1 if on_host else None
+    shapes = jax.eval_shape(lambda key, federation: init_state(setting, key, federation, seats), key, federation)
+    places = shardings(shapes, federation.num_clients, setting.layout)
+    # The initial model in a program of its own, which all methods on this model share.
+    variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
+    state = jax.jit(state_of, static_argnames="seats", out_shardings=places)(setting, variables, federation, seats)
+    if not on_host:
+        return state
+    return state._replace(memory=repeat_for_clients(state.memory, federation.num_clients))
+
+
+def place_state(state: State, num_clients: int, layout: Layout) -> State:
+    """Puts a state that was read back, or parts of it, where the program wants it."""
+    own = lambda leaf, at: put(leaf, at) if isinstance(leaf, np.ndarray) else leaf
+    return jax.tree.map(own, state, shardings(state, num_clients, layout))

@@ -1,0 +1,199 @@
+"""The final model fine-tuned on each client, a cohort at a time, and tried on the client's own test rows."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal.engine.device import (
+    Assignment,
+    ChainClients,
+    ChainWeights,
+    LocalTest,
+    LocalTraining,
+    RoundInputs,
+    Setting,
+    matmul_precision,
+    over_chains,
+    purpose_key,
+    refine_model,
+)
+from fedjax_bal.engine.host.assignment import assign
+from fedjax_bal.engine.host.compiler_options import compile_for_backend
+from fedjax_bal.engine.host.memory import fit_to_memory, free_bytes, program_bytes
+from fedjax_bal.engine.host.placement import replicate
+from fedjax_bal.engine.host.simulation import Simulation, Snapshot
+from fedjax_bal.metrics import client_accuracies
+from fedjax_bal.types import Array, Federation, Key, Variables
+from fedjax_bal.validate import whole_number
+
+
+class FineTuned(NamedTuple):
+    """The clients' own models at the end of a run.
+
+    Attributes:
+        accuracies: of each client that has test rows, on these, in their order, `Float64[K]`.
+        diverged: how many clients' parameters did not stay finite; they count as 0.
+    """
+
+    accuracies: np.ndarray
+    diverged: int
+
+
+class FineTuningCohort(NamedTuple):
+    """Clients that are fine-tuned in one call; leaves as `Plan` and `Assignment` have them."""
+
+    clients: Any
+    there: Any
+    assignment: Assignment
+
+
+class FineTuner:
+    """Fine-tunes the global model on each client that has test rows, and tries what comes of it on them.
+
+    With plain cross-entropy and the local optimizer, whatever the method, from a fresh state and at the next round's
+    learning rate in every step: methods are compared by the models that they end with. Clients go through the same axis
+    as in a round, as many in a call as a round has, so that it fits where a round does.
+
+    Args:
+        simulation: the method's simulation, its federation with test rows.
+        epochs: passes over a client's rows; a client that takes no step keeps the global model.
+
+    Raises:
+        ValueError: no client has test rows, no epoch, or a learning rate of 0 after the last round.
+    """
+
+    def __init__(self, simulation: Simulation, epochs: int) -> None:
+        tests = simulation.federation.tests
+        if tests is None:
+            raise ValueError(
+                "personalised: received a federation without test rows: give `federate` some, see hold_out"
+            )
+        whole_number("personalised", epochs)
+        rounds = simulation.rounds
+        if float(simulation.setting.local.optimizer.rate(rounds)) == 0:
+            raise ValueError(
+                f"personalised: the learning rate is 0 after the last of {rounds} rounds, so that fine-tuning would "
+                "change nothing: keep training.optimizer above 0, with a schedule that is longer or ends above 0"
+            )
+        self.simulation = simulation
+        self._sizes = np.diff(tests.offsets)
+        self._clients = np.flatnonzero(self._sizes)
+        self._setting = plain_setting(simulation.setting, epochs)
+        self._program: Any = None
+
+    def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
+        """Fine-tunes where a run stands; compiles the program the first time.
+
+        Args:
+            seed: the run's seed.
+            snapshot: where it stands.
+
+        Returns:
+            The accuracies; they depend on how clients are laid out to rounding alone.
+
+        Raises:
+            ValueError: it needs more memory than there is.
+        """
+        stored, number = self.simulation.stored, np.int32(snapshot.round)
+        last = jax.random.fold_in(jax.random.key(seed), number - 1)
+        variables = replicate(snapshot.state.variables, self._setting.layout)
+        records = jax.jit(refine_model)(self.simulation.setting, last, variables, stored)
+        given = (purpose_key(jax.random.key(seed), "personalise"), number, replicate(records, self._setting.layout))
+        self._program = self._program or self._compile(*given)
+        found = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts()]
+        hits, broken = (np.concatenate(column)[: len(self._clients)] for column in zip(*found, strict=True))
+        accuracies = client_accuracies(np.where(broken, 0, hits), self._sizes[self._clients])
+        return FineTuned(accuracies, int(np.count_nonzero(broken)))
+
+    def _compile(self, *given: Any) -> Any:
+        """Compiles the program, with fewer clients at a time where so many don't fit into memory."""
+        while True:
+            layout = self._setting.layout
+            jitted = jax.jit(fine_tune, out_shardings=layout.replicated)
+            lowered = jitted.lower(self._setting, *given, self._cohorts()[0], self.simulation.stored)
+            program = compile_for_backend(lowered)
+            fixed = self.simulation.fixed_width
+            width = fit_to_memory(layout, program_bytes(program), free_bytes(layout), fixed=fixed)
+            if width is None:
+                return program
+            self._setting = dataclasses.replace(self._setting, layout=dataclasses.replace(layout, width=width))
+
+    def _cohorts(self) -> list[FineTuningCohort]:
+        """The clients, as many at a time as a round has; empty places are marked with N."""
+        federation, selector, setting = self.simulation.federation, self.simulation.selector, self._setting
+        count = min(selector.chains * selector.chain_length, len(self._clients))
+        places = np.full(-(-len(self._clients) // count) * count, federation.num_clients, np.int32)
+        places[: len(self._clients)] = self._clients
+        sizes = np.append(np.diff(federation.offsets), 0)
+        cohorts = []
+        for own in places.reshape(-1, count, 1):
+            there = own < federation.num_clients
+            steps = setting.visit_steps(sizes[own]) * there
+            cohorts.append(FineTuningCohort(own, there, assign(setting.layout, steps, there[:, 0])[0]))
+        return cohorts
+
+
+def plain_setting(setting: Setting, epochs: int) -> Setting:
+    """The setting in which clients fine-tune: no parts, one pass over the chain, another number of epochs.
+
+    Both values are built from scratch rather than copied with changes, so that a new field has to be decided on here.
+
+    Args:
+        setting: the run's.
+        epochs: of fine-tuning; each one goes through all of a client's rows.
+
+    Returns:
+        A setting.
+    """
+    local = LocalTraining(
+        # A schedule by local steps was made for as many steps as a client takes in a round.
+        optimizer=dataclasses.replace(setting.local.optimizer, step_schedule=None),
+        epochs=epochs,
+        steps=None,
+        batch_size=setting.local.batch_size,
+        drop_last=setting.local.drop_last,
+        batches_per_epoch=None,
+        drawing="epochs",
+    )
+    return Setting(
+        parts=(),
+        local=local,
+        server=setting.server,
+        model=setting.model,
+        passes=1,
+        carried=False,
+        max_size=setting.max_size,
+        diversity=False,
+        local_accuracy=False,
+        local_test_images=0,
+        test_images=setting.test_images,
+        layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap"),
+        precision=setting.precision,
+    )
+
+
+def fine_tune(
+    setting: Setting, key: Key, number: Array, variables: Variables, cohort: FineTuningCohort, federation: Federation
+) -> tuple[Array, Array]:
+    """Trains some clients and tries them on their test rows.
+
+    Args:
+        setting: from `plain_setting`.
+        key: of the whole fine-tuning; a client's own follows from its number.
+        number: the round whose learning rate counts, from 0.
+        variables: the global model.
+        cohort: the clients, G of them.
+        federation: the federation, on the device.
+
+    Returns:
+        Hits on each one's test rows and whether its parameters are not finite, both `Int32[G]`.
+    """
+    chains = ChainClients(cohort.clients, cohort.there, {})
+    shared = RoundInputs(key, number, variables, {}, federation, LocalTest(None, jnp.array(True)))
+    none = jnp.zeros(len(cohort.clients))
+    with jax.default_matmul_precision(matmul_precision(setting.precision)):
+        result = over_chains(setting, shared, chains, ChainWeights(none, none, cohort.there[:, 0]), cohort.assignment)
+    return result.records.own_hits[:, 0], result.records.broken[:, 0]

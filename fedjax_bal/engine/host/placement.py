@@ -1,0 +1,87 @@
+"""Putting data on devices."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Sharding
+
+from fedjax_bal.engine.device import Layout
+from fedjax_bal.types import PyTree
+
+_ALIGNMENT = 64  # bytes at which XLA's CPU client takes an array as it is
+
+
+def replicate(tree: PyTree, layout: Layout) -> PyTree:
+    """Puts a tree on every device in full.
+
+    CPU devices share one copy of each array.
+
+    Args:
+        tree: arrays.
+        layout: the layout.
+
+    Returns:
+        The same on the devices.
+    """
+    return put(_shareable(tree), layout.replicated)
+
+
+def divide(tree: PyTree, layout: Layout) -> PyTree:
+    """Cuts a tree along its first axis, a piece for each device; the axis' length must divide."""
+    return put(_shareable(tree), layout.divided)
+
+
+def put(tree: PyTree, place: Sharding) -> PyTree:
+    """Puts a tree where it belongs; of several processes each one gives its own devices their share.
+
+    Args:
+        tree: arrays, the same on all processes.
+        place: the devices.
+
+    Returns:
+        The same on the devices.
+    """
+    if place.is_fully_addressable:
+        return jax.device_put(tree, place)
+    return jax.tree.map(lambda leaf: _own_share(leaf, place), tree)
+
+
+def fetch(tree: PyTree) -> PyTree:
+    """Brings a tree to the host; of several processes all have to take part.
+
+    Args:
+        tree: arrays, wherever they are.
+
+    Returns:
+        The same as NumPy arrays, on every process.
+    """
+    return jax.device_get(jax.tree.map(_everywhere, tree))
+
+
+def _own_share(leaf: Any, place: Sharding) -> Any:
+    if isinstance(leaf, jax.Array) and leaf.sharding.device_set == place.device_set:
+        return jax.device_put(leaf, place)
+    whole = np.asarray(leaf)
+    return jax.make_array_from_callback(whole.shape, place, lambda index: whole[index])
+
+
+def _everywhere(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+        return leaf
+    return multihost_utils.process_allgather(leaf, tiled=True)
+
+
+def _shareable(tree: PyTree) -> PyTree:
+    return jax.tree.map(_aligned, tree) if jax.default_backend() == "cpu" else tree
+
+
+def _aligned(array: Any) -> Any:
+    if not isinstance(array, np.ndarray) or array.nbytes < 2**16 or array.ctypes.data % _ALIGNMENT == 0:
+        return array
+    room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % _ALIGNMENT
+    copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -1,0 +1,147 @@
+"""Who trains in the next rounds, and on which device: all that the host decides before a dispatch."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_bal.engine.device import Assignment, DispatchPlan, Setting
+from fedjax_bal.engine.host.assignment import StepCounts, assign
+from fedjax_bal.engine.host.client_memory import MemoryTable, table_of
+from fedjax_bal.metrics import Fault
+from fedjax_bal.selection import Presence, Selector, Speed, Trace, make_plan
+from fedjax_bal.types import Plan
+
+
+class Dispatch(NamedTuple):
+    """A dispatch, ready to go.
+
+    Attributes:
+        schedule: its rounds, as the program takes them.
+        selector: the selector's state after choosing.
+        plans: the plans of the rounds that are live.
+        table: the clients whose memory it needs; None where all of it is on the devices.
+        work: steps of all its rounds.
+        seconds: how long each live round would take; empty where clients have no speeds.
+        faults: which clients were left out after they had trained, or have to be cut.
+    """
+
+    schedule: DispatchPlan
+    selector: Any
+    plans: list[Plan]
+    table: MemoryTable | None
+    work: StepCounts
+    seconds: list[float]
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Planner:
+    """Plans rounds.
+
+    Attributes:
+        setting: the setting.
+        sizes: rows of each client, `Int[N]`.
+        training: which clients take any step at all, `Bool[N]`.
+        selector: who trains.
+        availability: who is there before selection.
+        delivery: who comes back after training.
+        rounds: how many rounds a run has.
+        rounds_per_dispatch: rounds in one program.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        tables: whether the program holds the memory of its own clients only.
+        speed: how fast clients are; None where that doesn't matter.
+        bounded: whether updates have a bound, infinite at first.
+    """
+
+    setting: Setting
+    sizes: np.ndarray
+    training: np.ndarray
+    selector: Selector
+    availability: Presence | Trace
+    delivery: Presence | Trace
+    rounds: int
+    rounds_per_dispatch: int
+    evaluate_every: int
+    tables: bool
+    speed: Speed | None = None
+    bounded: bool = False
+
+    def dispatch(self, seed: int, first: int, selector: Any) -> Dispatch:
+        """Plans the rounds of a dispatch.
+
+        Args:
+            seed: the run's seed.
+            first: its first round, from 0.
+            selector: the selector's state.
+
+        Returns:
+            The dispatch; rounds behind the last one repeat it and are not live.
+        """
+        count, plans = self.rounds_per_dispatch, []
+        for number in range(first, min(first + count, self.rounds)):
+            plan, selector = self.round(seed, number, selector)
+            plans.append(plan)
+        numbers = np.arange(first, first + count, dtype=np.int32)
+        live = numbers < self.rounds
+        due = live & (((numbers + 1) % self.evaluate_every == 0) | (numbers == self.rounds - 1))
+        stacked, deals, work = self._laid_out(plans)
+        table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
+        seats = table.seats if table else stacked.clients
+        schedule = DispatchPlan(numbers, live, due, stacked, seats, deals)
+        seconds = [] if self.speed is None else self._seconds(self.speed, seed, first, plans)
+        return Dispatch(schedule, selector, plans, table, work, seconds)
+
+    def again(self, planned: Dispatch, plans: list[Plan], faults: Sequence[Fault]) -> Dispatch:
+        """The same dispatch with the same clients, of whom others deliver.
+
+        Args:
+            planned: the dispatch.
+            plans: the plans that are to take the place of its own.
+            faults: because of whom.
+
+        Returns:
+            The dispatch.
+        """
+        stacked, deals, work = self._laid_out(plans)
+        schedule = planned.schedule._replace(plan=stacked, assignment=deals)
+        return planned._replace(schedule=schedule, plans=plans, work=work, faults=(*planned.faults, *faults))
+
+    def _laid_out(self, plans: list[Plan]) -> tuple[Plan, Assignment, StepCounts]:
+        """Plans, and who trains what, of all places of a dispatch, leaves `[T, ...]`; and how much work that is."""
+        deals, works = zip(*map(self._deal, plans), strict=True)
+        missing = self.rounds_per_dispatch - len(plans)
+        stack = lambda items: jax.tree.map(lambda *leaves: np.stack(leaves), *items, *[items[-1]] * missing)
+        return stack(plans), stack(deals), StepCounts(*map(sum, zip(*works, strict=True)))
+
+    def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
+        """Who trains and who delivers in a round (from 0), and the selector's new state."""
+        available = self.availability.mask(seed, "availability", number, self.training, somebody=True)
+        clients, selector = self.selector.select(selector, seed, number, available)
+        everybody = np.broadcast_to(np.True_, self.sizes.shape)
+        arriving = self.delivery.mask(seed, "delivery", number, everybody, somebody=False)
+        plan = make_plan(clients, arriving)
+        if self.speed is not None:
+            steps = self._visit_steps(plan)
+            plan = self.speed.limited(seed, number, plan, steps, self.setting.passes, len(self.sizes))
+        return plan._replace(bound=np.float32(np.inf)) if self.bounded else plan, selector
+
+    def _visit_steps(self, plan: Plan) -> np.ndarray:
+        """The local steps of each visit, as far as the plan doesn't limit them, `Int[G, L]`."""
+        inside = np.minimum(plan.clients, len(self.sizes) - 1)
+        return self.setting.visit_steps(self.sizes[inside], plan.limits)
+
+    def _seconds(self, speed: Speed, seed: int, first: int, plans: list[Plan]) -> list[float]:
+        passes, clients = self.setting.passes, len(self.sizes)
+        steps = [self._visit_steps(plan._replace(limits=None)) for plan in plans]
+        numbered = enumerate(zip(plans, steps, strict=True), first)
+        return [speed.seconds(seed, number, plan, own, passes, clients) for number, (plan, own) in numbered]
+
+    def steps(self, plan: Plan) -> np.ndarray:
+        """Steps of each client of a plan in a round, 0 for one that doesn't deliver; `Int[G, L]`."""
+        return np.asarray(self.setting.passes * self._visit_steps(plan) * plan.delivered)
+
+    def _deal(self, plan: Plan) -> tuple[Any, StepCounts]:
+        return assign(self.setting.layout, self.steps(plan), plan.delivered.any(1))

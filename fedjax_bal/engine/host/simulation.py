@@ -1,0 +1,439 @@
+"""The host's loop: plan some rounds, run them as one program, read what they report."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_bal.engine.device import DispatchPlan, Setting, TestSet, init_state, padded, traffic_of
+from fedjax_bal.engine.host.assignment import StepCounts
+from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, scatter
+from fedjax_bal.engine.host.executable import compile_to_fit, initial_state, place_state
+from fedjax_bal.engine.host.faults import RAISE, FaultPolicy, exclude_faults, fault_message, find_faults
+from fedjax_bal.engine.host.memory import program_bytes
+from fedjax_bal.engine.host.placement import divide, fetch, replicate
+from fedjax_bal.engine.host.planner import Dispatch, Planner
+from fedjax_bal.errors import DivergenceError
+from fedjax_bal.metrics import (
+    LONG,
+    Counts,
+    Fault,
+    FaultCounts,
+    Traffic,
+    chain_divergences,
+    classification_metrics,
+    count_round,
+    held_out_metrics,
+    shot_accuracies,
+)
+from fedjax_bal.parts import Disclose, Illustrate
+from fedjax_bal.selection import LOSS, Presence, Selector, Speed, Trace
+from fedjax_bal.types import Evaluation, Federation, Info, Plan, State, size_in_bytes
+
+
+class Snapshot(NamedTuple):
+    """Where a run stands: all that has to be kept in order to go on.
+
+    Attributes:
+        round: rounds done, a Python or NumPy integer.
+        state: the device's state.
+        selector: the selector's state.
+        counts: counts since the last evaluation.
+    """
+
+    round: Any
+    state: State
+    selector: Any
+    counts: Counts
+
+
+class DispatchResult(NamedTuple):
+    """What one dispatch brought.
+
+    Attributes:
+        snapshot: where the run stands now.
+        records: a dict of metrics for each evaluated round.
+        confusion: the confusion matrix of the last evaluated round, None where none was evaluated.
+        chosen: the clients that were asked to train, round after round, `Int32[K]`.
+        client_updates: visits of clients that delivered.
+        samples: samples they trained on, each as often as it was used.
+        work: local steps of clients that delivered, and all steps computed; the difference is what padding costs.
+        train_losses: mean training loss of every round, nan where nothing arrived.
+        faults: which clients were left out or cut, round after round.
+    """
+
+    snapshot: Snapshot
+    records: list[dict[str, Any]]
+    confusion: np.ndarray | None
+    chosen: np.ndarray
+    client_updates: int
+    samples: int
+    work: StepCounts
+    train_losses: list[float]
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclasses.dataclass
+class Simulation:
+    """One method on one federation, compiled once and run for any number of seeds.
+
+    Attributes:
+        setting: parts, optimizers, local training.
+        federation: the federation, on the host.
+        test: the test set, on the host.
+        selector: who trains.
+        availability: who is there before selection.
+        delivery: who comes back after training.
+        rounds: how many rounds a run has.
+        rounds_per_dispatch: rounds in one program; must be 1 for a closed-loop selector.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        fixed_width: whether as many clients as the layout says are trained at a time, and never fewer to save memory.
+        client_memory: where what clients remember is kept: "auto", "device" or "host".
+        exact_traffic: whether a client that is visited several times a round counts each time.
+        batch_size: B as it was asked for; the setting's is no larger than the largest client.
+        groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
+        speed: how fast clients compute; None where that doesn't matter.
+        broken_clients: what becomes of clients whose updates can't be used.
+        compile_s: seconds spent on compiling, 0 before.
+        on_device: federation and test set, on the devices.
+        keeps_memory_on_host: whether what clients remember is kept on the host.
+    """
+
+    setting: Setting
+    federation: Federation
+    test: TestSet
+    selector: Selector
+    availability: Presence | Trace
+    delivery: Presence | Trace
+    rounds: int
+    rounds_per_dispatch: int = 1
+    evaluate_every: int = 1
+    fixed_width: bool = False
+    client_memory: str = "auto"
+    exact_traffic: bool = False
+    batch_size: int = 0
+    groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    speed: Speed | None = None
+    broken_clients: FaultPolicy = RAISE
+    compile_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._sizes = np.diff(self.federation.offsets)
+        # A client without a single local step has nothing to say, whatever its number of rows.
+        self._training = np.asarray(self.setting.steps_per_epoch(self._sizes)) > 0
+        if not self._training.any():
+            local = self.setting.local
+            raise ValueError(
+                f"batch_size: received {local.batch_size} with drop_last={local.drop_last}, with which "
+                f"no client takes a single step (the largest has {self._sizes.max()} rows): use smaller batches"
+            )
+        layout = self.setting.layout
+        self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
+        shapes = jax.eval_shape(init_state, self.setting, jax.random.key(0), self.on_device[0])
+        self.keeps_memory_on_host = (
+            choose_memory_place(self.client_memory, shapes, self.federation.num_clients, layout) == "host"
+        )
+        self._shapes: State = shapes
+        self._compiled: Any = None
+        self._ahead: tuple[Any, Dispatch] | None = None
+
+    @property
+    def stored(self) -> Federation:
+        """The federation, on the devices."""
+        return self.on_device[0]
+
+    def init(self, seed: int) -> Snapshot:
+        """The start of a run.
+
+        Args:
+            seed: not negative; decides everything that is drawn but the partition.
+
+        Returns:
+            Round 0.
+        """
+        state = initial_state(self.setting, seed, self.on_device[0], on_host=self.keeps_memory_on_host)
+        return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
+
+    def compile(self) -> float:
+        """Compiles the program, once.
+
+        Returns:
+            Seconds that it took, 0 where it was compiled before.
+
+        Raises:
+            ValueError: what it needs doesn't fit into memory.
+        """
+        if self._compiled is not None:
+            return 0.0
+        began = time.perf_counter()
+        state = self._shapes
+        if self.keeps_memory_on_host:
+            seats = self._any_schedule(self.setting).seats.size
+            seated = lambda leaf: jax.ShapeDtypeStruct((seats, *leaf.shape[1:]), leaf.dtype)
+            state = state._replace(memory=jax.tree.map(seated, state.memory))
+        self.setting, self._compiled = compile_to_fit(
+            self.setting,
+            state,
+            self._any_schedule,
+            self.on_device,
+            fixed=self.fixed_width,
+            keep=self.broken_clients.repeats,
+        )
+        self.compile_s = time.perf_counter() - began
+        return self.compile_s
+
+    def advance(self, seed: int, snapshot: Snapshot) -> DispatchResult:
+        """Runs the next rounds of a run, as many as one dispatch holds.
+
+        Args:
+            seed: the run's seed.
+            snapshot: where it stands; its state is used up, unless broken clients may be left out.
+
+        Returns:
+            What came of it.
+
+        Raises:
+            DivergenceError: where a client's update is broken, and may not be left out.
+        """
+        self.compile()
+        planned = self.planned(seed, snapshot.round, snapshot.selector)
+        state, info, evaluation = self._run(seed, snapshot.state, planned)
+        done = snapshot.round + len(planned.plans)
+        if done < self.rounds and not self.selector.closed_loop:
+            # The devices are at work meanwhile.
+            self._ahead = (self._about(seed, done), self._planner().dispatch(seed, done, planned.selector))
+        info, evaluation = jax.device_get((info, evaluation))
+        while (again := self.mended(snapshot.round, planned, info)) is not None:
+            planned = again
+            state, *shown = self._run(seed, snapshot.state, planned)
+            info, evaluation = jax.device_get(tuple(shown))
+        advance = self.conclude(snapshot, planned, info, evaluation)
+        if planned.table is not None:
+            state = state._replace(memory=scatter(snapshot.state.memory, planned.table, state.memory))
+        return advance._replace(snapshot=advance.snapshot._replace(state=state))
+
+    def mended(self, first: int, planned: Dispatch, info: Info) -> Dispatch | None:
+        """The dispatch by which to repeat one in which clients broke.
+
+        Args:
+            first: its first round, from 0.
+            planned: what was planned.
+            info: what its rounds report, leaves `[T, ...]`, on the host.
+
+        Returns:
+            The same without these clients, or with their updates cut; None where it can be concluded.
+        """
+        found = exclude_faults(self.broken_clients, first, planned.plans, info)
+        return None if found is None else self._planner().again(planned, *found)
+
+    def conclude(self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: Evaluation) -> DispatchResult:
+        """Reads what a dispatch reports, and lets the selector learn from it.
+
+        Args:
+            snapshot: where the run stood before.
+            planned: what was planned.
+            info: what its rounds report, leaves `[T, ...]`, on the host.
+            evaluation: what they evaluate to.
+
+        Returns:
+            What came of it; the state is still the one before.
+
+        Raises:
+            DivergenceError: where a client's update is broken, and could not be left out.
+        """
+        plans, selector = planned.plans, planned.selector
+        self._check_sound(snapshot.round, planned, info)
+        if self.selector.closed_loop:
+            selector = self.selector.update(selector, plans[0], _probes(info))
+        records, counts, confusion = self._read(snapshot, planned, info, evaluation)
+        visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
+        after = snapshot._replace(round=snapshot.round + len(plans), selector=selector, counts=counts)
+        losses = [float(loss) for loss in info.train_loss[: len(plans)]]
+        asked = np.concatenate([plan.clients[plan.clients < self.federation.num_clients] for plan in plans])
+        return DispatchResult(
+            after, records, confusion, asked, visits, self._samples(plans), planned.work, losses, planned.faults
+        )
+
+    @property
+    def device_bytes(self) -> int:
+        """What data, state and, once it is compiled, the program take on each device."""
+        program = program_bytes(self._compiled) if self._compiled is not None else 0
+        return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + program
+
+    def generated(self, snapshot: Snapshot) -> np.ndarray | None:
+        """Images that a part has learnt to make, to look at.
+
+        Args:
+            snapshot: where the run stands.
+
+        Returns:
+            Pixels `UInt8[c, S, H, W, K]`, S images of each of the first c classes; None where nothing makes any, or
+            hasn't learnt to yet.
+        """
+        for part in self.setting.parts_with(Illustrate):
+            if snapshot.round <= part.first_round:
+                return None
+            images = fetch(jax.jit(part.illustrate)(jax.random.key(0), snapshot.state.server[part.slot]))
+            pixels = (images * np.asarray(self.federation.std) + np.asarray(self.federation.mean)) * 255
+            return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+        return None
+
+    def disclosed(self, snapshot: Snapshot) -> tuple[Any, Any] | None:
+        """What the method shares about images beside parameters.
+
+        Args:
+            snapshot: where the run stands.
+
+        Returns:
+            A feature vector of each class, `Float[C, F]`, and which are known, `Bool[C]`; None where it shares nothing.
+        """
+        for part in self.setting.parts_with(Disclose):
+            return part.disclosed(snapshot.state.server[part.slot])
+        return None
+
+    def state_shapes(self) -> Snapshot:
+        """The shapes of a run's snapshot, for checking what is read back."""
+        selector = self.selector.init(0, self.federation.num_clients)
+        return Snapshot(np.int64(0), self._shapes, selector, self._no_counts)
+
+    def schedule(self, seed: int, first: int, selector: Any) -> tuple[DispatchPlan, Any, list[Plan]]:
+        """The next dispatch's rounds, the selector's new state, and the plans of the rounds that are live."""
+        return self._planner().dispatch(seed, first, selector)[:3]
+
+    def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
+        """Who trains and who delivers in a round (from 0), and the selector's new state."""
+        return self._planner().round(seed, number, selector)
+
+    @property
+    def _no_counts(self) -> Counts:
+        return Counts(broken=FaultCounts() if self.broken_clients.repeats else None)
+
+    @functools.cached_property
+    def _traffic(self) -> Traffic:
+        return traffic_of(self.setting, self.federation, self._shapes)
+
+    def _planner(self) -> Planner:
+        return Planner(
+            self.setting,
+            self._sizes,
+            self._training,
+            self.selector,
+            self.availability,
+            self.delivery,
+            self.rounds,
+            self.rounds_per_dispatch,
+            self.evaluate_every,
+            self.keeps_memory_on_host,
+            self.speed,
+            self.broken_clients.clips,
+        )
+
+    @property
+    def steps_of_clients(self) -> np.ndarray:
+        """Steps that each client takes in a visit, `Int[N]`."""
+        return np.asarray(self.setting.visit_steps(self._sizes))
+
+    def steps_of(self, plan: Plan) -> np.ndarray:
+        """Steps that each client of a plan takes in a round, 0 for those who don't deliver; `Int[G, L]`."""
+        return self._planner().steps(plan)
+
+    def planned(self, seed: int, first: int, selector: Any) -> Dispatch:
+        """Plans the rounds of a dispatch, or gives back what was planned while the one before it ran.
+
+        Args:
+            seed: the run's seed.
+            first: its first round, from 0.
+            selector: the selector's state.
+
+        Returns:
+            The dispatch.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == self._about(seed, first):
+            return ahead[1]
+        return self._planner().dispatch(seed, first, selector)
+
+    def _about(self, seed: int, first: int) -> tuple[Any, ...]:
+        return seed, first, self.rounds, self.rounds_per_dispatch, self.setting.layout
+
+    def _any_schedule(self, setting: Setting) -> DispatchPlan:
+        selector = self.selector.init(0, self.federation.num_clients)
+        return dataclasses.replace(self._planner(), setting=setting).dispatch(0, 0, selector).schedule
+
+    def _run(self, seed: int, state: State, planned: Dispatch) -> tuple[State, Info, Evaluation]:
+        if planned.table is not None:
+            state = state._replace(memory=gather(state.memory, planned.table))
+        state = place_state(state, self.federation.num_clients, self.setting.layout)
+        return self._compiled(self.setting, jax.random.key(seed), state, planned.schedule, *self.on_device)
+
+    def _check_sound(self, first: int, planned: Dispatch, info: Info) -> None:
+        for offset, plan in enumerate(planned.plans):
+            codes = find_faults(self.broken_clients, plan, info.broken[offset], info.norms[offset])
+            if codes.any():
+                number, rate = first + offset + 1, float(self.setting.local.optimizer.rate(first + offset))
+                before = sum(fault.round == number and fault.why != LONG for fault in planned.faults)
+                text = fault_message(self.broken_clients, plan, codes, rate, before)
+                raise DivergenceError(f"round {number}: {text}")
+            if not info.model_finite[offset]:
+                raise DivergenceError(
+                    f"round {first + offset + 1}: the global model is not finite after the server's step, though all "
+                    "updates were; the usual cause is a server learning rate that is too high "
+                    f"(here {float(self.setting.server.rate(first + offset)):g}): lower it"
+                )
+
+    def _read(
+        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: Evaluation
+    ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
+        records, counts, confusion = [], snapshot.counts, None
+        costs = self.federation.num_clients, self.setting.passes, self._traffic, self.exact_traffic
+        for offset, plan in enumerate(planned.plans):
+            counts = count_round(counts, plan, *costs, planned.seconds[offset] if planned.seconds else 0.0)
+            number = snapshot.round + offset + 1
+            counts = counts.noted([fault for fault in planned.faults if fault.round == number])
+            if planned.schedule.evaluate[offset]:
+                confusion = np.asarray(evaluation.confusion[offset])
+                scores = classification_metrics(confusion)
+                records.append(
+                    {
+                        "round": number,
+                        **scores,
+                        **shot_accuracies(scores["per_class_accuracy"], self.groups),
+                        "test_loss": _number(evaluation.loss[offset]),
+                        "train_loss": _number(info.train_loss[offset]),
+                        **chain_divergences(self.federation, plan),
+                        **self._asked(info, offset),
+                        **held_out_metrics(self.federation, plan, info, evaluation, offset),
+                        **counts.record(self.speed is not None),
+                    }
+                )
+                counts = self._no_counts
+        return records, counts, confusion
+
+    def _asked(self, info: Info, offset: int) -> dict[str, float | None]:
+        asked = {
+            "update_diversity": self.setting.diversity,
+            "local_accuracy": self.setting.local_accuracy,
+            "local_test_accuracy": self.setting.local_test_images > 0,
+        }
+        return {name: _number(getattr(info, name)[offset]) for name, wanted in asked.items() if wanted}
+
+    def _samples(self, plans: list[Plan]) -> int:
+        samples = 0
+        for plan in plans:
+            sizes = self._sizes[plan.clients[plan.delivered]]
+            limits = None if plan.limits is None else plan.limits[plan.delivered]
+            samples += int(self.setting.samples(sizes, self.setting.visit_steps(sizes, limits)).sum())
+        return samples * self.setting.passes
+
+
+def _probes(info: Info) -> dict[str, Any]:
+    """What a selector learns from, by slot, arrays `[G, L, ...]` of the only round of a dispatch."""
+    return jax.tree.map(lambda leaf: leaf[0], {LOSS: info.losses, **info.probes})
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,243 @@
+"""Runs that differ in numbers alone, trained together: one compiled program, one host state each."""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal.engine.device import DispatchPlan, Setting, side_by_side
+from fedjax_bal.engine.host.assignment import StepCounts, assign
+from fedjax_bal.engine.host.executable import compile_to_fit, same_sharding
+from fedjax_bal.engine.host.memory import program_bytes
+from fedjax_bal.engine.host.placement import replicate
+from fedjax_bal.engine.host.planner import Dispatch
+from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
+from fedjax_bal.engine.host.strategy import lay_out
+from fedjax_bal.errors import DivergenceError
+from fedjax_bal.types import PyTree, State, size_in_bytes
+
+
+class Member(NamedTuple):
+    """One run of a stack."""
+
+    simulation: Simulation
+    seed: int
+
+
+def stacking_key(simulation: Simulation) -> Any:
+    """What runs must have in common in order to be trained together.
+
+    Args:
+        simulation: a run's.
+
+    Returns:
+        A hashable value; runs with equal ones can be put into a `Stack`. What is left out are numbers: those of parts
+        and optimizers, seeds, partitions, and who is there.
+    """
+    setting, federation, selector = simulation.setting, simulation.federation, simulation.selector
+    flat = dataclasses.replace(setting.with_room(0, 0), layout=_plain(setting))
+    leaves, structure = jax.tree.flatten(flat)
+    auxiliary = tuple((name, len(rows)) for name, rows in sorted(federation.auxiliary.items()))
+    return (
+        structure,
+        tuple(np.shape(leaf) for leaf in leaves),
+        simulation.batch_size,
+        (id(federation.images), id(federation.warp), id(simulation.test), federation.tests is None),
+        (federation.num_clients, federation.num_classes, auxiliary),
+        (selector.chains, selector.chain_length, selector.passes, selector.closed_loop),
+        (simulation.rounds, simulation.rounds_per_dispatch, simulation.evaluate_every),
+        (simulation.speed is None, _limits(simulation)),
+        (simulation.fixed_width and setting.layout.width, simulation.keeps_memory_on_host),
+        simulation.broken_clients.name,
+    )
+
+
+def _limits(simulation: Simulation) -> bool:
+    """Whether a run's plans say how many steps each client can take."""
+    numbers = simulation.planned(0, 0, simulation.selector.init(0, simulation.federation.num_clients))
+    return numbers.schedule.plan.limits is not None
+
+
+def _plain(setting: Setting) -> Any:
+    return dataclasses.replace(setting.layout, width=1, lanes=False)
+
+
+class Stack:
+    """Runs under way.
+
+    Args:
+        members: runs of the same kind, all at the same round.
+        snapshots: where they stand; used up.
+
+    Attributes:
+        members: the runs.
+        snapshots: where they stand now, without the devices' states.
+        failures: what went wrong with those that diverged; None for the others.
+        resting: whether a run has diverged or been laid to rest, and stays as it is.
+        compile_s: seconds that compiling took, 0 before.
+    """
+
+    def __init__(self, members: Sequence[Member], snapshots: Sequence[Snapshot]) -> None:
+        self.members = tuple(members)
+        self.failures: list[DivergenceError | None] = [None] * len(members)
+        self.resting = [False] * len(members)
+        self.compile_s = 0.0
+        self.setting = _common_setting([member.simulation for member in members])
+        first, layout = members[0].simulation, self.setting.layout
+        shared = side_by_side([member.simulation.federation for member in members])
+        place = first.on_device[0] if shared is first.federation else replicate(shared, layout)
+        self._data = (place, first.on_device[1])
+        self._keys = jax.random.wrap_key_data(
+            jnp.stack([jax.random.key_data(jax.random.key(member.seed)) for member in members])
+        )
+        self._state: State = _stacked([snapshot.state for snapshot in snapshots])
+        self.snapshots = [snapshot._replace(state=None) for snapshot in snapshots]
+        self._compiled: Any = None
+
+    def rest(self, place: int) -> None:
+        """Lets a run be: nobody trains for it any more."""
+        self.resting[place] = True
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return max(int(snapshot.round) for snapshot in self.snapshots)
+
+    @property
+    def device_bytes(self) -> int:
+        """What data, states and, once it is compiled, the program take on each device."""
+        program = program_bytes(self._compiled) if self._compiled is not None else 0
+        return size_in_bytes((self._data, self._state)) + program
+
+    def snapshot(self, place: int) -> Snapshot:
+        """Where a run stands, with its state."""
+        return self.snapshots[place]._replace(state=jax.tree.map(lambda leaf: leaf[place], self._state))
+
+    def compile(self) -> float:
+        """Compiles the program, once; returns the seconds that it took now.
+
+        Raises:
+            ValueError: what it needs doesn't fit into memory.
+        """
+        if self._compiled is not None:
+            return 0.0
+        began, first = time.perf_counter(), self.members[0].simulation
+        fixed, keep = first.fixed_width, first.broken_clients.repeats
+        shapes = jax.eval_shape(lambda: self._state)
+        self.setting, self._compiled = compile_to_fit(
+            self.setting, shapes, self._any_schedule, self._data, fixed=fixed, keys=self._keys, keep=keep
+        )
+        self.compile_s = time.perf_counter() - began
+        return self.compile_s
+
+    def advance(self) -> list[DispatchResult | None]:
+        """Runs the next rounds of all runs, as many as one dispatch holds.
+
+        Returns:
+            What came of each; None for those that have diverged now, or rest.
+        """
+        self.compile()
+        before = jax.device_put(self._state, same_sharding(self._state, self.setting.layout.replicated))
+        planned, again = [], [self._planned(place) for place in range(len(self.members))]
+        while any(own is not old for own, old in itertools.zip_longest(again, planned)):
+            planned = again
+            schedule, works = self._schedule(planned, self.setting)
+            self._state, *shown = self._compiled(self.setting, self._keys, before, schedule, *self._data)
+            info, evaluation = jax.device_get(tuple(shown))
+            again = [self._mended(place, own, _of_run(place, info)) for place, own in enumerate(planned)]
+        return [
+            self._concluded(place, own._replace(work=work), *_of_run(place, (info, evaluation)))
+            for place, (own, work) in enumerate(zip(planned, works, strict=True))
+        ]
+
+    def _mended(self, place: int, planned: Dispatch, info: Any) -> Dispatch:
+        """The dispatch by which to repeat a run's; the same object where there is nothing to repeat."""
+        if self.resting[place]:
+            return planned
+        return self.members[place].simulation.mended(self.snapshots[place].round, planned, info) or planned
+
+    def _concluded(self, place: int, planned: Dispatch, info: Any, evaluation: Any) -> DispatchResult | None:
+        if self.resting[place]:
+            return None
+        try:
+            advance = self.members[place].simulation.conclude(self.snapshots[place], planned, info, evaluation)
+        except DivergenceError as error:
+            self.failures[place] = error
+            self.rest(place)
+            return None
+        self.snapshots[place] = advance.snapshot
+        return advance
+
+    def _planned(self, place: int) -> Dispatch:
+        simulation, seed = self.members[place]
+        planned = simulation.planned(seed, self.round, self.snapshots[place].selector)
+        if not self.resting[place]:
+            return planned
+        nobody = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
+        none = planned.schedule.plan._replace(delivered=np.zeros_like(planned.schedule.plan.delivered))
+        return planned._replace(plans=nobody, schedule=planned.schedule._replace(plan=none))
+
+    def _any_schedule(self, setting: Setting) -> DispatchPlan:
+        return self._schedule([self._planned(place) for place in range(len(self.members))], setting)[0]
+
+    def _schedule(self, planned: Sequence[Dispatch], setting: Setting) -> tuple[DispatchPlan, list[StepCounts]]:
+        """The schedule of all runs, and each one's share of its work."""
+        first = planned[0].schedule
+        plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(own.schedule.plan for own in planned))
+        seats = np.stack([own.schedule.seats for own in planned], 1)
+        steps = [self._steps(number, planned) for number in range(len(first.number))]
+        arriving = plan.delivered.any(-1).reshape(len(steps), -1)
+        dealt = [assign(setting.layout, own, on) for own, on in zip(steps, arriving, strict=True)]
+        deals, works = zip(*dealt, strict=True)
+        schedule = first._replace(
+            plan=plan, seats=seats, assignment=jax.tree.map(lambda *leaves: np.stack(leaves), *deals)
+        )
+        computed = sum(work.computed for work, live in zip(works, first.live, strict=True) if live)
+        return schedule, self._shares(computed, planned)
+
+    def _shares(self, computed: int, planned: Sequence[Dispatch]) -> list[StepCounts]:
+        pairs = zip(self.members, planned, strict=True)
+        useful = [sum(int(member.simulation.steps_of(plan).sum()) for plan in own.plans) for member, own in pairs]
+        return [StepCounts(own, round(computed * own / max(sum(useful), 1))) for own in useful]
+
+    def _steps(self, number: int, planned: Sequence[Dispatch]) -> np.ndarray:
+        """Steps of each client of all runs in a round, `Int[S * G, L]`."""
+        plans = [jax.tree.map(lambda leaf: leaf[number], own.schedule.plan) for own in planned]
+        return np.concatenate(
+            [member.simulation.steps_of(plan) for member, plan in zip(self.members, plans, strict=True)]
+        )
+
+
+def _common_setting(simulations: Sequence[Simulation]) -> Setting:
+    """All settings in one, leaves `[S]`, with room for the largest client of any run."""
+    settings = [simulation.setting for simulation in simulations]
+    largest = max(setting.max_size for setting in settings)
+    batch = max(setting.batch_size for setting in settings)
+    layout = _layout(simulations)
+    alike = [dataclasses.replace(own.with_room(largest, batch), layout=layout) for own in settings]
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *alike)
+
+
+def _layout(simulations: Sequence[Simulation]) -> Any:
+    first = simulations[0]
+    layout, selector = first.setting.layout, first.selector
+    steps = np.concatenate([simulation.steps_of_clients for simulation in simulations])
+    chunk = layout.width if first.fixed_width else None
+    groups = len(simulations) * selector.chains
+    return lay_out(
+        layout.strategy, layout.devices, steps[steps > 0], groups, selector.chain_length, selector.passes, chunk
+    )
+
+
+def _stacked(states: Sequence[State]) -> State:
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *states)
+
+
+def _of_run(place: int, tree: PyTree) -> PyTree:
+    """One run's part of leaves `[T, S, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[:, place], tree)

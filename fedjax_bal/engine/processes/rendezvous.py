@@ -1,0 +1,195 @@
+"""How the processes of a run find each other, and make sure that they are about the same, before jax starts."""
+
+import dataclasses
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from fedjax_bal.engine.processes.connection import Connection, Message, free_port, server
+from fedjax_bal.engine.processes.participants import differing_devices
+
+PATIENCE_S = 120.0
+_REMINDER_S = 10.0
+_TRY_AGAIN_S = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessPlace:
+    """Where to meet, and as whom.
+
+    Attributes:
+        host: the first process's host, as the others reach it.
+        port: on which it waits for them.
+        index: this process's number, from 0.
+        count: how many there are.
+    """
+
+    host: str
+    port: int
+    index: int
+    count: int
+
+    @property
+    def address(self) -> str:
+        """The host and the port."""
+        return f"{self.host}:{self.port}"
+
+
+class RendezvousError(ValueError):
+    """The processes of a run didn't come together; the message says who was missing, or what they differ in."""
+
+
+def meet_processes(
+    place: ProcessPlace, facts: Mapping[str, str], tell: Callable[[str], None], patience_s: float = PATIENCE_S
+) -> tuple[list[Connection], int]:
+    """Brings all processes together.
+
+    Args:
+        place: where, and as whom.
+        facts: what must be the same for all, in words by name.
+        tell: told every ten seconds who is waited for.
+        patience_s: seconds after which whoever is missing won't come any more.
+
+    Returns:
+        Lines to the other processes, of all but the first to that one alone; and a port of the first process's host
+        that all may use.
+
+    Raises:
+        MeetingError: somebody is missing or there twice, or they don't agree.
+    """
+    until = time.monotonic() + patience_s
+    return _receive(place, facts, tell, until) if place.index == 0 else _call(place, facts, tell, until)
+
+
+def _receive(
+    place: ProcessPlace, facts: Mapping[str, str], tell: Callable[[str], None], until: float
+) -> tuple[list[Connection], int]:
+    try:
+        listening = server(place.host, place.port)
+    except OSError as error:
+        raise RendezvousError(
+            f"{place.address}: process 0 can't wait for the others there ({(error.strerror or str(error)).lower()}); "
+            "give --coordinator another port, or the host that process 0 runs on"
+        ) from None
+    there: dict[int, tuple[Connection, Message]] = {}
+    try:
+        with listening:
+            _gather(listening, place, there, tell, until)
+        return _agreed(place, facts, there)
+    except BaseException:
+        for line, _ in there.values():
+            line.close()
+        raise
+
+
+def _gather(
+    listening: socket.socket,
+    place: ProcessPlace,
+    there: dict[int, tuple[Connection, Message]],
+    tell: Callable[[str], None],
+    until: float,
+) -> None:
+    while len(there) < place.count - 1:
+        missing = [index for index in range(1, place.count) if index not in there]
+        line = Connection(_accepted(listening, _names(missing), place, tell, until))
+        line.wait_at_most(_REMINDER_S)
+        hello = line.receive()
+        problem = _problem(hello, place, there)
+        if hello is None or problem is not None:
+            line.send({"refused": problem})
+            line.close()
+        else:
+            there[hello["process"]] = line, hello
+
+
+def _agreed(
+    place: ProcessPlace, facts: Mapping[str, str], there: Mapping[int, tuple[Connection, Message]]
+) -> tuple[list[Connection], int]:
+    lines = [there[index][0] for index in range(1, place.count)]
+    differences = differing_devices([dict(facts), *(there[index][1]["facts"] for index in range(1, place.count))])
+    if differences:
+        refusal = "the processes of a run must all have the same, but they differ in\n  " + "\n  ".join(differences[:8])
+        _tell_all(lines, {"refused": refusal})
+        raise RendezvousError(refusal)
+    port = free_port(place.host)
+    _tell_all(lines, {"port": port})
+    return lines, port
+
+
+def _accepted(
+    listening: socket.socket, missing: str, place: ProcessPlace, tell: Callable[[str], None], until: float
+) -> socket.socket:
+    while True:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise RendezvousError(
+                f"{missing} of {place.count} did not come to {place.address}: start it with the same command and its "
+                "own --process-id; see what it says, and whether it reaches that address"
+            )
+        listening.settimeout(min(left, _REMINDER_S))
+        try:
+            return listening.accept()[0]
+        except TimeoutError:
+            tell(f"process 0 of {place.count}, at {place.address}: waiting for {missing}")
+
+
+def _problem(hello: Message | None, place: ProcessPlace, there: Mapping[int, object]) -> str | None:
+    if hello is None or not isinstance(hello.get("process"), int) or not isinstance(hello.get("facts"), dict):
+        return "not a process of this run"
+    if hello.get("of") != place.count:
+        return f"received --processes {hello.get('of')}, but process 0 has {place.count}: give all the same number"
+    if hello["process"] in there or not 0 < hello["process"] < place.count:
+        return f"received --process-id {hello['process']}, which another process has: give each its own"
+    return None
+
+
+def _call(
+    place: ProcessPlace, facts: Mapping[str, str], tell: Callable[[str], None], until: float
+) -> tuple[list[Connection], int]:
+    line = Connection(_reached(place, tell, until))
+    try:
+        return [line], _accept(place, line, facts, until)
+    except BaseException:
+        line.close()
+        raise
+
+
+def _accept(place: ProcessPlace, line: Connection, facts: Mapping[str, str], until: float) -> int:
+    line.send({"process": place.index, "of": place.count, "facts": dict(facts)})
+    line.wait_at_most(max(until - time.monotonic(), 0) + 2 * _REMINDER_S)  # the first one gives up first
+    answer = line.receive()
+    if answer is None:
+        raise RendezvousError(f"{place.address}: process 0 went away while this one waited there for the others")
+    if "port" not in answer:
+        raise RendezvousError(str(answer.get("refused")))
+    line.wait_at_most(None)
+    return int(answer["port"])
+
+
+def _reached(place: ProcessPlace, tell: Callable[[str], None], until: float) -> socket.socket:
+    reminder = time.monotonic() + _REMINDER_S
+    while True:
+        try:
+            return socket.create_connection((place.host, place.port), timeout=_REMINDER_S)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+        if time.monotonic() > until:
+            raise RendezvousError(
+                f"process 0 does not answer at {place.address} ({reason}): start it, or correct --coordinator"
+            )
+        if time.monotonic() > reminder:
+            tell(f"process {place.index} of {place.count}: waiting for process 0 at {place.address} ({reason})")
+            reminder += _REMINDER_S
+        time.sleep(_TRY_AGAIN_S)
+
+
+def _tell_all(lines: Sequence[Connection], message: Message) -> None:
+    for line in lines:
+        line.send(message)
+        line.wait_at_most(None)
+
+
+def _names(missing: Sequence[int]) -> str:
+    if len(missing) == 1:
+        return f"process {missing[0]}"
+    return f"processes {', '.join(map(str, missing[:8]))}{', ...' if len(missing) > 8 else ''}"

@@ -1,1 +1,0 @@
-"""A configured comparison on disk: methods times seeds in one run folder that can be killed and resumed."""

@@ -1,0 +1,1 @@
+"""Where the groups of a sweep are trained."""

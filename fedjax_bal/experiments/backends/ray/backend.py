@@ -1,0 +1,275 @@
+"""The engine that trains groups of runs on a Ray cluster, each in a worker process of its own."""
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedjax_bal.engine.host import Snapshot
+from fedjax_bal.experiments.backends.backend import BatchRefused, Journey, WorkerLost
+from fedjax_bal.experiments.backends.ray.messages import (
+    Failure,
+    WorkerInfo,
+    differing_versions,
+    installed_versions,
+    worker_job,
+)
+from fedjax_bal.experiments.backends.ray.worker import Worker
+from fedjax_bal.experiments.grouping import SweepBatch
+from fedjax_bal.experiments.runner import Runner, Stopped
+
+_PATIENCE_S = 0.5  # between two looks at whether the user wants to stop
+
+
+class Pending(NamedTuple):
+    """What a worker has been asked for.
+
+    Attributes:
+        ref: Ray's reference to what will come of it.
+        keep: whether it is worth waiting for where the user wants to stop.
+    """
+
+    ref: Any
+    keep: bool
+
+
+class Resources(NamedTuple):
+    """What each worker asks of a machine."""
+
+    cpus: int
+    gpus: int
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """In Ray's words."""
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus}
+
+    def fit(self, machine: Mapping[str, float]) -> int:
+        """How many such workers a machine has room for at a time.
+
+        Example:
+            >>> Resources(1, 2).fit({"CPU": 64.0, "GPU": 8.0})
+            4
+        """
+        room = int(machine.get("CPU", 0)) // self.cpus
+        return min(room, int(machine.get("GPU", 0)) // self.gpus) if self.gpus else room
+
+
+class RayBackend:
+    """Trains each group in a worker, on whatever machine has room for one.
+
+    Workers get configurations and snapshots, and give back what their runs come to; nobody but this process writes.
+    A worker that is killed costs what was trained since the last checkpoint.
+
+    Args:
+        ray: the module, connected.
+        devices: how many a group uses.
+        data_dir: the folder with the data sets' files, on every machine.
+
+    Attributes:
+        devices: how many a group uses.
+        workers: who trains at the moment.
+    """
+
+    home = False
+
+    def __init__(self, ray: Any, devices: int, data_dir: str | None) -> None:
+        self.ray, self.devices, self.data_dir = ray, devices, data_dir
+        self.needs = _needs(self._machines(), devices)
+        self.workers: list[WorkerInfo] = []
+        if not self.places:
+            raise ValueError(_too_small(self._machines(), devices, self.needs))
+
+    @property
+    def places(self) -> int:
+        """How many workers the cluster has room for, were they alone."""
+        return sum(self.needs.fit(machine) for machine in self._machines())
+
+    def about(self) -> str:
+        """What there is, in words."""
+        kind = "GPU" if self.needs.gpus else "CPU"
+        machines = len(self._machines())
+        return (
+            f"Ray: {machines} machine{'s' * (machines != 1)} with room for {self.places} group(s) at a time, "
+            f"{self.devices} {kind}{'s' * (self.devices > 1)} each"
+        )
+
+    def open(
+        self, runners: Mapping[int, Runner], group: SweepBatch, snapshots: Sequence[Snapshot | None]
+    ) -> "RemoteHandle":
+        """Asks for a worker for a group."""
+        return RemoteHandle(self, runners, group, snapshots)
+
+    def carry(self, journeys: Iterable[Journey], should_stop: Callable[[], bool]) -> None:
+        """Carries journeys through, as many at a time as there are places, and one that waits for the next place.
+
+        Raises:
+            Stopped: `should_stop` said so; all is saved.
+        """
+        waiting, under_way, asked = deque(journeys), _UnderWay(self.ray), False
+        left = 0
+        with contextlib.closing(under_way):
+            while waiting or under_way.journeys:
+                while waiting and not asked and len(under_way.journeys) <= self.places:
+                    under_way.begin(waiting.popleft())
+                under_way.go_on()
+                asked = asked or under_way.stopped > 0 or should_stop()
+                if asked:
+                    left += len(waiting) + under_way.drop_idle()
+                    waiting.clear()
+        if left or under_way.stopped:
+            raise Stopped
+
+    def _machines(self) -> list[Mapping[str, float]]:
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+
+class _UnderWay:
+    """Journeys that wait for something, each for one thing.
+
+    Attributes:
+        journeys: those that have not come to their end, by what they wait for.
+        stopped: how many have ended before their time, for the user wants to stop.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        self.ray = ray
+        self.journeys: dict[Pending, Journey] = {}
+        self.stopped = 0
+
+    def begin(self, journey: Journey) -> None:
+        """Takes one more."""
+        self._step(journey, lambda: next(journey))
+
+    def go_on(self) -> None:
+        """Waits a little, and goes on with those for which something has come."""
+        refs = {pending.ref: pending for pending in self.journeys}
+        ready, _ = self.ray.wait(list(refs), timeout=_PATIENCE_S) if refs else ([], [])
+        for ref in ready:
+            journey = self.journeys.pop(refs[ref])
+            try:
+                value = self._received(ref)
+            except Exception as error:  # the journey knows what can be gone on from
+                self._step(journey, lambda journey=journey, error=error: journey.throw(error))
+            else:
+                self._step(journey, lambda journey=journey, value=value: journey.send(value))
+
+    def drop_idle(self) -> int:
+        """Ends those that don't train yet; returns how many."""
+        idle = [pending for pending in self.journeys if not pending.keep]
+        for pending in idle:
+            self.journeys.pop(pending).close()
+        return len(idle)
+
+    def close(self) -> None:
+        """Ends all of them at once."""
+        while self.journeys:
+            self.journeys.popitem()[1].close()
+
+    def _step(self, journey: Journey, step: Callable[[], Callable[[], Pending]]) -> None:
+        try:
+            call = step()
+        except StopIteration:
+            return
+        except Stopped:
+            self.stopped += 1
+            return
+        self.journeys[call()] = journey
+
+    def _received(self, ref: Any) -> Any:
+        errors = self.ray.exceptions
+        try:
+            value = self.ray.get(ref)
+        except errors.RayTaskError as error:
+            cause = getattr(error, "cause", None) or error
+            raise BatchRefused(f"the worker failed: {type(cause).__name__}: {_line(cause)}") from error
+        except errors.RayError as error:
+            raise _lost(error) from error
+        if isinstance(value, Failure):
+            raise {"memory": MemoryError, "size": ValueError, "refused": BatchRefused}[value.kind](value.text)
+        return value
+
+
+class RemoteHandle:
+    """A group of runs in a worker of a cluster."""
+
+    def __init__(
+        self,
+        cluster: RayBackend,
+        runners: Mapping[int, Runner],
+        group: SweepBatch,
+        snapshots: Sequence[Snapshot | None],
+    ) -> None:
+        self._cluster, self._about = cluster, None
+        self._errands = [
+            worker_job(runners[task.point], task.run, snapshot)
+            for task, snapshot in zip(group.tasks, snapshots, strict=True)
+        ]
+        needs = cluster.needs
+        options = {**needs.resources, "max_restarts": 0, "max_task_retries": 0}
+        self._worker = (
+            cluster.ray.remote(Worker).options(**options).remote(cluster.devices, needs.gpus > 0, os.getcwd())
+        )
+
+    def enter(self) -> Journey:
+        """Waits for a place, and loads the data there."""
+        about: WorkerInfo = yield lambda: Pending(self._worker.about.remote(), keep=False)
+        other = differing_versions(installed_versions(), about.versions)
+        if other:
+            raise BatchRefused(f"{about.node} has {other}; install the same versions on all machines")
+        self._about = about
+        self._cluster.workers.append(about)
+        try:
+            yield lambda: Pending(self._worker.load.remote(self._errands, self._cluster.data_dir), keep=False)
+        except BatchRefused as error:
+            raise BatchRefused(f"on {about.node}: {error}") from error
+        self._errands = []
+
+    def compile(self) -> Pending:
+        """Compiles the program."""
+        return Pending(self._worker.compile.remote(), keep=False)
+
+    def advance(self, resting: Sequence[bool]) -> Pending:
+        """Runs the next rounds."""
+        return Pending(self._worker.advance.remote(resting), keep=True)
+
+    def snapshots(self, places: Sequence[int]) -> Pending:
+        """Where some of the runs stand."""
+        return Pending(self._worker.snapshots.remote(places), keep=True)
+
+    def close(self) -> None:
+        """Ends the worker, or the wait for one."""
+        if self._about is not None:
+            self._cluster.workers.remove(self._about)
+            self._about = None
+        self._cluster.ray.kill(self._worker)
+
+
+def _needs(machines: Sequence[Mapping[str, float]], devices: int) -> Resources:
+    """GPUs where the cluster has any, else cores."""
+    return Resources(1, devices) if any(machine.get("GPU", 0) >= 1 for machine in machines) else Resources(devices, 0)
+
+
+def _too_small(machines: Sequence[Mapping[str, float]], devices: int, needs: Resources) -> str:
+    kind = "GPU" if needs.gpus else "CPU"
+    most = max((int(machine.get(kind, 0)) for machine in machines), default=0)
+    return (
+        f"--engine ray: a group of runs asks for {devices} {kind}(s) of one machine, but the largest of the cluster's "
+        f"{len(machines)} has {most}: ask for fewer with --devices"
+    )
+
+
+def _lost(error: Exception) -> Exception:
+    text = str(error)
+    if "No module named 'fedjax_bal" in text:
+        return BatchRefused("a machine of the cluster doesn't have fedjax_bal; install the same version on all of them")
+    if "creation task" in text:
+        return BatchRefused(f"a worker can't be started: {_line(text.strip().rpartition(chr(10))[2])}")
+    if "killed due to the node running low on memory" in text or "OutOfMemory" in type(error).__name__:
+        return MemoryError(text)
+    return WorkerLost("its worker was killed, or its machine is gone")
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())[:300]

@@ -1,0 +1,135 @@
+"""The process that trains a group of runs on some machine of a cluster; it writes nothing."""
+
+import contextlib
+import functools
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fedjax_bal.caches import keep_compiled_programs
+from fedjax_bal.engine.host import Member, split_cpu
+from fedjax_bal.experiments.backends.group_handle import LocalBatch
+from fedjax_bal.experiments.backends.ray.messages import (
+    Failure,
+    WorkerInfo,
+    WorkerJob,
+    configuration,
+    installed_versions,
+    on_host,
+    writable,
+)
+from fedjax_bal.experiments.setup import SharedInputs, set_up
+
+
+def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose errors come back as data."""
+
+    @functools.wraps(method)
+    def tried(self: "Worker", *arguments: Any) -> Any:
+        try:
+            return method(self, *arguments)
+        except (ValueError, OSError, MemoryError, RuntimeError) as error:
+            return _failure(error, loading=self.carriage is None)
+
+    return tried
+
+
+class Worker:
+    """Trains a group of runs.
+
+    Args:
+        devices: how many it uses.
+        gpus: whether they are GPUs, rather than parts of the CPU.
+        place: the folder from which the sweep was started; where paths count from, where it is there.
+    """
+
+    def __init__(self, devices: int, gpus: bool, place: str) -> None:
+        self.devices, self.gpus = devices, gpus
+        self.carriage: LocalBatch | None = None
+        with contextlib.suppress(OSError):
+            os.chdir(place)
+        _start_jax(devices, gpus)
+
+    def about(self) -> WorkerInfo:
+        """Who this is."""
+        return WorkerInfo(socket.gethostname(), os.getpid(), installed_versions())
+
+    @_explained
+    def load(self, errands: Sequence[WorkerJob], data_dir: str | None) -> Failure | None:
+        """Reads the data and builds the runs.
+
+        Args:
+            errands: the runs, of the same kind and at the same round.
+            data_dir: the folder with the data sets' files.
+
+        Returns:
+            What is wrong, if anything is.
+        """
+        missing = _missing_gpus(self.devices) if self.gpus else None
+        if missing:
+            return Failure("refused", missing)
+        workshop = SharedInputs(data_dir, self.devices)
+        texts = dict.fromkeys(own.config for own in errands)
+        made = {text: set_up(configuration(text), workshop=workshop) for text in texts}
+        pairs = [(made[own.config], own) for own in errands]
+        if any((there.fingerprints[own.method] != own.fingerprint).any() for there, own in pairs):
+            return Failure(
+                "refused",
+                "images, labels, partition or traces are others there than here: put the same files into the same "
+                "folder on all machines",
+            )
+        members = [Member(there.simulations[own.method], own.seed) for there, own in pairs]
+        if len(members) > 1 and any(member.simulation.keeps_memory_on_host for member in members):
+            return Failure("size", "what clients remember doesn't fit onto the devices")
+        self.carriage = LocalBatch(members, [writable(own.snapshot) for own in errands])
+        return None
+
+    @_explained
+    def compile(self) -> Any:
+        """Compiles the program."""
+        return self._loaded.compile()
+
+    @_explained
+    def advance(self, resting: Sequence[bool]) -> Any:
+        """Runs the next rounds."""
+        return self._loaded.advance(resting)
+
+    @_explained
+    def snapshots(self, places: Sequence[int]) -> Any:
+        """Where some of the runs stand."""
+        return on_host(self._loaded.snapshots(places))
+
+    @property
+    def _loaded(self) -> LocalBatch:
+        if self.carriage is None:
+            raise ValueError("nothing is loaded; call load first")
+        return self.carriage
+
+
+def _start_jax(devices: int, gpus: bool) -> None:
+    import jax
+
+    if not gpus:
+        jax.config.update("jax_platforms", "cpu")
+        split_cpu(devices)
+    keep_compiled_programs(lambda text: None)
+
+
+def _missing_gpus(devices: int) -> str | None:
+    import jax
+
+    if jax.default_backend() == "cpu":
+        return "the machine has a GPU, but jax can't use it: install jax for its GPUs there, as in jax[cuda13]"
+    if jax.device_count() < devices:
+        return f"jax sees {jax.device_count()} of the {devices} devices that were asked for"
+    return None
+
+
+def _failure(error: Exception, *, loading: bool) -> Failure:
+    text = str(error) or type(error).__name__
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
+        return Failure("memory", text)
+    if isinstance(error, ValueError):  # what doesn't fit is told with one, too, but only once all is loaded
+        return Failure("refused" if loading else "size", text)
+    return Failure("refused", f"{type(error).__name__}: {text}")

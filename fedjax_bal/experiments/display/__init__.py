@@ -1,0 +1,31 @@
+"""How a run shows that it is alive: a live table in a terminal, plain lines elsewhere.
+
+The runner calls the five methods of `Progress`; `choose` picks who listens.
+"""
+
+from rich.console import Console
+
+from fedjax_bal.experiments.display.live import LiveProgress
+from fedjax_bal.experiments.display.plain import PlainProgress
+from fedjax_bal.experiments.display.protocol import Progress
+from fedjax_bal.experiments.display.tally import RunProgress
+
+__all__ = ["LiveProgress", "PlainProgress", "Progress", "RunProgress", "choose"]
+
+
+def choose(console: Console) -> Progress:
+    """The display that suits the output.
+
+    Args:
+        console: where to.
+
+    Returns:
+        A live one for a terminal that can move its cursor, lines for anything else.
+
+    Example:
+        >>> import io
+        >>> type(choose(Console(file=io.StringIO()))).__name__
+        'PlainProgress'
+    """
+    live = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+    return LiveProgress(console) if live else PlainProgress(console)

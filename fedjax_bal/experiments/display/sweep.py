@@ -1,0 +1,124 @@
+"""What a sweep shows of its progress."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from fedjax_bal.experiments.display.tally import duration
+
+_INTERVAL = 5.0
+
+
+class Silent:
+    """The progress display of a single point, which says nothing but what needs to be noted.
+
+    Args:
+        note: what to do with a note.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
+    def start(self, methods: Sequence[str], seeds: Sequence[int], rounds: Mapping[str, int], folder: Path) -> None:
+        """Nothing."""
+
+    def compiling(self, method: str) -> None:
+        """Nothing."""
+
+    def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
+        """Nothing."""
+
+    def ended(self, method: str, seed: int) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Hands it on."""
+        self._note(text)
+
+    def stop(self) -> None:
+        """Nothing."""
+
+
+class SweepProgress:
+    r"""A line for each program, and how far all is: a bar in a terminal, lines elsewhere.
+
+    The time left is at the pace of this session's rounds, compilation apart.
+
+    Args:
+        console: where to.
+        plain: lines, whatever the console is.
+        clock: seconds, from anywhere.
+
+    Example:
+        >>> import io
+        >>> progress = SweepProgress(Console(file=io.StringIO()), clock=lambda: 0.0)
+        >>> progress.start(["fedavg x 4"], [40])
+        >>> progress.advance(0, 10, 80.0)
+        >>> progress.stop()
+        >>> progress.console.file.getvalue()
+        'fedavg x 4: round 10, 80 clients/s; 25% done, -:-- left\n'
+    """
+
+    def __init__(self, console: Console, *, plain: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console, self.clock = console, clock
+        self._titles: list[str] = []
+        self._rounds: list[int] = []
+        self._done: list[int] = []
+        self._printed = -_INTERVAL
+        self._paced = (0, 0.0)
+        self._event: float | None = None
+        self._live: Progress | None = None
+        self._bar = TaskID(0)
+        if not plain and console.is_terminal and not console.is_dumb_terminal:
+            columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+            self._live = Progress(*columns, console=console)
+
+    def start(self, titles: Sequence[str], rounds: Sequence[int]) -> None:
+        """The work begins: a title for each group of runs, and how many rounds a run of it has left."""
+        self._titles, self._rounds, self._done = list(titles), list(rounds), [0] * len(rounds)
+        if self._live is not None:
+            self._bar = self._live.add_task("", total=max(sum(rounds), 1))
+            self._live.start()
+
+    def compiling(self, group: int) -> None:
+        """A group's program is being compiled."""
+        self._event = None
+        self._say(f"{self._titles[group]}: compiling", always=True)
+
+    def advance(self, group: int, done: int, clients_per_s: float) -> None:
+        """All runs of a group have done so many of the rounds that were left."""
+        now, step = self.clock(), done - self._done[group]
+        if self._event is not None:
+            self._paced = (self._paced[0] + max(step, 0), self._paced[1] + now - self._event)
+        self._event, self._done[group] = now, done
+        share = sum(self._done) / max(sum(self._rounds), 1)
+        finished = done >= self._rounds[group]
+        stands = "finished" if finished else f"round {done}"
+        left = duration(self._seconds_left())
+        pace = f"{clients_per_s:,.0f} clients/s"
+        self._say(f"{self._titles[group]}: {stands}, {pace}; {share:.0%} done, {left} left", always=finished)
+
+    def note(self, text: str) -> None:
+        """A warning or a remark."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def stop(self) -> None:
+        """The work ends, finished or not."""
+        if self._live is not None:
+            self._live.stop()
+
+    def _seconds_left(self) -> float | None:
+        rounds, seconds = self._paced
+        left = sum(self._rounds) - sum(self._done)
+        return 0.0 if not left else seconds / rounds * left if rounds else None
+
+    def _say(self, text: str, *, always: bool) -> None:
+        if self._live is not None:
+            self._live.update(self._bar, description=text, completed=sum(self._done))
+        elif always or self.clock() - self._printed >= _INTERVAL:
+            self.console.print(Text(text), soft_wrap=True)
+            self._printed = self.clock()

@@ -1,0 +1,181 @@
+"""What is done and how long the rest takes, apart from how it is shown."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+
+@dataclasses.dataclass
+class RunRow:
+    """Where the run of one method with one seed stands."""
+
+    round: int = 0
+    accuracy: float | None = None
+    warm: bool = False
+    ended: bool = False
+
+
+class RunProgress:
+    """What is done, and how long the rest will take.
+
+    The pace of a method is its own: seconds over rounds between two dispatches. Compilation and runs that were found on
+    disk don't enter it; a method without a pace is taken to have that of the others. A method that is still to be
+    compiled is taken to need the mean of the compilations so far.
+
+    Args:
+        methods: their names.
+        seeds: the seeds of each.
+        rounds: rounds of a run, by method.
+        clock: seconds, from anywhere.
+
+    Example:
+        >>> seconds = iter([0.0, 0.0, 5.0, 6.0])
+        >>> tally = RunProgress(["fedavg", "rebafl"], [0], {"fedavg": 20, "rebafl": 20}, lambda: next(seconds))
+        >>> tally.compiling("fedavg")
+        >>> tally.advance("fedavg", 0, 0, None, 0.0)  # compiled, in 5 seconds
+        >>> tally.advance("fedavg", 0, 10, 0.4, 99.0)
+        >>> tally.seconds_left  # 10 and 20 rounds, and a compilation
+        8.0
+    """
+
+    def __init__(
+        self,
+        methods: Sequence[str],
+        seeds: Sequence[int],
+        rounds: Mapping[str, int],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.rounds = {method: rounds[method] for method in methods}
+        self.runs = {method: {seed: RunRow() for seed in seeds} for method in methods}
+        self.current = dict.fromkeys(methods, seeds[0])
+        self.clients_per_s = dict.fromkeys(methods, 0.0)
+        self.compiling_now: str | None = None
+        self.latest = methods[0]
+        self.clock = clock
+        self.began = self._event = clock()
+        self._seconds = dict.fromkeys(methods, 0.0)
+        self._paced = dict.fromkeys(methods, 0)
+        self._compiled: set[str] = set()
+        self._compile_s: list[float] = []
+
+    def compiling(self, method: str) -> None:
+        """Notes that a method's program is being compiled."""
+        self.compiling_now = self.latest = method
+        self._event = self.clock()
+        for run in self.runs[method].values():
+            run.warm = False
+
+    def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
+        """Notes where a run stands."""
+        run, now = self.runs[method][seed], self.clock()
+        if self.compiling_now == method and not clients_per_s:
+            self._compile_s.append(now - self._event)
+        if self.compiling_now == method or clients_per_s:
+            self._compiled.add(method)
+        if run.warm and clients_per_s > 0 and round > run.round:
+            self._seconds[method] += now - self._event
+            self._paced[method] += round - run.round
+        run.warm = True
+        self._event, self.compiling_now, self.latest = now, None, method
+        run.round = round
+        run.accuracy = run.accuracy if accuracy is None else accuracy
+        self.current[method] = seed
+        self.clients_per_s[method] = clients_per_s or self.clients_per_s[method]
+
+    def ended(self, method: str, seed: int) -> None:
+        """Notes that a run ends where it stands."""
+        self.runs[method][seed].ended = True
+
+    def finished(self, method: str) -> list[RunRow]:
+        """The finished runs of a method."""
+        return [run for run in self.runs[method].values() if run.ended or run.round >= self.rounds[method]]
+
+    def mean(self, method: str) -> float | None:
+        """The mean accuracy of a method's finished runs; None before there is one."""
+        values = [run.accuracy for run in self.finished(method) if run.accuracy is not None]
+        return sum(values) / len(values) if values else None
+
+    @property
+    def runs_finished(self) -> tuple[int, int]:
+        """How many runs are finished, of how many."""
+        return sum(len(self.finished(method)) for method in self.runs), sum(map(len, self.runs.values()))
+
+    @property
+    def share(self) -> float:
+        """The share of all rounds that is done, from 0 to 1."""
+        total = sum(self.rounds[method] * len(runs) for method, runs in self.runs.items())
+        return 1 - sum(map(self._remaining, self.runs)) / max(total, 1)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return self.clock() - self.began
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the end at the measured pace, compilations to come included.
+
+        None before there is a pace, and while a compilation takes longer than those so far.
+        """
+        if not any(map(self._remaining, self.runs)):
+            return 0.0
+        paced = sum(self._paced.values())
+        if not paced:
+            return None
+        overall = sum(self._seconds.values()) / paced
+        training = sum(self._remaining(method) * self._pace(method, overall) for method in self.runs)
+        compiling = self._compiling_left()
+        return None if compiling is None else training + compiling
+
+    def _compiling_left(self) -> float | None:
+        """Seconds of the compilations to come, each taken to last as long as those so far on average."""
+        ahead = [method for method in self.runs if method not in self._compiled and self._remaining(method)]
+        if not ahead or not self._compile_s:
+            return 0.0
+        mean = sum(self._compile_s) / len(self._compile_s)
+        spent = self.clock() - self._event if self.compiling_now in ahead else 0.0
+        return None if spent > mean else len(ahead) * mean - spent
+
+    def _pace(self, method: str, otherwise: float) -> float:
+        return self._seconds[method] / self._paced[method] if self._paced[method] else otherwise
+
+    def _remaining(self, method: str) -> int:
+        going = [run for run in self.runs[method].values() if not run.ended]
+        return sum(max(self.rounds[method] - run.round, 0) for run in going)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share as text.
+
+    Args:
+        value: from 0 to 1; None where there is none.
+        digits: after the point.
+
+    Returns:
+        Per cent.
+
+    Example:
+        >>> percent(0.1234), percent(None)
+        ('12.3%', '-')
+    """
+    return "-" if value is None else f"{value:.{digits}%}"
+
+
+def duration(seconds: float | None) -> str:
+    """A time as text.
+
+    Args:
+        seconds: how long; None where it isn't known.
+
+    Returns:
+        Hours (where there are any), minutes and seconds.
+
+    Example:
+        >>> duration(75), duration(3675), duration(None)
+        ('1:15', '1:01:15', '-:--')
+    """
+    if seconds is None:
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

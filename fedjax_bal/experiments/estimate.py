@@ -1,0 +1,93 @@
+"""How long a sweep will take and how much memory it needs, before it starts."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.engine.device import mean_cross_entropy
+from fedjax_bal.engine.host import Simulation
+from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, data_bytes, steps_left
+from fedjax_bal.types import Batch, Variables
+
+_TRIES = 5
+_FORWARD = 1 / 3  # of a training step: one pass of the three that a step is made of
+
+
+class Estimate(NamedTuple):
+    """What a sweep is expected to cost.
+
+    Attributes:
+        runs: how many are left to do.
+        programs: how many different ones are compiled for them.
+        seconds: training and evaluation, without compiling.
+        device_bytes: data, and the states of the largest group.
+    """
+
+    runs: int
+    programs: int
+    seconds: float
+    device_bytes: int
+
+
+def estimate(groups: Sequence[SweepBatch]) -> Estimate:
+    """Estimates the cost of groups of runs.
+
+    A local step of every network is timed; what parts add to it (a generator, a second network) is not in it.
+
+    Args:
+        groups: the groups.
+
+    Returns:
+        The estimate.
+    """
+    tasks = [task for group in groups for task in group.tasks]
+    if not tasks:
+        return Estimate(0, 0, 0.0, 0)
+    simulations = list({id(task.simulation): task.simulation for task in tasks}.values())
+    paces: dict[Any, float] = {}
+    seconds = sum(_seconds(task, paces) for task in tasks)
+    states = max(group.state_bytes for group in groups)
+    programs = len({group.program for group in groups})
+    return Estimate(len(tasks), programs, seconds, data_bytes(simulations) + states)
+
+
+def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
+    simulation = task.simulation
+    pace = _pace(simulation, paces)
+    rounds = simulation.rounds - task.round
+    tests = -(-rounds // simulation.evaluate_every) * simulation.setting.test_images / simulation.setting.batch_size
+    return pace * (steps_left(task) + _FORWARD * tests) / simulation.setting.layout.devices
+
+
+def _pace(simulation: Simulation, paces: dict[Any, float]) -> float:
+    setting = simulation.setting
+    model = setting.model
+    key = (model.name, model.options, model.input_shape, setting.batch_size, setting.precision)
+    if key not in paces:
+        paces[key] = _time_a_step(simulation)
+    return paces[key]
+
+
+def _time_a_step(simulation: Simulation) -> float:
+    """Seconds of one forward and backward pass over a mini-batch, the median of a few."""
+    model, size = simulation.setting.model, simulation.setting.batch_size
+    images = jnp.zeros((size, *model.input_shape))
+    labels = jnp.zeros(size, jnp.int32)
+    batch = Batch(images, labels, labels, jnp.ones(size, bool))
+
+    def loss(params: Any, stats: Any, key: jax.Array) -> jax.Array:
+        outputs, _ = model.apply(Variables(params, stats), images, train=True, key=key, real=batch.real)
+        return mean_cross_entropy(outputs.logits, batch)
+
+    variables = model.init(jax.random.key(0))
+    step = jax.jit(jax.grad(loss)).lower(*variables, jax.random.key(0)).compile()
+    times = []
+    for _ in range(_TRIES + 1):
+        began = time.perf_counter()
+        jax.block_until_ready(step(*variables, jax.random.key(0)))
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])

@@ -1,0 +1,217 @@
+"""What a finished run gives away of its clients' images: neighbours of fakes, and attacks on shared prototypes."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal import models
+from fedjax_bal.contrib import privacy
+from fedjax_bal.data import normalised
+from fedjax_bal.engine.host import Simulation, Snapshot, fetch
+from fedjax_bal.parts import Disclose
+from fedjax_bal.types import Federation, Model, Variables
+
+ATTACKS = ("upcnn", "vae", "grnn")
+_GRADIENTS = 4  # images whose gradients are inverted: second derivatives take their time
+_AUXILIARY = 10_000
+_CLASSES = 20  # of many: those that a report shows
+
+
+class PrivacyLeaks(NamedTuple):
+    """What was found.
+
+    Attributes:
+        pictures: by name, pixels `UInt8[C, S, H, W, K]`.
+        figures: numbers by name.
+    """
+
+    pictures: dict[str, np.ndarray]
+    figures: dict[str, Any]
+
+
+def check_attack(simulation: Simulation) -> None:
+    """Refuses what attacks can't be made on, before anything is trained.
+
+    Args:
+        simulation: of a method that will be looked at.
+
+    Raises:
+        ValueError: images of a size that no attack can make.
+    """
+    if simulation.setting.parts_with(Disclose):
+        privacy.check_sides(simulation.setting.model.input_shape)
+
+
+class _AttackInputs(NamedTuple):
+    """A frozen model and the images that an attacker has: `[A, H, W, K]`, and one more of each class, normalised."""
+
+    model: Model
+    variables: Variables
+    auxiliary: jax.Array
+    singles: jax.Array
+    federation: Federation
+
+
+def nearest_images(simulation: Simulation, generated: np.ndarray) -> PrivacyLeaks:
+    """The nearest of the clients' images to each generated one, and how near; beside test images, which nobody learnt.
+
+    Args:
+        simulation: the simulation.
+        generated: pixels `UInt8[C, S, H, W, K]`.
+
+    Returns:
+        `nearest`, like `generated`; distances as root mean squares over pixels of 0 to 255, on average and the least.
+    """
+    pool = _pixels(_own_images(simulation.federation))
+    flat = generated.reshape(-1, *generated.shape[2:])
+    rows, distances = privacy.nearest(flat, pool)
+    tested = _tested(simulation)[0][: len(flat)]
+    _, apart = privacy.nearest(_pixels(tested), pool)
+    about = lambda values: {"mean": float(np.mean(values)), "least": float(np.min(values))}
+    figures = {"generated": about(distances), "test": about(apart)}
+    return PrivacyLeaks({"nearest": pool[np.asarray(rows)].reshape(generated.shape)}, {"nearest": figures})
+
+
+def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) -> PrivacyLeaks:
+    """Attacks on the prototypes that clients and server share, beside the same on single images.
+
+    An attacker knows the global model and has the test images, but for one of each class: these serve as a control, as
+    an attack on their features, or on the gradient of one, shows what it can do.
+
+    Args:
+        simulation: of a method that shares prototypes; nothing comes of others.
+        snapshot: where the run ends.
+        steps: of each attack.
+
+    Returns:
+        For each attack `prototype/ATTACK` and `single/ATTACK`, `gradient/grnn`, and the truth beside them, `mean` (of
+        the clients' images of a class) and `single`; correlations of the pixels with the truth, and with that of other
+        classes.
+
+    References:
+        ReBaFL (Xu et al., 2023), section 5.6.
+    """
+    shared = simulation.disclosed(snapshot)
+    if shared is None:
+        return PrivacyLeaks({}, {})
+    features, known = (np.asarray(array) for array in shared)
+    scene = _scene(simulation, snapshot.state.variables)
+    classes = np.flatnonzero(known)[:_CLASSES]
+    means = _class_means(simulation.federation)
+    found = {"single": np.asarray(scene.singles), "mean": means}
+    if len(classes):
+        made = _attacked(scene, jnp.asarray(features[classes]), steps)
+        blank = np.broadcast_to(np.asarray(_black(scene.federation), np.float32), means.shape)
+        for attack, (prototypes, singles) in made.items():
+            found[f"prototype/{attack}"] = blank.copy()
+            found[f"prototype/{attack}"][classes] = prototypes
+            found[f"single/{attack}"] = singles
+    found |= _from_gradients(scene, steps)
+    pictures = {name: _pixels(_shown(scene.federation, images))[:_CLASSES, None] for name, images in found.items()}
+    return PrivacyLeaks(pictures, {"inversion": _figures(found, classes)})
+
+
+def _scene(simulation: Simulation, variables: Variables) -> _AttackInputs:
+    images, labels = _tested(simulation)
+    federation = simulation.federation
+    # Any image where the test set lacks a class.
+    first = np.array([np.argmax(labels == label) for label in range(federation.num_classes)])
+    rest = np.setdiff1d(np.arange(len(labels)), first)[:_AUXILIARY]
+    as_seen = lambda rows: normalised(jnp.asarray(images[rows]), federation.mean, federation.std)
+    return _AttackInputs(simulation.setting.model, variables, as_seen(rest), as_seen(first), federation)
+
+
+def _attacked(scene: _AttackInputs, prototypes: jax.Array, steps: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Images of the prototypes, and of the features of single images, by attack."""
+    of_singles = privacy.features_of(scene.model, scene.variables, scene.singles)
+    targets, count = jnp.concatenate([prototypes, of_singles]), len(prototypes)
+    made = {}
+    for kind in ("upcnn", "vae"):
+        key = jax.random.key(0)
+        fitted = privacy.fit_decoder(key, scene.model, scene.variables, scene.auxiliary, kind=kind, iterations=steps)
+        made[kind] = privacy.decode(fitted, targets)
+    limits = _black(scene.federation), _white(scene.federation)
+    found = privacy.regress(jax.random.key(0), scene.model, scene.variables, targets, iterations=steps, limits=limits)
+    made["grnn"] = found.images
+    return {attack: (np.asarray(images[:count]), np.asarray(images[count:])) for attack, images in made.items()}
+
+
+def _from_gradients(scene: _AttackInputs, steps: int) -> dict[str, np.ndarray]:
+    """Images of the gradients of a few single images; the others stay black."""
+    model = scene.model
+    plain = models.with_plain_convolution(model)
+    if jax.tree.structure(jax.eval_shape(plain.init, jax.random.key(0))) != jax.tree.structure(scene.variables):
+        return {}  # the method has added to the network
+    few = scene.singles[:_GRADIENTS]
+    gradients = privacy.single_gradients(plain, scene.variables, few, jnp.arange(len(few)))
+    limits = _black(scene.federation), _white(scene.federation)
+    key = jax.random.key(0)
+    found = privacy.regress(key, plain, scene.variables, gradients, of="gradient", iterations=steps, limits=limits)
+    images = np.broadcast_to(np.asarray(_black(scene.federation), np.float32), scene.singles.shape).copy()
+    images[: len(few)] = found.images
+    return {"gradient/grnn": images}
+
+
+def _figures(found: Mapping[str, np.ndarray], classes: np.ndarray) -> dict[str, Any]:
+    """By attack, correlations with the truth and with what other classes look like."""
+    about = {}
+    for name, images in found.items():
+        kind = name.partition("/")[0]
+        if kind == name:
+            continue
+        truth = found["mean" if kind == "prototype" else "single"]
+        rows = {"prototype": classes, "gradient": np.arange(min(_GRADIENTS, len(truth)))}.get(kind, range(len(truth)))
+        about[name] = _correlations(images[np.asarray(rows)], truth, np.asarray(rows))
+    return about
+
+
+def _correlations(images: np.ndarray, truth: np.ndarray, own: np.ndarray) -> dict[str, float]:
+    table = np.stack([privacy.recovered(images, np.broadcast_to(one, images.shape)).correlation for one in truth], 1)
+    right = table[np.arange(len(own)), own]
+    others = (table.sum(1) - right) / max(len(truth) - 1, 1)
+    return {"truth": float(right.mean()), "others": float(others.mean())}
+
+
+def _tested(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
+    """Test images as they are stored, and labels."""
+    images, labels, real = fetch(simulation.test)
+    return images[real], labels[real]
+
+
+def _own_images(federation: Federation) -> np.ndarray:
+    """The images that clients own, each once."""
+    return np.asarray(federation.images)[np.unique(np.asarray(federation.rows))]
+
+
+def _class_means(federation: Federation) -> np.ndarray:
+    """The mean of the clients' images of each class, normalised, `Float32[C, H, W, K]`; black for a class without."""
+    rows = np.unique(np.asarray(federation.rows))
+    labels = np.asarray(federation.labels)[rows]
+    black = np.broadcast_to(np.asarray(_black(federation), np.float32), np.shape(federation.images)[1:])
+    means = [black] * federation.num_classes
+    for label in np.unique(labels):
+        mean = np.asarray(federation.images)[rows[labels == label]].mean(0, dtype=np.float64)
+        whole = 255.0 if federation.images.dtype == np.uint8 else 1.0
+        means[label] = ((mean / whole - np.asarray(federation.mean)) / np.asarray(federation.std)).astype(np.float32)
+    return np.stack(means)
+
+
+def _black(federation: Federation) -> jax.Array:
+    return -jnp.asarray(federation.mean) / jnp.asarray(federation.std)
+
+
+def _white(federation: Federation) -> jax.Array:
+    return (1 - jnp.asarray(federation.mean)) / jnp.asarray(federation.std)
+
+
+def _shown(federation: Federation, images: np.ndarray) -> np.ndarray:
+    """Normalised images as shares of full brightness."""
+    return np.asarray(images) * np.asarray(federation.std) + np.asarray(federation.mean)
+
+
+def _pixels(images: np.ndarray) -> np.ndarray:
+    """Images as `UInt8`; those that are floats count from 0 to 1."""
+    return images if images.dtype == np.uint8 else np.clip(np.rint(images * 255), 0, 255).astype(np.uint8)

@@ -1,0 +1,160 @@
+"""What a sweep file asks for: its points, each a configuration of its own."""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path as File
+from typing import Any, NamedTuple
+
+from fedjax_bal.config import (
+    Config,
+    ConfigError,
+    KeyPath,
+    UnresolvedConfig,
+    apply_changes,
+    build_config,
+    dotted_path,
+    dump_yaml,
+    merge_sections,
+    parse_overrides,
+    read_mapping,
+    received_value,
+    with_absolute_paths,
+)
+from fedjax_bal.experiments.axes import Axis, combinations, path_of, read_axes
+
+_LONGEST_LABEL = 100
+
+
+class Point(NamedTuple):
+    """One combination of the axes' values.
+
+    Attributes:
+        label: what it is called, and its folder: `clients=10,p=0.5`.
+        values: the value of every swept key.
+        config: the configuration with these values.
+    """
+
+    label: str
+    values: dict[str, Any]
+    config: Config
+
+
+class Sweep(NamedTuple):
+    """A sweep, read and checked.
+
+    Attributes:
+        name: names the folder.
+        axes: what is swept.
+        points: all combinations, in order.
+        text: the whole sweep as YAML, whatever it was based on written out.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]
+    text: str
+
+
+def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
+    """Reads and checks a sweep file.
+
+    It holds what a configuration holds and the key `sweep`, a list of axes (see `read_axes`). With `base`, the path of
+    a configuration, relative to the file, it needs to hold only what differs from that one.
+
+    Args:
+        path: the file.
+        overrides: changes for all points, as on the command line of `run`.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        ConfigError: anything is wrong, in any of its points; one problem a line.
+    """
+    source = os.fspath(path)
+    data = dict(read_mapping(path))
+    axes = read_axes(data.pop("sweep", None), source)
+    data = _on_base(data, File(path).parent, source)
+    changes = parse_overrides(overrides)
+    _refuse_swept(changes, axes, source)
+    data = apply_changes(data, changes, "command line")
+    labels, folder = short_keys(axes), os.path.dirname(source)
+    points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
+    _refuse_repeats(points, source)
+    text = dump_yaml({**data, "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes]})
+    return Sweep(points[0].config.name, tuple(axes), tuple(points), text)
+
+
+def _refuse_swept(changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], source: str) -> None:
+    for path, _ in changes:
+        for key in (key for axis in axes for key in axis.keys):
+            if path[: len(path_of(key))] == path_of(key):
+                raise ConfigError(
+                    f"command line: {dotted_path(path)}: is swept by {source}; change the axis there instead"
+                )
+
+
+def _refuse_repeats(points: Sequence[Point], source: str) -> None:
+    places: dict[str, int] = {}
+    for place, point in enumerate(points):
+        if places.setdefault(point.label, place) != place:
+            raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
+
+
+def _on_base(data: dict[str, Any], folder: File, source: str) -> dict[str, Any]:
+    if "base" not in data:
+        return data
+    base = data.pop("base")
+    if not isinstance(base, str) or not base:
+        raise ConfigError(f"{source}: base: received {received_value(base)}, must be the path of a configuration")
+    below = read_mapping(folder / base)
+    if "sweep" in below:
+        raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
+    # A list is replaced as a whole, methods too.
+    return merge_sections(
+        UnresolvedConfig, below, {key: value for key, value in data.items() if key != "methods"}
+    ) | _only(data, "methods")
+
+
+def _only(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {key: data[key]} if key in data else {}
+
+
+def _point(
+    data: Mapping[str, Any], values: dict[str, Any], labels: Mapping[str, str], folder: str, source: str
+) -> Point:
+    label = ",".join(f"{labels[key]}={shown(value)}" for key, value in values.items())
+    own = [(path_of(key), with_absolute_paths(value, folder, path_of(key))) for key, value in values.items()]
+    config = build_config(data, own, f"{source} ({label})")
+    return Point(_file_name(label), values, config)
+
+
+def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
+    """The end of each key that tells it from all the others.
+
+    Example:
+        >>> short_keys([Axis(("training.rounds",), ((1,),)), Axis(("partition.seed", "training.seed"), ((1,), (1,)))])
+        {'training.rounds': 'rounds', 'partition.seed': 'partition.seed', 'training.seed': 'training.seed'}
+    """
+    keys = [key for axis in axes for key in axis.keys]
+
+    def shortest(key: str) -> str:
+        parts = key.split(".")
+        ends = (".".join(parts[place:]) for place in range(len(parts) - 1, -1, -1))
+        return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
+
+    return {key: shortest(key) for key in keys}
+
+
+def shown(value: Any) -> str:
+    """A value of an axis, in one line."""
+    return repr(value) if isinstance(value, float) else dump_yaml(value).strip().removesuffix("...").strip()
+
+
+def _file_name(label: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._=,+-]+", "_", label)
+    if plain == label and len(plain) <= _LONGEST_LABEL:
+        return plain
+    return f"{plain[:_LONGEST_LABEL]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"

@@ -1,0 +1,401 @@
+"""Runs a comparison: every method with every seed, saved as it goes, resumed where it stopped."""
+
+import io
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.config import Config
+from fedjax_bal.contrib.trackers import Mirror
+from fedjax_bal.engine.host import DispatchResult, Simulation, Snapshot, describe_faults, fetch
+from fedjax_bal.engine.processes import processes
+from fedjax_bal.errors import DivergenceError
+from fedjax_bal.experiments.client_summary import some_of_each_class, summarise_selection
+from fedjax_bal.experiments.display import Progress
+from fedjax_bal.experiments.environment import device_name, versions
+from fedjax_bal.experiments.final_metrics import is_over
+from fedjax_bal.experiments.fine_tuned import FineTuningTask
+from fedjax_bal.experiments.leaks import attack_prototypes, nearest_images
+from fedjax_bal.experiments.saved_runs import SavedRun, newest_saved, saved_template
+from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
+from fedjax_bal.experiments.summary import Cost, batches, cost_of, number, summarise_partitions, summarise_run
+from fedjax_bal.metrics import Counts
+from fedjax_bal.runs import RunFolder, checkpoint
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
+    """The run was asked to stop, and has saved all that it needs to go on."""
+
+
+class Runner:
+    """Carries a comparison through, session by session.
+
+    Args:
+        config: the configuration.
+        folder: its run folder, already claimed.
+        display: what the user sees.
+        data_dir: the folder with the data set's files, where it isn't embedded.
+        devices: how many devices share the work, whatever the configuration says; None leaves it to that.
+        fresh: start over, whatever is there.
+        should_stop: asked between dispatches; True ends the session with `Stopped`.
+        mirror: shows the metrics elsewhere too; the caller closes it.
+        workshop: what other comparisons have built and this one may use too.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        display: Progress,
+        *,
+        data_dir: str | None = None,
+        devices: str | int | None = None,
+        fresh: bool = False,
+        should_stop: Callable[[], bool] = lambda: False,
+        mirror: Mirror | None = None,
+        workshop: SharedInputs | None = None,
+    ) -> None:
+        self.folder, self.display, self.should_stop, self.mirror = folder, display, should_stop, mirror
+        self.config = config
+        self.comparison: Comparison = set_up(config, data_dir, devices, workshop)
+        processes().agree(self._data())
+        folder.begin(config, fresh=fresh)
+        self.runs = [(index, seed) for seed in config.seeds for index in range(len(config.methods))]
+        self.began = time.perf_counter()
+        self.before = folder.read_summary()
+        self.cost = cost_of(self.before.get("cost"))
+        self.wall_s = number(self.before.get("wall_s"))
+        self.lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self.confusions: dict[tuple[str, int], Any] = {}
+        self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # how often chosen; what the selector knows
+        self.failures: dict[tuple[str, int], str] = {}
+        self.concluded: set[tuple[int, int]] = set()
+        self.untold: dict[tuple[str, int], float] = {}  # seconds since the last line
+        self.shared, self.spent_s = workshop is not None, 0.0  # a session that other folders share counts its part
+        self.personalising = FineTuningTask(folder, display)
+        # What trains, where that needn't be this process.
+        known = self.before.get("device")
+        self.device: str | None = known if self.shared and isinstance(known, str) else None
+
+    def run(self) -> dict[str, Any]:
+        """Does what is left to do.
+
+        A run that diverges is noted and ends there; the others go on.
+
+        Returns:
+            The summary, which is also on disk.
+
+        Raises:
+            Stopped: `should_stop` said so.
+        """
+        starts = self.resume()
+        self.display.start(
+            [method.name for method in self.config.methods],
+            self.config.seeds,
+            {method.name: method.training.rounds for method in self.comparison.methods},
+            self.folder.path,
+        )
+        try:
+            for run, saved in starts.items():
+                if saved:
+                    self.show(run, saved.snapshot.round, 0.0)
+            for run in self.runs:
+                self._try(run, starts[run])
+        finally:
+            self._write_summary()
+        return self.finish()
+
+    def finish(self) -> dict[str, Any]:
+        """Writes down all that is known; returns the summary."""
+        self.folder.write_metrics(self._all_lines())
+        return self._write_summary()
+
+    def resume(self) -> dict[tuple[int, int], SavedRun | None]:
+        """Where each run (method and seed) stopped; None for one that hasn't begun."""
+        found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for line in processes().from_first(self.folder.read_metrics, _packed, json.loads):
+            found.setdefault((line["method"], line["seed"]), []).append(line)
+        starts = {}
+        for run in self.runs:
+            name = self.name(run)
+            if self.failed(run) is not None:
+                self.lines[name], starts[run] = found.get(name, []), None
+                self.confusions[name] = np.zeros((0, 0))
+                continue
+            starts[run] = self._take_up(run, found.get(name, []))
+        self.folder.write_metrics(self._all_lines())
+        return starts
+
+    def rewind(self, run: tuple[int, int]) -> SavedRun | None:
+        """Takes a run back to where its newest checkpoint leaves it; None for its beginning."""
+        name = self.name(run)
+        self.untold.pop(name, None)
+        self.clients.pop(name, None)
+        saved = self._take_up(run, self.lines[name])
+        self.folder.write_metrics(self._all_lines())
+        return saved
+
+    def _take_up(self, run: tuple[int, int], known: list[dict[str, Any]]) -> SavedRun | None:
+        """Where a run stopped, and of the lines that are known of it those before that."""
+        name, saved = self.name(run), self._load(run)
+        done = saved.snapshot.round if saved else 0
+        self.lines[name] = [line for line in known if line["round"] <= done]
+        if [line["round"] for line in self.lines[name]] != self._evaluated(run[0], done):
+            self.display.note(f"warning: metrics.jsonl lacks rounds of {name[0]}, seed {name[1]}; starting it anew")
+            self.lines[name], saved = [], None
+        if saved is None:  # or else they would count as newer than what is saved from now on
+            self.folder.clear_checkpoints(*run)
+            self.folder.clear_pictures(*run)
+        self.confusions[name] = saved.confusion if saved else np.zeros((0, 0))
+        if saved:
+            self.clients[name] = saved.chosen, saved.snapshot.selector
+        return saved
+
+    def _evaluated(self, method: int, done: int) -> list[int]:
+        simulation = self.comparison.simulations[method]
+        every, last = simulation.evaluate_every, simulation.rounds
+        return [round for round in range(1, done + 1) if round % every == 0 or round == last]
+
+    def _data(self) -> dict[str, str]:
+        """What the methods' data are, in words."""
+        prints = zip(self.config.methods, self.comparison.fingerprints, strict=True)
+        return {f"images, labels and partition of {method.name}": own.tobytes().hex()[:12] for method, own in prints}
+
+    def _load(self, run: tuple[int, int]) -> SavedRun | None:
+        wanted = saved_template(self.config, self.comparison, run)
+        pack = lambda saved: b"" if saved is None else checkpoint.encode(saved)
+        unpack = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
+        saved = processes().from_first(lambda: newest_saved(self.folder, run, wanted, self.display.note), pack, unpack)
+        return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
+
+    def _try(self, run: tuple[int, int], saved: SavedRun | None) -> None:
+        try:
+            self._run(run, saved)
+        except DivergenceError as error:
+            self.fail(run, str(error))
+
+    def _run(self, run: tuple[int, int], saved: SavedRun | None) -> None:
+        method, seed = run
+        simulation, name = self.comparison.simulations[method], self.name(run)
+        if saved and self.over(run, saved):
+            self.conclude(run, saved.snapshot)
+            return
+        if saved:
+            self.display.note(f"{name[0]}, seed {seed}: going on after round {saved.snapshot.round}")
+        saved = self._prepare(run, saved)
+        unsaved = 0
+        while not self.over(run, saved):
+            before = saved.snapshot.round
+            saved = self._advance(run, simulation, saved)
+            unsaved += saved.snapshot.round - before
+            stopping = processes().any(self.should_stop())
+            every = self.comparison.methods[method].execution.checkpoint_every
+            if stopping or unsaved >= every or self.over(run, saved):
+                self.save(run, saved)
+                unsaved = 0
+            if stopping:
+                raise Stopped
+        self.conclude(run, saved.snapshot)
+
+    def over(self, run: tuple[int, int], saved: SavedRun) -> bool:
+        """Whether a run has come to its end, be it early."""
+        return is_over(self.comparison.methods[run[0]], saved.snapshot.round, self.lines[self.name(run)])
+
+    def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:
+        """Does what is done once a run is over."""
+        if snapshot.round < self.comparison.simulations[run[0]].rounds:
+            self.display.ended(*self.name(run))
+        self._look_for_leaks(run, snapshot)
+        epochs = self.comparison.methods[run[0]].evaluation.personalised
+        self.personalising.after(run, self.name(run)[0], self.comparison.simulations[run[0]], snapshot, epochs)
+        self.concluded.add(run)
+
+    def unbegun(self, run: tuple[int, int]) -> SavedRun:
+        """Where a run is before its start, without a state."""
+        nothing: Any = None
+        return saved_template(self.config, self.comparison, run)._replace(
+            snapshot=Snapshot(0, nothing, nothing, Counts())
+        )
+
+    def begin(self, run: tuple[int, int]) -> SavedRun:
+        """A run's start."""
+        return saved_template(self.config, self.comparison, run)._replace(
+            snapshot=self.comparison.simulations[run[0]].init(run[1])
+        )
+
+    def save(self, run: tuple[int, int], saved: SavedRun) -> None:
+        """Writes a checkpoint, and pictures where there are any."""
+        self._keep_pictures(run, saved.snapshot)  # first: what has a checkpoint isn't done again
+        self.folder.save(*run, saved.snapshot.round, fetch(saved))
+
+    def _keep_pictures(self, run: tuple[int, int], snapshot: Snapshot) -> dict[str, np.ndarray]:
+        simulation = self.comparison.simulations[run[0]]
+        generated = simulation.generated(snapshot)
+        if generated is None:
+            return {}
+        pictures = {"real": some_of_each_class(simulation.federation, *generated.shape[:2]), "generated": generated}
+        self.folder.write_pictures(*run, pictures)
+        return pictures
+
+    def _look_for_leaks(self, run: tuple[int, int], snapshot: Snapshot) -> None:
+        evaluation = self.comparison.methods[run[0]].evaluation
+        if not evaluation.privacy or run[1] != self.config.seeds[0]:
+            return
+        if processes().any(self.folder.read_leaks(*run) is not None):
+            return
+        simulation = self.comparison.simulations[run[0]]
+        self.display.note(f"{self.name(run)[0]}, seed {run[1]}: looking for what it gives away")
+        pictures = self._keep_pictures(run, snapshot)
+        found = [attack_prototypes(simulation, snapshot, evaluation.attack_steps)]
+        if pictures:
+            found.append(nearest_images(simulation, pictures["generated"]))
+        for leaks in found:
+            pictures |= leaks.pictures
+        if pictures:
+            self.folder.write_pictures(*run, pictures)
+        self.folder.write_leaks(*run, {name: value for leaks in found for name, value in leaks.figures.items()})
+
+    def _prepare(self, run: tuple[int, int], saved: SavedRun | None) -> SavedRun:
+        """Compiles a run's program if need be; returns where the run begins or goes on."""
+        simulation = self.comparison.simulations[run[0]]
+        compiled = simulation.compile_s > 0
+        if not compiled:
+            self.display.compiling(self.name(run)[0])  # the first initial state takes compiling too
+        saved = saved or self.begin(run)
+        if not compiled:
+            self.add_compile_s(simulation.compile())
+        self._tell(run, saved.snapshot.round, 0.0)
+        return saved
+
+    def _advance(self, run: tuple[int, int], simulation: Simulation, saved: SavedRun) -> SavedRun:
+        began = time.perf_counter()
+        advance = simulation.advance(run[1], saved.snapshot)
+        seconds = time.perf_counter() - began
+        saved = self.take(run, saved, advance, seconds)
+        self.show(run, advance.snapshot.round, advance.client_updates / seconds)
+        return saved
+
+    def take(self, run: tuple[int, int], saved: SavedRun, advance: DispatchResult, seconds: float) -> SavedRun:
+        """Writes down what a dispatch brought.
+
+        Args:
+            run: method and seed.
+            saved: where the run stood.
+            advance: what the dispatch brought.
+            seconds: how long it took.
+
+        Returns:
+            Where the run stands.
+        """
+        name = self.name(run)
+        self.spent_s += seconds
+        earlier = self.lines[name][-1]["wall_s"] if self.lines[name] else 0.0
+        taken = self.untold.pop(name, 0.0) + seconds
+        named = [
+            {"method": name[0], "seed": name[1], **record, "wall_s": round(earlier + taken, 3)}
+            for record in advance.records
+        ]
+        if not named:
+            self.untold[name] = taken
+        self.folder.append_metrics(named)
+        self.lines[name] += named
+        self.cost = Cost(
+            self.cost.compile_s,
+            self.cost.train_s + seconds,
+            self.cost.client_updates + advance.client_updates,
+            self.cost.samples + advance.samples,
+        )
+        self.confusions[name] = saved.confusion if advance.confusion is None else advance.confusion
+        if advance.faults:
+            self.display.note(f"{name[0]}, seed {name[1]}: {describe_faults(advance.faults)}")
+        saved = saved._replace(snapshot=advance.snapshot, confusion=self.confusions[name])
+        np.add.at(saved.chosen, advance.chosen, 1)
+        self.clients[name] = saved.chosen, advance.snapshot.selector
+        return saved
+
+    def fail(self, run: tuple[int, int], reason: str) -> None:
+        """Notes that a run has no end; its last checkpoint stays."""
+        self.failures[self.name(run)] = reason
+        kept = checkpoint.generations(self.folder.checkpoints(*run))
+        last = f"its last good checkpoint is {kept[0]}" if kept else "it had no checkpoint yet"
+        self.display.note(f"{self.name(run)[0]}, seed {run[1]}: diverged in {reason}; {last}")
+
+    def failed(self, run: tuple[int, int]) -> str | None:
+        """Why a run has no end; None where it may have one."""
+        return self.failures.get(self.name(run))
+
+    def recall_failures(self) -> None:
+        """Takes over what an earlier session found out about runs that diverged, so that they aren't tried again."""
+        runs = self.before.get("runs")
+        for known in runs if isinstance(runs, list) else []:
+            if not isinstance(known, dict):
+                continue
+            if isinstance(known.get("failure"), str):
+                self.failures[str(known.get("method")), number(known.get("seed"))] = known["failure"]
+
+    def add_compile_s(self, seconds: float) -> None:
+        """Counts time that was spent on compiling."""
+        self.cost = self.cost._replace(compile_s=self.cost.compile_s + seconds)
+
+    def show(self, run: tuple[int, int], round: int, pace: float) -> None:
+        """Tells the display and the trackers where a run stands."""
+        self._tell(run, round, pace)
+        if self.mirror:
+            lines = self.lines[self.name(run)]
+            finished = is_over(self.comparison.methods[run[0]], round, lines)
+            self.mirror.follow(*run, lines, finished=finished)
+
+    def _tell(self, run: tuple[int, int], round: int, pace: float) -> None:
+        name = self.name(run)
+        accuracy = self.lines[name][-1]["test_accuracy"] if self.lines[name] else None
+        self.display.advance(name[0], name[1], round, accuracy, pace)
+
+    def name(self, run: tuple[int, int]) -> tuple[str, int]:
+        """A run's method by name, and its seed."""
+        return self.config.methods[run[0]].name, run[1]
+
+    def _all_lines(self) -> list[dict[str, Any]]:
+        return [line for run in self.runs for line in self.lines.get(self.name(run), [])]
+
+    def _write_summary(self) -> dict[str, Any]:
+        runs = [self.summarise(run) for run in self.runs if self.lines[self.name(run)] or self.failed(run)]
+        wanted = {method.name: method.training.rounds for method in self.comparison.methods}
+        done = sum(run["rounds"] == wanted[run["method"]] or run["stopped_early"] is not None for run in runs)
+        summary = {
+            "name": self.config.name,
+            "finished": done == len(self.runs),
+            "device": self.device or device_name(),
+            "versions": versions(),
+            "compile_s": round(self.cost.compile_s, 3),
+            "wall_s": round(self.wall_s + (self.spent_s if self.shared else time.perf_counter() - self.began), 3),
+            **self.cost.record(),
+            "target_accuracy": self.config.evaluation.target_accuracy,
+            "class_names": list(self.comparison.dataset.class_names),
+            "partitions": summarise_partitions(self.config, self.comparison.simulations),
+            "batches": batches(self.config, self.comparison.simulations),
+            "runs": runs,
+        }
+        self.folder.write_summary(summary)
+        return summary
+
+    def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
+        """What the summary says of a run."""
+        (method, seed), name, failure = run, self.name(run), self.failed(run)
+        simulation, known = self.comparison.simulations[method], self.clients.get(name)
+        personalised = self.folder.read_personalised(*run)
+        return {
+            "method": name[0],
+            "seed": seed,
+            **summarise_run(self.comparison.methods[method], simulation, self.lines[name], personalised, failure),
+            "confusion_matrix": [] if failure else np.asarray(self.confusions[name]).tolist(),
+            **({} if known is None else summarise_selection(simulation, *known)),
+            "leaks": self.folder.read_leaks(*run),
+            "failure": failure,
+        }
+
+
+def _packed(lines: list[dict[str, Any]]) -> bytes:
+    return json.dumps(lines).encode()

@@ -1,0 +1,112 @@
+"""Accuracy by groups: classes with many and with few training images, clients that do well and those that do badly."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+_WORST = 10  # per cent of the clients
+
+
+class Shots(NamedTuple):
+    """Where the groups of classes end, in training images of a class.
+
+    The defaults are those that the long-tail literature uses for CIFAR and ImageNet.
+
+    Attributes:
+        few: a class with fewer than this is a few-shot class.
+        many: one with more than this is a many-shot class; those between are medium-shot.
+
+    References:
+        Liu et al., Large-scale long-tailed recognition in an open world (CVPR 2019), section 5.1.
+    """
+
+    few: int = 20
+    many: int = 100
+
+
+SHOTS = Shots()
+
+
+def shot_groups(class_counts: np.ndarray, shots: Shots = SHOTS) -> dict[str, np.ndarray]:
+    """Which classes are many-, medium- and few-shot.
+
+    Args:
+        class_counts: training images of each class in the whole federation, `Int[C]`, copies left out.
+        shots: where the groups end.
+
+    Returns:
+        A mask `Bool[C]` for each of `many`, `medium` and `few`; each class is in one of them, one without any training
+        image in the last.
+
+    Example:
+        >>> {name: mask.tolist() for name, mask in shot_groups(np.array([101, 100, 19]), Shots()).items()}
+        {'many': [True, False, False], 'medium': [False, True, False], 'few': [False, False, True]}
+    """
+    if shots.few > shots.many:
+        raise ValueError(f"shots: received few={shots.few} above many={shots.many}; classes would be both: lower few")
+    counts = np.asarray(class_counts)
+    many, few = counts > shots.many, counts < shots.few
+    return {"many": many, "medium": ~(many | few), "few": few}
+
+
+def shot_accuracies(per_class: Sequence[float | None], groups: Mapping[str, np.ndarray]) -> dict[str, float | None]:
+    """Mean accuracy over the classes of each group.
+
+    Args:
+        per_class: accuracy of each class, None for one without test images.
+        groups: from `shot_groups`.
+
+    Returns:
+        `many_shot_accuracy` and so on; None for a group without a class that is tested.
+
+    Example:
+        >>> shot_accuracies([0.5, 1.0, None], {"many": np.array([1, 1, 0], bool), "few": np.array([0, 0, 1], bool)})
+        {'many_shot_accuracy': 0.75, 'few_shot_accuracy': None}
+    """
+    values = np.array([np.nan if value is None else value for value in per_class], float)
+    found = {name: values[mask & np.isfinite(values)] for name, mask in groups.items()}
+    return {f"{name}_shot_accuracy": float(own.mean()) if len(own) else None for name, own in found.items()}
+
+
+def client_accuracies(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Accuracy of each client that has test rows.
+
+    Args:
+        hits: its test rows that are classified correctly, `Int[K]`.
+        sizes: how many it has, `Int[K]`.
+
+    Returns:
+        `Float64[at most K]`.
+
+    Example:
+        >>> client_accuracies(np.array([1, 0, 3]), np.array([2, 0, 3])).tolist()
+        [0.5, 1.0]
+    """
+    there = np.asarray(sizes) > 0
+    return np.asarray(hits, float)[there] / np.asarray(sizes, float)[there]
+
+
+def across_clients(name: str, accuracies: np.ndarray) -> dict[str, float | None]:
+    """How an accuracy spreads over clients, each of which counts the same.
+
+    Args:
+        name: what the mean is called; the others begin with it.
+        accuracies: one of each client, `Float[K]`.
+
+    Returns:
+        NAME, the mean; NAME_std, the standard deviation over these clients (divisor K); NAME_worst10, the mean of the
+        worst tenth of them, rounded up; NAME_p10 and NAME_p90, percentiles. All None without any client.
+
+    Example:
+        >>> {key: round(value, 2) for key, value in across_clients("it", np.array([1.0, 0.0, 0.5, 0.5])).items()}
+        {'it': 0.5, 'it_std': 0.35, 'it_worst10': 0.0, 'it_p10': 0.15, 'it_p90': 0.85}
+    """
+    values = np.sort(np.asarray(accuracies, float))
+    names = (name, f"{name}_std", f"{name}_worst10", f"{name}_p10", f"{name}_p90")
+    if not len(values):
+        return dict.fromkeys(names)
+    worst = values[: -(-len(values) * _WORST // 100)]
+    low, high = np.percentile(values, [10, 90])
+    numbers = (values.mean(), values.std(), worst.mean(), low, high)
+    return {name: float(number) for name, number in zip(names, numbers, strict=True)}

@@ -1,0 +1,111 @@
+"""What a round is recorded by, from its plan: who came, what was sent, how even the classes were."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedjax_bal.metrics.classification import divergences, order_statistics
+from fedjax_bal.metrics.faults import Fault, FaultCounts
+
+if TYPE_CHECKING:
+    from fedjax_bal.types import Federation, Plan
+
+
+class Traffic(NamedTuple):
+    """Bytes between the server and one client in one round.
+
+    Attributes:
+        down: the model and what server parts send.
+        up: the update, the reports and the probes.
+    """
+
+    down: int
+    up: int
+
+
+class Counts(NamedTuple):
+    """Counts since the last evaluation, as NumPy scalars so that they can be saved."""
+
+    clients: Any = np.int64(0)
+    dropped: Any = np.int64(0)
+    bytes_up: Any = np.int64(0)
+    bytes_down: Any = np.int64(0)
+    simulated_s: Any = np.float64(0)
+    broken: FaultCounts | None = None
+
+    def record(self, timed: bool) -> dict[str, Any]:
+        """Python numbers to write down; the time only where clients have speeds, broken clients where they may pass."""
+        numbers = ("clients", "dropped", "bytes_up", "bytes_down")
+        counts = {name: int(getattr(self, name)) for name in numbers}
+        timing = {"simulated_s": float(self.simulated_s)} if timed else {}
+        return counts | timing | (self.broken.record() if self.broken is not None else {})
+
+    def noted(self, faults: Sequence[Fault]) -> "Counts":
+        """With the faults of a round."""
+        return self if self.broken is None else self._replace(broken=self.broken.plus(faults))
+
+
+def count_round(
+    counts: Counts,
+    plan: "Plan",
+    num_clients: int,
+    passes: int,
+    bytes_: Traffic,
+    exact: bool = False,
+    seconds: float = 0.0,
+) -> Counts:
+    r"""Adds a round.
+
+    A chain has a mediator, which exchanges models with its clients and once with the server, unless it is one client
+    that trains once. The bytes of models are then $2 |w| (\lceil c / \gamma \rceil + c)$ for c clients, gamma a chain;
+    exactly, the second c counts once a pass.
+
+    Args:
+        counts: those before.
+        plan: the round's plan.
+        num_clients: N.
+        passes: how often a chain goes through its clients.
+        bytes_: of an exchange.
+        exact: count a client's exchanges in every pass, and not once, as the formula does.
+        seconds: how long the round takes by the clients' speeds.
+
+    Returns:
+        Those after; a client that doesn't deliver has received the model all the same.
+
+    Example:
+        >>> from fedjax_bal.types import Plan
+        >>> plan = Plan(np.array([[0, 1], [2, 5]]), np.array([[True, False], [True, False]]))
+        >>> [int(number) for number in count_round(Counts(), plan, 5, 1, Traffic(down=10, up=7), seconds=3.0)[:5]]
+        [2, 1, 28, 50, 3]
+
+    References:
+        Astraea (Duan et al., 2019), section IV-C.
+    """
+    selected = plan.clients < num_clients
+    asked, delivered = int(selected.sum()), int(plan.delivered.sum())
+    mediated, exchanges = plan.clients.shape[1] * passes > 1, passes if exact else 1
+    opened, returned = (int(there.any(1).sum()) if mediated else 0 for there in (selected, plan.delivered))
+    return counts._replace(
+        clients=counts.clients + delivered,
+        dropped=counts.dropped + asked - delivered,
+        bytes_up=counts.bytes_up + (delivered * exchanges + returned) * bytes_.up,
+        bytes_down=counts.bytes_down + (asked * exchanges + opened) * bytes_.down,
+        simulated_s=counts.simulated_s + seconds,
+    )
+
+
+def chain_divergences(federation: "Federation", plan: "Plan") -> dict[str, Any]:
+    """How far the classes of the chains that deliver are from even, each chain's clients taken together.
+
+    Args:
+        federation: the federation.
+        plan: the round's plan.
+
+    Returns:
+        `chain_kl`: the mean of KL(P || U) over the chains, in nats, None where nobody delivers; `chain_kls`: the values
+        in rising order, evenly spaced ones where there are many.
+    """
+    counts = np.asarray(federation.class_counts)[np.minimum(plan.clients, federation.num_clients - 1)]
+    values = divergences((counts * plan.delivered[..., None]).sum(1, dtype=np.float64))
+    return {"chain_kl": float(values.mean()) if len(values) else None, "chain_kls": order_statistics(values)}

@@ -1,0 +1,14 @@
+"""Optimizers and schedules by name, over optax."""
+
+from fedjax_bal.optim.optimizers import Optimizer, optimizer, optimizer_names, option_names
+from fedjax_bal.optim.schedules import schedule, schedule_factory, schedule_names
+
+__all__ = [
+    "Optimizer",
+    "optimizer",
+    "optimizer_names",
+    "option_names",
+    "schedule",
+    "schedule_factory",
+    "schedule_names",
+]

@@ -1,0 +1,245 @@
+"""Optimizers as data: any of optax's, with their numbers as pytree leaves."""
+
+import dataclasses
+import functools
+import inspect
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal.optim.schedules import Schedule
+from fedjax_bal.types import Array, PyTree
+from fedjax_bal.validate import finite_number, is_number, one_of
+
+# The learning rate is ours; the rest of these never make sense as a number from a configuration.
+_NOT_OPTIONS = {"decay", "learning_rate", "mask", "kwargs", "schedule", "step_schedule", "clip_norm", "clip_value"}
+# They need more than a gradient at each step (a loss, a key), or are deprecated.
+_NOT_OFFERED = {"lbfgs", "noisy_sgd", "optimistic_adam", "polyak_sgd"}
+_BELOW_ONE = math.nextafter(1.0, 0.0)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """An optax optimizer by name, its numbers swappable without another compilation.
+
+    Build it with `optimizer`, which validates.
+
+    Attributes:
+        name: the name of the factory in optax.
+        learning_rate: the learning rate of round 0.
+        decay: factor on the learning rate each round; None for a constant rate.
+        weight_decay: coupled weight decay, added to the gradient; None for none.
+        options: the factory's other numbers.
+        flags: the factory's options that are not numbers, as pairs.
+        schedule: a further factor on the learning rate, by round; None for none.
+        step_schedule: a further factor on the learning rate, by local step of a visit; None for none.
+        clip_norm: the largest global norm of a gradient; None for no limit.
+        clip_value: the largest magnitude of each number of a gradient; None for no limit.
+    """
+
+    name: str = dataclasses.field(metadata={"static": True})
+    learning_rate: Any
+    decay: Any = None
+    weight_decay: Any = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    flags: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata={"static": True})
+    schedule: Schedule | None = None
+    step_schedule: Schedule | None = None
+    clip_norm: Any = None
+    clip_value: Any = None
+
+    @property
+    def momentum(self) -> Any:
+        """The momentum, 0 where there is none."""
+        return self.options.get("momentum", 0.0)
+
+    def rate(self, round: Any) -> Any:
+        """The learning rate of a round (from 0), before any schedule by local steps."""
+        rate = self.learning_rate if self.decay is None else self.learning_rate * self.decay**round
+        return rate if self.schedule is None else rate * self.schedule.factor(round)
+
+    def rate_at(self, round: Any, step: Any) -> Any:
+        """The learning rate of a local step (from 0 in each visit) of a round."""
+        rate = self.rate(round)
+        return rate if self.step_schedule is None else rate * self.step_schedule.factor(step)
+
+    def full_steps(self, steps: Array, most: int) -> Array | None:
+        """What some numbers of steps amount to in steps at the round's own learning rate.
+
+        Args:
+            steps: of visits, `Int[...]`.
+            most: none of them is larger.
+
+        Returns:
+            The sum of the step schedule's factors over them, `Float[...]`; None where there is no such schedule, so
+            that a step is a step.
+        """
+        if self.step_schedule is None:
+            return None
+        factors = jax.vmap(self.step_schedule.factor)(jnp.arange(most, dtype=jnp.int32))
+        return jnp.concatenate([jnp.zeros(1), jnp.cumsum(factors)])[steps]
+
+    def clipped(self, grads: PyTree) -> PyTree:
+        """A gradient within its limits: each of its numbers first, its norm then."""
+        if self.clip_value is not None:
+            grads = optax.clip(self.clip_value).update(grads, optax.EmptyState())[0]
+        if self.clip_norm is not None:
+            grads = optax.clip_by_global_norm(self.clip_norm).update(grads, optax.EmptyState())[0]
+        return grads
+
+    def transform(self, round: Any, step: Any = 0) -> optax.GradientTransformation:
+        """The optax transformation of a round, and of a local step in it; its state fits all of them.
+
+        Weight decay is inside the gradient, as in PyTorch's SGD: it passes through momentum. Clipping is not in here,
+        as it comes before what parts do to the gradient.
+        """
+        factory = getattr(optax, self.name)
+        transform = factory(learning_rate=self.rate_at(round, step), **self.options, **dict(self.flags))
+        if self.weight_decay is None:
+            return transform
+        return optax.chain(optax.add_decayed_weights(self.weight_decay), transform)
+
+
+def optimizer_names() -> list[str]:
+    """The names of optax's optimizers that take a learning rate.
+
+    Example:
+        >>> {"sgd", "adam", "yogi", "adagrad"} <= set(optimizer_names())
+        True
+    """
+    return list(_names())
+
+
+def option_names(name: str) -> list[str]:
+    """The options of an optimizer beside its learning rate.
+
+    Args:
+        name: a name from `names()`.
+
+    Returns:
+        The names, sorted.
+
+    Example:
+        >>> option_names("sgd")
+        ['accumulator_dtype', 'momentum', 'nesterov']
+    """
+    return sorted(set(inspect.signature(getattr(optax, name)).parameters) - _NOT_OPTIONS)
+
+
+def optimizer(
+    name: str = "sgd",
+    learning_rate: float = 1.0,
+    *,
+    decay: float = 1.0,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+    step_schedule: Schedule | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    **options: Any,
+) -> Optimizer:
+    """Builds an optimizer from numbers.
+
+    Args:
+        name: any optax optimizer that takes a learning rate.
+        learning_rate: the learning rate of round 0; finite, not negative.
+        decay: factor on the learning rate each round, in (0, 1]; hides rmsprop's own option of that name.
+        weight_decay: coupled weight decay; an optimizer with a weight decay of its own gets this number instead of
+            optax's default, so that none is the default everywhere.
+        schedule: a further factor on the learning rate by round, from `fedjax_bal.optim.schedules.schedule`.
+        step_schedule: the same by local step, from 0 in each visit; for clients only.
+        clip_norm: the largest global norm of a gradient, above 0. A client's is clipped as the loss gives it, before
+            SCAFFOLD's correction, say, and before weight decay.
+        clip_value: the largest magnitude of each number of a gradient, above 0; comes before the norm.
+        **options: the factory's other options, e.g. `momentum=0.9`; a momentum is in [0, 1).
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: an unknown name or option, or a number out of range.
+
+    Example:
+        >>> sgd = optimizer("sgd", 0.1, momentum=0.9, decay=0.5)
+        >>> sgd.rate(2)
+        0.025
+        >>> from fedjax_bal.optim.schedules import schedule
+        >>> stepped = optimizer("sgd", 0.1, schedule=schedule("step", every=2, factor=0.5), clip_norm=1.0)
+        >>> [round(float(stepped.rate(number)), 3) for number in range(4)]
+        [0.1, 0.1, 0.05, 0.05]
+    """
+    one_of("optimizer", name, optimizer_names())
+    known = option_names(name)
+    for option in options:
+        one_of(f"option of the optimizer {name}", option, known)
+    rate = finite_number("optimizer: learning_rate", learning_rate)
+    decay = finite_number("optimizer: decay", decay, high=1.0)
+    if decay == 0:
+        raise ValueError("optimizer: decay: received 0, must be above 0; 1 keeps the learning rate")
+    weight_decay = finite_number("optimizer: weight_decay", weight_decay)
+    for key, value in (("schedule", schedule), ("step_schedule", step_schedule)):
+        if not isinstance(value, Schedule | None):
+            raise ValueError(
+                f"optimizer: {key}: received {value!r}, must come from fedjax_bal.optim.schedules.schedule"
+            )
+    own_decay = "weight_decay" in known
+    if own_decay:
+        options["weight_decay"] = weight_decay
+    if options.get("momentum") == 0 and _default(name, "momentum") is None:
+        del options["momentum"]  # the same steps without a buffer
+    if options.get("momentum") is not None:
+        finite_number("optimizer: momentum", options["momentum"], high=_BELOW_ONE)
+    numbers = {key: _finite(key, value) for key, value in options.items() if _is_leaf(name, key, value)}
+    flags = tuple(sorted((key, value) for key, value in options.items() if key not in numbers))
+    return Optimizer(
+        name,
+        rate,
+        decay=None if decay == 1 else decay,
+        weight_decay=None if own_decay or weight_decay == 0 else weight_decay,
+        options=numbers,
+        flags=flags,
+        schedule=schedule,
+        step_schedule=step_schedule,
+        clip_norm=_limit("clip_norm", clip_norm),
+        clip_value=_limit("clip_value", clip_value),
+    )
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    public = (name for name in dir(optax) if not name.startswith(("_", "scale_by_")) and name not in _NOT_OFFERED)
+    return tuple(sorted(name for name in public if _takes_learning_rate(getattr(optax, name))))
+
+
+def _takes_learning_rate(candidate: Any) -> bool:
+    if not inspect.isfunction(candidate):
+        return False
+    parameters = inspect.signature(candidate).parameters
+    required = {name for name, p in parameters.items() if p.default is inspect.Parameter.empty}
+    return "learning_rate" in parameters and required <= {"learning_rate", "kwargs"}
+
+
+def _is_leaf(name: str, option: str, value: Any) -> bool:
+    # Whole numbers such as a block size decide on shapes, and have to stay Python numbers.
+    whole = isinstance(_default(name, option), int) and not isinstance(_default(name, option), bool)
+    return is_number(value) and not whole
+
+
+def _finite(option: str, value: Any) -> float:
+    return finite_number(f"optimizer: {option}", value, low=-math.inf)
+
+
+def _limit(key: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    if finite_number(f"optimizer: {key}", value) == 0:
+        raise ValueError(f"optimizer: {key}: received 0, must be above 0; leave it out for no limit")
+    return float(value)
+
+
+def _default(name: str, option: str) -> Any:
+    return inspect.signature(getattr(optax, name)).parameters[option].default

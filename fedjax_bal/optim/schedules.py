@@ -1,0 +1,278 @@
+"""Learning-rate schedules as data: a factor on the rate, by rounds or by the local steps of a visit."""
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_bal.types import Array
+from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
+
+Factor = Callable[[Any], Any]
+
+# Made of other schedules, or changing an optimizer rather than a rate.
+_NOT_OFFERED = {"join_schedules", "scale_by_schedule", "sgdr_schedule"}
+# Where an optax schedule has a value to begin with or to peak at, it is that many times the learning rate.
+_VALUES = {"value": 1.0, "init_value": 1.0, "peak_value": 1.0}
+_PROBED = np.unique(np.r_[0:64, np.geomspace(64, 1e6, 64)]).astype(np.int32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A schedule by name, its numbers swappable without another compilation where they only change values.
+
+    Build it with `schedule`, which validates.
+
+    Attributes:
+        name: one of `names()`.
+        numbers: its parameters that are pytree leaves.
+        fixed: the others, as pairs.
+    """
+
+    name: str = dataclasses.field(metadata={"static": True})
+    numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    fixed: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata={"static": True})
+
+    def factor(self, count: Any) -> Array:
+        """What the learning rate is multiplied by, `Float[]`.
+
+        Args:
+            count: rounds, or local steps of the visit, before this one, `Int[]`.
+        """
+        return jnp.asarray(_factory(self.name)(**self.numbers, **_thawed(self.fixed))(count), float)
+
+
+def constant() -> Factor:
+    """The same rate always.
+
+    Example:
+        >>> constant()(7)
+        1.0
+    """
+    return lambda count: 1.0
+
+
+def exponential(factor: float) -> Factor:
+    r"""Lower every time by the same factor, $f^t$.
+
+    Args:
+        factor: f, above 0.
+
+    Example:
+        >>> float(exponential(0.5)(2))
+        0.25
+    """
+    return lambda count: jnp.asarray(factor, float) ** count
+
+
+def step(every: int, factor: float = 0.1) -> Factor:
+    r"""Lower at regular intervals, $f^{\lfloor t / e \rfloor}$.
+
+    Args:
+        every: e, at least 1.
+        factor: f, above 0.
+
+    Example:
+        >>> [round(float(step(10)(t)), 3) for t in (9, 10, 25)]
+        [1.0, 0.1, 0.01]
+    """
+    return lambda count: jnp.asarray(factor, float) ** jnp.floor_divide(count, every)
+
+
+def cosine(length: int, end: float = 0.0, warmup: int = 0) -> Factor:
+    r"""Half a cosine, $e + (1 - e) (1 + \cos(\pi s)) / 2$, with $s$ the share of its length that has passed.
+
+    Args:
+        length: where it ends, and stays, at least 1 and above `warmup`.
+        end: e, the last factor, at least 0.
+        warmup: so many counts at the beginning rise in equal steps up to 1, and the cosine begins after them.
+
+    Example:
+        >>> [round(float(cosine(12, warmup=2)(t)), 2) for t in (0, 1, 2, 7, 12, 20)]
+        [0.5, 1.0, 1.0, 0.5, 0.0, 0.0]
+
+    References:
+        SGDR (Loshchilov and Hutter, 2017), eq. 5, without restarts.
+    """
+
+    def at(count: Any) -> Array:
+        share = jnp.clip((count - warmup) / jnp.maximum(length - warmup, 1), 0.0, 1.0)
+        falling = end + (1 - end) * 0.5 * (1 + jnp.cos(jnp.pi * share))
+        return jnp.minimum((count + 1) / jnp.maximum(warmup, 1), falling)
+
+    return at
+
+
+def linear_warmup(length: int) -> Factor:
+    """Rises in equal steps to 1, which it has from the last of them on.
+
+    Args:
+        length: how many steps, at least 1.
+
+    Example:
+        >>> [float(linear_warmup(4)(t)) for t in (0, 1, 3, 9)]
+        [0.25, 0.5, 1.0, 1.0]
+    """
+    return lambda count: jnp.minimum((count + 1) / length, 1.0)
+
+
+_OWN: Mapping[str, Callable[..., Factor]] = {
+    "constant": constant,
+    "cosine": cosine,
+    "exponential": exponential,
+    "linear_warmup": linear_warmup,
+    "step": step,
+}
+
+
+def schedule_names() -> list[str]:
+    """The names of the schedules: the five of this module, and optax's own.
+
+    Example:
+        >>> {"step", "cosine", "warmup_cosine_decay_schedule"} <= set(schedule_names())
+        True
+    """
+    return [*_OWN, *_optax_names()]
+
+
+def schedule_factory(name: str) -> Callable[..., Factor]:
+    """The function of a name, with factors for values; its parameters are those that `schedule` takes.
+
+    Args:
+        name: one of `names()`.
+
+    Returns:
+        A function that returns one of the round or step.
+
+    Example:
+        >>> "decay_steps" in inspect.signature(schedule_factory("cosine_decay_schedule")).parameters
+        True
+    """
+    return _factory(name)
+
+
+def schedule(name: str, **parameters: Any) -> Schedule | None:
+    """Builds a schedule from numbers.
+
+    Args:
+        name: one of `names()`. For optax's, values are factors on the learning rate: where one begins or peaks at
+            something, that is 1 unless given, and what warms up begins at 0.
+        **parameters: those of the function of that name.
+
+    Returns:
+        The schedule; None for `constant`, which changes nothing.
+
+    Raises:
+        ValueError: an unknown name or parameter, one that is missing or out of range, or factors below 0.
+
+    Example:
+        >>> float(schedule("step", every=10, factor=0.5).factor(20))
+        0.25
+        >>> float(schedule("linear_schedule", end_value=0.0, transition_steps=4).factor(1))
+        0.75
+    """
+    one_of("schedule", name, schedule_names())
+    known = inspect.signature(_factory(name)).parameters
+    for parameter in parameters:
+        one_of(f"parameter of the schedule {name}", parameter, known)
+    for parameter, about in known.items():
+        if about.default is inspect.Parameter.empty and parameter not in parameters:
+            raise ValueError(f"schedule: {name}: {parameter}: missing, must be given")
+    if name == "constant":
+        return None
+    if name in _OWN:
+        _check_own(name, parameters)
+    parameters = {key: dict(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
+    leaves = {key: value for key, value in parameters.items() if _is_leaf(name, key, parameters)}
+    rest = {key: value for key, value in parameters.items() if key not in leaves}
+    made = Schedule(name, leaves, tuple(sorted((key, _frozen(value)) for key, value in rest.items())))
+    _check_factors(made)
+    return made
+
+
+@functools.cache
+def _optax_names() -> tuple[str, ...]:
+    public = (name for name in dir(optax) if name.endswith("_schedule") or name == "exponential_decay")
+    return tuple(sorted(set(public) - _NOT_OFFERED))
+
+
+@functools.cache
+def _factory(name: str) -> Callable[..., Factor]:
+    if name in _OWN:
+        return _OWN[name]
+    function = getattr(optax, name)
+    signature = inspect.signature(function)
+    values = {key: value for key, value in _VALUES.items() if key in signature.parameters}
+    if "peak_value" in values and "init_value" in values:
+        values["init_value"] = 0.0
+    changed = [
+        about.replace(kind=about.KEYWORD_ONLY, default=values.get(key, about.default))
+        for key, about in signature.parameters.items()
+    ]
+
+    def with_values(**parameters: Any) -> Factor:
+        return function(**{**values, **parameters})
+
+    with_values.__signature__ = signature.replace(parameters=changed)  # type: ignore[attr-defined]
+    return with_values
+
+
+def _check_own(name: str, parameters: Mapping[str, Any]) -> None:
+    for key, value in parameters.items():
+        if key in ("every", "length", "warmup"):
+            whole_number(f"schedule: {name}: {key}", value, low=0 if key == "warmup" else 1)
+        elif finite_number(f"schedule: {name}: {key}", value) == 0 and key == "factor":
+            raise ValueError(f"schedule: {name}: factor: received 0, must be above 0")
+    if parameters.get("warmup", 0) >= parameters.get("length", math.inf):
+        raise ValueError(
+            f"schedule: {name}: warmup: received {parameters['warmup']}, must be below length={parameters['length']}"
+        )
+
+
+def _is_leaf(name: str, key: str, parameters: Mapping[str, Any]) -> bool:
+    """Whether a parameter is a number that the function takes without having to know it."""
+    if not is_number(parameters[key]):
+        return False
+    if name in _OWN:
+        return True
+    if isinstance(parameters[key], int) and "value" not in key:
+        return False  # a number of steps
+    rest = {other: value for other, value in parameters.items() if other != key}
+    try:
+        jax.eval_shape(lambda value: _factory(name)(**rest, **{key: value})(0), 1.0)
+    except (jax.errors.JAXTypeError, TypeError):
+        return False
+    except (ValueError, AttributeError):  # of another parameter, and told later
+        return True
+    return True
+
+
+def _check_factors(made: Schedule) -> None:
+    try:
+        factors = np.asarray(jax.jit(jax.vmap(made.factor))(_PROBED))
+    except (ValueError, TypeError, AttributeError, AssertionError) as error:
+        raise ValueError(f"schedule: {made.name}: {error}") from None
+    wrong = _PROBED[~(np.isfinite(factors) & (factors >= 0))]
+    if wrong.size:
+        value = float(factors[np.flatnonzero(wrong[0] == _PROBED)[0]])
+        raise ValueError(
+            f"schedule: {made.name}: its factor on the learning rate is {value:g} at {wrong[0]} (from 0), must be "
+            "finite and at least 0"
+        )
+
+
+def _frozen(value: Any) -> Any:
+    """A mapping as sorted pairs."""
+    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+
+
+def _thawed(fixed: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    return {key: dict(value) if isinstance(value, tuple) else value for key, value in fixed}

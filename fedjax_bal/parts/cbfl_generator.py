@@ -1,0 +1,293 @@
+"""CBFL's generator: images drawn out of what a network with batch normalisation remembers of its training data."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from fedjax_bal.balance import batch_norm_statistics_loss
+from fedjax_bal.models import BATCH_NORMALISED, Generator, build_generator
+from fedjax_bal.parts.part import Part, part, static
+from fedjax_bal.parts.roles import Illustrate, Prepare, Server
+from fedjax_bal.types import Aggregate, Array, Context, Key, Model, PyTree, Shapes, Variables
+
+SLOT = "generator"
+SHOWN, SHOWN_CLASSES = 8, 20
+"""Fakes of each class in a report, and of how many classes."""
+
+
+class Teacher(NamedTuple):
+    """What clients make and judge fakes with.
+
+    Attributes:
+        generator: the generator's `Variables`.
+        teacher: the `Variables` that it was trained against, or those of this round.
+    """
+
+    generator: Variables
+    teacher: Variables
+
+
+class GeneratorTraining(NamedTuple):
+    """How a generator is trained.
+
+    Attributes:
+        iterations: steps of the optimizer.
+        batch_size: images a step.
+        rate: Adam's learning rate.
+        gamma: weight of the batch statistics' divergence.
+        layers: "mean" or "sum" of it over layers.
+        classification: weight of the cross-entropy, 1 in the paper.
+    """
+
+    iterations: int
+    batch_size: int
+    rate: Any
+    gamma: Any
+    layers: str
+    classification: Any = 1.0
+
+
+def fit_generator(key: Key, net: Generator, model: Model, teacher: Variables, how: GeneratorTraining) -> Variables:
+    r"""Trains a new generator against a frozen network.
+
+    Each step draws noise and, uniformly, classes y, and takes Adam's step on the mean cross-entropy of y under the
+    teacher in evaluation mode plus $\gamma$ times the divergence of the statistics that the images have at each batch
+    normalisation from the running ones.
+
+    Args:
+        key: decides initial weights, noise and classes.
+        net: the generator's architecture.
+        model: the teacher's.
+        teacher: its variables, which stay as they are.
+        how: the constants.
+
+    Returns:
+        The generator's variables.
+
+    References:
+        CBFL (Li et al., 2023), eq. 6 to 9, Algorithm 2; Adam's betas (0.5, 0.999) are the authors' code's.
+    """
+    running = jax.tree.leaves(teacher.stats)
+    optimizer = optax.adam(how.rate, b1=0.5, b2=0.999)
+    start = net.init(jax.random.fold_in(key, how.iterations))
+
+    def loss(params: PyTree, stats: PyTree, latents: Array, labels: Array) -> tuple[Array, PyTree]:
+        images, after = net.apply(Variables(params, stats), latents, labels, train=True)
+        outputs, _ = model.apply(teacher, images, train=False)
+        means, variances = zip(*outputs.norm_inputs, strict=True) if outputs.norm_inputs else ((), ())
+        apart = batch_norm_statistics_loss(means, variances, running[::2], running[1::2], how.layers)
+        wrong = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels).mean()
+        return how.classification * wrong + how.gamma * apart, after.stats
+
+    def step(index: Array, carry: tuple[Variables, PyTree]) -> tuple[Variables, PyTree]:
+        variables, state = carry
+        noise_key, label_key = jax.random.split(jax.random.fold_in(key, index))
+        latents = jax.random.normal(noise_key, (how.batch_size, net.latent))
+        labels = jax.random.randint(label_key, (how.batch_size,), 0, net.num_classes)
+        grads, stats = jax.grad(loss, has_aux=True)(variables.params, variables.stats, latents, labels)
+        updates, state = optimizer.update(grads, state, variables.params)
+        return Variables(optax.apply_updates(variables.params, updates), stats), state
+
+    return lax.fori_loop(0, how.iterations, step, (start, optimizer.init(start.params)))[0]
+
+
+def teacher_of(ctx: Context) -> Teacher:
+    """What a client makes fakes with: its own generator, or the one that all share.
+
+    Args:
+        ctx: the visit's context.
+
+    Returns:
+        Generator and teacher.
+    """
+    return Teacher(ctx.prepared[SLOT], ctx.start) if SLOT in ctx.prepared else ctx.broadcast[SLOT]
+
+
+def network(part: Any) -> Generator:
+    """The architecture of a part's generator."""
+    model = architecture(part)
+    return build_generator(model.num_classes, model.input_shape, part.width, part.latent)
+
+
+def architecture(part: Any) -> Model:
+    """The model that a part was bound to."""
+    if part.model is None:
+        raise ValueError("generator: received no model to learn from; build a simulation, which binds parts to its own")
+    return part.model
+
+
+def training_options(part: Any) -> GeneratorTraining:
+    """A part's constants."""
+    return GeneratorTraining(part.iterations, part.batch_size, part.rate, part.gamma, part.layers, part.classification)
+
+
+def bind_model(part: Any, model: Model) -> Any:
+    """A part with the model filled in.
+
+    Raises:
+        ValueError: a model whose images are not of a size that a generator can have, or one without the batch
+            statistics that the generator is to learn from.
+    """
+    build_generator(model.num_classes, model.input_shape, part.width, part.latent)
+    if part.gamma and not jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
+        raise ValueError(
+            f"generator: received the model {model.name!r} without batch normalisation and gamma={part.gamma:g}, the "
+            "weight of batch statistics in the generator's loss: take a model with batch normalisation "
+            f"({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the model's answers alone"
+        )
+    return dataclasses.replace(part, model=model)
+
+
+class WarmUp(Part, abc.ABC):
+    """A part that begins in its round `warm_up`, counted from 0."""
+
+    warm_up: int
+
+    @property
+    def first_round(self) -> int:
+        """The first round after warm-up."""
+        return self.warm_up
+
+    def check_rounds(self, rounds: int) -> None:
+        """Refuses a run without a round after warm-up."""
+        if self.warm_up >= rounds:
+            begin = self.warm_up + 1
+            raise ValueError(
+                f"warm_up: the first fakes come in round {begin}, but rounds={rounds}, so that there would be none: "
+                f"lower warm_up so that they come in round {rounds} or earlier, or set rounds to {begin} or more"
+            )
+
+
+@part
+class SharedGenerator(WarmUp, Server, Illustrate):
+    """Trains one generator on the server's side, against the global model, and lends it to all clients.
+
+    It is trained anew, from scratch, in the rounds `warm_up`, `warm_up + interval`, ...; in others nothing of it runs.
+    Nothing of what it sends counts as traffic: it stands for generators that clients train themselves, as in the paper.
+    With an interval above 1 or a snapshot a client that was away when a generator was trained would have to be sent it,
+    or the model of that round; this is left out too.
+
+    Attributes:
+        warm_up: the first round, from 0, in which it is trained.
+        interval: rounds from one training to the next.
+        teacher: "current", the global model of each round judges the fakes; "snapshot", the one of the last training.
+        width: the generator's, see `fedjax_bal.models.generator`.
+        latent: length of the noise.
+        iterations: steps of a training.
+        batch_size: images a step.
+        rate: Adam's learning rate.
+        gamma: weight of the batch statistics' divergence.
+        layers: "mean" or "sum" of it over layers.
+        classification: weight of the cross-entropy.
+        model: the teacher's architecture; the simulation fills it in.
+
+    References:
+        CBFL (Li et al., 2023), Algorithm 1 and 2. There every client trains its own; all are draws of one procedure on
+        the same model, so that one for all changes only how alike the clients' fakes are.
+    """
+
+    warm_up: int = static(700)
+    interval: int = static(1)
+    teacher: str = static("current")
+    width: int = static(128)
+    latent: int = static(100)
+    iterations: int = static(2000)
+    batch_size: int = static(256)
+    rate: float = 0.001
+    gamma: float = 10.0
+    layers: str = static("mean")
+    classification: float = 1.0
+    model: Model | None = static(None)
+
+    travels: ClassVar[bool] = False
+
+    @property
+    def slot(self) -> str:
+        """The same for all kinds, so that no two of them can be combined."""
+        return SLOT
+
+    def bind(self, model: Model) -> Part:
+        """With the model that it learns from."""
+        return bind_model(self, model)
+
+    def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
+        """An untrained generator, and the initial model where a snapshot is kept."""
+        del shapes
+        generator = network(self).init(jax.random.key(0))
+        return Teacher(generator, variables if self.teacher == "snapshot" else Variables({}, {}))
+
+    def broadcast(self, key: Key, round: Array, state: Teacher, variables: Variables) -> tuple[Teacher, Teacher]:
+        """The generator, new where it is due, and the teacher."""
+        kept = variables if self.teacher == "snapshot" else Variables({}, {})
+        due = (round >= self.warm_up) & ((round - self.warm_up) % self.interval == 0)
+        new = lambda: Teacher(
+            fit_generator(key, network(self), architecture(self), variables, training_options(self)), kept
+        )
+        state = lax.cond(due, new, lambda: state)
+        return state, state if self.teacher == "snapshot" else Teacher(state.generator, variables)
+
+    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
+        """As it was."""
+        del key, round, aggregate, variables
+        return state
+
+    def illustrate(self, key: Key, state: Teacher) -> Array:
+        """Fakes of each of the first classes, from the last generator."""
+        net = network(self)
+        classes = min(net.num_classes, SHOWN_CLASSES)
+        labels = jnp.repeat(jnp.arange(classes), SHOWN)
+        latents = jax.random.normal(key, (len(labels), net.latent))
+        images, _ = net.apply(state.generator, latents, labels, train=False)
+        return images.reshape(classes, SHOWN, *net.image_shape)
+
+
+@part
+class LocalGenerator(WarmUp, Prepare):
+    """Trains a generator for each client and visit, against the model that the client received.
+
+    Attributes:
+        warm_up: as in `SharedGenerator`, as all others.
+        width: of the generator.
+        latent: length of the noise.
+        iterations: steps of a training.
+        batch_size: images a step.
+        rate: Adam's learning rate.
+        gamma: weight of the batch statistics' divergence.
+        layers: "mean" or "sum" of it over layers.
+        classification: weight of the cross-entropy.
+        model: the teacher's architecture; the simulation fills it in.
+
+    References:
+        CBFL (Li et al., 2023), Algorithm 1, as it is printed.
+    """
+
+    warm_up: int = static(700)
+    width: int = static(128)
+    latent: int = static(100)
+    iterations: int = static(2000)
+    batch_size: int = static(256)
+    rate: float = 0.001
+    gamma: float = 10.0
+    layers: str = static("mean")
+    classification: float = 1.0
+    model: Model | None = static(None)
+
+    @property
+    def slot(self) -> str:
+        """The same for all kinds, so that no two of them can be combined."""
+        return SLOT
+
+    def bind(self, model: Model) -> Part:
+        """With the model that it learns from."""
+        return bind_model(self, model)
+
+    def prepare(self, key: Key, variables: Variables, ctx: Context) -> Variables:
+        """A generator of this client's own, its `Variables`; an untrained one during warm-up."""
+        net = network(self)
+        new = lambda: fit_generator(key, net, architecture(self), variables, training_options(self))
+        return lax.cond(ctx.round >= self.warm_up, new, lambda: net.init(key))

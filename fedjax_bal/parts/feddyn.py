@@ -1,0 +1,107 @@
+"""FedDyn: each client's loss is bent so that all of them agree at the optimum of the whole."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal.optim import Optimizer
+from fedjax_bal.parts.part import Part, part, static
+from fedjax_bal.parts.roles import Gradient, Loss, Memory, Reduce, Server, Step, Weigh
+from fedjax_bal.types import Aggregate, Array, Batch, Cohort, Context, Key, Outcome, Outputs, PyTree, Shapes, Variables
+
+
+@part
+class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
+    r"""Adds a penalty that moves with what a client has drifted so far.
+
+    A client minimises its own loss plus $\frac{\alpha_k}{2} \| y \|^2 + \alpha_k \langle y, h_k - w \rangle$, where
+    $h_k$ is the sum of its changes $y - w$ so far, zeros for a client that was never visited. The server takes the
+    plain mean of the models delivered and adds $H = \frac{1}{N} \sum_k h_k$ over all clients. After one round of full
+    participation from zeros it therefore moves by twice the mean change: this over-relaxation is intended.
+
+    The penalty is computed as $\alpha_k (\frac{1}{2} \| y - w \|^2 + \langle y - w, h_k \rangle)$, which differs by a
+    constant and is 0 at the start of a visit: reported losses can be compared, and no digits are lost.
+
+    Attributes:
+        alpha: the penalty's weight.
+        adaptive: divide it by the client's size relative to the mean size, $n_k N / n$.
+        clip: largest global norm of a gradient, penalty included; None for no limit.
+
+    References:
+        FedDyn (Acar et al., 2021), Algorithm 1; the adaptive weight and clipping are from the authors' code, where
+        $\alpha_k y$ is a weight decay and so escapes clipping. Their state is a gradient, $-\alpha h_k$ here. Only
+        trainable parameters are penalised and remembered; batch statistics are averaged plainly.
+    """
+
+    alpha: float = 0.01
+    adaptive: bool = static(True)
+    clip: float | None = 10.0
+
+    def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
+        """Refuses parts that weigh or reduce updates in another way."""
+        del local
+        for other in parts:
+            if other is not self and isinstance(other, Weigh | Reduce):
+                raise ValueError(
+                    f"feddyn: received {other.slot} beside it, which changes how clients count; the server's state "
+                    "adds up with a plain mean over those who deliver only: leave one of the two out"
+                )
+
+    def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
+        """The penalty, `Float[]`."""
+        del outputs, batch
+        weight = self.alpha
+        if self.adaptive:
+            mean_size = ctx.federation.offsets[-1].astype(float) / ctx.federation.num_clients
+            weight = self.alpha * mean_size / jnp.maximum(ctx.size, 1)
+
+        def one(y: Array, w: Array, h: Array) -> Array:
+            return jnp.sum((y - w) * (0.5 * (y - w) + h))
+
+        terms = jax.tree.map(one, params, ctx.start.params, ctx.memory[self.slot])
+        return weight * jnp.stack(jax.tree.leaves(terms)).sum()
+
+    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The gradient, no longer than allowed."""
+        del params, ctx
+        return grads if self.clip is None else optax.clip_by_global_norm(self.clip).update(grads, optax.EmptyState())[0]
+
+    def init_memory(self, variables: Variables) -> PyTree:
+        """Zeros, like params."""
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
+        """Adds this visit's change."""
+        return jax.tree.map(lambda h, y, w: h + (y - w), memory, outcome.end.params, outcome.start.params)
+
+    def weigh(self, weights: Array, cohort: Cohort) -> Array:
+        """The same weight for every chain that delivers."""
+        return cohort.delivered.astype(weights.dtype)
+
+    def step(self, delta: PyTree, cohort: Cohort, aggregate: Aggregate, state: Any, params: PyTree) -> PyTree:
+        """The update and the mean of all clients' memories, like params."""
+        del cohort, params
+        return jax.tree.map(jnp.add, delta, _mean_memory(state, aggregate))
+
+    def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
+        """The mean of all clients' memories: zeros, like params."""
+        del shapes
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def broadcast(self, key: Key, round: Array, state: PyTree, variables: Variables) -> tuple[PyTree, PyTree]:
+        """Clients need nothing but the model."""
+        del key, round, variables
+        return state, ()
+
+    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
+        """The mean after this round's changes."""
+        del key, round, variables
+        return _mean_memory(state, aggregate)
+
+
+def _mean_memory(state: PyTree, aggregate: Aggregate) -> PyTree:
+    """The mean memory over all N clients, once those of the cohort have changed."""
+    share = aggregate.cohort.delivered.sum() / aggregate.cohort.num_clients
+    return jax.tree.map(lambda mean, delta: mean + share * delta, state, aggregate.delta)

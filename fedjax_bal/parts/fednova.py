@@ -1,0 +1,133 @@
+"""FedNova: clients that take more steps don't pull the model further."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.optim import Optimizer
+from fedjax_bal.parts.fedprox import Proximal
+from fedjax_bal.parts.part import Part, part
+from fedjax_bal.parts.roles import Reduce, Step, Weigh
+from fedjax_bal.types import Aggregate, Array, Cohort, PyTree
+
+BITS = 31  # of the largest number of steps, Int32
+
+
+def accumulated_steps(steps: Array, momentum: Array | float = 0.0, shrink: Array | float = 0.0) -> Array:
+    r"""How far the steps of a visit reach, in units of learning rate times gradient: the L1 norm of FedNova's a.
+
+    Each step does, beginning from zeros, $c \leftarrow \rho c + 1$ and $a \leftarrow a + c$ with momentum $\rho > 0$;
+    $a \leftarrow (1 - \eta \mu) a + 1$ with a proximal term; $a \leftarrow a + 1$ with neither of them. With both, the
+    first two lines follow each other, which counts a step twice: that is what the authors' code does.
+
+    Args:
+        steps: tau, `Int[...]`.
+        momentum: rho, in [0, 1).
+        shrink: eta mu, the local learning rate times the weight of the proximal term.
+
+    Returns:
+        `Float[...]`, 0 where there are no steps.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [round(float(a), 2) for a in accumulated_steps(jnp.arange(4), 0.9)]
+        [0.0, 1.0, 2.9, 5.61]
+
+    References:
+        FedNova (Wang et al., 2020), section 4; the recurrence is that of the authors' optimizer. A step is linear in
+        (c, a, 1), so that powers of one matrix replace the loop over steps; none of its entries is negative as long as
+        eta mu is at most 1, and nothing is lost to cancellation.
+    """
+    rho, keep = jnp.asarray(momentum, float), 1.0 - jnp.asarray(shrink, float)
+    moves = (rho > 0).astype(float)
+    plain = ((jnp.asarray(shrink) > 0) | (rho == 0)).astype(float)
+    zero, one = jnp.zeros(()), jnp.ones(())
+    step = [[rho, zero, one], [keep * moves * rho, keep, keep * moves + plain], [zero, zero, one]]
+    counts = jnp.asarray(steps)
+
+    def apply_bit(bit: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        power, state = carry
+        odd = ((counts >> bit) & 1)[..., None] == 1
+        return _product(power, power), jnp.where(odd, (power * state[..., None, :]).sum(-1), state)
+
+    start = jnp.broadcast_to(jnp.array([0.0, 0.0, 1.0]), (*counts.shape, 3))
+    return lax.fori_loop(0, BITS, apply_bit, (jnp.array(step), start))[1][..., 1]
+
+
+@part
+class NormalisedAveraging(Weigh, Step):
+    r"""Averages directions instead of changes, and gives the mean its length back.
+
+    A chain's change $\Delta_k$ is divided by the number $a_k$ of plain steps that its steps amount to, added up over
+    its visits. The server moves by $\tau_{eff} \sum_k p_k \Delta_k / a_k$, where $p_k$ are the cohort weights without
+    this part, and $\tau_{eff} = \sum_k p_k a_k$, or $\sum_k p_k \tau_k$ with a proximal term.
+
+    The engine normalises weights once. They are therefore divided by $a_k$ beforehand; with the result $v_k$, the mean
+    change is $\sum_k v_k \Delta_k$ and $p_k = v_k a_k / \sum_j v_j a_j$.
+
+    Attributes:
+        mu: weight of the proximal term that stands beside this part, 0 for none.
+
+    References:
+        FedNova (Wang et al., 2020), section 4, and the authors' code for a proximal term: only without one do equal
+        steps give FedAvg. All parameters are normalised; batch statistics are averaged as FedAvg does.
+    """
+
+    mu: float = 0.0
+
+    weighs_statistics: ClassVar[bool] = False
+    fresh_momentum: ClassVar[bool] = True
+
+    def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
+        """Refuses what makes a change something else than so many steps of plain SGD."""
+        if local.name != "sgd" or dict(local.flags).get("nesterov"):
+            kind = "nesterov momentum" if local.name == "sgd" else f"the local optimizer {local.name!r}"
+            raise ValueError(
+                f"fednova: received {kind}; how far its steps reach is known for plain SGD only: "
+                "set training.optimizer.name to sgd, without nesterov"
+            )
+        mu = sum(other.mu for other in parts if isinstance(other, Proximal))
+        if mu != self.mu:
+            raise ValueError(
+                f"fednova: received a proximal term of mu={mu:g} beside its own mu={self.mu:g}, which counts steps "
+                f"without it: give fednova mu={mu:g} and leave the other recipe's proximal term out"
+            )
+        if local.step_schedule is not None and (local.options.get("momentum") or self.mu):
+            raise ValueError(
+                "fednova: received a step_schedule beside a local momentum or a proximal term; how far such steps "
+                "reach is known for plain steps only: leave the schedule, or the other two, out"
+            )
+        for other in parts:
+            if isinstance(other, Reduce):
+                raise ValueError(
+                    f"fednova: received {other.slot}, which makes one update of all without looking at the weights "
+                    "that normalise them; leave one of the two out"
+                )
+
+    def weigh(self, weights: Array, cohort: Cohort) -> Array:
+        """The weights for directions; 0 for a chain that takes no step."""
+        reach = self._reach(cohort)
+        return jnp.where(reach > 0, weights / jnp.where(reach > 0, reach, 1.0), 0.0)
+
+    def step(self, delta: PyTree, cohort: Cohort, aggregate: Aggregate, state: Any, params: PyTree) -> PyTree:
+        """The mean direction times the effective number of steps, like params."""
+        del state, params
+        reach = self._reach(cohort)
+        mean = (aggregate.weights * reach).sum()
+        mean = jnp.where(mean > 0, mean, 1.0)
+        lengths = jnp.where(self.mu > 0, cohort.steps, reach)
+        effective = (aggregate.weights * reach / mean * lengths).sum()
+        return jax.tree.map(lambda leaf: effective / mean * leaf, delta)
+
+    def _reach(self, cohort: Cohort) -> Array:
+        """How far the steps of each chain reach, `Float[G]`; every visit begins without momentum."""
+        visits = accumulated_steps(cohort.visit_steps, cohort.momentum, cohort.learning_rate * self.mu)
+        visits = visits if cohort.full_steps is None else cohort.full_steps
+        return cohort.passes * visits.sum(-1)
+
+
+def _product(left: Array, right: Array) -> Array:
+    # Written out, as accelerators round matrix products to fewer digits.
+    return (left[:, :, None] * right[None, :, :]).sum(1)

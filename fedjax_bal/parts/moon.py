@@ -1,0 +1,104 @@
+"""MOON: keep representations near the received model's and away from the client's own last ones."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.models import with_projection
+from fedjax_bal.parts.part import part, static
+from fedjax_bal.parts.roles import Extend, Loss, Memory
+from fedjax_bal.types import Array, Batch, Context, Model, Outcome, Outputs, PyTree, Variables
+
+_SMALLEST = 1e-8  # norms are taken for at least that, as PyTorch does
+
+
+class LastModel(NamedTuple):
+    """What a client came to at its last visit.
+
+    Attributes:
+        variables: its model after training; zeros where there was no visit.
+        there: whether there was one, `Bool[]`.
+    """
+
+    variables: Variables
+    there: Array
+
+
+def cosine_similarity(a: Array, b: Array) -> Array:
+    """The cosine of the angle between two representations, row by row.
+
+    Args:
+        a: `Float[B, P]`.
+        b: `Float[B, P]`.
+
+    Returns:
+        `Float[B]`; 0, with a finite gradient, where one of them is all zeros.
+
+    Example:
+        >>> cosine_similarity(jnp.array([[3.0, 4.0], [0.0, 0.0]]), jnp.array([[6.0, 8.0], [1.0, 0.0]])).tolist()
+        [1.0, 0.0]
+    """
+    norm = lambda x: jnp.sqrt(jnp.maximum((x * x).sum(-1), _SMALLEST**2))
+    return (a * b).sum(-1) / (norm(a) * norm(b))
+
+
+@part
+class ModelContrast(Loss, Memory, Extend):
+    r"""Adds $\mu$ times a contrastive loss between three models' representations of the same images.
+
+    With z the representation by the model in training, $z_g$ by the received model and $z_p$ by the client's model
+    after its last visit, the loss of an image is
+    $-\log \frac{e^{s_g}}{e^{s_g} + e^{s_p}} = \log(1 + e^{s_p - s_g})$, where $s = \cos(z, \cdot) / T$. The other two
+    models are applied in evaluation mode and get no gradient. The term is off for a client that was not there before
+    or never delivered.
+
+    Attributes:
+        mu: weight of the added loss; 0 is FedAvg.
+        temperature: T.
+        projection: what the representation is, a form of `fedjax_bal.models.projection.with_projection`.
+        width: of the projection.
+
+    References:
+        MOON (Li et al., 2021), eq. 3 and Algorithm 1, with one previous model. In the authors' code a client that was
+        never trained is contrasted to its random initial model from the second round on; here it is not.
+    """
+
+    mu: float = 1.0
+    temperature: float = 0.5
+    projection: str = static("head")
+    width: int = static(256)
+
+    def extend(self, model: Model) -> Model:
+        """The network with the projection."""
+        return with_projection(model, self.projection, self.width)
+
+    def init_memory(self, variables: Variables) -> LastModel:
+        """No model."""
+        return LastModel(jax.tree.map(jnp.zeros_like, variables), jnp.array(False))
+
+    def remember(self, memory: LastModel, outcome: Outcome) -> LastModel:
+        """The model after training, with its batch statistics."""
+        del memory
+        return LastModel(outcome.end, jnp.array(True))
+
+    def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
+        """The contrastive loss, `Float[]`."""
+        del params
+        last: LastModel = ctx.memory[self.slot]
+
+        def similarity(variables: Variables) -> Array:
+            theirs, _ = ctx.model.apply(variables, batch.images, train=False)
+            theirs = jax.lax.stop_gradient(_representation(theirs))
+            return cosine_similarity(_representation(outputs), theirs) / self.temperature
+
+        losses = jax.nn.softplus(similarity(last.variables) - similarity(ctx.start))
+        real = batch.real.astype(losses.dtype)
+        mean = (losses * real).sum() / jnp.maximum(real.sum(), 1.0)
+        return jnp.where(last.there, self.mu * mean, 0.0)
+
+
+def _representation(outputs: Outputs) -> Array:
+    if outputs.projection is None:
+        raise ValueError("moon: received a model without a projection; extend it with the part's own `extend`")
+    return outputs.projection

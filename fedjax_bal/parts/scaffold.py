@@ -1,0 +1,179 @@
+"""SCAFFOLD: control variates against client drift, as published and as two papers' code has them."""
+
+import abc
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal.optim import Optimizer
+from fedjax_bal.parts.part import Part, part, static
+from fedjax_bal.parts.roles import Gradient, Memory, Report, Server, Update, Weigh
+from fedjax_bal.parts.steps import momentum_steps
+from fedjax_bal.types import Aggregate, Array, Cohort, Context, Key, Outcome, PyTree, Shapes, Variables
+
+
+class Controls(Memory, Report, Server, abc.ABC):
+    """What all forms share: a control variate for each client and one for the server, which is sent to everybody."""
+
+    @property
+    def slot(self) -> str:
+        """The same for all forms, so that no two of them can be combined."""
+        return "ControlVariates"
+
+    def init_memory(self, variables: Variables) -> PyTree:
+        """Zeros: a client that was never visited has no control variate."""
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def report(self, outcome: Outcome) -> PyTree:
+        """The change of the client's control variate."""
+        memory = outcome.ctx.memory[self.slot]
+        return jax.tree.map(jnp.subtract, self.remember(memory, outcome), memory)
+
+    def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
+        """Zeros, like params."""
+        del shapes
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def broadcast(self, key: Key, round: Array, state: PyTree, variables: Variables) -> tuple[PyTree, PyTree]:
+        """The server's control variate goes to every client."""
+        del key, round, variables
+        return state, state
+
+
+@part
+class ControlVariates(Controls, Gradient, Weigh):
+    r"""Corrects each local gradient by the difference of the server's and the client's control variate.
+
+    $y \leftarrow y - \eta (g - c_k + c)$ and, after $\tau$ steps, $c_k^+ = c_k - c + (w - y) / (\tau \eta)$
+    (option II). The server takes the plain mean of the updates and
+    $c \leftarrow c + \frac{1}{N} \sum_{k \in S} (c_k^+ - c_k)$. A client that doesn't deliver changes neither.
+
+    Attributes:
+        with_momentum: allow a local momentum; the drift is then divided by the momentum-equivalent number of steps.
+
+    References:
+        SCAFFOLD (Karimireddy et al., 2020), Algorithm 1, option II, with global step size 1. The correction is inside
+        the gradient; control variates exist for trainable parameters only.
+    """
+
+    with_momentum: bool = static(False)
+
+    fresh_momentum: ClassVar[bool] = True
+
+    def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
+        """Refuses local optimizers whose drift is not a multiple of the mean gradient."""
+        _check_sgd(local)
+        if local.options.get("momentum") and not self.with_momentum:
+            raise ValueError(
+                f"scaffold: received a local momentum of {local.momentum}; momentum inflates control variates: "
+                "set training.optimizer.momentum to 0, or scaffold_momentum to true to divide by the equivalent steps"
+            )
+        if local.options.get("momentum") and local.step_schedule is not None:
+            raise ValueError(
+                f"scaffold: received a local momentum of {local.momentum} and a step_schedule; how many plain steps "
+                "these amount to is known for one of them alone: leave the other out of training.optimizer"
+            )
+
+    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The corrected gradient, like params."""
+        del params
+        return jax.tree.map(lambda g, own, c: g - own + c, grads, ctx.memory[self.slot], ctx.broadcast[self.slot])
+
+    def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
+        """The new control variate of the client; the old one where it took no step."""
+        steps = outcome.steps
+        equivalent = momentum_steps(steps, outcome.ctx.momentum) if self.with_momentum else steps
+        rate = outcome.learning_rate_sum * equivalent / jnp.maximum(steps, 1)
+        return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, rate)
+
+    def weigh(self, weights: Array, cohort: Cohort) -> Array:
+        """Takes the number of samples out again: the same weight for every client that delivers."""
+        return weights / jnp.maximum(cohort.sizes, 1.0)
+
+    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
+        """Moves by the summed changes over all N clients."""
+        del key, round, variables
+        total = aggregate.cohort.num_clients
+        return jax.tree.map(lambda c, change: c + change / total, state, aggregate.reports[self.slot])
+
+
+@part
+class LateControlVariates(Controls, Gradient, Update):
+    r"""Control variates as in the code of two papers that compare themselves to SCAFFOLD; not SCAFFOLD itself.
+
+    Kept to reproduce the collapse that these papers publish under its name. It differs from `ControlVariates` in that
+
+    * the optimizer takes its step first, and $y \leftarrow y - \eta (c - c_k)$ comes after it: momentum never sees the
+      correction;
+    * $c_k^+ = c_k - c + (w - y) / (\tau \eta)$ whatever the momentum $\rho$, which makes control variates up to
+      $1 / (1 - \rho)$ times too large, and the correction with them;
+    * $c \leftarrow c + \frac{1}{|S|} \sum_{k \in S} (c_k^+ - c_k)$: the server's moves N / |S| times as far;
+    * updates are averaged by number of samples, as in CBFL's code. ReBaFL's takes the plain mean, which is the same
+      in that paper, where all clients hold equally many.
+
+    Attributes:
+        clip: the largest norm of the gradient of the loss, over all parameters; None not to clip.
+
+    References:
+        github.com/JianXu95/ReBaFL, methods/scaffold.py, which clips at 10; the code of CBFL, which doesn't. Two more
+        properties of the latter are left out: control variates for running batch statistics, and clients' control
+        variates that are kept by worker process and mix up clients.
+    """
+
+    clip: float | None = None
+
+    def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
+        """Refuses what this code never ran with; a momentum it did."""
+        _check_sgd(local)
+
+    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The gradient, shortened to the largest norm allowed as PyTorch does it."""
+        del params, ctx
+        if self.clip is None:
+            return grads
+        factor = jnp.minimum(self.clip / (optax.tree.norm(grads) + 1e-6), 1.0)
+        return jax.tree.map(lambda g: factor * g, grads)
+
+    def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The optimizer's step and the correction, like params."""
+        del params
+        rate = ctx.learning_rate
+        return jax.tree.map(
+            lambda u, own, c: u - rate * (c - own), updates, ctx.memory[self.slot], ctx.broadcast[self.slot]
+        )
+
+    def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
+        """The new control variate of the client; the old one where it took no step."""
+        return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, outcome.learning_rate_sum)
+
+    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
+        """Moves by the mean change over the clients that delivered."""
+        del key, round, variables
+        arrived = jnp.maximum((aggregate.cohort.visit_steps > 0).sum(), 1)
+        return jax.tree.map(lambda c, change: c + change / arrived, state, aggregate.reports[self.slot])
+
+
+def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyTree:
+    """Option II: the drift over the summed learning rate becomes the client's part of the control variate."""
+    # Divided by 1, not 0, where nothing was done: `where` picks the old value, but its gradient stays finite.
+    moved = (outcome.steps > 0) & (rate > 0)
+    rate = jnp.where(moved, rate, 1.0)
+    return jax.tree.map(
+        lambda own, c, w, y: jnp.where(moved, own - c + (w - y) / rate, own),
+        memory,
+        sent,
+        outcome.start.params,
+        outcome.end.params,
+    )
+
+
+def _check_sgd(local: Optimizer) -> None:
+    if local.name != "sgd":
+        raise ValueError(
+            f"scaffold: received the local optimizer {local.name!r}; its control variates need plain SGD: "
+            "set training.optimizer.name to sgd"
+        )
+    if dict(local.flags).get("nesterov"):
+        raise ValueError("scaffold: received nesterov momentum, which control variates don't know; leave it out")

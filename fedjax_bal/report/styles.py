@@ -1,0 +1,84 @@
+"""How methods are told apart in every figure: by colour, by marker and by dash, the same ones everywhere.
+
+The colours are Okabe and Ito's, which colour-blind readers can distinguish.
+
+References:
+    M. Okabe and K. Ito, Color Universal Design: how to make figures and presentations that are friendly to colorblind
+    people, 2008.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fedjax_bal.report.svg import WIDTH
+from fedjax_bal.report.wording import printable
+
+COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
+
+
+def method_style(place: int, points: int = 1) -> dict[str, Any]:
+    """Line properties of a method.
+
+    Args:
+        place: its number among the methods of the figure, from 0.
+        points: how many its line has; about eight of them get a marker.
+
+    Returns:
+        Keyword arguments for a line.
+
+    >>> method_style(0)["color"], method_style(1)["marker"]
+    ('#000000', 's')
+    """
+    every = max(1, points // 8)
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": DASHES[place % len(DASHES)],
+        "markevery": (place * every // 4 % every, every),
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.5,
+    }
+
+
+def legend_rows(names: Sequence[str]) -> int:
+    """How many rows the legend of these methods takes.
+
+    Args:
+        names: of the methods.
+
+    Returns:
+        The number of rows.
+
+    >>> legend_rows(["a", "b", "c", "d"]), legend_rows(["a" * 40] * 3)
+    (1, 3)
+    """
+    return -(-len(names) // _columns(names))
+
+
+def legend(figure: Figure, names: Sequence[str], linestyle: str | None = None) -> None:
+    """Puts the methods' names below a figure.
+
+    Args:
+        figure: which gets the legend.
+        names: of the methods, in their order.
+        linestyle: what stands for all lines, such as "none"; None for each method's own dash.
+    """
+    looks = [method_style(place) for place in range(len(names))]
+    handles = [Line2D([], [], **(each if linestyle is None else {**each, "linestyle": linestyle})) for each in looks]
+    labels = [printable(name, 40) for name in names]
+    figure.legend(handles, labels, loc="outside lower center", ncols=_columns(names), handlelength=3.2)
+
+
+def _columns(names: Sequence[str]) -> int:
+    # Legends fill one column after the other; a letter takes about 5.6 points, all else in a column 56.
+    widths = [56 + 5.6 * len(printable(name, 40)) for name in names]
+    for columns in range(min(4, len(names)), 1, -1):
+        if sum(max(column) for column in np.array_split(widths, columns)) <= 72 * WIDTH:
+            return columns
+    return 1

@@ -1,0 +1,302 @@
+"""Numbers as people read them: table cells, and the answer in a sentence that claims no more than the runs show."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedjax_bal.metrics import Difference, MethodSummary, Spread
+
+MINUS = "\N{MINUS SIGN}"
+NOTHING = "\N{EN DASH}"
+LONGEST_NAME = 80
+INTERVAL_IN_WORDS = (
+    "The interval is a two-sided 95% Student t interval for the mean difference over paired seeds. If the seeds were "
+    "drawn anew many times, about 95 of 100 such intervals would hold the true mean difference. It speaks of the "
+    "variation between seeds only, not of other partitions or data sets, and each interval is for one comparison: "
+    "of many, some exclude 0 by chance."
+)
+
+KL_IN_WORDS = (
+    "KL: divergence of the classes behind each averaged model from uniform, in nats (0 is even), mean over chains, "
+    "evaluated rounds and seeds."
+)
+
+
+class Table(NamedTuple):
+    """A comparison as text.
+
+    Attributes:
+        headings: one per column.
+        rows: one per method, as many cells as there are headings.
+    """
+
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    r"""A name in one line, without control characters, shortened where there is no room for more.
+
+    Args:
+        text: from anywhere.
+        limit: the most characters to keep, or None for all.
+
+    Returns:
+        The text that can be shown.
+
+    >>> printable("a\nb\x00"), printable("Ankle boot", 6)
+    ('a b\ufffd', 'Ankle…')
+    """
+    line = " ".join(text.split())
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+    return shown if limit is None or len(shown) <= limit else shown[: limit - 1].rstrip() + "…"
+
+
+def percent(value: Spread) -> str:
+    """A share over seeds in percent: mean, and standard deviation where there is one.
+
+    Args:
+        value: shares in [0, 1].
+
+    Returns:
+        Such as "71.2 ± 0.8"; a dash without a value.
+
+    >>> percent(Spread(0.7123, 0.008, 3)), percent(Spread(0.5, None, 1))
+    ('71.2 ± 0.8', '50.0')
+    """
+    if value.mean is None:
+        return NOTHING
+    return f"{100 * value.mean:.1f}" if value.std is None else f"{100 * value.mean:.1f} ± {100 * value.std:.1f}"
+
+
+def points(value: Difference | None) -> str:
+    """A difference in percentage points, with its interval where there is one.
+
+    Args:
+        value: differences of shares; None for the method that the others are set against.
+
+    Returns:
+        Such as "+1.9 [+0.4, +3.4]"; a dash without a value.
+
+    >>> points(Difference(0.019, 0.004, 0.034, 3)), points(Difference(0.5, None, None, 1)), points(None)
+    ('+1.9 [+0.4, +3.4]', '+50.0', '–')
+    """
+    if value is None or value.mean is None:
+        return NOTHING
+    if value.low is None or value.high is None:
+        return _signed(value.mean)
+    return f"{_signed(value.mean)} [{_signed(value.low)}, {_signed(value.high)}]"
+
+
+def megabytes(traffic_bytes: float | None) -> str:
+    """Bytes in MB of 10^6 bytes, to three figures or whole numbers.
+
+    Args:
+        traffic_bytes: the count, or None.
+
+    Returns:
+        Such as "1,235" or "0.0123"; a dash without a value.
+
+    >>> megabytes(1_234_567_890), megabytes(12_345), megabytes(None)
+    ('1,235', '0.0123', '–')
+    """
+    if traffic_bytes is None:
+        return NOTHING
+    value = traffic_bytes / 1e6
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def nats(value: float | None) -> str:
+    """A divergence, to three decimals.
+
+    Args:
+        value: in nats, or None.
+
+    Returns:
+        Such as "0.125"; a dash without a value.
+
+    >>> nats(0.12543), nats(None)
+    ('0.125', '–')
+    """
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
+    """Whether the table has a column of how even the classes behind the averaged models are.
+
+    Args:
+        summaries: from `compare`.
+
+    Returns:
+        True where some method does something about it, by chains of several clients or by augmented copies.
+
+    >>> shows_divergence([])
+    False
+    """
+    return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
+
+
+def table_row(
+    summary: MethodSummary, target: bool = True, short: bool = False, divergence: bool = False
+) -> tuple[str, ...]:
+    """One method's line of the comparison.
+
+    Args:
+        summary: of the method.
+        target: whether the table has the columns of rounds and traffic to a target accuracy.
+        short: whether it is the one for a narrow terminal, which has no room for traffic to the target.
+        divergence: whether the table has the column of `chain_kl`, in a short one in the place of the best accuracy.
+
+    Returns:
+        One cell for each heading of `table`.
+
+    >>> one = Spread(0.5, None, 1)
+    >>> table_row(MethodSummary("fedavg", 1, one, one, one, 12.0, 1, 2e6, None, 1.5e6))
+    ('fedavg', '50.0', '–', '50.0', '50.0', '12', '1.5', '2', '1')
+    """
+    missing = summary.seeds - summary.final.seeds
+    final = percent(summary.final) + (f" ({summary.final.seeds} of {summary.seeds} seeds)" if missing else "")
+    cells = [summary.method, final, points(summary.difference), percent(summary.last5)]
+    cells += [] if divergence and short else [percent(summary.best)]
+    cells += [nats(summary.chain_kl)] if divergence else []
+    cells += [_rounds_to_target(summary)] if target else []
+    cells += [_traffic_to_target(summary)] if target and not short else []
+    return (*cells, megabytes(summary.traffic_bytes), str(summary.seeds))
+
+
+def table(
+    summaries: Sequence[MethodSummary],
+    target_accuracy: float | None = None,
+    short: bool = False,
+    baseline: str | None = None,
+) -> Table:
+    """The whole comparison as text, for terminal and page alike.
+
+    Args:
+        summaries: from `compare`.
+        target_accuracy: the share that counts as reached; None leaves its columns out.
+        short: for a narrow terminal: short headings, no column of traffic to the target, and none of the best accuracy
+            where there is one of `chain_kl`, which there is if `shows_divergence`.
+        baseline: what the differences are from, for their heading; None for the first method.
+
+    Returns:
+        Headings and rows; accuracies in percent, differences in percentage points.
+
+    >>> one = Spread(0.5, None, 1)
+    >>> table([MethodSummary("fedavg", 1, one, one, one, None, 0, 2e6, None)]).rows
+    [('fedavg', '50.0', '–', '50.0', '50.0', '2', '1')]
+    """
+    target, divergence = target_accuracy is not None, shows_divergence(summaries)
+    kl = ["KL"] if divergence else []
+    rows = [table_row(summary, target, short, divergence) for summary in summaries]
+    first = baseline or (summaries[0].method if summaries else "the first")
+    paired = any(summary.difference and summary.difference.low is not None for summary in summaries)
+    if short:
+        goal = [f"to {100 * target_accuracy:g}%"] if target_accuracy is not None else []
+        versus = f"vs {first}" + (" [95%]" if paired else "")
+        return Table(("method", "final", versus, "last 5", *(kl or ["best"]), *goal, "MB", "seeds"), rows)
+    headings = [
+        "Method",
+        "Final accuracy, %",
+        f"Difference from {first}, points" + (" [95% interval]" if paired else ""),
+    ]
+    headings += ["Mean of last 5, %", "Best, %", *kl]
+    if target_accuracy is not None:
+        headings += [f"Rounds to {100 * target_accuracy:g}%", f"Traffic to {100 * target_accuracy:g}%, MB"]
+    headings += ["Traffic, MB", "Seeds"]
+    return Table(tuple(headings), rows)
+
+
+def tied(summaries: Sequence[MethodSummary]) -> bool:
+    """Whether several methods have a mean final accuracy and it is the same for all of them, to the digit shown.
+
+    Args:
+        summaries: from `compare`.
+
+    Returns:
+        True where none can be called the best.
+
+    >>> one = MethodSummary("a", 1, *3 * [Spread(0.5, None, 1)], None, 0, 2e6, None)
+    >>> tied([one, one._replace(final=Spread(0.5004, None, 1))]), tied([one])
+    (True, False)
+    """
+    shown = [f"{100 * summary.final.mean:.1f}" for summary in summaries if summary.final.mean is not None]
+    return len(shown) > 1 and len(set(shown)) == 1
+
+
+def verdict(summaries: Sequence[MethodSummary]) -> str:
+    """Which method is best by mean final accuracy, and how far from the first, without overclaiming.
+
+    Args:
+        summaries: from `compare`.
+
+    Returns:
+        One or two sentences: "no clear difference" where the interval covers 0, that there is no interval where only
+        one seed was run, and no best method where all end at the same accuracy.
+
+    >>> one = Spread(0.5, None, 1)
+    >>> verdict([MethodSummary("fedavg", 1, one, one, one, None, 0, 2e6, None)])
+    'fedavg reaches a final accuracy of 50.0% (one seed: no interval).'
+    """
+    ranked = sorted((s for s in summaries if s.final.mean is not None), key=lambda s: -(s.final.mean or 0.0))
+    if not ranked:
+        return "No run has a final accuracy yet, so there is nothing to compare."
+    best, first = ranked[0], summaries[0]
+    if len(ranked) == 1:
+        one = (
+            "one seed: no interval" if best.final.seeds == 1 else f"mean ± standard deviation, {best.final.seeds} seeds"
+        )
+        return f"{best.method} reaches a final accuracy of {_percent_sign(best.final)} ({one})."
+    if tied(ranked):
+        return f"{_all(ranked, summaries)} end at the same mean final accuracy, {100 * (best.final.mean or 0.0):.1f}%."
+    lead = f"{best.method} has the highest mean final accuracy, {_percent_sign(best.final)}"
+    if best is first:
+        return f"{lead}; the next is {ranked[1].method}, {_distance(ranked[1], first.method)}."
+    return f"{lead}, {_distance(best, first.method)}."
+
+
+def _all(ranked: Sequence[MethodSummary], summaries: Sequence[MethodSummary]) -> str:
+    if len(ranked) < len(summaries):
+        return f"The {len(ranked)} methods that have a final accuracy"
+    return "Both methods" if len(ranked) == 2 else f"All {len(ranked)} methods"
+
+
+def _distance(summary: MethodSummary, first: str) -> str:
+    difference = summary.difference
+    if difference is None or difference.mean is None:
+        return f"with no seed in common with {first}, so their difference is not known"
+    side = "above" if difference.mean >= 0 else "below"
+    size = f"{abs(100 * difference.mean):.1f} percentage points {side} {first}"
+    if difference.low is None or difference.high is None:
+        return f"{size} (one seed in common: no interval, so this may be chance)"
+    interval = f"95% interval {_signed(difference.low)} to {_signed(difference.high)}, {difference.pairs} paired seeds"
+    clear = "no clear difference" if difference.low <= 0 <= difference.high else "the interval excludes 0"
+    return f"{size} ({interval}): {clear}"
+
+
+def _percent_sign(value: Spread) -> str:
+    return f"{percent(value)}%"
+
+
+def _rounds_to_target(summary: MethodSummary) -> str:
+    share = f"{summary.reached} of {summary.seeds} seeds"
+    if summary.rounds_to_target is None:
+        return f"not reached ({share})" if summary.seeds > 1 else "not reached"
+    rounds = f"{summary.rounds_to_target:.1f}".removesuffix(".0")
+    return rounds if summary.reached == summary.seeds else f"{rounds} ({share})"
+
+
+def _traffic_to_target(summary: MethodSummary) -> str:
+    # The rounds stand beside it and say how many seeds did not reach the target; a second time would be too wide.
+    if summary.rounds_to_target is None:
+        return "not reached"
+    sent = megabytes(summary.traffic_to_target_bytes)
+    return (
+        sent
+        if sent == NOTHING or summary.reached == summary.seeds
+        else f"{sent} ({summary.reached} of {summary.seeds})"
+    )
+
+
+def _signed(share: float) -> str:
+    text = f"{100 * share:+.1f}"
+    return ("+0.0" if text == "-0.0" else text).replace("-", MINUS)

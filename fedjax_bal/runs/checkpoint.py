@@ -1,0 +1,153 @@
+"""Checkpoints: one npz a generation, with a manifest of SHA-256 sums, written so that a kill leaves the one before."""
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+import numpy as np
+
+from fedjax_bal.files import open_file, write_atomically
+from fedjax_bal.types import PyTree
+
+GENERATIONS = 2
+_MANIFEST = "manifest.json"
+_EARLIER = re.compile(r"^\.progress")  # how `.snapshot` was called
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is damaged, or that belongs to something else."""
+
+
+def save(folder: Path, round: int, tree: PyTree) -> Path:
+    """Writes a checkpoint and drops all but the newest generations.
+
+    The file appears under its name only once it is complete and on disk.
+
+    Args:
+        folder: where the checkpoints of this run live; made if needed.
+        round: rounds done; names the file.
+        tree: any pytree of arrays and numbers.
+
+    Returns:
+        The file.
+
+    Example:
+        >>> import tempfile, pathlib, numpy as np
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     file = save(pathlib.Path(name), 5, {"w": np.arange(3)})
+        ...     load(file, {"w": np.zeros(3, int)})["w"].tolist()
+        [0, 1, 2]
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"round-{round:08d}.npz"
+    write_atomically(file, encode(tree))
+    for old in [*generations(folder)[GENERATIONS:], *_half_written(folder)]:
+        old.unlink()
+    return file
+
+
+def load(file: Path | IO[bytes], template: PyTree) -> PyTree:
+    """Reads a checkpoint and checks every byte of it.
+
+    Nothing is unpickled.
+
+    Args:
+        file: the file, or what was in it.
+        template: a pytree of the same structure, of arrays or their shapes.
+
+    Returns:
+        The saved tree, its leaves NumPy arrays.
+
+    Raises:
+        CheckpointError: the file is damaged, or was saved from a tree of other names, shapes or types.
+    """
+    arrays = {_EARLIER.sub(".snapshot", name): array for name, array in _decode(file).items()}
+    paths, structure = jax.tree_util.tree_flatten_with_path(template)
+    wanted = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+    if set(wanted) != set(arrays):
+        odd = sorted(set(wanted) ^ set(arrays))[0]
+        raise CheckpointError(f"{file}: holds another state than this program's (they differ in {odd})")
+    for name, leaf in wanted.items():
+        saved, needed = (f"{np.dtype(a.dtype).name}{list(np.shape(a))}" for a in (arrays[name], leaf))
+        if saved != needed:
+            raise CheckpointError(f"{file}: {name} is {saved}, this program needs {needed}")
+    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
+
+
+def generations(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first."""
+    return sorted(folder.glob("round-*.npz"), reverse=True)
+
+
+def clear(folder: Path) -> None:
+    """Removes all checkpoints of a run.
+
+    Args:
+        folder: where they live, if there are any.
+    """
+    for file in [*generations(folder), *_half_written(folder)]:
+        file.unlink()
+
+
+def _half_written(folder: Path) -> list[Path]:
+    """Temporary files of interrupted saves; deleted so that they don't pile up."""
+    return list(folder.glob(".round-*.npz.part"))
+
+
+def encode(tree: PyTree) -> bytes:
+    """What is in the file of a checkpoint."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    members = {f"{jax.tree_util.keystr(path)}.npy": _npy(leaf) for path, leaf in leaves}
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(_MANIFEST, json.dumps({"format": 1, "sha256": sums}))
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def _npy(leaf: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(leaf), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _decode(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
+    try:
+        opened = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
+        with opened as stream, zipfile.ZipFile(stream) as archive:
+            _refuse_packed(archive)
+            sums = json.loads(archive.read(_MANIFEST))["sha256"]
+            members = {name: archive.read(name) for name in sums}
+        wrong = [name for name, content in members.items() if hashlib.sha256(content).hexdigest() != sums[name]]
+        if wrong:
+            raise CheckpointError(f"{file}: damaged (the checksum of {wrong[0]} is wrong)")
+        return {name.removesuffix(".npy"): _array(content) for name, content in members.items()}
+    except CheckpointError:
+        raise
+    except Exception as error:  # a flipped byte can make the archive's reader fail in any way
+        raise CheckpointError(f"{file}: damaged ({error})") from error
+
+
+def _refuse_packed(archive: zipfile.ZipFile) -> None:
+    # Nothing of ours is packed, so that no member is longer than the file.
+    if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+        raise ValueError("it is packed, which no checkpoint is")
+
+
+def _array(content: bytes) -> np.ndarray:
+    """An array, of which the header claims no more than there is."""
+    stream = io.BytesIO(content)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, fortran, dtype = read[np.lib.format.read_magic(stream)](stream)
+    if dtype.hasobject:
+        raise ValueError("an array of objects, which is a pickle")
+    values = np.frombuffer(content, np.uint8, offset=stream.tell()).view(dtype)
+    return values.reshape(shape, order="F" if fortran else "C").copy()

@@ -1,1 +1,0 @@
-"""Sweeps: one file, one command, as few programs as can be, one table and one page at the end."""

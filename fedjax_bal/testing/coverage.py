@@ -1,0 +1,160 @@
+"""The conditions under which a check of the battery has something to look at.
+
+Each function returns what did not come up and what to pass so that it does, or None where it did. A check that lacks
+something is skipped, not passed.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+from fedjax_bal.parts import Memory, Statistics
+from fedjax_bal.testing.workbench import ROUNDS, SEEDS, Bench
+from fedjax_bal.types import Plan
+
+Need = Callable[[Bench], str | None]
+Check = TypeVar("Check", bound=Callable[[Bench], str | None])
+
+
+def needs(*wanted: Need) -> Callable[[Check], Check]:
+    """Declares what must come up before a check can pass.
+
+    Example:
+        >>> @needs(training)
+        ... def always(bench):
+        ...     return None
+        >>> [need.__name__ for need in needs_of(always)]
+        ['training']
+    """
+
+    def declare(check: Check) -> Check:
+        check.needs = wanted  # pyright: ignore[reportFunctionMemberAccess]
+        return check
+
+    return declare
+
+
+def needs_of(check: Callable) -> tuple[Need, ...]:
+    """The conditions that must hold in the runs before a check can pass."""
+    return getattr(check, "needs", ())
+
+
+def missing(check: Callable, bench: Bench) -> str | None:
+    """All that did not come up for a check; None where nothing is missing."""
+    return "; ".join(reason for need in needs_of(check) if (reason := need(bench))) or None
+
+
+def parts(bench: Bench) -> str | None:
+    """The recipe has parts."""
+    return None if bench.recipe.parts else "the recipe has no parts, only settings"
+
+
+def training(bench: Bench) -> str | None:
+    """Clients train in two rounds of each seed, with all parts, and find again what they remember."""
+    for seed in SEEDS:
+        rounds = [number for number, plan in enumerate(bench.plans(seed)) if bench.steps(plan).any()]
+        if len(rounds) < 2:
+            return (
+                f"with seed {seed} clients train in {len(rounds)} of {ROUNDS} rounds, at least 2 are needed: pass an "
+                "availability, a delivery, a selector or a federation by which more train"
+            )
+        for part in bench.recipe.parts:
+            if part.first_round > rounds[-1]:
+                return (
+                    f"{part.slot} begins in round {part.first_round} (counted from 0), and clients train until round "
+                    f"{rounds[-1]} only: let it begin earlier"
+                )
+    return _statistics(bench) or _memory(bench)
+
+
+def two_chains(bench: Bench) -> str | None:
+    """Two clients or chains train in one round of the first seed."""
+    if any((bench.steps(plan).sum(1) > 0).sum() > 1 for plan in bench.plans(SEEDS[0])):
+        return None
+    return "no two clients (or chains) train in one round: pass a selector that chooses more, such as uniform(4)"
+
+
+def unequal_lanes(bench: Bench) -> str | None:
+    """Two clients with different numbers of steps are trained together on one device."""
+    setting, rows = bench.varied_rows(bench.variations)
+    for row in (row for own in rows.values() for row in own):
+        steps = setting.passes * bench.steps(row.plan).sum(1)
+        for chains, count in zip(row.assignment.chains, row.assignment.count, strict=True):
+            if setting.layout.width > 1 and len(set(steps[chains[:count]].tolist())) > 1:
+                return None
+    return (
+        "no two clients (or chains) of different length are trained together on one device: pass a selector that "
+        "chooses more, such as uniform(4), or a federation whose clients differ in size"
+    )
+
+
+def absent_clients(bench: Bench) -> str | None:
+    """Beside a client that delivers another one was chosen and doesn't."""
+    clients = bench.simulation.federation.num_clients
+    for plan in _plans(bench):
+        if bench.steps(plan).any() and ((plan.clients < clients) & ~plan.delivered).any():
+            return None
+    return "all chosen clients deliver, wherever one does: pass delivery=bernoulli(0.7)"
+
+
+def odd_clients(bench: Bench) -> str | None:
+    """Somebody trains without a class, and somebody on a batch of a single row, unless such rows are left out."""
+    trained = [bench.steps(plan) > 0 for plan in _plans(bench)]
+    who = np.concatenate([plan.clients[steps] for plan, steps in zip(_plans(bench), trained, strict=True)])
+    federation, setting = bench.simulation.federation, bench.setting
+    if not (federation.class_counts[who] == 0).any():
+        return "all who train have all classes: pass a federation in which a client lacks a class"
+    lone = (np.diff(federation.offsets)[who] % setting.batch_size == 1).any() and not setting.local.drop_last
+    if lone or setting.local.drop_last or bench.drops_lone_rows:
+        return None
+    return (
+        f"nobody trains on a batch of a single row: pass a batch_size, in place of {setting.batch_size}, that divides "
+        "some client's number of rows with remainder 1"
+    )
+
+
+def padding(bench: Bench) -> str | None:
+    """A batch has rows that are not real."""
+    if bench.setting.local.drop_last:
+        return "drop_last leaves out every batch that isn't full: pass drop_last=False"
+    if bench.padded.any():
+        return None
+    return (
+        f"every batch is full, for each client's number of rows is a multiple of the batch size, "
+        f"{bench.setting.batch_size}: pass another batch_size"
+    )
+
+
+def two_devices(bench: Bench) -> str | None:
+    """Two devices train something in the same round."""
+    _, rows = bench.varied_rows(["devices"])
+    if any((row.assignment.count > 0).all() for own in rows.values() for row in own):
+        return None
+    return "two devices never train in the same round: pass a selector that chooses more clients, such as uniform(4)"
+
+
+def _statistics(bench: Bench) -> str | None:
+    playing = bench.setting.parts_with(Statistics)
+    model = bench.setting.model
+    if not playing or jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
+        return None
+    slots = ", ".join(part.slot for part in playing)
+    return f"the model has no batch statistics, which {slots} changes: pass a model with batch normalisation"
+
+
+def _memory(bench: Bench) -> str | None:
+    playing = bench.setting.parts_with(Memory)
+    for seed in SEEDS:
+        who = np.concatenate([np.unique(plan.clients[bench.steps(plan) > 0]) for plan in bench.plans(seed)])
+        if playing and len(set(who.tolist())) == len(who):
+            return (
+                f"with seed {seed} no client trains a second time and finds what {playing[0].slot} remembers: pass an "
+                "availability, a delivery or a selector by which more train, or a federation of fewer clients"
+            )
+    return None
+
+
+def _plans(bench: Bench) -> list[Plan]:
+    return [plan for seed in SEEDS for plan in bench.plans(seed)]

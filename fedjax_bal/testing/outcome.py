@@ -1,0 +1,79 @@
+"""What the conformance battery says of a part or a recipe."""
+
+from typing import NamedTuple
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+class CheckResult(NamedTuple):
+    """One check and how it ended.
+
+    Attributes:
+        name: the check's name.
+        outcome: "passed", "failed" or "skipped".
+        message: what was found and what to do where it failed; the reason where it was skipped; else what it means.
+    """
+
+    name: str
+    outcome: str
+    message: str
+
+
+class ConformanceReport(NamedTuple):
+    """All checks of one part or recipe, in the order in which they ran.
+
+    Attributes:
+        name: the part's or the recipe's name.
+        checks: the checks.
+
+    Example:
+        >>> checks = (CheckResult("finite", PASSED, ""), CheckResult("devices", SKIPPED, "there is one"))
+        >>> report = ConformanceReport("fedavg", checks)
+        >>> report.passed, report.skipped
+        (('finite',), ('devices',))
+        >>> print(report)
+        fedavg: 1 passed, 0 failed, 1 skipped
+          skipped  devices: there is one
+    """
+
+    name: str
+    checks: tuple[CheckResult, ...]
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """Names of the checks that passed."""
+        return self._names(PASSED)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the checks that failed."""
+        return self._names(FAILED)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Names of the checks that could not be made, or in which nothing came up that they look at."""
+        return self._names(SKIPPED)
+
+    def _names(self, outcome: str) -> tuple[str, ...]:
+        return tuple(check.name for check in self.checks if check.outcome == outcome)
+
+    def __str__(self) -> str:
+        counts = f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+        worth = [check for check in self.checks if check.outcome != PASSED]
+        return "\n".join([f"{self.name}: {counts}", *(f"  {c.outcome}  {c.name}: {c.message}" for c in worth)])
+
+
+class ConformanceError(ValueError):
+    """At least one check failed; the message lists each of them with what was found and what to do.
+
+    Attributes:
+        report: all checks.
+    """
+
+    def __init__(self, report: ConformanceReport) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+class NotApplicableError(Exception):
+    """A check can't be made here; the message says why."""

@@ -1,0 +1,460 @@
+"""Runs a recipe on the toy federation in many ways, with as few compiled programs as possible."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal.engine.device import (
+    Assignment,
+    ChainClients,
+    Layout,
+    RoundInputs,
+    Setting,
+    broadcast,
+    evaluate_model,
+    init_state,
+    matmul_precision,
+    run_round,
+    zero_result,
+)
+from fedjax_bal.engine.host import Simulation, assign, build
+from fedjax_bal.optim import optimizer
+from fedjax_bal.parts import Memory, Present, Report
+from fedjax_bal.recipes import Recipe
+from fedjax_bal.selection import bernoulli, uniform
+from fedjax_bal.testing import toy
+from fedjax_bal.testing.compare import difference
+from fedjax_bal.testing.draws import key_of
+from fedjax_bal.testing.observers import Padding, ReportTotals
+from fedjax_bal.testing.place import place
+from fedjax_bal.testing.uncompiled import uncompiled
+from fedjax_bal.types import Federation, Key, Plan, PyTree, State
+
+ROUNDS, SILENT = 4, 2
+"""Rounds of a run, and the one in which nothing arrives."""
+
+SEEDS = (0, 1)
+_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""How programs that run for a millisecond are compiled."""
+if jax.__version_info__ < (0, 11):  # later ones may not know it
+    _QUICKLY["xla_cpu_use_fusion_emitters"] = False
+
+VARIATIONS = ("seeds", "lanes", "length", "places", "devices")
+"""What a run may be varied in without changing its result, see `Workbench.varied`."""
+
+
+class ScheduledRound(NamedTuple):
+    """One round as the program takes it.
+
+    Attributes:
+        number: the round, from 0.
+        plan: who trains and who delivers.
+        assignment: which device trains which chain.
+    """
+
+    number: Any
+    plan: Plan
+    assignment: Assignment
+
+
+class Observed(NamedTuple):
+    """What two runs are compared in.
+
+    Attributes:
+        state: all that is carried.
+        train_loss: of each round, `Float[T]`.
+        test_loss: of each round, `Float[T]`.
+        probes: by slot, of each client in each round, leaves `[T, N, ...]`; 0 for those who sent none.
+    """
+
+    state: State
+    train_loss: Any
+    test_loss: Any
+    probes: Any
+
+
+class ObservedRound(NamedTuple):
+    """What a round shows beside its state: losses, and probes by slot, leaves `[G, L, ...]`."""
+
+    train_loss: Any
+    test_loss: Any
+    probes: Any
+
+
+@dataclasses.dataclass
+class Bench:
+    """A recipe on the toy federation.
+
+    Attributes:
+        recipe: the recipe.
+        options: what `fedjax_bal.engine.host.build` takes, and `model` and `federation`, where they are to be others.
+        tolerance: largest difference, in units of a leaf's largest number or 1, that rounding may make.
+        traces: how often the program has been traced.
+    """
+
+    recipe: Recipe
+    options: dict[str, Any]
+    tolerance: float
+    traces: int = 0
+
+    @functools.cached_property
+    def simulation(self) -> Simulation:
+        """The recipe as any user would run it."""
+        return build(self.recipe, **self.all_options, rounds=ROUNDS, strategy="map", devices=1)
+
+    @property
+    def all_options(self) -> dict[str, Any]:
+        """The options given, and the battery's own in place of those that are not."""
+        return {
+            "model": toy.network(),
+            "federation": toy.federation(),
+            "test": toy.test_set(),
+            **({} if "model" in self.options else {"lone_rows": "keep"}),
+            "batch_size": 4,
+            "local_optimizer": optimizer("sgd", 0.1),
+            "availability": bernoulli(0.8),
+            "delivery": bernoulli(0.7),
+            **({"selector": uniform(5)} if self.recipe.selector is None else {"clients_per_round": 6}),
+        } | self.options
+
+    @functools.cached_property
+    def setting(self) -> Setting:
+        """The simulation's, with the parts by which the battery sees more."""
+        setting = self.simulation.setting
+        totals = (ReportTotals(),) if setting.parts_with(Report) else ()
+        return dataclasses.replace(setting, parts=(Padding(), *setting.parts, *totals))
+
+    @functools.cached_property
+    def base(self) -> dict[int, Observed]:
+        """The runs that all others must agree with, by seed."""
+        return {seed: seen for seed, (_, seen) in self._runs.items()}
+
+    @functools.cached_property
+    def states(self) -> dict[int, list[State]]:
+        """The states before each round of these runs and after the last one, by seed."""
+        return {seed: states for seed, (states, _) in self._runs.items()}
+
+    @functools.cached_property
+    def _runs(self) -> dict[int, tuple[list[State], Observed]]:
+        return {seed: self.states_and_seen(self.plans(seed), seed) for seed in SEEDS}
+
+    @functools.cached_property
+    def variations(self) -> tuple[str, ...]:
+        """The variations that this machine can make."""
+        return VARIATIONS if jax.device_count() > 1 else VARIATIONS[:-1]
+
+    @functools.cached_property
+    def difference_of_all(self) -> str | None:
+        """What all variations at once change, in words; None where it is nothing."""
+        return self._difference(self.variations)
+
+    def difference_of(self, variation: str) -> str | None:
+        """What one variation alone changes, in words; None where it is nothing."""
+        if variation not in self._alone:
+            self._alone[variation] = self._difference([variation])
+        return self._alone[variation]
+
+    @functools.cached_property
+    def _alone(self) -> dict[str, str | None]:
+        return {}
+
+    @functools.cached_property
+    def _program(self) -> Any:
+        def counted(*arguments: Any) -> tuple[State, ObservedRound]:
+            self.traces += 1
+            return one_round(*arguments)
+
+        return _quickly(counted)
+
+    @functools.cached_property
+    def _first(self) -> Any:
+        return _quickly(first_state)
+
+    @functools.cached_property
+    def _data(self) -> tuple[Any, ...]:
+        return jax.device_put((self.simulation.federation, self.simulation.test))
+
+    def plans(self, seed: int) -> list[Plan]:
+        """Who trains in each round; in one round nothing arrives."""
+        selector = self.simulation.selector
+        state, plans = selector.init(seed, self.simulation.federation.num_clients), []
+        for number in range(ROUNDS):
+            plan, state = self.simulation.plan(seed, number, state)
+            plans.append(plan._replace(delivered=plan.delivered & (number != SILENT)))
+        return plans
+
+    def steps(self, plan: Plan) -> np.ndarray:
+        """Local steps of each client that delivers in a visit, `Int[G, L]`; 0 for the others."""
+        sizes = np.diff(self.simulation.federation.offsets)
+        inside = np.minimum(plan.clients, len(sizes) - 1)
+        return self.setting.visit_steps(sizes[inside], plan.limits) * plan.delivered
+
+    def start(self, seed: int = 0, setting: Setting | None = None) -> State:
+        """The state before the first round."""
+        return jax.device_get(self._first(setting or self.setting, key_of(seed), self._data[0]))
+
+    def run(
+        self,
+        plans: Sequence[Plan],
+        seed: int = 0,
+        *,
+        setting: Setting | None = None,
+        federation: Federation | None = None,
+    ) -> Observed:
+        """A run by the one compiled program, a round at a time.
+
+        Args:
+            plans: one for each round.
+            seed: the run's seed.
+            setting: with other numbers in it.
+            federation: with other data in it.
+
+        Returns:
+            What it comes to.
+        """
+        return self.states_and_seen(plans, seed, setting=setting, federation=federation)[1]
+
+    def states_and_seen(
+        self,
+        plans: Sequence[Plan],
+        seed: int = 0,
+        *,
+        setting: Setting | None = None,
+        federation: Federation | None = None,
+    ) -> tuple[list[State], Observed]:
+        """As `run`, with the state before each round and after the last one."""
+        setting, data = setting or self.setting, (federation or self._data[0], self._data[1])
+        states, shown = [self.start(seed, setting)], []
+        for number, plan in enumerate(plans):
+            row = self.row(setting, plan, number)
+            state, seen = jax.device_get(self._program(setting, key_of(seed), states[-1], row, *data))
+            states.append(state)
+            shown.append(self._by_client(seen, plan))
+        return states, Observed(states[-1], *_stack(shown))
+
+    def row(self, setting: Setting, plan: Plan, number: int) -> ScheduledRound:
+        """A round as the program takes it; its chains stay in the order in which they come."""
+        dealt, _ = assign(setting.layout, setting.passes * self.steps(plan), plan.delivered.any(1))
+        return ScheduledRound(np.int32(number), plan, dealt)
+
+    def _by_client(self, shown: ObservedRound, plan: Plan) -> ObservedRound:
+        """Probes by client in place of chains: leaves `[G, L, ...]` to `[N, ...]`."""
+        clients = self.simulation.federation.num_clients
+
+        def one(leaf: np.ndarray) -> np.ndarray:
+            found = np.zeros((clients + 1, *leaf.shape[2:]), leaf.dtype)
+            found[plan.clients] = leaf
+            return found[:-1]
+
+        return shown._replace(probes=jax.tree.map(one, shown.probes))
+
+    @functools.cached_property
+    def padded(self) -> np.ndarray:
+        """Whose last batch isn't full and is reached, `Bool[N]`."""
+        setting, sizes = self.setting, np.diff(self.simulation.federation.offsets)
+        reached = np.minimum(setting.steps_per_epoch(sizes), setting.visit_steps(sizes))
+        return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
+
+    @functools.cached_property
+    def padded_plan(self) -> Plan:
+        """A round of at most half of the clients: those first whose last batch isn't full, then others that train."""
+        sizes, plan = np.diff(self.simulation.federation.offsets), self.plans(SEEDS[0])[0]
+        trains = self.setting.visit_steps(sizes) > 0
+        first = np.argsort(np.where(self.padded, 0, np.where(trains, 1, 2)), kind="stable")
+        chosen = first[: min(plan.clients.size, max(1, len(sizes) // 2))]
+        clients = np.full(plan.clients.size, len(sizes), plan.clients.dtype)
+        clients[: len(chosen)] = chosen
+        clients = clients.reshape(plan.clients.shape)
+        limits = None if plan.limits is None else np.full_like(plan.limits, self.setting.most_steps)
+        return plan._replace(clients=clients, delivered=clients < len(sizes), limits=limits)
+
+    @property
+    def drops_lone_rows(self) -> bool:
+        """Whether the simulation leaves out last batches of a single row."""
+        lone = (np.diff(self.all_options["federation"].offsets) % self.setting.batch_size == 1).any()
+        return bool(lone and not (np.diff(self.simulation.federation.offsets) % self.setting.batch_size == 1).any())
+
+    @functools.cached_property
+    def uncompiled_case(self) -> list[Plan] | None:
+        """The plans up to the round that is run without compilation; None where no round is fit for it.
+
+        A round is fit before which something has arrived, when all parts have begun. At most two of its chains are
+        left, as few steps as will do: those first who come a second time, then a client of more than one step.
+        """
+        plans = self.plans(SEEDS[0])
+        begun = max(part.first_round for part in self.setting.parts)
+        cases = [case for number in range(max(1, begun), ROUNDS) for case in self._pairs(plans, number)]
+        if not cases:
+            return None
+        _, number, chosen = max(cases)
+        left = np.isin(np.arange(len(plans[number].clients)), chosen)[:, None]
+        return [*plans[:number], plans[number]._replace(delivered=plans[number].delivered & left)]
+
+    def _pairs(self, plans: Sequence[Plan], number: int) -> list[tuple[Any, int, tuple[int, ...]]]:
+        """Of a round, which two chains may train without compilation, each with how welcome they are."""
+        before = [plan.clients[self.steps(plan) > 0] for plan in plans[:number]]
+        known = set(np.concatenate(before).tolist())
+        steps, clients = self.steps(plans[number]), plans[number].clients
+        active = np.flatnonzero(steps.sum(1)).tolist()
+        found = []
+        for chosen in itertools.combinations(active, min(2, len(active))) if known and active else ():
+            own = steps[list(chosen)]
+            again = not known.isdisjoint(clients[list(chosen)][own > 0].tolist())
+            if again or not self.setting.parts_with(Memory):
+                found.append(((len(chosen), again, bool((own > 1).any()), -int(own.sum())), number, chosen))
+        return found
+
+    def uncompiled_difference(self, plans: Sequence[Plan]) -> str | None:
+        """What compiling changes, in words: in the state before the first round, and in the last one of some plans."""
+        states, seen = self.states_and_seen(plans)
+        last = ObservedRound(seen.train_loss[-1], seen.test_loss[-1], jax.tree.map(lambda leaf: leaf[-1], seen.probes))
+        setting, key = self.setting, key_of(SEEDS[0])
+        presents = bool(setting.parts_with(Present))  # without them all are tested alike
+        before, row = jax.tree.map(jnp.asarray, (states[-2], self.row(setting, plans[-1], len(plans) - 1)))
+        with uncompiled():
+            first = init_state(self.simulation.setting, key, self._data[0])
+            state, shown = one_round(setting, key, before, row, *self._data, tested=presents)
+        first, state, shown = jax.device_get((first, state, shown))
+        wanted = last if presents else last._replace(test_loss=shown.test_loss)
+        got = (first, state, self._by_client(shown, plans[-1]))
+        server = {slot: states[0].server[slot] for slot in first.server}  # without totals of reports
+        return difference(got, (states[0]._replace(server=server), states[-1], wanted), self.tolerance)
+
+    def varied(self, variations: Iterable[str]) -> dict[int, Observed]:
+        """Runs of the same rounds in another way.
+
+        Args:
+            variations: of "seeds", two seeds in one `vmap`; "lanes", several clients at a time; "length", room for far
+                larger clients; "places", two more places in a round, which stay empty; "devices", two of them.
+
+        Returns:
+            What each seed comes to; of the first one only, where seeds are not varied.
+        """
+        asked = set(variations)
+        setting, rows = self.varied_rows(asked)
+        if "seeds" in asked:
+            return self._varied_together(setting, rows)
+        seed, program, shown = SEEDS[0], _quickly(one_round), []
+        state = self.start(seed)
+        for row in rows[seed]:
+            state, seen = jax.device_get(program(setting, key_of(seed), state, row, *self._data))
+            shown.append(self._by_client(seen, row.plan))
+        return {seed: Observed(state, *_stack(shown))}
+
+    def _varied_together(self, setting: Setting, rows: dict[int, list[ScheduledRound]]) -> dict[int, Observed]:
+        """All seeds in one `vmap`."""
+        keys = jnp.stack([key_of(seed) for seed in SEEDS])
+        states = jax.device_get(_quickly(jax.vmap(first_state, (None, 0, None)))(setting, keys, self._data[0]))
+        program, shown = _quickly(_all_seeds), []
+        for of_round in zip(*(rows[seed] for seed in SEEDS), strict=True):
+            states, seen = jax.device_get(program(setting, keys, states, _stack_rows(of_round), *self._data))
+            shown.append([self._by_client(_at(seen, at), row.plan) for at, row in enumerate(of_round)])
+        runs = enumerate(zip(SEEDS, zip(*shown, strict=True), strict=True))
+        return {seed: Observed(_at(states, at), *_stack(own)) for at, (seed, own) in runs}
+
+    def varied_rows(self, variations: Iterable[str]) -> tuple[Setting, dict[int, list[ScheduledRound]]]:
+        """The setting and the rounds of `varied`, by seed."""
+        asked = set(variations)
+        extra = 2 if "places" in asked else 0
+        plans = {seed: [_with_empty_places(plan, extra, self) for plan in self.plans(seed)] for seed in SEEDS}
+        setting = self._relaid(asked, len(plans[SEEDS[0]][0].clients))
+        rows = {seed: [self.row(setting, plan, at) for at, plan in enumerate(own)] for seed, own in plans.items()}
+        return setting, rows
+
+    def _difference(self, variations: Iterable[str]) -> str | None:
+        try:
+            varied = self.varied(variations)
+        except Exception as error:
+            return f"{type(error).__name__} ({error}){place(error)}"
+        return difference(varied, {seed: self.base[seed] for seed in varied}, self.tolerance)
+
+    def _relaid(self, asked: set[str], groups: int) -> Setting:
+        selector = self.simulation.selector
+        devices = 2 if "devices" in asked else 1
+        layout = Layout("map", devices)
+        if "lanes" in asked:
+            width = min(3, -(-groups // devices))
+            layout = Layout("vmap", devices, width, lanes=selector.chain_length == 1 and selector.passes == 1)
+        longer = 3 if "length" in asked else 1
+        return dataclasses.replace(self.setting, layout=layout, max_size=longer * self.setting.max_size)
+
+
+def first_state(setting: Setting, key: Key, federation: Federation) -> State:
+    """The state before the first round."""
+    state = init_state(setting, key, federation)
+    server = {
+        slot: _no_reports(setting, key, state, federation) if slot == ReportTotals().slot else own
+        for slot, own in state.server.items()
+    }
+    return state._replace(server=server)
+
+
+def one_round(
+    setting: Setting,
+    key: Key,
+    state: State,
+    row: ScheduledRound,
+    federation: Federation,
+    test: Any,
+    tested: bool = True,
+) -> tuple[State, ObservedRound]:
+    """A round and its evaluation: the state after it, and what it shows.
+
+    Several rounds are run one after another on the host: a loop around them would be compiled twice as long.
+    """
+    with jax.default_matmul_precision(matmul_precision(setting.precision)):
+        state, info = run_round(setting, key, row.number, state, row.plan, row.plan.clients, row.assignment, federation)
+    loss = evaluate_model(setting, key, state.variables, row.number, federation, test).loss if tested else jnp.zeros(())
+    return state, ObservedRound(info.train_loss, loss, info.probes)
+
+
+def _quickly(function: Any) -> Any:
+    """Compiled, and traced again for each workbench: what a part does may have changed since the last one."""
+
+    def again(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return jax.jit(again, compiler_options=_QUICKLY)
+
+
+def _no_reports(setting: Setting, key: Key, state: State, federation: Federation) -> PyTree:
+    """Zeros in the shapes of what a client reports."""
+    zero = jnp.zeros((), jnp.int32)
+    shared = RoundInputs(key, zero, state.variables, broadcast(setting, key, zero, state)[1], federation)
+    memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
+    return zero_result(setting, shared, ChainClients(zero, jnp.ones((), bool), memory)).reports
+
+
+def _at(tree: PyTree, place: int) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[place], tree)
+
+
+def _stack(items: Sequence[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *items)
+
+
+def _with_empty_places(plan: Plan, extra: int, bench: Bench) -> Plan:
+    width: Any = ((0, extra), (0, 0))
+    nobody = bench.simulation.federation.num_clients
+    limits = None if plan.limits is None else np.pad(plan.limits, width)
+    return Plan(np.pad(plan.clients, width, constant_values=nobody), np.pad(plan.delivered, width), limits)
+
+
+def _stack_rows(rows: Sequence[ScheduledRound]) -> ScheduledRound:
+    """Runs stacked; the round's number is the same for all and stays unstacked."""
+    return ScheduledRound(rows[0].number, *_stack([(row.plan, row.assignment) for row in rows]))
+
+
+def _all_seeds(
+    setting: Setting, keys: Any, states: State, rows: ScheduledRound, *data: Any
+) -> tuple[State, ObservedRound]:
+    """A round of several runs by one `vmap`."""
+    axes = ScheduledRound(None, 0, 0)  # pyright: ignore[reportArgumentType]
+    one = lambda key, state, row: one_round(setting, key, state, row, *data)
+    return jax.vmap(one, (0, 0, axes))(keys, states, rows)

@@ -1,0 +1,201 @@
+"""The command line: what a user meets when something is wrong, and when the process is killed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+import pytest
+import small_run
+from typer.testing import CliRunner
+
+from fedjax_bal.cli.app import app
+from fedjax_bal.cli.listing import LISTINGS
+
+BAD = {
+    "unknown data set": (["dataset.name=fashin_mnist"], ["dataset.name", "'fashin_mnist'", "did you mean"]),
+    "unknown key": (["training.round=3"], ["training.round: unknown key", "did you mean 'rounds'"]),
+    "negative client count": (["partition.clients=-4"], ["partition.clients: received -4", "at least 1"]),
+    "more clients a round than there are": (["selection.clients_per_round=51"], ["51", "50 of partition.clients"]),
+    "nan": (["training.optimizer.learning_rate=nan"], ["learning_rate: received nan", "finite"]),
+    "missing file": (["nowhere.yaml"], ["nowhere.yaml: there is no such file"]),
+    "two files": (["a.yaml", "b.yaml"], ["received 2 files"]),
+    "a partition that does not exist": (["partition.classes_per_client=11"], ["partition:", "11", "10"]),
+    "a model that does not fit": (["model.name=fedavg_cnn", "dataset.name=cifar10"], ["cifar10", "--data-dir"]),
+    "data that is not there": (["dataset.name=mnist", "--data-dir", "."], ["mnist", "train-images-idx3-ubyte"]),
+    "scaffold with momentum": (
+        ["methods=[{recipe: scaffold}]"],
+        ["methods.0 (scaffold)", "momentum", "scaffold_momentum"],
+    ),
+    "fakes that would never come": (
+        ["methods=[{recipe: fedavg}, {recipe: cbfl}]", "model.name=tiny_bn"],
+        ["methods.1 (cbfl): warm_up: the first fakes come in round 700, but rounds=40"],
+    ),
+    "a generator without batch statistics": (
+        ["methods=[{recipe: cbfl, warm_up: 40}]"],
+        ["methods.0 (cbfl): generator: received the model 'rebafl_fmnist' without batch normalisation"],
+    ),
+    "a folder that can't be written": (["--out", "/dev/null/run"], ["/dev/null/run", "--out"]),
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory, and no network: data sets can only come from files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    return tmp_path
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gives_one_message_and_exit_code_2(here, name):
+    arguments, fragments = BAD[name]
+    result = invoke("run", *arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    for fragment in fragments:
+        assert fragment in result.output
+    assert not list(here.glob("runs/*/config.yaml"))
+
+
+def test_a_yaml_error_is_placed(here):
+    (here / "bad.yaml").write_text("name: [x\n a: b\n")
+    result = invoke("run", "bad.yaml")
+    assert result.exit_code == 2
+    assert "bad.yaml: line 2" in result.output
+
+
+def test_run_writes_everything_and_says_where(here):
+    (here / "small.yaml").write_text(small_run.TEXT)
+    result = invoke("run", "small.yaml", "seeds=[0]", "--plain")
+    assert result.exit_code == 0, result.output
+    assert "control variates" in result.output
+    folder = here / "runs" / "small"
+    assert "report: runs/small/report.html" in result.output
+    written = {entry.name for entry in folder.iterdir()}
+    assert written == {"config.yaml", "metrics.jsonl", "summary.json", "report.html", "plots", "checkpoints", ".lock"}
+    HTMLParser().feed((folder / "report.html").read_text())
+
+    (folder / "report.html").unlink()
+    assert invoke("report", folder).exit_code == 0
+    assert (folder / "report.html").exists()
+
+
+def test_a_diverging_run_is_named_and_the_others_go_on(here):
+    (here / "small.yaml").write_text(small_run.TEXT)
+    changes = ("training.optimizer.learning_rate=1e30", "methods.1.training={optimizer: {learning_rate: 0.05}}")
+    result = invoke("run", "small.yaml", *changes, "seeds=[0]", "--plain")
+    assert result.exit_code == 1
+    assert "fedavg, seed 0: round 1: the update" in result.output
+    assert "learning rate" in result.output
+    assert "Traceback" not in result.output
+    first, second = json.loads((here / "runs" / "small" / "summary.json").read_text())["runs"]
+    assert (first["rounds"], first["final_accuracy"]) == (0, None)
+    assert (second["rounds"], second["failure"]) == (7, None)
+
+
+_LISTED = {
+    "recipes": "rebafl",
+    "models": "takes dropout=[0.25, 0.25, 0.5]",
+    "selectors": "cucb",
+    "partitions": "dirichlet",
+    "datasets": "cifar10",
+    "optimizers": "takes momentum=0.0, nesterov=false",
+    "schedules": "takes every, factor=0.1",
+    "availability": "clustered",
+    "delivery": "bernoulli",
+    "speeds": "lognormal",
+}
+
+
+def test_list_names_what_a_configuration_can_use():
+    assert set(_LISTED) == set(LISTINGS)
+    for what, wanted in _LISTED.items():
+        result = invoke("list", what)
+        assert result.exit_code == 0 and wanted in result.output
+
+
+def test_unknown_lists_and_folders_are_refused(here):
+    assert "allowed: recipes" in invoke("list", "recipe").output
+    result = invoke("report", "nowhere")
+    assert result.exit_code == 2
+    assert "no such folder" in result.output
+
+
+@pytest.mark.parametrize(
+    ("width", "rows"),
+    [
+        ("40", "  final: "),
+        pytest.param("80", "±", marks=pytest.mark.slow),
+        pytest.param("140", "±", marks=pytest.mark.slow),
+    ],
+)
+def test_no_figure_is_cut_off_at_any_width(here, monkeypatch, width, rows):
+    monkeypatch.setenv("COLUMNS", width)
+    (here / "small.yaml").write_text(small_run.TEXT)
+    name = "methods.1.name=" + 60 * "x"
+    result = invoke("run", "small.yaml", name, "--plain")
+    assert result.exit_code == 0, result.output
+    runs = json.loads((here / "runs" / "small" / "summary.json").read_text())["runs"]
+    finals = [run["final_accuracy"] for run in runs if run["method"] == "fedavg"]
+    assert f"{100 * sum(finals) / 2:.1f}" in result.output
+    assert rows in result.output
+    assert "…" not in result.output.replace("x…", "")  # but for the name that is itself too long
+
+
+@pytest.mark.slow
+def test_neither_a_closed_pipe_nor_a_poor_encoding_costs_the_report(tmp_path):
+    (tmp_path / "small.yaml").write_text(small_run.TEXT)
+    command = f"{sys.executable} -m fedjax_bal run small.yaml 'methods=[{{recipe: fedavg}}]' seeds=[0] --plain"
+    page = tmp_path / "runs" / "small" / "report.html"
+    for line in (f"{command} | head -1", f"PYTHONIOENCODING=ascii {command}"):
+        result = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert page.exists()
+        page.unlink()
+
+
+def start(here):
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "fedjax_bal", "run", "small.yaml", "training.rounds=60", "--plain"]
+    return subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finish(process):
+    """Exit code and output."""
+    output = process.communicate()[0].decode()
+    return process.returncode, output
+
+
+def wait_for_lines(here, process, count):
+    """Waits until the run has written so many lines, or is over."""
+    file = here / "runs" / "small" / "metrics.jsonl"
+    while process.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") >= count):
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_how_to_go_on_which_comes_to_the_same_lines(tmp_path):
+    whole, disturbed = folders = [tmp_path / name for name in ("undisturbed", "disturbed")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "small.yaml").write_text(small_run.TEXT)
+    assert finish(start(whole))[0] == 0
+    process = start(disturbed)
+    wait_for_lines(disturbed, process, 35)
+    process.send_signal(signal.SIGINT)
+    code, output = finish(process)
+    assert code == 130, output
+    assert "The same command again goes on" in output
+    assert finish(start(disturbed))[0] == 0
+    results = [small_run.metrics(folder / "runs" / "small") for folder in folders]
+    assert len(results[0]) == 4 * 30
+    assert results[0] == results[1]
+    final = [json.loads((f / "runs" / "small" / "summary.json").read_text())["runs"] for f in folders]
+    assert final[0] == final[1]

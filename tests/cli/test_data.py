@@ -1,0 +1,206 @@
+"""`fedjax-bal data list | prepare`: what a user sees, and what is written."""
+
+import gzip
+import os
+import re
+import struct
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedjax_bal.cli.app import app
+from fedjax_bal.data import DATASETS, DataError, cache, load
+from fedjax_bal.data.inventory import inventory_digest, prepare, prepared_status
+
+NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+
+
+@pytest.fixture
+def idx(tmp_path):
+    """A folder with the four idx files of a small mnist, and their arrays."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 256, (40, 28, 28), dtype=np.uint8), np.arange(40, dtype=np.uint8) % 7]
+    arrays += [arrays[0][:5], arrays[1][:5]]
+    (tmp_path / "mnist").mkdir()
+    for name, array in zip(NAMES, arrays, strict=True):
+        header = bytes([0, 0, 8, array.ndim]) + b"".join(struct.pack(">I", size) for size in array.shape)
+        (tmp_path / "mnist" / f"{name}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
+    return tmp_path, arrays
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(app, ["data", *map(str, arguments)])
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_prepare_says_what_it_found_and_writes_what_is_loaded(idx):
+    folder, (images, labels, *_) = idx
+    result = invoke("prepare", "mnist", "--data-dir", folder)
+    assert result.exit_code == 0, result.output
+    for line in (
+        f"mnist: official files in {folder}/mnist",
+        "train: 40 images 28x28x1, 0.0 MiB; 7 of 10 classes, of 5 to 6",
+        "test: 5 images 28x28x1, 0.0 MiB; 5 of 10 classes, of 1 each",
+        "4        6 + 1",
+        "5        5 + 0",
+        f"prepared: {folder}/fedjax_bal/mnist.npz",
+    ):
+        assert line in result.output
+    assert [path.name for path in (folder / "fedjax_bal").iterdir()] == ["mnist.npz"]
+    first = load("mnist", folder)
+    assert f"SHA-256 of images and labels: {inventory_digest(first)}" in result.output
+    np.testing.assert_array_equal(first.train_images[..., 0], images)
+    np.testing.assert_array_equal(first.train_labels, labels)
+    assert first.class_names == DATASETS["mnist"].class_names and first.train_labels.dtype == np.int32
+
+
+def test_the_written_file_is_the_one_that_is_read(idx, monkeypatch):
+    folder, _ = idx
+    prepare("mnist", folder)
+    monkeypatch.setattr("fedjax_bal.data.readers.grey.read_labelled", lambda *_: pytest.fail("read the idx files"))
+    assert len(load("mnist", folder).train_images) == 40
+
+
+def test_it_is_passed_over_once_its_files_have_changed(idx):
+    folder, _ = idx
+    prepare("mnist", folder)
+    assert prepared_status("mnist", folder).endswith("/mnist, prepared")
+    file = folder / "mnist" / "t10k-labels-idx1-ubyte.gz"
+    content = bytearray(gzip.decompress(file.read_bytes()))
+    content[-1] = 9
+    before = file.stat()
+    file.write_bytes(gzip.compress(bytes(content)))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert load("mnist", folder).test_labels[-1] == 9
+    assert prepared_status("mnist", folder).endswith("/mnist")
+    prepare("mnist", folder)
+    assert prepared_status("mnist", folder).endswith("/mnist, prepared")
+
+
+def test_it_is_enough_where_its_files_are_gone(idx):
+    folder, _ = idx
+    expected = prepare("mnist", folder).dataset
+    for file in (folder / "mnist").iterdir():
+        file.unlink()
+    (folder / "mnist").rmdir()
+    assert inventory_digest(load("mnist", folder)) == inventory_digest(expected)
+    assert "without the files that it was made from" in prepared_status("mnist", folder)
+    result = invoke("prepare", "mnist", "--data-dir", folder)
+    assert result.exit_code == 2 and "mnist was not found" in result.output
+
+
+def test_a_damaged_one_is_named(idx):
+    folder, _ = idx
+    file = prepare("mnist", folder).file
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"mnist.npz: is no sound npz file"):
+        load("mnist", folder)
+    file.write_bytes(b"\x80\x04")
+    with pytest.raises(DataError, match=r"mnist.npz: is no npz file \(a pickle\)"):
+        load("mnist", folder)
+    prepare("mnist", folder)
+    assert len(load("mnist", folder).train_images) == 40
+
+
+def test_who_wrote_what_is_kept(idx):
+    folder, _ = idx
+    dataset = load("mnist", folder)._replace(train_clients=np.arange(40, dtype=np.int32) // 3)
+    file = cache.write("mnist", folder, dataset, [folder / "mnist"])
+    kept = cache.read("mnist", folder, [folder / "mnist"])
+    assert kept.train_clients.tolist() == dataset.train_clients.tolist() and file.is_file()
+    assert cache.read("mnist", folder, [folder]) is None
+
+
+def test_check_writes_nothing(idx):
+    folder, _ = idx
+    assert "40 images" in invoke("prepare", "mnist", "--check", "--data-dir", folder).output
+    assert [path.name for path in folder.iterdir()] == ["mnist"]
+
+
+def test_a_full_or_closed_disk_costs_no_file(idx, monkeypatch):
+    folder, _ = idx
+    monkeypatch.setattr("fedjax_bal.data.cache.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(DataError, match=r"needs 0 MiB, but 0 MiB are free; make room, or do without"):
+        prepare("mnist", folder)
+    assert not list((folder / "fedjax_bal").iterdir())
+    (folder / "fedjax_bal").rmdir()
+    (folder / "fedjax_bal").write_text("in the way")
+    result = invoke("prepare", "mnist", "--data-dir", folder)
+    assert result.exit_code == 2 and "can't be written (File exists)" in result.output
+
+
+BAD = {
+    "an unknown name": (["mnst"], ["no data set is called 'mnst'", "Did you mean 'mnist'?"]),
+    "no folder given": (["svhn"], ["--data-dir is missing", "train_32x32.mat and test_32x32.mat", "housenumbers"]),
+    "no such folder": (["mnist", "--data-dir", "nowhere"], ["nowhere: is not a folder"]),
+    "nothing there": (
+        ["femnist", "--data-dir", "."],
+        [
+            "femnist was not found",
+            "It needs train/*.json",
+            "They come from https://github.com/TalwalkarLab/leaf",
+            "prepared, femnist/VERSION/",
+        ],
+    ),
+    "nothing to prepare": (["labels_47"], ["labels_47 comes with the package"]),
+    "no path": (["npz"], ["command line: path: missing, must be text"]),
+    "a wrong option": (["image_folder", "path=a", "side=x"], ["command line: side: received 'x', must be"]),
+    "half an option": (["image_folder", "path"], ["received 'path', must be KEY=VALUE"]),
+    "an option too many": (["mnist", "path=a"], ["mnist takes no options, received path=a"]),
+    "a builder of others": (["mnist", "--tfds", "--data-dir", "."], ["received mnist; allowed: femnist, cinic10"]),
+    "a builder without files": (["cinic10", "--tfds", "--data-dir", "."], ["cinic10 was not found"]),
+    "a builder of nothing": (["cinic10", "--tfds"], ["--data-dir is missing"]),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_gives_one_message_and_exit_code_2(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    arguments, fragments = BAD[kind]
+    result = invoke("prepare", *arguments)
+    assert result.exit_code == 2
+    for fragment in fragments:
+        assert fragment in result.output
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_pickle_is_refused_with_the_file_to_use(tmp_path):
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for name in ("data_batch_1", "test_batch"):
+        (folder / name).write_bytes(b"\x80\x04")
+    result = invoke("prepare", "cifar10", "--data-dir", tmp_path)
+    assert result.exit_code == 2
+    assert "a pickle can run any code, so it is never opened. Get cifar-10-binary.tar.gz" in result.output
+
+
+def test_own_files_are_described(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 1, 1])
+    own = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    np.savez("mine.npz", **own, train_clients=np.array(["Abe", "Bo", "Bo", "Bo"]))
+    result = invoke("prepare", "npz", "path=mine.npz")
+    assert result.exit_code == 0, result.output
+    assert "train: 4 images 8x8x3, 0.0 MiB; 2 classes, of 1 to 3" in result.output
+    assert "writers or users: 2, of 1 to 3 training images" in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
+
+
+def test_list_says_what_is_there(idx):
+    folder, _ = idx
+    (folder / "cifar10.txt").write_text("")
+    result = invoke("list", "--data-dir", folder)
+    assert result.exit_code == 0
+    text = re.sub(r"\s+", "", result.output)
+    assert all(name in text for name in DATASETS)
+    assert f"foundofficialfilesin{folder}/mnist" in text
+    assert text.count("notfound") == len(DATASETS) - 5  # all but mnist, the two embedded and the two kinds of own files
+    assert "fromhttps://github.com/TalwalkarLab/leaf" in text and "52.3MiBinmemory" in text
+    alone = re.sub(r"\s+", "", invoke("list").output)
+    assert alone.count("needsitsfiles,see--data-dir") == len(DATASETS) - 4
+    assert invoke("list", "--data-dir", folder / "nowhere").exit_code == 2

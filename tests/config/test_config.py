@@ -1,0 +1,660 @@
+"""Configurations: what is accepted, what is refused and in which words, and that text and object agree."""
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedjax_bal.config import Config, ConfigError, config_digest, differences, load_config, resolved_yaml
+from fedjax_bal.config.registries import parameters
+from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
+from fedjax_bal.optim import optimizers
+from fedjax_bal.recipes import RECIPES
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+TEXT = QUICKSTART.read_text(encoding="utf-8")
+CLI = "command line: "
+
+
+def refusal(path, overrides=()):
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    message = str(caught.value)
+    for jargon in ("pydantic", "http", "Traceback", "type=", "BeforeValidator"):
+        assert jargon not in message
+    return message
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content):
+        path = tmp_path / "my.yaml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+def reloaded(config, write):
+    return load_config(write(resolved_yaml(config)))
+
+
+# What is accepted.
+
+
+def test_the_built_in_quickstart_is_the_file_in_configs():
+    config = load_config(None)
+    assert config == load_config(str(QUICKSTART)) == load_config(QUICKSTART)
+    assert (config.name, config.seeds) == ("quickstart", (0, 1, 2))
+    assert config.partition.parameters["classes_per_client"] == 2
+    assert (config.partition.clients, config.selection.clients_per_round) == (50, 10)
+    assert (config.training.rounds, config.training.local_epochs, config.training.batch_size) == (40, 1, 50)
+    assert config.availability.parameters == {"p": 0.5}
+    assert [method.name for method in config.methods] == ["fedavg", "balanced_softmax", "rebafl", "scaffold"]
+
+
+def test_defaults_are_filled_in():
+    config = load_config(None)
+    assert config.model.convolution == "fast"
+    assert config.training.drop_last is False
+    assert config.training.optimizer.weight_decay == 0.0
+    assert config.training.optimizer.decay == 1.0
+    assert (config.training.server_optimizer.name, config.training.server_optimizer.learning_rate) == ("sgd", 1.0)
+    assert (config.execution.strategy, config.execution.rounds_per_dispatch) == ("auto", 5)
+    assert config.execution.checkpoint_every == 10
+    assert config.methods[2].recipes[0].hyperparameters == {
+        "epsilon": 0.01,
+        "mu": 0.1,
+        "scale": 1.0,
+        "prototypes": "local_override",
+        "carry": False,
+        "min_classes": 1,
+    }
+
+
+def test_a_method_overrides_single_keys_of_a_section():
+    config = load_config(None)
+    assert [config.for_method(i).training.optimizer.parameters["momentum"] for i in range(4)] == [0.5, 0.5, 0.5, 0.0]
+    method = config.for_method(3)
+    assert method.training.optimizer.learning_rate == 0.01
+    assert method.training.rounds == 40
+    assert method.name == "scaffold"
+    assert method.dataset == config.dataset
+
+
+def test_choosing_another_optimizer_in_a_method_leaves_the_old_one_s_options_behind():
+    config = load_config(None, ["methods.0.training={optimizer: {name: adam, b1: 0.8}}"])
+    optimizer = config.for_method(0).training.optimizer
+    assert (optimizer.name, optimizer.learning_rate, optimizer.parameters["b1"]) == ("adam", 0.05, 0.8)
+    assert "momentum" not in optimizer.parameters
+
+
+@pytest.mark.parametrize(
+    ("overrides", "section", "expected"),
+    [
+        (["availability.name=always"], "availability", {}),
+        (["availability={name: periodic, p: 0.3, period: 4}"], "availability", {"p": 0.3, "period": 4}),
+        (["availability={name: clustered, p: [0.5, 1]}"], "availability", {"p": (0.5, 1.0), "period": 1}),
+        (["delivery.name=bernoulli", "delivery.p=0.9"], "delivery", {"p": 0.9}),
+        (["delivery.p=0.9", "delivery.name=bernoulli"], "delivery", {"p": 0.9}),
+        (["partition.alpha=0.3", "partition.scheme=dirichlet"], "partition", {"alpha": 0.3, "form": "balanced"}),
+    ],
+)
+def test_an_override_may_choose_another_law(overrides, section, expected):
+    got = getattr(load_config(None, overrides), section).parameters
+    assert {key: got[key] for key in expected} == expected
+    assert "classes_per_client" not in got
+    assert got.keys() == expected.keys() or section == "partition"
+
+
+def test_overrides_reach_into_lists_and_sections_left_to_their_defaults():
+    changes = ["methods.2.mu=0.2", "seeds=[7]", "training.server_optimizer.momentum=0.9", "dataset.name=mnist"]
+    config = load_config(None, changes)
+    assert config.methods[2].recipes[0].hyperparameters["mu"] == 0.2
+    assert config.seeds == (7,)
+    assert config.training.server_optimizer.learning_rate == 1.0
+    assert config.training.server_optimizer.parameters["momentum"] == 0.9
+    assert config.dataset.name == "mnist"
+    assert load_config(None, ["seeds.1=9"]).seeds == (0, 9, 2)
+    assert load_config(None, ["methods.2.recipe=fedprox"]).methods[2].recipes[0].hyperparameters == {"mu": 0.001}
+
+
+def test_numbers_in_scientific_notation_and_whole_floats():
+    config = load_config(None, ["training.optimizer.learning_rate=1e-3", "training.rounds=2.0"])
+    assert config.training.optimizer.learning_rate == 0.001
+    assert config.training.rounds == 2
+    assert isinstance(config.training.rounds, int)
+
+
+def test_a_list_of_recipes_is_combined_in_order():
+    config = load_config(None, ["methods=[{recipe: [scaffold, {name: rebafl, mu: 0.2}]}, {recipe: fedavg}]"])
+    method = config.methods[0]
+    assert method.name == "scaffold+rebafl"
+    assert [spec.name for spec in method.recipes] == ["scaffold", "rebafl"]
+    assert method.recipes[1].hyperparameters["mu"] == 0.2
+    assert config.for_method(0).recipes == method.recipes
+
+
+def test_the_keywords_of_an_optimizer_build_it():
+    section = load_config(None, ["training.optimizer.weight_decay=5e-4"]).training.optimizer
+    shared = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 0.0005, "decay": 1.0}
+    assert section.keywords == {**shared, "momentum": 0.5}
+    assert optimizers.optimizer(**section.keywords).options == {"momentum": 0.5}
+
+
+def test_a_configuration_can_t_be_changed():
+    config = load_config(None)
+    with pytest.raises(ValueError, match="frozen"):
+        config.training.rounds = 3
+
+
+# Text and object agree.
+
+
+VARIED = [
+    [],
+    ["name='1e5'"],
+    ["name='2024'", "methods=[{recipe: fedavg, name: 'null'}, {recipe: fedavg, name: 'yes, it''s: [a] \"name\"'}]"],
+    ["methods=[{recipe: [scaffold, {name: rebafl, mu: 2}], partition: {scheme: iid}}, {recipe: [fedprox]}]"],
+    ["availability={name: clustered, p: [0.5, 0.25]}", "delivery={name: bernoulli, p: 1}"],
+    ["methods.0.training={optimizer: {name: adamw}}", "training.optimizer.learning_rate=1e-30"],
+    ["partition={scheme: dirichlet, alpha: 100000000000000000000, clients: 10, seed: 4294967295}"],
+]
+
+
+@pytest.mark.parametrize("overrides", VARIED)
+def test_the_resolved_text_round_trips(overrides, write):
+    config = load_config(None, overrides)
+    again = reloaded(config, write)
+    assert again == config
+    assert resolved_yaml(again) == resolved_yaml(config)
+    assert config_digest(again) == config_digest(config)
+    assert [again.for_method(i) for i in range(len(again.methods))] == [
+        config.for_method(i) for i in range(len(config.methods))
+    ]
+
+
+def test_the_resolved_text_is_complete_and_readable_by_others():
+    sheet = yaml.safe_load(resolved_yaml(load_config(None)))
+    assert sheet["execution"] == {
+        "strategy": "auto", "devices": "auto", "chunk": "auto", "client_memory": "auto", "precision": "float32",
+        "rounds_per_dispatch": 5, "checkpoint_every": 10, "broken_clients": "raise", "clip_factor": 10.0,
+        "huge_factor": 100.0,
+    }  # fmt: skip
+    assert sheet["methods"][2]["min_classes"] == 1
+    assert sheet["methods"][3]["training"] == {"optimizer": {"learning_rate": 0.01, "momentum": 0.0}}
+    order = list(sheet)
+    assert (order[0], order[-2:]) == ("name", ["methods", "seeds"])
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", sorted(set(optimizers.optimizer_names()) - {"noisy_sgd"}))  # which wants a key
+def test_every_optimizer_round_trips(name, write):
+    change = f"training.optimizer={{name: {name}, learning_rate: 0.01}}"
+    config = load_config(None, [change, "methods=[{recipe: fedavg}]"])
+    assert reloaded(config, write) == config
+
+
+def test_equal_values_written_differently_have_one_digest(write):
+    other = TEXT.replace("learning_rate: 0.05", "learning_rate: 5e-2").replace("mu: 0.1", "mu: 1.0e-1")
+    assert other != TEXT
+    assert config_digest(load_config(write(other))) == config_digest(load_config(None))
+    assert config_digest(load_config(None, ["training.rounds=41"])) != config_digest(load_config(None))
+
+
+def test_differences_name_the_keys():
+    here = load_config(None)
+    asked = load_config(None, ["training.rounds=60", "seeds=[0]", "methods.2.mu=0.3", "availability.name=always"])
+    assert differences(here, here) == []
+    assert differences(here, asked) == [
+        "training.rounds: 40 here, 60 asked for",
+        "availability.name: 'bernoulli' here, 'always' asked for",
+        "availability.p: 0.5 here, absent asked for",
+        "methods.2.mu: 0.1 here, 0.3 asked for",
+        "seeds: [0, 1, 2] here, [0] asked for",
+    ]
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("override", "fragments"),
+    [
+        (
+            "dataset.name=fashin_mnist",
+            [
+                "dataset.name: received 'fashin_mnist'; allowed: cifar10, cifar100, cinic10, emnist_astraea,",
+                "; did you mean 'fashion_mnist'?",
+            ],
+        ),
+        ("training.rouns=3", ["training.rouns: unknown key; allowed: batch_size,", "did you mean 'rounds'?"]),
+        ("training.optimizr.momentum=3", ["training.optimizr: unknown key; allowed:", "did you mean 'optimizer'?"]),
+        ("trainin.rounds=3", ["trainin: unknown key; allowed: auxiliary, availability,", "did you mean 'training'?"]),
+        ("partition.clients=-3", ["partition.clients: received -3, must be an integer of at least 1"]),
+        ("partition.clients=3000000000", ["partition.clients: received 3000000000, must be an integer from 1 to 2147"]),
+        ("partition.alpha=0.1", ["partition.alpha: unknown key for pathological; allowed: classes_per_client,"]),
+        ("partition.classes_per_client=two", ["classes_per_client: received 'two', must be an integer"]),
+        ("partition.scheme=dirichlt", ["partition.scheme: received 'dirichlt'; allowed:", "did you mean 'dirichlet'?"]),
+        ("selection.clients_per_round=60", ["clients_per_round: received 60, more clients a round than the 50 of"]),
+        ("selection.clients_per_round=2.5", ["clients_per_round: received 2.5, must be an integer of at least 1"]),
+        ("training.rounds=true", ["training.rounds: received true, must be an integer of at least 1"]),
+        ("training.rounds=", ["training.rounds: received null, must be an integer of at least 1"]),
+        ("training.drop_last=1", ["training.drop_last: received 1, must be true or false"]),
+        ("training=3", ["training: received 3, must be a mapping of rounds, local_epochs, batch_size,"]),
+        ("training.optimizer.learning_rate=nan", ["learning_rate: received nan, must be a finite number above 0"]),
+        ("training.optimizer.learning_rate=-inf", ["learning_rate: received -inf, must be a finite number above 0"]),
+        ("training.optimizer.learning_rate=1e999", ["learning_rate: received inf, must be a finite number above 0"]),
+        ("training.optimizer.learning_rate=fast", ["learning_rate: received 'fast', must be a finite number above 0"]),
+        ("training.optimizer.momentum=1", ["momentum: received 1, must be a finite number of at least 0 and below 1"]),
+        ("training.optimizer.decay=1.1", ["decay: received 1.1, must be a finite number above 0 and of at most 1"]),
+        ("training.optimizer.name=sdg", ["training.optimizer.name: received 'sdg'; allowed:", "did you mean 'sgd'?"]),
+        ("training.local_steps=3", ["local_steps: received 3 beside local_epochs=1; set one of the two to null, or"]),
+        ("training.local_epochs=null", ["training.local_epochs: missing, must be an integer of at least 1, or local_"]),
+        ("training.optimizer.clip_norm=0", ["clip_norm: received 0, must be a finite number above 0, or null"]),
+        ("training.optimizer.schedule={name: cosine}", ["optimizer.schedule.length: missing, must be an integer"]),
+        ("training.optimizer.schedule={name: step, every: 0}", ["schedule: refused by step: every: received 0, must"]),
+        ("training.optimizer.schedule.name=cosin", ["schedule.name: received 'cosin'; allowed:", "did you mean 'cosi"]),
+        ("training.server_optimizer.step_schedule=2", ["server_optimizer.step_schedule: unknown key for sgd; allowed"]),
+        ("speed={name: constant, steps_per_s: 0}", ["speed.steps_per_s: received 0, must be a finite number above 0"]),
+        ("speed.deadline=2", ["speed.deadline: unknown key for unlimited; allowed: name"]),
+        ("delivery={name: trace}", ["delivery.file: missing, must be the path of a file"]),
+        ("model.convolution=quick", ["model.convolution: received 'quick'; allowed: fast, plain"]),
+        ("availability.p=0", ["availability.p: received 0, must be a finite number above 0 and of at most 1"]),
+        ("delivery.p=0.5", ["delivery.p: unknown key for always; allowed: name"]),
+        ("evaluation.target_accuracy=60", ["received 60, must be a finite number above 0 and of at most 1, or null"]),
+        ("execution.strategy=vmapp", ["execution.strategy: received 'vmapp'; allowed: auto, map, vmap; did you mean"]),
+        ("execution.devices=0", ["execution.devices: received 0, must be auto, or an integer of at least 1"]),
+        ("execution.chunk=all", ["execution.chunk: received 'all', must be auto, or an integer of at least 1"]),
+        (
+            "execution.precision=float16",
+            ["execution.precision: received 'float16'; allowed: bfloat16, float32, tensorfloat32; did you"],
+        ),
+        ("execution.client_memory=disk", ["execution.client_memory: received 'disk'; allowed: auto, device, host"]),
+        ("name=a/b", ["name: received 'a/b', must be a name of letters, digits,"]),
+        ("name=..", ["name: received '..', must be a name"]),
+        ("name=2024", ["name: received 2024, must be a name"]),
+        (
+            "seeds=[0, 0]",
+            ["seeds: received [0, 0], must be a list, not empty, without repetition, each item an integer"],
+        ),
+        ("seeds=[true]", ["seeds: received [True], must be a list"]),
+        ("seeds=[-1]", ["seeds: received [-1], must be a list", "an integer from 0 to 4294967295"]),
+        ("seeds=4", ["seeds: received 4, must be a list"]),
+        ("methods=[]", ["methods: received [], must be a list, not empty, each item a mapping with the key recipe"]),
+        ("methods=[3]", ["methods.0: received 3, must be a mapping with the key recipe"]),
+        (
+            "methods=[{mu: 3}]",
+            ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, cbfl, crop_flip, faults, fedadagrad,"],
+        ),
+        ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; allowed:", "did you mean 'fedavg'?"]),
+        ("methods.0.mu=0.2", ["methods.0.mu: unknown key; recipe fedavg takes: nothing; or name, dataset, partition"]),
+        (
+            "methods.2.epsilom=0.2",
+            ["methods.2.epsilom: unknown key; recipe rebafl takes: carry, epsilon,", "'epsilon'?"],
+        ),
+        ("methods.2.trainin={}", ["methods.2.trainin: unknown key", "did you mean 'training'?"]),
+        ("methods.2.mu=strong", ["methods.2.mu: received 'strong', must be a finite number"]),
+        ("methods.2.mu=-1", ["methods.2.mu: received -1.0, must be a finite number of at least 0"]),
+        ("methods.2.prototypes=all", ["methods.2.prototypes: received 'all'; allowed: local_override, global_only"]),
+        ("methods.1.name=fedavg", ["methods.1.name: received 'fedavg', already the name of methods.0"]),
+        ("methods.1.name=''", ["methods.1.name: received '', must be printable text of 1 to 60 characters"]),
+        ('methods.1.name="a\\ud800"', ["methods.1.name: received 'a\\ud800', must be printable text"]),
+        ("methods.0.recipe=[]", ["methods.0.recipe: received [], must be a name or a list of names"]),
+        ("methods.0.recipe=[fedavg, 3]", ["methods.0.recipe.1.name: received 3; allowed:"]),
+        ("methods.0.recipe=[{name: fedprox, nu: 1}]", ["methods.0.recipe.0.nu: unknown key; recipe fedprox takes: mu"]),
+        ("methods.0.recipe=[scaffold, scaffold]", ["methods.0.recipe: received ['scaffold', 'scaffold']: combine: "]),
+        (
+            "methods.1.training.optimizer.momentum=2",
+            ["methods.1.training.optimizer.momentum: received 2, must be a finite number of at least 0 and below 1"],
+        ),
+        ("methods.1.training={rouns: 2}", ["methods.1.training.rouns: unknown key;", "did you mean 'rounds'?"]),
+        ("methods.1.training=3", ["methods.1.training: received 3, must be a mapping of rounds"]),
+        (
+            "methods.1.selection={clients_per_round: 70}",
+            ["methods.1.selection.clients_per_round: received 70, more clients a round than the 50"],
+        ),
+        ("methods.7.mu=1", ["methods.7.mu: received '7' as a position in methods; allowed: 0 to 3"]),
+        ("methods.rebafl.mu=1", ["received 'rebafl' as a position in methods; allowed: 0 to 3"]),
+        ("name.first=1", ["name.first: name is 'quickstart', which has no keys"]),
+        ("rounds", ["received 'rounds', must be dotted.path=VALUE, for instance training.rounds=30"]),
+        ("=3", ["received '=3', must be dotted.path=VALUE"]),
+        ("training..rounds=3", ["received 'training..rounds=3', must be dotted.path=VALUE"]),
+        ("training.rounds=[1", ["training.rounds: line 1, column 3: expected ',' or ']'"]),
+        (".".join("a" * 30) + "=1", ["must be dotted.path=VALUE"]),
+    ],
+)
+def test_a_bad_override_is_told_as_the_command_line_s(override, fragments):
+    message = refusal(None, [override])
+    assert message.startswith(CLI)
+    assert len(message.splitlines()) == 1
+    for fragment in fragments:
+        assert fragment in message
+
+
+@pytest.mark.parametrize(
+    ("content", "fragments"),
+    [
+        (TEXT.replace("rounds: 40", "rounds: 0"), ["my.yaml: training.rounds: received 0, must be an integer"]),
+        (
+            TEXT.replace("seed: 0", "sed: 0"),
+            ["partition.seed: missing, must be an integer from 0", "partition.sed: unk"],
+        ),
+        (TEXT.replace("model: {name: rebafl_fmnist}", ""), ["model: missing, must be a mapping of name, convolution"]),
+        (TEXT.replace("classes_per_client: 2, ", ""), ["partition.classes_per_client: missing, must be an integer"]),
+        (
+            TEXT.replace("learning_rate: 0.05, ", ""),
+            ["optimizer.learning_rate: missing, must be a finite number above 0"],
+        ),
+        (TEXT + "\nseeds: [1]\n", ["my.yaml: line ", "the key 'seeds' stands twice; it is already on line"]),
+        ("a: 1\nb: [1, 2\nc: 3\n", ["my.yaml: line 3, column 2: expected ',' or ']', but got ':'"]),
+        ("a: b: c", ["my.yaml: line 1, column 5: mapping values are not allowed here"]),
+        ("a:\n\t- b", ["my.yaml: line 2, column 1: found character"]),
+        ("a: &x [1]\nb: [*x, *x]", ["my.yaml: line 1, column 4: anchors (&) and aliases (*) are not allowed"]),
+        ("b: *x", ["anchors (&) and aliases (*) are not allowed"]),
+        ("a: !!python/object/apply:os.system [ls]", ["my.yaml: line 1, column 4: the tag 'tag:yaml.org,2002:python"]),
+        ("[" * 100_000, ["my.yaml: line 1, column 21: nested deeper than 20 levels"]),
+        ("- " * 100_000, ["nested deeper than 20 levels"]),
+        ("{a: " * 100_000, ["nested deeper than 20 levels"]),
+        ("? " * 100_000, ["nested deeper than 20 levels"]),
+        ("a: 1\n" * 300_000, ["my.yaml: larger than 1 MB"]),
+        (bytes(range(256)), ["my.yaml: not UTF-8 text (byte 128)"]),
+        (b"\x93NUMPY", ["my.yaml: not UTF-8 text (byte 0)"]),
+        (b"a: 1\nb: \x00", ["my.yaml: line 2: holds the character 0"]),
+        ("", ["my.yaml: is empty, must be a mapping of dataset"]),
+        ("# only a comment\n", ["my.yaml: is empty"]),
+        ("[1, 2]", ["my.yaml: received [1, 2], must be a mapping of"]),
+        ("just a text", ["my.yaml: received 'just a text', must be a mapping of"]),
+        ("a: 1\n---\nb: 2\n", ["my.yaml: line 2, column 1: but found another document"]),
+        ("1: 2", ["my.yaml: 1: unknown key; allowed:"]),
+        ("[1]: 2", ["received [1] as a key; keys are text"]),
+        ("{a: 1}: 2", ["received a mapping as a key; keys are text"]),
+        ("a: " + "9" * 5000, ["a number of 5000 characters; at most 40 are allowed"]),
+        ('a: "\\UFFFFFFFF"', ["my.yaml: not YAML"]),
+    ],
+)
+def test_a_bad_file_is_told_with_its_name(content, fragments, write):
+    message = refusal(write(content))
+    for fragment in fragments:
+        assert fragment in message
+
+
+def test_all_problems_are_told_at_once_each_on_its_line(write):
+    bad = TEXT.replace("rounds: 40", "rounds: 0").replace("recipe: fedavg", "recipe: fedvag").replace("p: 0.5", "p: 2")
+    lines = refusal(write(bad), ["seeds=[]"]).splitlines()
+    assert [line.split(": received")[0].split("my.yaml: ")[-1] for line in lines] == [
+        "training.rounds",
+        "availability.p",
+        "command line: seeds",
+        "methods.0.recipe",
+    ]
+
+
+def test_a_problem_of_the_shared_sections_is_not_repeated_for_each_method():
+    message = refusal(None, ["partition.clients=5"])
+    assert message == (
+        "built-in quickstart: selection.clients_per_round: received 10, "
+        "more clients a round than the 5 of partition.clients; at most 5 is allowed"
+    )
+
+
+def test_a_method_s_override_that_the_chosen_optimizer_doesn_t_take_names_the_method():
+    message = refusal(None, ["training.optimizer.name=adam"])
+    assert message.startswith(
+        "built-in quickstart: methods.3.training.optimizer.momentum: unknown key for adam; allowed: b1,"
+    )
+
+
+def test_a_missing_file_and_a_directory(tmp_path):
+    assert refusal(str(tmp_path / "no.yaml")) == f"{tmp_path / 'no.yaml'}: there is no such file"
+    assert refusal(str(tmp_path)) == f"{tmp_path}: is a directory; give a YAML file"
+    assert "can't be read" in refusal("a\0b")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(write):
+    assert load_config(write(b"\xef\xbb\xbf" + TEXT.encode())) == load_config(None)
+
+
+# The pieces.
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("5e-4", 0.0005),
+        ("1.", 1.0),
+        ("-.5", -0.5),
+        ("+3", 3),
+        ("010", 10),
+        ("1:30", "1:30"),
+        ("2020-01-01", "2020-01-01"),
+        ("no", "no"),
+        ("True", True),
+        ("~", None),
+        ("1_000", "1_000"),
+        ("0x10", "0x10"),
+        ("'1'", "1"),
+        (".inf", math.inf),
+        ("-inf", -math.inf),
+    ],
+)
+def test_scalars_are_read_as_yaml_1_2_does(text, value):
+    got = parse_yaml(text, "text")
+    assert got == value
+    assert type(got) is type(value)
+
+
+def test_parameters_come_from_the_signature():
+    def made(rng, alpha: float, form: "str" = "x", size: int | None = None, *, on: bool = False, dtype=None, f=len): ...
+
+    fields = parameters(made, skip=["rng"])
+    assert list(fields) == ["alpha", "form", "size", "on"]
+    assert {key: default for key, (_, default) in fields.items()} == {
+        "alpha": ...,
+        "form": "x",
+        "size": None,
+        "on": False,
+    }
+
+
+def test_every_recipe_can_be_named():
+    config = load_config(None, ["methods=[" + ", ".join(f"{{recipe: {name}}}" for name in RECIPES) + "]"])
+    assert [method.name for method in config.methods] == list(RECIPES)
+
+
+# Whatever comes, a configuration or a ConfigError.
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.sampled_from(["sgd", "adam", "iid"])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=6,
+)
+# A load takes a few hundredths of a second, so that the ones that load twice get fewer examples.
+FEWER = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def config_or_error(path, overrides=()):
+    try:
+        config = load_config(path, overrides)
+    except ConfigError as error:
+        assert str(error).encode()
+        return None
+    assert isinstance(config, Config)
+    return config
+
+
+def paths(value, above=()):
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    yield above
+    for key, item in below:
+        yield from paths(item, (*above, key))
+
+
+PATHS = [path for path in paths(parse_yaml(TEXT, "quickstart")) if path]
+
+
+def mutated(path, value, how):
+    sheet = parse_yaml(TEXT, "quickstart")
+    node = sheet
+    for key in path[:-1]:
+        node = node[key]
+    if how == "replace":
+        node[path[-1]] = value
+    elif how == "remove":
+        del node[path[-1]]
+    elif isinstance(node, dict):
+        node[str(value)[:10]] = node.pop(path[-1])
+    else:
+        node.insert(path[-1], value)
+    return sheet
+
+
+@FUZZ
+@given(st.text(alphabet=st.sampled_from("ab1.:-?{}[],&*!|>'\"%@#~ \n\t\\ué"), max_size=40))
+def test_random_text(write, text):
+    config_or_error(write(text))
+
+
+@FUZZ
+@given(st.binary(max_size=60))
+def test_random_bytes(write, content):
+    config_or_error(write(content))
+
+
+@FEWER
+@given(st.sampled_from(PATHS), VALUES, st.sampled_from(["replace", "remove", "rename"]))
+def test_mutations_of_the_quickstart(write, path, value, how):
+    config = config_or_error(write(dump_yaml(mutated(path, value, how))))
+    if config is not None:
+        assert reloaded(config, write) == config
+
+
+@FEWER
+@given(st.lists(st.tuples(st.sampled_from(PATHS), VALUES), min_size=1, max_size=3))
+def test_random_overrides(write, changes):
+    overrides = [".".join(map(str, path)) + "=" + dump_yaml(value) for path, value in changes]
+    config = config_or_error(None, overrides)
+    if config is not None:
+        assert reloaded(config, write) == config
+
+
+@FUZZ
+@given(st.text(max_size=20))
+def test_random_override_text(text):
+    config_or_error(None, [text])
+    config_or_error(None, ["training." + text])
+
+
+@FUZZ
+@given(VALUES.filter(lambda value: value == value))
+def test_what_is_dumped_reads_back(value):
+    def same(a, b):
+        if isinstance(a, float) and math.isnan(a):
+            return isinstance(b, float) and math.isnan(b)
+        if isinstance(a, dict):
+            return isinstance(b, dict) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+        if isinstance(a, list):
+            return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+        return type(a) is type(b) and a == b
+
+    try:
+        again = parse_yaml(dump_yaml(value), "text")
+    except ConfigError as error:  # too long a number, too deep, a character that YAML doesn't have
+        assert any(word in str(error) for word in ("a number of", "deeper", "character"))
+        return
+    assert same(value, again)
+
+
+def test_the_clustered_setting_of_rebafl_can_be_written_down():
+    changes = [
+        "partition.classes_per_client=[2,2,3,3,5]",
+        "availability={name: clustered, p: [0.5, 0.5, 0.3, 0.3, 0.2]}",
+    ]
+    config = load_config(None, changes)
+    assert config.partition.parameters["classes_per_client"] == (2, 2, 3, 3, 5)
+    assert config.availability.parameters["p"] == (0.5, 0.5, 0.3, 0.3, 0.2)
+    with pytest.raises(ConfigError, match="classes_per_client: received .*an integer, or a list"):
+        load_config(None, ["partition.classes_per_client=two"])
+
+
+def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them():
+    methods = "methods=[{recipe: fedavg}]"
+    assert load_config(None, [methods, "methods.0.recipe=fedprox"]).methods[0].name == "fedprox"
+    prox = load_config(None, [methods, "methods.0.mu=0.5", "methods.0.recipe=fedprox"])
+    assert prox.methods[0].recipes[0].hyperparameters == {"mu": 0.5}
+    last = load_config(None, ["partition={scheme: iid, clients: 20, seed: 0}", "partition.scheme=shards"])
+    assert last.partition.scheme == "shards"
+    assert load_config(None, ["training.rounds=3", "training.rounds=4"]).training.rounds == 4
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (
+            "{name: emnist}",
+            "did you mean 'emnist_astraea' or 'emnist_balanced' or 'emnist_byclass' or 'emnist_bymerge'",
+        ),
+        ("{name: npz}", "dataset.path: missing, must be text"),
+        ("{name: npz, path: a.npz, side: 3}", "dataset.side: unknown key for npz; allowed: mean, name, path, std"),
+        ("{name: image_folder, path: a, channels: x}", "dataset.channels: received 'x', must be an integer"),
+        ("{name: mnist, path: a}", "dataset.path: unknown key for mnist; allowed: mean, name, std"),
+    ],
+)
+def test_own_files_have_a_path(dataset, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [f"dataset={dataset}"])
+
+
+def test_own_files_are_written_out():
+    config = load_config(None, ["dataset={name: image_folder, path: a}", "dataset.side=32"])
+    assert config.dataset.parameters == {"path": "a", "side": 32, "channels": 3, "mean": "own", "std": "own"}
+    assert load_config(None, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {
+        "mean": (0.1307,),
+        "std": (0.3081,),
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "written"),
+    [
+        ("{name: mlp}", {"hidden": (64,)}, {"hidden": [64]}),
+        ("{name: mlp, hidden: [128, 32]}", {"hidden": (128, 32)}, {"hidden": [128, 32]}),
+        ("{name: vgg9, dropout: 0}", {"dropout": (0.0, 0.0, 0.0)}, {"dropout": [0.0, 0.0, 0.0]}),
+        ("{name: astraea_cnn, dropout: [0.25]}", {"dropout": (0.25,)}, {"dropout": [0.25]}),
+        ("{name: rebafl_fmnist}", {}, {}),
+    ],
+)
+def test_options_of_models_are_keys(model, options, written, write):
+    config = load_config(None, [f"model={model}"])
+    assert config.model.parameters == options
+    assert {"convolution": "fast", **written}.items() <= yaml.safe_load(resolved_yaml(config))["model"].items()
+    assert reloaded(config, write) == config
+    assert load_config(None, [f"model={model}", "model.name=tiny_bn"]).model.parameters == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("{name: mlp, hidden: [0]}", r"received \[0\], must be a list of one or more whole numbers of at least 1"),
+        ("{name: mlp, hidden: 128}", "received 128, must be a list of one or more whole numbers"),
+        ("{name: mlp, hidden: [1.5]}", r"received \[1.5\], must be a list"),
+        ("{name: mlp, hiden: [1]}", "unknown key for mlp; allowed: convolution, hidden, name; did you mean 'hidden'?"),
+        ("{name: mlp, dropout: 0.1}", "unknown key for mlp; allowed: convolution, hidden, name"),
+        ("{name: vgg9, dropout: 1}", r"received 1, must be a number in \[0, 1\), or a list of 3 of them"),
+        ("{name: vgg9, dropout: [0.1, 0.2]}", r"received \[0.1, 0.2\], must be a number in \[0, 1\), or a list of 3"),
+        ("{name: astraea_cnn, dropout: .nan}", r"received nan, must be a number in \[0, 1\)"),
+    ],
+)
+def test_wrong_options_of_models_are_told(model, message):
+    with pytest.raises(ConfigError, match=rf"command line: model.*: {message}"):
+        load_config(None, [f"model={model}"])
+    with pytest.raises(ConfigError, match=rf"command line: methods.1.model.*: {message}"):
+        load_config(None, [f"methods.1.model={model}"])

@@ -1,0 +1,145 @@
+"""Decoders of features: their losses against NumPy, and that they invert what can be inverted."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import quick
+from contrib.privacy.linear import IMAGES, ROTATION, error, features, odd, same
+
+from fedjax_bal.contrib.privacy import decode, features_of, fit_decoder, kl_to_standard_normal
+from fedjax_bal.contrib.privacy.decoder import KINDS, Decoder
+from fedjax_bal.models import build
+
+OWN, SECRET = IMAGES[:200], IMAGES[200:]
+RNG = np.random.default_rng(1)
+fit = partial(fit_decoder, iterations=600, batch_size=32, rate=0.01, width=8, latent=3)
+
+
+@cache
+def fitted(kind, seed=0):
+    return fit(jax.random.key(seed), *ROTATION, OWN, kind=kind)
+
+
+@pytest.mark.parametrize("kind", quick.only(KINDS, "upcnn"))
+def test_gives_back_images_whose_features_are_a_rotation(kind):
+    found = fitted(kind)
+    assert found.losses.shape == (600,)
+    assert found.losses[-50:].mean() < 0.5 * found.losses[:10].mean()
+    errors = error(decode(found, features(SECRET)), SECRET)
+    assert errors.mean() < 0.1 * SECRET.var()
+    wrong = error(decode(found, features(SECRET[::-1])), SECRET)
+    assert errors.mean() < 0.1 * wrong.mean()
+
+
+def test_upcnn_loss_is_the_squared_error_of_what_it_decodes():
+    found = fitted("upcnn")
+    value = found.decoder.network.apply({"params": found.variables.params}, *batch(found), jnp.zeros((50, 0)))
+    assert float(value) == pytest.approx(float(error(decode(found, features(SECRET)), SECRET).mean()), rel=1e-4)
+
+
+def test_vae_loss_against_numpy():
+    found = fitted("vae")
+    params, noise = {"params": found.variables.params}, RNG.normal(size=(50, 3)).astype(np.float32)
+    network, (measured, images) = found.decoder.network, batch(found)
+    mean, log_var = network.apply(params, images, method=lambda net, images: net.encoder(images))
+    latents = np.asarray(mean) + np.exp(np.asarray(log_var)) ** 0.5 * noise
+    again = np.asarray(network.apply(params, measured, latents, method="decode"))
+    expected = (0.5 * ((again - images) ** 2).reshape(50, -1).sum(1) + divergence(mean, log_var)).mean()
+    assert float(network.apply(params, measured, images, noise)) == pytest.approx(expected, rel=1e-4)
+
+
+def batch(found):
+    """Features measured as NumPy measures those of the attacker's own images, and images."""
+    own = features(OWN)
+    spread = np.sqrt(((own - own.mean(0)) ** 2).mean())
+    np.testing.assert_allclose(found.variables.stats["mean"], own.mean(0), rtol=1e-3, atol=1e-5)
+    assert float(found.variables.stats["spread"]) == pytest.approx(spread, rel=1e-4)
+    return (features(SECRET) - own.mean(0)) / spread, SECRET
+
+
+def divergence(mean, log_var):
+    """Of each row's normal law from the standard one: the expected difference of log densities."""
+    total = np.zeros(len(mean))
+    for z in range(mean.shape[1]):
+        m, deviation = np.float64(mean[:, z]), np.exp(np.float64(log_var[:, z]) / 2)
+        total += -np.log(deviation) + (deviation**2 + m**2) / 2 - 0.5
+    return total
+
+
+def test_divergence_against_numpy_and_sampling():
+    mean, log_var = RNG.normal(size=(4, 3)), RNG.normal(size=(4, 3))
+    got = kl_to_standard_normal(jnp.asarray(mean), jnp.asarray(log_var))
+    np.testing.assert_allclose(got, divergence(mean, log_var), rtol=1e-5)
+    noise = RNG.normal(size=(200_000, 4, 3))
+    drawn = mean + np.exp(log_var / 2) * noise
+    ratio = (-(noise**2) / 2 - log_var / 2 + drawn**2 / 2).sum(-1)
+    np.testing.assert_allclose(got, ratio.mean(0), atol=0.1)
+
+
+@pytest.mark.slow
+def test_the_key_decides():
+    again = fit(jax.random.key(0), *ROTATION, OWN, kind="vae")
+    assert same(again.variables, fitted("vae").variables) and same(again.losses, fitted("vae").losses)
+    assert not same(fitted("vae", 1).variables.params, again.variables.params)
+
+
+@pytest.mark.slow
+def test_latents_are_0_or_drawn_by_the_key():
+    prototypes = features(SECRET[:5])
+    draw = lambda kind, seed: np.asarray(decode(fitted(kind), prototypes, jax.random.key(seed)))
+    assert np.array_equal(draw("vae", 0), draw("vae", 0))
+    assert not np.array_equal(draw("vae", 0), draw("vae", 1))
+    assert np.array_equal(draw("upcnn", 0), decode(fitted("upcnn"), prototypes))
+    found, latents = fitted("vae"), np.zeros((5, 3), np.float32)
+    measured = (prototypes - found.variables.stats["mean"]) / found.variables.stats["spread"]
+    expected = found.decoder.network.apply({"params": found.variables.params}, measured, latents, method="decode")
+    np.testing.assert_allclose(decode(found, prototypes), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [3, 7, 100])
+def test_features_in_chunks_are_those_of_the_model_in_evaluation(chunk):
+    model = build("tiny_bn", 3, (8, 8, 1))
+    variables, images = model.init(jax.random.key(0)), jnp.asarray(RNG.normal(size=(7, 8, 8, 1)), jnp.float32)
+    expected = model.apply(variables, images, train=False)[0].features
+    np.testing.assert_allclose(features_of(model, variables, images, chunk=chunk), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "vea"}, "kind: received 'vea'; allowed: upcnn, vae; did you mean 'vae'"),
+        ({"images": OWN[:, :2]}, r"images: received shape \(200, 2, 4, 1\), must be \(A, 4, 4, 1\)"),
+        ({"images": OWN[:0]}, "A of at least 1"),
+        ({"model": odd(), "images": np.zeros((2, 6, 6, 1))}, r"received \(6, 6, 1\).*multiples of 4"),
+        ({"iterations": 0}, "iterations: received 0"),
+        ({"batch_size": 1.5}, "batch_size: received 1.5"),
+        ({"width": 1}, "width: received 1"),
+        ({"latent": 0}, "latent: received 0"),
+        ({"rate": float("nan")}, "rate: received nan"),
+    ],
+)
+def test_refuses(changes, message):
+    settings = {"key": jax.random.key(0), "model": ROTATION[0], "variables": ROTATION[1], "images": OWN} | changes
+    with pytest.raises(ValueError, match=message):
+        fit_decoder(**settings)
+
+
+def test_decode_refuses_other_features():
+    with pytest.raises(ValueError, match=r"features: received shape \(2, 5\), must be \(M, 16\)"):
+        decode(fitted("upcnn"), np.zeros((2, 5)))
+
+
+@pytest.mark.parametrize("side", [28, 32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sides_of_real_images(side, kind):
+    network = Decoder(kind, (side, side, 3), 4, 2 * (kind == "vae")).network
+    shapes = jax.eval_shape(
+        lambda key: network.init_with_output(
+            key, jnp.ones((2, 5)), jnp.ones((2, 2 * (kind == "vae"))), method="decode"
+        )[0],
+        jax.random.key(0),
+    )
+    assert shapes.shape == (2, side, side, 3)

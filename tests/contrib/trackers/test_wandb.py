@@ -1,0 +1,94 @@
+"""Offline runs of Weights & Biases: what they hold, and that nothing is written anywhere else."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not find_spec("wandb"), reason="needs the extra [wandb]")
+
+SESSION = """
+import sys
+from pathlib import Path
+from fedjax_bal.config import load_config
+from fedjax_bal.contrib.trackers import Mirror, open_trackers, tracked_runs
+
+folder, rounds, finished = Path(sys.argv[1]), [int(text) for text in sys.argv[3:]], sys.argv[2] == "finished"
+folder.mkdir(exist_ok=True)
+mirror = Mirror(open_trackers(["wandb"], folder), tracked_runs(load_config(None)), folder, print)
+for last in rounds:
+    lines = [{"round": n, "test_accuracy": n / 8, "per_class_accuracy": [n / 4, None]} for n in range(1, last + 1)]
+    for method, seed in ((0, 0), (2, 1)):  # both open at a time
+        mirror.follow(method, seed, lines, finished=finished and last == rounds[-1])
+mirror.close()
+"""
+
+
+def session(tmp_path, state, *rounds):
+    """What a process prints that shows so many rounds, then so many; its home and working folder are the test's."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here, tmp_path / "temporary"):
+        folder.mkdir(exist_ok=True)
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "XDG_"))}
+    surroundings |= {"HOME": str(home), "TMPDIR": str(tmp_path / "temporary")}
+    command = [sys.executable, "-c", SESSION, str(tmp_path / "run"), state, *map(str, rounds)]
+    done = subprocess.run(command, cwd=here, env=surroundings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def records(file):
+    """The records of a transaction log: blocks of 32 KiB with pieces of (checksum, length, kind, bytes)."""
+    from wandb.proto import wandb_internal_pb2
+
+    content, place, piece = file.read_bytes(), 7, b""
+    while place + 7 <= len(content):
+        left = 32768 - place % 32768
+        if left < 7:
+            place += left
+            continue
+        length, kind = struct.unpack("<HB", content[place + 4 : place + 7])
+        piece += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(piece)
+            yield record
+            piece = b""
+
+
+def read(folder):
+    """Name, group, settings and curve of a W&B run."""
+    about, curve = None, []
+    for record in records(next(folder.glob("*.wandb"))):
+        if record.HasField("run"):
+            about = record.run
+        if record.HasField("history"):
+            items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            curve.append((record.history.step.num, items["test_accuracy"], items["per_class_accuracy/0"]))
+    settings = {item.key: json.loads(item.value_json) for item in about.config.update}
+    return about.run_id, about.display_name, about.run_group, settings, curve
+
+
+def test_offline_runs_hold_each_round_once_and_go_on_as_the_same_runs(tmp_path):
+    printed, errors = session(tmp_path, "stopped", 2, 3)
+    assert errors == ""
+    assert printed == f"wandb: upload with: wandb sync {tmp_path}/run/wandb/offline-run-*\n"
+    before = {read(folder)[0] for folder in (tmp_path / "run" / "wandb").glob("offline-run-*")}
+    session(tmp_path, "finished", 4, 5)
+    found = sorted((read(folder) for folder in (tmp_path / "run" / "wandb").glob("offline-run-*")), key=lambda x: x[1])
+    assert {entry[0] for entry in found} == before
+    assert [entry[1:3] for entry in found] == [("fedavg, seed 0", "fedavg"), ("rebafl, seed 1", "rebafl")]
+    for entry, seed in zip(found, (0, 1), strict=True):
+        assert entry[3]["training"]["optimizer"]["learning_rate"] == 0.05
+        assert entry[3]["seed"] == seed
+        assert entry[4] == [(n, n / 8, n / 4) for n in range(1, 6)]
+    unchanged = {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*.wandb")}
+    session(tmp_path, "finished", 5)
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*.wandb")} == unchanged
+    for outside in ("home", "here", "temporary"):
+        assert not list((tmp_path / outside).rglob("*"))

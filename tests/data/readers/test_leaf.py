@@ -1,0 +1,151 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedjax_bal.data import DataError, load
+from fedjax_bal.data.readers.leaf import read_writers
+
+COUNTS = {"f0_a": 12, "f1_b": 0, "f2_c": 9, "f3_d": 30}
+
+
+def sample(count, seed):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (count, 28, 28), dtype=np.uint8), rng.integers(0, 62, count)
+
+
+def leaf(counts, first=0):
+    """A file as LEAF writes it."""
+    data = {}
+    for seed, (name, count) in enumerate(counts.items(), first):
+        images, labels = sample(count, seed)
+        data[name] = {"x": [[int(v) / 255 for v in image.ravel()] for image in images], "y": labels.tolist()}
+    return {"users": list(counts), "num_samples": list(counts.values()), "user_data": data}
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("folder", ["", "femnist", "femnist/data", "data"])
+def test_all_data_are_divided_by_writer(tmp_path, folder):
+    names = list(COUNTS)
+    halves = [{name: COUNTS[name] for name in own} for own in (names[:2], names[2:])]
+    write(tmp_path / folder / "all_data" / "all_data_0.json", leaf(halves[0]))
+    write(tmp_path / folder / "all_data" / "all_data_1.json", leaf(halves[1], first=2))
+    dataset = load("femnist", tmp_path)
+    kept, held = [11, 9, 27], [1, 0, 3]  # a tenth of each writer's images, rounded down, the last ones
+    samples = [sample(count, seed) for seed, count in enumerate(COUNTS.values()) if count]
+    train = np.concatenate([images[:cut] for (images, _), cut in zip(samples, kept, strict=True)])
+    np.testing.assert_array_equal(dataset.train_images[..., 0], train)
+    test = [labels[cut:] for (_, labels), cut in zip(samples, kept, strict=True)]
+    np.testing.assert_array_equal(dataset.test_labels, np.concatenate(test))
+    assert len(dataset.test_images) == sum(held)
+    assert dataset.train_clients.tolist() == [0] * 11 + [1] * 9 + [2] * 27
+    assert (dataset.train_images.dtype, dataset.train_labels.dtype) == (np.uint8, np.int32)
+    assert len(dataset.class_names) == 62 and dataset.class_names[36] == "a"
+
+
+def test_what_leaf_divided_stays_divided(tmp_path):
+    write(tmp_path / "train" / "part_9.json", leaf({"f0_a": 3, "f1_b": 2}))
+    write(tmp_path / "test" / "part_9.json", leaf({"f0_a": 1, "f1_b": 2}, first=5))
+    write(tmp_path / "all_data" / "all_data_0.json", leaf({"f9_z": 20}))
+    dataset = load("femnist", tmp_path)
+    np.testing.assert_array_equal(dataset.train_images[3:, ..., 0], sample(2, 1)[0])
+    np.testing.assert_array_equal(dataset.test_labels, np.concatenate([sample(1, 5)[1], sample(2, 6)[1]]))
+    assert dataset.train_clients.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_half_of_a_division_is_not_enough(tmp_path):
+    write(tmp_path / "train" / "part.json", leaf({"f0_a": 3}))
+    with pytest.raises(
+        DataError, match=r"femnist was not found: looked for train/\*.json with test/\*.json .*preprocess"
+    ):
+        load("femnist", tmp_path)
+    write(tmp_path / "test" / "part.json", leaf({"f0_a": 0}))
+    with pytest.raises(DataError, match="no images for training or none for testing"):
+        load("femnist", tmp_path)
+
+
+def changed(**keys):
+    return lambda content: content.update(keys)
+
+
+def own(key, value):
+    return lambda content: content["user_data"]["f0_a"].update({key: value})
+
+
+def pixel(value):
+    return lambda content: content["user_data"]["f0_a"]["x"][1].__setitem__(5, value)
+
+
+def label(value):
+    return lambda content: content["user_data"]["f0_a"]["y"].__setitem__(1, value)
+
+
+BAD = {
+    "no users": (lambda content: content.pop("users"), "expected a mapping with users, num_samples, user_data"),
+    "users that are numbers": (changed(users=[1, 2]), "expected a mapping with users"),
+    "a list": (changed(user_data=[]), "expected a mapping with users"),
+    "a user without data": (changed(users=["f0_a", "f1_b", "f2_c"]), "users lists 3 writers, but user_data has 2"),
+    "another user": (changed(users=["f0_a", "f9_z"]), "or others"),
+    "a user twice": (changed(users=["f0_a", "f0_a"]), "or others"),
+    "other counts": (changed(num_samples=[2, 3]), "num_samples says other numbers"),
+    "no pixels": (own("x", None), "writer f0_a: expected lists x and y of one length"),
+    "a mapping": (lambda content: content["user_data"].update(f0_a=[]), "num_samples says other numbers"),
+    "an image less": (lambda content: content["user_data"]["f0_a"]["x"].pop(), "lists x and y of one length"),
+    "short images": (own("x", [[0.5] * 783] * 3), "expected images of 784 numbers"),
+    "ragged images": (own("x", [[0.5] * 784, [0.5] * 784, [0.5]]), "expected images of 784 numbers"),
+    "deep images": (own("x", [[[0.5] * 784]] * 3), "expected images of 784 numbers"),
+    "words": (pixel("0.5"), "expected images of 784 numbers"),
+    "null": (pixel(None), "expected images of 784 numbers"),
+    "infinity": (pixel(float("inf")), "pixels from 0 to 1, found 0.0.* to inf"),
+    "not a number": (pixel(float("nan")), "pixels from 0 to 1, found nan"),
+    "bytes for pixels": (pixel(255), "pixels from 0 to 1, found .* to 255.0"),
+    "label 62": (label(62), r"labels lie in .*\.\.62, expected 0\.\.61"),
+    "label -1": (label(-1), r"labels lie in -1\.\."),
+    "half a label": (label(0.5), "whole numbers for labels"),
+    "a large label": (label(2**70), "whole numbers for labels"),
+    "a label in words": (label("7"), "whole numbers for labels"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_contents_that_do_not_fit_are_named(tmp_path, kind):
+    change, message = BAD[kind]
+    content = leaf({"f0_a": 3, "f1_b": 2})
+    change(content)
+    path = tmp_path / "all_data_0.json"
+    write(path, content)
+    with pytest.raises(DataError, match=message) as caught:
+        load("femnist", tmp_path)
+    assert str(caught.value).startswith(f"{path}: ") and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["", "[", "[" * 100_000, '{"users": ' + "9" * 5000, "{}", "3"])
+def test_damaged_files_are_named(tmp_path, text):
+    (tmp_path / "all_data_0.json").write_text(text)
+    with pytest.raises(DataError, match=r"all_data_0.json: (is no JSON file|expected a mapping)"):
+        load("femnist", tmp_path)
+
+
+def test_a_writer_in_two_files_is_refused(tmp_path):
+    paths = [tmp_path / f"all_data_{number}.json" for number in range(2)]
+    for path in paths:
+        write(path, leaf({"f0_a": 1}))
+    with pytest.raises(DataError, match=r"all_data_1.json: writer f0_a comes twice"):
+        read_writers(paths)
+
+
+def test_links_out_of_the_folder_are_refused(tmp_path):
+    write(tmp_path / "secret.json", leaf({"f0_a": 20}))
+    (tmp_path / "set" / "all_data").mkdir(parents=True)
+    (tmp_path / "set" / "all_data" / "all_data_0.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(DataError, match=r"is a link that leads out of .*all_data, to .*secret.json"):
+        load("femnist", tmp_path / "set")
+    (tmp_path / "set" / "all_data").rename(tmp_path / "set" / "elsewhere")
+    (tmp_path / "set" / "elsewhere" / "all_data_0.json").unlink()
+    write(tmp_path / "set" / "elsewhere" / "all_data_0.json", leaf({"f0_a": 20}))
+    (tmp_path / "set" / "all_data").symlink_to(tmp_path / "set" / "elsewhere")  # the folder itself may be a link
+    assert len(load("femnist", tmp_path / "set").train_images) == 18

@@ -1,0 +1,212 @@
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedjax_bal.data import DATASETS, OWN_FILES, DataError, load, loading
+from fedjax_bal.data.embedded import make as embedding
+from fedjax_bal.data.readers.official import OFFICIAL
+
+# SHA-256 of the pixels and labels of each half of the embedded set
+TRAIN = "bc33df19f3d86636c053443a5cbfb93ae9f21a23722eeab863fdbd5da7a806b0"
+TEST = "b5113fcb134061cb5184a25e2adf5547678dd63630219fe1d7233c6def78b0da"
+
+
+def digest(images, labels):
+    return hashlib.sha256(images.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
+
+
+def test_embedded_set():
+    dataset = load("fashion_mnist_small")
+    assert dataset.train_images.shape == (10000, 28, 28, 1)
+    assert dataset.test_images.shape == (2000, 28, 28, 1)
+    assert dataset.train_images.dtype == dataset.test_images.dtype == np.uint8
+    assert dataset.train_labels.dtype == dataset.test_labels.dtype == np.int32
+    assert np.bincount(dataset.train_labels).tolist() == [1000] * 10
+    assert np.bincount(dataset.test_labels).tolist() == [200] * 10
+    assert digest(dataset.train_images, dataset.train_labels) == TRAIN
+    assert digest(dataset.test_images, dataset.test_labels) == TEST
+    both = np.concatenate([dataset.train_images, dataset.test_images]).reshape(12000, -1)
+    assert len(np.unique(both, axis=0)) == 12000
+
+
+def test_embedded_set_is_small_and_licensed():
+    folder = loading.importlib.resources.files("fedjax_bal.data.embedded")
+    assert len((folder / "fashion_mnist_small.npz").read_bytes()) <= 6_000_000
+    assert "Copyright (c) 2017 Zalando SE, https://tech.zalando.com" in (folder / "LICENSE-fashion-mnist").read_text()
+
+
+def test_damaged_embedded_set_is_named(monkeypatch, tmp_path):
+    (tmp_path / "fashion_mnist_small.npz").write_bytes(b"PK\x03\x04nothing")
+    monkeypatch.setattr(loading.importlib.resources, "files", lambda package: tmp_path)
+    with pytest.raises(DataError, match=r"fashion_mnist_small\.npz.*install fedjax_bal again"):
+        load("fashion_mnist_small")
+
+
+def test_stratified_rows():
+    labels = np.array([3, 1, 3, 1, 3, 1, 1])
+    rows = embedding.stratified_rows(labels, 2, seed=5)
+    assert rows.tolist() == sorted(set(rows.tolist()))
+    assert np.bincount(labels[rows]).tolist() == [0, 2, 0, 2]
+    words = np.random.PCG64(5).random_raw(7)
+    assert rows.tolist() == sorted(
+        row for c in (1, 3) for row in sorted(np.flatnonzero(labels == c), key=words.item)[:2]
+    )
+
+
+def test_making_the_embedded_set_is_reproducible(monkeypatch, tmp_path, grey_folder):
+    monkeypatch.setattr(embedding, "TRAIN_PER_CLASS", 1)
+    monkeypatch.setattr(embedding, "TEST_PER_CLASS", 1)
+    folder, (images, *_) = grey_folder()
+    first = embedding.make(folder, tmp_path / "one.npz")
+    assert embedding.make(folder, tmp_path / "two.npz") == first
+    content = (tmp_path / "one.npz").read_bytes()
+    assert content == (tmp_path / "two.npz").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == first
+    with np.load(tmp_path / "one.npz", allow_pickle=False) as archive:
+        assert archive["train_labels"].tolist().count(4) == 1
+        assert {image.tobytes() for image in archive["train_images"]} <= {
+            image.astype(np.uint8).tobytes() for image in images
+        }
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+@pytest.mark.parametrize("own_folder", [True, False])
+@pytest.mark.parametrize("dotted", [True, False])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_idx_sets_in_all_spellings(grey_folder, name, own_folder, dotted, compressed):
+    folder, (images, labels, test_images, test_labels) = grey_folder(name if own_folder else "", dotted, compressed)
+    dataset = load(name, str(folder))
+    np.testing.assert_array_equal(dataset.train_images[..., 0], images)
+    np.testing.assert_array_equal(dataset.train_labels, labels)
+    np.testing.assert_array_equal(dataset.test_images[..., 0], test_images)
+    np.testing.assert_array_equal(dataset.test_labels, test_labels)
+    assert dataset.train_labels.dtype == np.int32
+    assert dataset.class_names == DATASETS[name].class_names
+
+
+def test_missing_idx_file_names_what_was_looked_for(grey_folder):
+    folder, _ = grey_folder("mnist")
+    (folder / "mnist" / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte, .*\.gz, t10k-labels\.idx1-ubyte, .* in .*mnist and "):
+        load("mnist", folder)
+
+
+def test_unknown_name_and_folder(tmp_path):
+    with pytest.raises(ValueError, match=r"'fashionmnist'.*Did you mean 'fashion_mnist'"):
+        load("fashionmnist")
+    several = "'emnist_balanced' or 'emnist_bymerge' or 'emnist_byclass' or 'emnist_astraea'"
+    with pytest.raises(ValueError, match=rf"Did you mean {several}\?"):
+        load("emnist", tmp_path)
+    with pytest.raises(ValueError, match="there are fashion_mnist_small"):
+        load("zzz")
+    with pytest.raises(DataError, match="is not a folder"):
+        load("mnist", tmp_path / "nowhere")
+
+
+def test_tensorflow_datasets_is_asked_without_a_folder(fake_tfds, to_png):
+    examples = [
+        {"image": to_png(np.full((32, 32, 3), i, np.uint8)), "label": np.int64(90 + i), "coarse_label": 1}
+        for i in (0, 1)
+    ]
+    fake_tfds.sets = {("cifar100", "train"): examples, ("cifar100", "test"): examples[1:]}
+    dataset = load("cifar100")
+    assert fake_tfds.asked == [("cifar100", "train"), ("cifar100", "test")]
+    assert dataset.train_images[:, 0, 0, 0].tolist() == [0, 1]
+    assert dataset.train_labels.tolist() == [90, 91]
+    assert dataset.test_labels.tolist() == [91]
+    assert dataset.train_images.dtype == np.uint8
+    assert dataset.train_labels.dtype == np.int32
+    assert dataset.train_clients is None
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_tensorflow_datasets_can_not_provide(fake_tfds, name):
+    def data_source(name, split, decoders):
+        raise RuntimeError("no network" + "!" * 10000)
+
+    fake_tfds.data_source = data_source
+    with pytest.raises(DataError, match=r"RuntimeError: no network.*--data-dir") as caught:
+        load(name)
+    wanted = "train-images-idx3-ubyte" if name == "mnist" else "data_batch_1.bin"
+    assert wanted in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("proxies", [{}, {"no": "localhost"}])
+def test_no_network_is_told_at_once(fake_tfds, monkeypatch, proxies):
+    def unknown(host, port):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(loading.tfds.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(loading.tfds, "getproxies", lambda: proxies)
+    fake_tfds.prepared = False
+    with pytest.raises(DataError, match=r"ConnectionError: no network: \S+ and \S+ can't be looked up\).*--data-dir"):
+        load("cifar10")
+    assert fake_tfds.asked == []
+
+
+@pytest.mark.parametrize(("prepared", "proxies"), [(True, {}), (False, {"https": "http://proxy:3128"})])
+def test_the_network_is_no_matter_where_data_lie_or_a_proxy_stands(fake_tfds, monkeypatch, prepared, proxies):
+    monkeypatch.setattr(loading.tfds.socket, "getaddrinfo", None)
+    monkeypatch.setattr(loading.tfds, "getproxies", lambda: proxies)
+    fake_tfds.prepared = prepared
+    with pytest.raises(DataError, match="KeyError"):  # it was asked, and holds nothing
+        load("cifar10")
+    assert fake_tfds.asked == [("cifar10", "train")]
+
+
+def test_one_host_that_is_known_is_network_enough(fake_tfds, monkeypatch):
+    def known(host, port):
+        if not host.endswith(".edu"):
+            raise OSError("Name or service not known")
+
+    monkeypatch.setattr(loading.tfds.socket, "getaddrinfo", known)
+    monkeypatch.setattr(loading.tfds, "getproxies", dict)
+    fake_tfds.prepared = False
+    with pytest.raises(DataError, match="KeyError"):
+        load("cifar10")
+
+
+def test_tensorflow_datasets_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(DataError, match=r"Error: .*tensorflow_datasets.*--data-dir"):
+        load("mnist")
+
+
+def test_the_catalogue():
+    classes = {"fashion_mnist_small": 10, "fashion_mnist": 10, "mnist": 10, "cifar10": 10, "labels_47": 47}
+    classes |= {"cifar100": 100, "emnist_balanced": 47, "emnist_bymerge": 47, "emnist_byclass": 62}
+    classes |= {"emnist_astraea": 47, "femnist": 62, "svhn": 10, "cinic10": 10}
+    classes |= {"inaturalist2019": 1010, "inaturalist2019_32": 1010, "npz": 0, "image_folder": 0}
+    assert list(DATASETS) == list(classes)
+    for name, info in DATASETS.items():
+        assert len(set(info.class_names)) == info.num_classes == classes[name]
+        assert len(info.mean) == len(info.std) and len(info.mean) in (0, *info.image_shape[-1:])
+        assert "\n" not in info.description
+        for count in info.counts if name != "labels_47" else ():
+            assert f"{count:,}" in info.description
+    assert (DATASETS["mnist"].mean, DATASETS["fashion_mnist_small"].std) == ((0.1307,), (0.3081,))
+    assert DATASETS["cifar100"].mean == (0.4914, 0.4822, 0.4465)
+    assert DATASETS["cifar10"].std == (0.2023, 0.1994, 0.2010)
+    assert DATASETS["emnist_astraea"][1:5] == DATASETS["emnist_bymerge"][1:5]
+    assert DATASETS["emnist_bymerge"].mean == DATASETS["emnist_balanced"].mean == (0.1307,)
+    assert DATASETS["cinic10"].mean == (0.47889522, 0.47227842, 0.43047404)
+    assert DATASETS["cinic10"].class_names == DATASETS["cifar10"].class_names
+    assert set(DATASETS) - set(OFFICIAL) == {"fashion_mnist_small", "labels_47", *OWN_FILES}
+
+
+def test_labels_alone_need_no_files():
+    dataset = load("labels_47")
+    assert np.bincount(dataset.train_labels).tolist() == [16_000] * 47
+    assert np.bincount(dataset.test_labels).tolist() == [10] * 47
+    assert dataset.train_images.shape == (752_000, 1, 1, 1) and not dataset.train_images.any()
+
+
+def test_import_is_light():
+    heavy = ("tensorflow_datasets", "matplotlib", "PIL")
+    code = f"import sys, fedjax_bal.data.loading; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,297 @@
+"""Clients that break: named, left out to the same bits as if they had not delivered, or cut."""
+
+import jax
+import numpy as np
+import pytest
+import quick
+import toys
+
+from fedjax_bal import recipes, simulate
+from fedjax_bal.engine.device.evaluation import chunked
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.engine.host.faults import RAISE, describe_faults, fault_policy, find_faults, norm_bound
+from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.errors import DivergenceError
+from fedjax_bal.metrics.faults import HUGE, LONG, MOST_NAMED, NOT_FINITE, OUTDATED, Fault, FaultCounts
+from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.selection import Selector, power_of_choice
+from fedjax_bal.selection.trace import Trace
+from fedjax_bal.types import Plan
+
+ROUNDS, CLIENTS = 4, len(toys.SIZES)
+STRUCK = {"clients": [3, 7], "rounds": [2, 3]}
+TEST = chunked(*toys.test_set())
+
+
+def simulation(recipe, policy, kind="not_a_number", faulty=STRUCK, **changes):
+    options = {
+        "rounds": ROUNDS, "batch_size": 8, "local_optimizer": optimizer("sgd", 0.1), "rounds_per_dispatch": 2,
+        "strategy": "map", "devices": 1, "broken_clients": policy,
+    }  # fmt: skip
+    recipe = recipes.combine(recipe, recipes.faults(kind, **faulty)) if faulty else recipe
+    return build(recipe, toys.network(), toys.federation(), TEST, **(options | changes))
+
+
+def without(absent=STRUCK):
+    """A delivery in which the clients that break don't come back."""
+    there = np.ones((ROUNDS, CLIENTS), bool)
+    there[np.ix_([number - 1 for number in absent["rounds"]], absent["clients"])] = False
+    return Trace(there, "hold")
+
+
+def finish(sim, seed=0):
+    snapshot, records, faults = sim.init(seed), [], []
+    while snapshot.round < sim.rounds:
+        advance = sim.advance(seed, snapshot)
+        snapshot, records, faults = advance.snapshot, records + advance.records, [*faults, *advance.faults]
+    return jax.device_get(snapshot), records, faults
+
+
+def assert_same_bits(got, want):
+    for a, b in zip(
+        jax.tree.leaves((got.state, got.selector)), jax.tree.leaves((want.state, want.selector)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def pairs():
+    """Chains of two clients, gone through twice; client 3 leads one of them, client 7 is second in another."""
+    clients = np.array([[3, 0], [4, 7], [2, 5]], np.int32)
+    select = lambda state, seed, round, available: (clients, state)
+    return Selector(lambda seed, n: (), select, lambda state, plan, probes: state, 3, 2, 2, False)
+
+
+CASES = {
+    "memory and reports": (recipes.scaffold(), "not_a_number", {}),
+    "lanes on two devices": (recipes.fedavg(), "infinite", {"strategy": "vmap", "devices": 2}),
+    "chains": (recipes.median(), "not_a_number", {"selector": pairs()}),
+    "a selector that looks": (
+        recipes.fedavg(), "infinite", {"selector": power_of_choice(6, 9, sizes=toys.SIZES), "rounds_per_dispatch": 1},
+    ),
+    "huge, on two devices": (recipes.fedavg(), "huge", {"devices": 2}),
+    "huge, in lanes": (recipes.fedavg(), "huge", {"strategy": "vmap", "devices": 2}),
+    "huge, in chains": (recipes.fedavg(), "huge", {"selector": pairs()}),
+    "stale, memory on the host": (recipes.fedavg(), "stale", {"client_memory": "host", "rounds_per_dispatch": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", quick.only(CASES, "memory and reports"))
+def test_a_broken_client_is_as_one_that_does_not_deliver(name):
+    recipe, kind_, changes = CASES[name]
+    got, records, faults = finish(simulation(recipe, "exclude", kind_, **changes))
+    want, theirs, _ = finish(simulation(recipe, "raise", kind_, **changes, delivery=without()))
+    assert_same_bits(got, want)
+    why = {"stale": OUTDATED, "huge": HUGE}.get(kind_, NOT_FINITE)
+    assert faults and {fault.why for fault in faults} == {why}
+    assert {(fault.round, fault.client) for fault in faults} <= {(2, 3), (2, 7), (3, 3), (3, 7)}
+    extra = ("excluded", "clipped", "broken_clients")
+    assert [{k: v for k, v in record.items() if k not in extra} for record in records] == theirs
+    assert sum(record["excluded"] for record in records) == len(faults)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got.state))
+
+
+@pytest.mark.slow
+def test_where_nothing_breaks_a_policy_changes_no_bit():
+    ends = [finish(simulation(recipes.fedavg(), policy, faulty=None)) for policy in ("raise", "exclude", "clip")]
+    assert_same_bits(ends[1][0], ends[0][0])
+    assert_same_bits(ends[2][0], ends[0][0])
+    assert [record["excluded"] for record in ends[1][1]] == [record["clipped"] for record in ends[2][1]] == [0] * ROUNDS
+    assert "excluded" not in ends[0][1][0]
+
+
+@pytest.mark.slow
+def test_of_a_stack_only_the_run_that_breaks_is_done_without():
+    sims = [simulation(recipes.fedavg(), policy, faulty=STRUCK | {"rounds": [2, 9]}) for policy in ("exclude", "raise")]
+    assert stacking_key(sims[0]) != stacking_key(sims[1])
+    late = Trace(np.ones((1, CLIENTS), bool))
+    first, second = sims[0], simulation(recipes.fedavg(), "exclude", faulty=STRUCK | {"rounds": [2, 9]}, delivery=late)
+    members = [Member(first, 0), Member(second, 3)]
+    absent = without(STRUCK | {"rounds": [2]})
+    plain = [simulation(recipes.fedavg(), "raise", faulty=STRUCK | {"rounds": [2, 9]}, delivery=absent)] * 2
+    ends = []
+    for own in (members, [Member(sim, member.seed) for sim, member in zip(plain, members, strict=True)]):
+        stack = Stack(own, [member.simulation.init(member.seed) for member in own])
+        faults = [fault for _ in range(2) for advance in stack.advance() for fault in advance.faults]
+        ends.append(([jax.device_get(stack.snapshot(place)) for place in range(2)], faults))
+    for got, want in zip(ends[0][0], ends[1][0], strict=True):
+        assert_same_bits(got, want)
+    assert ends[0][1] == [Fault(2, client, NOT_FINITE) for client in (3, 7)] * 2
+    assert ends[1][1] == []
+
+
+@pytest.mark.slow
+def test_runs_of_a_stack_have_bounds_of_their_own():
+    sims = [simulation(recipes.fedavg(), "exclude", "huge", huge_factor=bound, rounds=2) for bound in (100, None)]
+    stack = Stack([Member(sim, 0) for sim in sims], [sim.init(0) for sim in sims])
+    assert [advance.faults for advance in stack.advance()] == [(Fault(2, 3, HUGE), Fault(2, 7, HUGE)), ()]
+
+
+def alone(kind_="huge", faulty=None):
+    """The start of a round, and the parameters that each client hands back: the model of a round with nobody else."""
+    options = {"kind": kind_, "faulty": faulty, "rounds": 1, "rounds_per_dispatch": 1}
+    plain, ends = simulation(recipes.fedavg(), "raise", **options), []
+    plain.compile()
+    for client in range(CLIENTS):
+        sim = simulation(recipes.fedavg(), "raise", **options, delivery=Trace(np.arange(CLIENTS)[None] == client))
+        sim._compiled = plain._compiled
+        ends.append(jax.device_get(sim.advance(0, sim.init(0)).snapshot.state.variables.params))
+    return jax.device_get(plain.init(0).state.variables.params), ends
+
+
+def norm(params):
+    return np.sqrt(sum((leaf.astype(np.float64) ** 2).sum() for leaf in params.values()))
+
+
+@pytest.mark.slow
+def test_what_is_huge_is_measured_on_the_parameters_that_are_handed_back():
+    faulty = {"clients": [3], "factor": 1e5}
+    norms = np.array(list(map(norm, alone("huge", faulty)[1])))
+    ratio = norms[3] / np.sort(norms)[(CLIENTS - 1) // 2]
+    assert norms.argmax() == 3 and norms[3] > 1.01 * ratio > 1000
+    for factor, faults in ((1.01 * ratio, []), (0.99 * ratio, [Fault(1, 3, HUGE)])):
+        sim = simulation(recipes.fedavg(), "exclude", "huge", faulty, rounds=1, huge_factor=factor)
+        assert finish(sim)[2] == faults
+
+
+@pytest.mark.slow
+def test_long_updates_are_scaled_down_to_so_many_medians():
+    start, ends = alone()
+    deltas = [{name: (end[name] - start[name]).astype(np.float64) for name in start} for end in ends]
+    for client in (3, 7):
+        deltas[client] = {name: 1e6 * leaf for name, leaf in deltas[client].items()}
+    norms = np.array(list(map(norm, deltas)))
+    bound = 5 * np.sort(norms)[(CLIENTS - 1) // 2]
+    shares = np.array(toys.SIZES) / sum(toys.SIZES) * np.minimum(1, bound / norms)
+    assert (norms > bound).nonzero()[0].tolist() == [3, 7]
+    huge = simulation(recipes.fedavg(), "clip", "huge", {"clients": [3, 7]}, rounds=1, clip_factor=5)
+    end, records, faults = finish(huge)
+    for name, leaf in start.items():
+        want = leaf + sum(share * delta[name] for share, delta in zip(shares, deltas, strict=True))
+        np.testing.assert_allclose(end.state.variables.params[name], want, rtol=2e-5, atol=1e-6)
+    assert faults == [Fault(1, 3, LONG), Fault(1, 7, LONG)]
+    assert (records[0]["clipped"], records[0]["excluded"], records[0]["clients"]) == (2, 0, CLIENTS)
+    assert records[0]["broken_clients"] == [[1, 3, "too long"], [1, 7, "too long"]]
+
+
+def run_with(policy, kind_, **faulty):
+    recipe = recipes.combine(recipes.fedavg(), recipes.faults(kind_, **faulty))
+    return simulate(
+        recipe, toys.network(), toys.federation(), toys.test_set(), rounds=ROUNDS, seed=0, batch_size=8,
+        local_optimizer=optimizer("sgd", 0.1), broken_clients=policy, strategy="map", devices=1, rounds_per_dispatch=2,
+    )  # fmt: skip
+
+
+CAUSE = "the usual cause is a learning rate that is too high (here 0.1): lower it, or "
+OUT = "leave such clients out with execution.broken_clients: exclude"
+COMPLAINTS = {
+    "not_a_number": f"not finite (2 of 10 that delivered); {CAUSE}{OUT}",
+    "stale": f"of an earlier round (2 of 10 that delivered); {OUT}",
+    "huge": f"huge (2 of 10 that delivered); {CAUSE}{OUT}, or raise execution.huge_factor (here 100 times the median "
+    "norm of parameters), null for no bound",
+}
+
+
+@pytest.mark.parametrize("kind_", COMPLAINTS)
+def test_unless_asked_a_broken_client_ends_the_run_by_name(kind_):
+    with pytest.raises(DivergenceError) as caught:
+        run_with("raise", kind_, **STRUCK)
+    assert str(caught.value) == f"round 2: the updates of clients 3, 7 are {COMPLAINTS[kind_]}"
+
+
+@pytest.mark.slow
+def test_huge_updates_are_welcome_where_they_have_no_bound():
+    sim = simulation(recipes.fedavg(), "exclude", "huge", huge_factor=None, rounds=2)
+    end, _, faults = finish(sim)
+    assert faults == [] and np.isfinite(np.concatenate([*map(np.ravel, jax.tree.leaves(end.state))])).all()
+
+
+def test_the_first_of_a_chain_answers_for_lengths_but_only_where_nothing_else_is_wrong():
+    plan = Plan(np.array([[1, 4], [2, 0], [3, 9]]), np.array([[1, 1], [1, 1], [0, 1]], bool))
+    none, norms = np.zeros((3, 2), np.int32), np.array([[1.0, 2.0], [3e2, 3e4], [9e9, 0.5]], np.float32)
+    assert find_faults(RAISE, plan, none, norms).tolist() == [[0, 0], [HUGE, 0], [0, 0]]
+    assert find_faults(fault_policy("raise", huge=1e6), plan, none, norms).tolist() == none.tolist()
+    assert find_faults(fault_policy("clip"), plan, none, norms).tolist() == none.tolist()
+    one = np.array([[0, 0], [0, 1], [0, 2]], np.int32)
+    assert find_faults(RAISE, plan, one, norms).tolist() == [[0, 0], [0, NOT_FINITE], [0, OUTDATED]]
+    overflown = np.array([[1e36, 1e36], [1e36, np.inf], [1.0, 1e36]], np.float32)
+    assert find_faults(RAISE, plan, none, overflown).tolist() == [[0, 0], [0, HUGE], [0, 0]]
+    assert find_faults(RAISE, plan, none, norms / 1000).tolist() == none.tolist()  # a model that begins near zero
+    alone = Plan(plan.clients[1:2], plan.delivered[1:2])
+    assert find_faults(RAISE, alone, none[1:2], norms[1:2]).tolist() == [[0, 0]]  # there is nothing to compare with
+    assert find_faults(RAISE, plan, none, np.full_like(norms, np.inf)).tolist() == none.tolist()
+
+
+@pytest.mark.slow
+def test_where_nobody_would_be_left_the_run_ends_all_the_same():
+    with pytest.raises(
+        DivergenceError, match=r"^round 2: .* 0, 1, 2, 3, 4, \.\.\. are not finite \(10 of 10 .*: lower it$"
+    ):
+        run_with("exclude", "not_a_number", clients=range(CLIENTS), rounds=[2])
+
+
+@pytest.mark.slow
+def test_a_lone_client_that_breaks_leaves_the_model_as_it_was():
+    selector = Selector(
+        lambda seed, n: (), lambda state, seed, round, available: (np.array([[3]], np.int32), state),
+        lambda state, plan, probes: state, 1, 1, 1, False,
+    )  # fmt: skip
+    sim = simulation(recipes.fedavg(), "exclude", faulty={"clients": [3], "rounds": None}, selector=selector)
+    start = jax.device_get(sim.init(0).state.variables)
+    end, records, faults = finish(sim)
+    assert toys.largest_difference(end.state.variables, start) == 0.0
+    assert [record["clients"] for record in records] == [0] * ROUNDS
+    assert len(faults) == ROUNDS
+
+
+def test_stale_updates_that_do_not_say_so_are_the_last_ones_again():
+    faulty = {"clients": [4], "rounds": [2], "tagged": False}
+    only = Trace(np.arange(CLIENTS)[None] == 4)
+    sim = simulation(recipes.fedavg(), "exclude", "stale", faulty, delivery=only, rounds=2, rounds_per_dispatch=1)
+    points, snapshot = [], sim.init(0)
+    for _ in range(3):
+        points.append(jax.device_get(snapshot.state.variables.params))
+        if snapshot.round < 2:
+            snapshot = sim.advance(0, snapshot).snapshot
+    for name in points[0]:
+        first, second = points[1][name] - points[0][name], points[2][name] - points[1][name]
+        np.testing.assert_allclose(second, first, atol=1e-6)
+        assert np.abs(first).max() > 1e-3
+
+
+def test_of_two_updates_the_longer_one_does_not_set_the_bound():
+    there = np.ones(2, bool)
+    assert norm_bound(np.array([1.0, 1e6]), there, 10) == 10
+    assert norm_bound(np.array([3.0, 1e6]), there & [False, True], 10) == np.inf
+    assert norm_bound(np.zeros(2), there, 10) == np.inf
+
+
+def test_what_is_told_and_recorded_is_bounded():
+    faults = [Fault(1, client, NOT_FINITE) for client in range(100)]
+    assert describe_faults(faults).endswith("client 4 in round 1 (not finite), and 95 more")
+    counts = FaultCounts().plus(faults[:10]).plus([Fault(2, 1, LONG)]).plus(faults)
+    assert counts.named.shape == (MOST_NAMED, 3)
+    record = counts.record()
+    assert (record["excluded"], record["clipped"], len(record["broken_clients"])) == (110, 1, MOST_NAMED)
+    assert record["broken_clients"][10:12] == [[2, 1, "too long"], [1, 0, "not finite"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"broken_clients": "drop"}, "broken_clients: received 'drop'.*raise.*exclude.*clip"),
+        ({"clip_factor": 0.5}, "clip_factor: received 0.5.*1"),
+        ({"huge_factor": float("inf")}, "huge_factor: received inf.*1"),
+        ({"faulty": {"clients": [12]}}, "faults: clients: received 12, but there are 10 clients, numbered from 0"),
+        ({"faulty": {"clients": [-1]}}, "faults: clients: received -1"),
+        ({"faulty": {"clients": []}}, r"faults: clients: received \[\], must be a list of at least one number"),
+        ({"faulty": {"rounds": [0]}}, "faults: rounds: received 0"),
+        (
+            {"faulty": {"clients": [3], "rounds": [5, 6]}},
+            "faults: rounds: received 5, 6, but the run ends after round 4",
+        ),
+        ({"faulty": {"clients": [3], "rounds": [5]}, "kind": "stale"}, "faults: rounds: received 5, but the run ends"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        simulation(recipes.fedavg(), "clip", **changes)

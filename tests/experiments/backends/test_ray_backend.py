@@ -1,0 +1,165 @@
+"""Sweeps on a cluster: workers that get lost, refuse or run out of memory; in this process, without Ray itself."""
+
+import re
+
+import pytest
+from fake_ray import ActorDiedError, FakeRay
+from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
+
+from fedjax_bal.experiments import interim_table
+from fedjax_bal.experiments.backends.ray import backend as engine
+from fedjax_bal.experiments.backends.ray import worker
+from fedjax_bal.experiments.backends.ray.backend import RayBackend, Resources
+from fedjax_bal.experiments.backends.ray.messages import Failure
+
+RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
+
+
+@pytest.fixture(autouse=True)
+def _jax_has_started(monkeypatch):
+    monkeypatch.setattr(worker, "_start_jax", lambda devices, gpus: None)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What the sweep comes to in one process."""
+    tmp_path = tmp_path_factory.mktemp("alone")
+    rows, _, _ = carry(sweep(tmp_path, RATES, FEDAVG), tmp_path / "out", most=2)
+    return rows, outcome(tmp_path / "out")
+
+
+def far(tmp_path, ray, *, most=2, **options):
+    """The sweep on a cluster: the rows, whether it was stopped, and what was said."""
+    wanted, engine = sweep(tmp_path, RATES, FEDAVG), RayBackend(ray, 1, None)
+    return carry(wanted, tmp_path / "out", most=most, engine=engine, **options)
+
+
+def dies(*moments):
+    """Makes workers die at some calls, each a name and how many of that name came before."""
+
+    def before(name, number):
+        if (name, number) in moments:
+            raise ActorDiedError("its process has died")
+
+    return before
+
+
+def figures(rows):
+    return [(row["point"], row["method"], row["status"], row["final_accuracy"], row["failure"]) for row in rows]
+
+
+@pytest.mark.slow
+def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
+    moments = [("load", 1), ("advance", 2), ("snapshots", 3)]
+    ray = FakeRay({"CPU": 2.0}, before=dies(*moments))
+    monkeypatch.setattr(interim_table, "_SHARE", 1e9)
+    tables = []
+    rows, stopped, said = far(tmp_path, ray, should_stop=watch(tmp_path / "out", tables))
+    assert not stopped and ray.alive == 0
+    assert {0, 3} < {len(table) for table in tables}  # rows came as groups were done
+    assert tables[-1] == read_table(tmp_path / "out")
+    assert said.count("its worker was killed, or its machine is gone; going on after round") == len(moments)
+    assert figures(rows) == figures(alone[0])
+    assert outcome(tmp_path / "out") == alone[1]
+
+
+@pytest.mark.slow
+def test_a_group_that_never_gets_on_is_given_up_and_the_others_are_done(tmp_path):
+    def before(name, number):
+        if name == "load" and number <= 3:
+            raise ActorDiedError("its process has died")
+
+    rows, _, said = far(tmp_path, FakeRay(before=before))
+    assert sorted(row["status"] for row in rows) == ["done", "done", "failed"]
+    [failed] = [row for row in rows if row["status"] == "failed"]
+    assert failed["failure"] == "its worker was killed, or its machine is gone (tried 3 times without getting on)"
+    assert said.count("going on after round 0") == 2
+
+
+@pytest.mark.slow
+def test_a_stop_saves_what_trains_and_drops_what_waits(alone, tmp_path):
+    asked, ray = iter((False,) * 3 + (True,) * 99), FakeRay({"CPU": 2.0})
+    _, stopped, said = far(tmp_path, ray, should_stop=lambda: next(asked))
+    assert stopped and ray.alive == 0 and "finished" not in said
+    rows, stopped, _ = far(tmp_path, FakeRay())
+    assert not stopped
+    assert figures(rows) == figures(alone[0])
+    assert outcome(tmp_path / "out") == alone[1]
+
+
+def test_what_does_not_fit_there_is_halved_and_then_left_out(tmp_path, monkeypatch):
+    tried = []
+
+    def small(self, errands, data_dir):
+        tried.append(len(errands))
+        return Failure("size", "needs 7.0 GB")
+
+    monkeypatch.setattr(worker.Worker, "load", small)
+    rows, _, _ = far(tmp_path, FakeRay(), most=3)
+    assert tried == [3, 1, 2, 1, 1]
+    assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
+
+
+def _other_jax(monkeypatch):
+    monkeypatch.setattr(worker, "installed_versions", lambda: {**engine.installed_versions(), "jax": "0.9.9"})
+
+
+def _other_data(monkeypatch):
+    change = lambda runner, run, snapshot: engine_errand(runner, run, snapshot)._replace(
+        fingerprint=runner.comparison.fingerprints[run[0]] ^ 1
+    )
+    engine_errand = engine.worker_job
+    monkeypatch.setattr(engine, "worker_job", change)
+
+
+def _no_data(monkeypatch):
+    def missing(*_, **__):
+        raise ValueError("dataset: there is no folder data")
+
+    monkeypatch.setattr(worker, "set_up", missing)
+
+
+def _broken(monkeypatch):
+    def broken(*_):
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(worker.Worker, "compile", broken)
+
+
+REFUSED = [
+    (_other_jax, "has jax 0.9.9 in place of .*; install the same versions on all machines"),
+    (_other_data, "on .*: images, labels, partition or traces are others there than here"),
+    (_no_data, "on .*: dataset: there is no folder data"),
+    (_broken, "the worker failed: KeyError: 'a mistake of ours'"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), REFUSED, ids=[spoil.__name__[1:] for spoil, _ in REFUSED])
+def test_what_is_wrong_with_a_machine_is_told(tmp_path, monkeypatch, spoil, message):
+    spoil(monkeypatch)
+    ray = FakeRay()
+    rows, stopped, _ = far(tmp_path, ray, most=3)
+    assert not stopped and ray.alive == 0 and ray.calls.get("load", 0) <= 1
+    assert {row["status"] for row in rows} == {"failed"}
+    for row in rows:
+        assert re.search(message, row["failure"])
+
+
+def test_every_place_gets_a_group_unless_told_otherwise(tmp_path):
+    ray = FakeRay({"CPU": 1.0}, {"CPU": 2.0})
+    _, _, said = far(tmp_path, ray, most=None, dry_run=True)
+    assert "Ray: 2 machines with room for 3 group(s) at a time, 1 CPU each" in said
+    program = "program 1: fedavg with learning_rate=0.05, 0.1, 0.2: 3 runs of 4 rounds"
+    assert "1 program(s) to compile for 3 batches;" in said
+    assert said.count("  program") == said.count(f"{program} in 3 batches, 0.2 MB of state at a time") == 1
+    _, _, said = far(tmp_path, ray, most=3, dry_run=True)
+    assert "1 program(s) to compile;" in said and f"{program}, 0.6 MB of state\n" in said
+
+
+def test_gpus_are_asked_for_where_there_are_any():
+    ray = FakeRay({"CPU": 8.0}, {"CPU": 64.0, "GPU": 8.0})
+    assert RayBackend(ray, 2, None).needs == Resources(1, 2) and RayBackend(ray, 2, None).places == 4
+    with pytest.raises(ValueError, match="asks for 9 GPU.*has 8: ask for fewer with --devices"):
+        RayBackend(ray, 9, None)
+    with pytest.raises(ValueError, match=r"asks for 3 CPU.*the largest of the cluster's 2 has 2"):
+        RayBackend(FakeRay({"CPU": 2.0}, {"CPU": 1.0}), 3, None)

@@ -1,0 +1,58 @@
+"""How even the classes of what is averaged are: in a run's summary, in the terminal and in the report."""
+
+import json
+
+import numpy as np
+import pytest
+import small_run
+from typer.testing import CliRunner
+
+from fedjax_bal.cli.app import app
+
+METHODS = "[{recipe: fedavg}, {recipe: astraea, name: mediators of 3 xx, alpha: 1.0, size: 3, store: false}]"
+NOTE = "KL: divergence of the classes behind each averaged model from uniform, in nats"
+
+
+def compared(place, *changes):
+    """Runs the small comparison in 80 columns; what it prints, its lines and its summary's runs."""
+    (place / "small.yaml").write_text(small_run.TEXT)
+    arguments = ["run", "small.yaml", *changes, "--plain", "--out", "run"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    summary = json.loads((place / "run" / "summary.json").read_text())
+    return result.output, small_run.metrics(place / "run"), summary["runs"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory and a terminal of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_mediators_and_copies_are_compared_by_divergence(here):
+    output, lines, runs = compared(here, f"methods={METHODS}", "evaluation.target_accuracy=0.9")
+    assert [(run["clients_per_chain"], run["copies"] > 0) for run in runs] == [(1, False), (3, True)] * 2
+    for run in runs:
+        own = [x["chain_kl"] for x in lines if (x["method"], x["seed"]) == (run["method"], run["seed"])]
+        assert run["chain_kl"] == pytest.approx(np.mean([x for x in own if x is not None]), rel=1e-12)
+    table = output[output.index(" runs finished in ") : output.index(NOTE)].splitlines()[1:]
+    assert max(map(len, table)) <= 80
+    assert sum(text.split()[:1] == ["method"] and "KL" in text.split() for text in table) == 1
+    for method in ("fedavg", "mediators of 3"):
+        mean = np.mean([run["chain_kl"] for run in runs if run["method"].startswith(method)])
+        assert sum(text.lstrip().startswith(method) and f"{mean:.3f}" in text.split() for text in table) == 1
+    page = (here / "run" / "report.html").read_text()
+    assert ">KL</th>" in page and NOTE in page
+
+
+def test_clients_on_their_own_have_a_divergence_but_no_column(here):
+    output, _, runs = compared(here, "methods=[{recipe: fedavg}]", "seeds=[0]")
+    # Each client holds two classes evenly, of ten: log 10 - log 2.
+    (run,) = runs
+    assert run["chain_kl"] == pytest.approx(np.log(5), abs=1e-12)
+    assert (run["clients_per_chain"], run["copies"]) == (1, 0)
+    assert "KL" not in output and " best " in output
+    assert ">KL</th>" not in (here / "run" / "report.html").read_text()

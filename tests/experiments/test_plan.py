@@ -1,0 +1,94 @@
+"""From a sweep file to its points."""
+
+import pytest
+import small_run
+
+from fedjax_bal.config import ConfigError, load_config
+from fedjax_bal.experiments.plan import load_sweep
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a sweep on top of the small comparison; returns its path."""
+    (tmp_path / "small.yaml").write_text(small_run.TEXT)
+
+    def to_file(text):
+        file = tmp_path / "sweep.yaml"
+        file.write_text(text)
+        return file
+
+    return to_file
+
+
+def test_points_are_the_base_with_the_axes_values(write, tmp_path):
+    file = write(
+        "name: mine\nbase: small.yaml\ntraining: {rounds: 5}\n"
+        "sweep: [{seeds: [[0], [3]]}, {partition.clients: [10, 5]}]"
+    )
+    sweep = load_sweep(file)
+    assert sweep.name == "mine"
+    assert [point.label for point in sweep.points] == [
+        "seeds=_0_,clients=10-" + sweep.points[0].label[-8:],
+        "seeds=_0_,clients=5-" + sweep.points[1].label[-8:],
+        "seeds=_3_,clients=10-" + sweep.points[2].label[-8:],
+        "seeds=_3_,clients=5-" + sweep.points[3].label[-8:],
+    ]
+    wanted = load_config(
+        tmp_path / "small.yaml", ["name=mine", "training.rounds=5", "seeds=[3]", "partition.clients=5"]
+    )
+    assert sweep.points[3].config == wanted
+
+
+def test_what_is_written_down_gives_the_same_sweep(write, tmp_path):
+    file = write(
+        "base: small.yaml\nmethods: [{recipe: fedprox, mu: 0.1}]\n"
+        "sweep: [{methods.0.mu: {from: 0.1, to: 0.3, steps: 3}}]"
+    )
+    sweep = load_sweep(file, ["training.rounds=4"])
+    assert [point.label for point in sweep.points] == ["mu=0.1", "mu=0.2", "mu=0.3"]
+    assert [point.config.methods[0].recipes[0].hyperparameters["mu"] for point in sweep.points] == [0.1, 0.2, 0.3]
+    (tmp_path / "again.yaml").write_text(sweep.text)
+    again = load_sweep(tmp_path / "again.yaml", ["training.rounds=4"])
+    assert again.points == sweep.points
+
+
+def test_labels_tell_keys_apart(write):
+    file = write(
+        "base: small.yaml\n"
+        "sweep: [{training.optimizer.learning_rate: [0.1]}, {training.server_optimizer.learning_rate: [1]}]"
+    )
+    assert load_sweep(file).points[0].label == "optimizer.learning_rate=0.1,server_optimizer.learning_rate=1"
+
+
+def test_changes_for_all_points_are_written_down_and_axes_are_not_changed(write, tmp_path):
+    file = write("base: small.yaml\nsweep: [{training.rounds: [3]}]")
+    assert "batch_size: 7" in load_sweep(file, ["training.batch_size=7"]).text
+    with pytest.raises(ConfigError, match=r"command line: training.rounds: is swept by .*sweep.yaml"):
+        load_sweep(file, ["training.rounds=9"])
+
+
+def test_files_on_an_axis_lie_beside_the_sweep(write, tmp_path):
+    file = write("base: small.yaml\nsweep: [{delivery: [{name: trace, file: a.csv}]}, {delivery.file: [b.csv]}]")
+    assert load_sweep(file).points[0].config.delivery.parameters["file"] == str(tmp_path / "b.csv")
+
+
+def test_keys_whose_ends_are_alike_keep_all_of_their_names(write):
+    file = write("base: small.yaml\nsweep: [{name: [a]}, {model.name: [mlp]}]")
+    assert load_sweep(file).points[0].label == "name=a,model.name=mlp"
+
+
+BAD = [
+    ("base: small.yaml", "sweep: received null, must be a list of axes"),
+    ("base: 3\nsweep: [{seeds: [[0]]}]", "base: received 3, must be the path of a configuration"),
+    ("base: none.yaml\nsweep: [{seeds: [[0]]}]", "none.yaml: there is no such file"),
+    ("base: sweep.yaml\nsweep: [{seeds: [[0]]}]", "base: sweep.yaml is a sweep itself"),
+    ("base: small.yaml\nsweep: [{training.rouns: [3]}]", r"\(rouns=3\): training.rouns: unknown key.*did you mean"),
+    ("base: small.yaml\nsweep: [{training.rounds: [3, 0]}]", r"\(rounds=0\): training.rounds: received 0"),
+    ("base: small.yaml\nsweep: [{name.x: [3]}]", r"\(x=3\): name.x: name is 'small', which has no keys"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_is_wrong_is_told_with_its_point(write, text, message):
+    with pytest.raises(ConfigError, match=message):
+        load_sweep(write(text))

@@ -1,0 +1,224 @@
+"""A sweep carried through: grouped, resumed, with a run that diverges and a point that can't be."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import small_run
+from small_sweep import FEDAVG, carry, read_table, watch
+from small_sweep import sweep as sweep_of
+
+from fedjax_bal.engine.host import stack
+from fedjax_bal.experiments import interim_table
+from fedjax_bal.experiments.backends import group_handle
+from fedjax_bal.experiments.results_table import COSTS
+from fedjax_bal.report.folder import ReportError
+from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.runs.folder import FolderError
+
+AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
+RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
+
+
+def sweep(tmp_path, text=AXES, *overrides):
+    return sweep_of(tmp_path, text, *overrides)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A finished sweep: its folder, its rows, what was said, and its table after each dispatch as a kill leaves it."""
+    tmp_path, tables = tmp_path_factory.mktemp("sweep"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interim_table, "_SHARE", 1e9)
+        rows, stopped, said = carry(sweep(tmp_path), tmp_path / "out", should_stop=watch(tmp_path / "out", tables))
+    assert not stopped
+    return tmp_path / "out", rows, said, tables
+
+
+@pytest.fixture
+def finished(watched):
+    """A finished sweep: its folder, its rows, and what was said."""
+    return watched[:3]
+
+
+@pytest.mark.slow
+def test_every_run_has_a_row_whatever_came_of_it(finished):
+    path, rows, said = finished
+    assert len(rows) == 3 * 2 * 2
+    status = {
+        (row["training.optimizer.learning_rate"], row["partition.samples_per_client"], row["method"]): row
+        for row in rows
+    }
+    for rate in (0.05, 0.2):
+        assert status[rate, 40, "fedavg"]["status"] == "done"
+        assert status[rate, 40000, "fedavg"]["status"] == "refused"
+    assert "40000" in status[0.05, 40000, "fedavg"]["failure"]
+    lost = status[1e30, 40, "fedavg"]
+    assert lost["status"] == "diverged" and "round 1" in lost["failure"] and lost["final_accuracy"] is None
+    assert "6 runs" not in said and "12 runs" in said and "2 program(s)" in said
+    table = read_table(path)
+    assert [row["status"] for row in table] == [row["status"] for row in rows]
+    assert list(table[0])[:2] == ["training.optimizer.learning_rate", "partition.samples_per_client"]
+
+
+def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
+    path, _, _, tables = watched
+    final = read_table(path)
+    # Six can't be set up; of three at a time one diverges in the first dispatch, and two are done after the second.
+    assert [len(table) for table in tables] == [0, 6 + 1, 6 + 3, 6 + 3, 6 + 4, 6 + 6]
+    assert all(row["status"] != "unfinished" for table in tables for row in table)
+    key = lambda row: (row["point"], row["method"], row["seed"])
+    in_the_end = {key(row): row for row in final}
+    assert tables[2] == [row for row in final if key(row) in {key(other) for other in tables[2]}]
+    alike = lambda row: {name: value for name, value in row.items() if name not in COSTS}
+    assert all(alike(row) == alike(in_the_end[key(row)]) for table in tables for row in table)
+    assert tables[-1] == final
+
+
+def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):
+    now, sizes = 0.0, []
+
+    def write(table):
+        nonlocal now
+        now += 0.5
+        sizes.append(len(table))
+
+    config = SimpleNamespace(methods=[SimpleNamespace(name="fedavg")], seeds=[0])
+    points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
+    work = SimpleNamespace(broken={}, runners={}, lost={})
+    work.runners = dict.fromkeys(range(400), SimpleNamespace(name=lambda run: run, concluded=(), failures=(), lines={}))
+    folder = SimpleNamespace(write_results=write)
+    table = interim_table.InterimTable(SimpleNamespace(points=points), folder, work, dict, lambda: now)
+    for number in range(300):
+        work.broken[number] = "no"
+        now += 0.1
+        table.update()
+    assert sizes[0] == 1 and 3 <= len(sizes) <= 5  # half a second each, of 32 seconds
+    for _ in range(2):
+        now += 100
+        table.update()
+    assert sizes[-1] == 300 and sizes.count(300) == 1
+
+
+def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
+    path = finished[0]
+    point = sweep(tmp_path).points[2]
+    small_run.run(tmp_path / "alone", point.config)
+    lines = [small_run.metrics(folder) for folder in (tmp_path / "alone", path / "points" / point.label)]
+    for own, theirs in zip(*lines, strict=True):
+        assert own["test_loss"] == pytest.approx(theirs["test_loss"], rel=1e-5)
+        assert {**own, "test_loss": 0, "train_loss": 0} == {**theirs, "test_loss": 0, "train_loss": 0}
+    alone = json.loads((tmp_path / "alone" / "summary.json").read_text())["runs"]
+    swept = json.loads((path / "points" / point.label / "summary.json").read_text())["runs"]
+    assert [run["final_accuracy"] for run in swept] == [run["final_accuracy"] for run in alone]
+
+
+def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
+    path, plan = tmp_path / "out", sweep(tmp_path, RATES, FEDAVG)
+    asked = iter((False, True))
+    _, stopped, _ = carry(plan, path, should_stop=lambda: next(asked))
+    assert stopped
+    rows, stopped, said = carry(plan, path)
+    assert not stopped and "3 runs (1 done or given up before) from" in said  # one diverged in the first dispatch
+    figures = lambda table: [(row["status"], row["final_accuracy"], row["traffic_bytes"]) for row in table]
+    known = [row for row in finished[1] if row["method"] == "fedavg" and row["partition.samples_per_client"] == 40]
+    assert figures(rows) == figures(known)
+    again, _, said = carry(plan, path)
+    assert "0 program(s)" in said and "3 done or given up before" in said
+    assert figures(again) == figures(known)
+
+
+@pytest.mark.slow
+def test_more_values_are_added_to_what_is_there(finished, tmp_path):
+    axes = "sweep: [{training.optimizer.learning_rate: [0.05]}]"
+    carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
+    _, _, said = carry(sweep(tmp_path, axes.replace("0.05", "0.05, 0.2"), FEDAVG), tmp_path / "out", dry_run=True)
+    assert "2 runs (1 done or given up before)" in said
+
+
+def test_a_dry_run_trains_nothing(tmp_path):
+    rows, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True)
+    assert rows == [] and [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]  # this test's own claim
+    assert "12 runs" in said and "samples_per_client=40000: left out" in said
+    assert "of training, without the time to compile, which may be longer, and without what methods add" in said
+    points = "with learning_rate=0.05, 0.2, 1e+30; samples_per_client=40"
+    programs = [line.strip() for line in said.splitlines() if line.startswith("  program")]
+    assert programs == [
+        f"program 1: fedavg {points}: 3 runs of 4 rounds, 0.6 MB of state",
+        f"program 2: control variates {points}: 3 runs of 4 rounds, 7.3 MB of state",
+    ]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    path = tmp_path / "out"
+    path.mkdir()
+    (path / "thesis.tex").write_text("my life")
+    with pytest.raises(FolderError, match="not a sweep's folder"):
+        carry(sweep(tmp_path), path)
+    assert [file.name for file in path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_page_answers(finished):
+    path, _, _ = finished
+    page = build_sweep(path).read_text()
+    assert "control variates" in page and "does best" in page
+    assert "diverged" in page and "round 1" in page
+    assert "Final accuracy by training.optimizer.learning_rate" in page
+    assert page == build_sweep(path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("results.csv", "a,b\n1,2\n", "must have a line of headings with point"),
+        ("results.csv", "point,method,status,failure\nx\n", "rows of other lengths"),
+        ("results.csv", "point,method,status,failure\nx,y,done,\n", "has no column"),
+        ("sweep.yaml", "sweep: 3\n", "has no list of axes"),
+        ("sweep.yaml", "sweep: [", "line 1, column 9"),
+    ],
+)
+def test_a_damaged_folder_is_told(finished, tmp_path, file, text, message):
+    for name in ("results.csv", "sweep.yaml"):
+        (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ReportError, match=message):
+        build_sweep(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(tmp_path):
+    changes = [FEDAVG, "evaluation={every: 1, validation: {per_class: 5}}", "training.rounds=6"]
+    changes += ["training.early_stopping={patience: 1, min_delta: 0.9}", "execution.rounds_per_dispatch=1"]
+    axes = "sweep: [{training.optimizer.learning_rate: [0.05, 4.0e+18]}]"
+    rows, _, _ = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    assert [row["status"] for row in rows] == ["done", "diverged"]
+    assert rows[0]["stopped_early"] == rows[0]["rounds"] == 2
+    lines = [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())]
+    again, _, said = carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    assert "2 done or given up before" in said
+    assert again == rows
+    assert [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())] == lines
+
+
+def test_another_sweep_is_kept_out(finished, tmp_path):
+    path = shutil.copytree(finished[0], tmp_path / "out")
+    before = (path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()
+    with pytest.raises(FolderError, match="holds another sweep"):
+        carry(sweep(tmp_path, AXES, "training.batch_size=7"), path)
+    assert ((path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()) == before
+
+
+def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
+    tried = []
+
+    def refuse(self):
+        tried.append(len(getattr(self, "members", [None])))
+        raise ValueError("needs 7.0 GB")
+
+    monkeypatch.setattr(stack.Stack, "compile", refuse)
+    monkeypatch.setattr(group_handle.LoneRun, "compile", refuse)
+    axes = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
+    rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
+    assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]
+    assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}

@@ -1,0 +1,172 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedjax_bal.metrics.seeds import (
+    Difference,
+    Spread,
+    class_accuracies,
+    compare,
+    cumulate_traffic,
+    curve,
+    paired_difference,
+    pooled_confusion,
+    spread,
+)
+
+
+def run(method, seed, final, **rest):
+    defaults = {"best_accuracy": final, "last5_accuracy": final, "rounds_to_target": None, "traffic_bytes": 100}
+    return {"method": method, "seed": seed, "final_accuracy": final, **defaults, **rest}
+
+
+def test_by_hand_mean_deviation_and_interval():
+    # Differences 1, 2, 3: mean 2, deviation 1, and with 2 degrees of freedom t has a closed form.
+    ours, theirs = {0: 11.0, 1: 12.0, 2: 13.0}, {0: 10.0, 1: 10.0, 2: 10.0}
+    mean, low, high, pairs = paired_difference(ours, theirs)
+    half = 0.95 / math.sqrt(2 * 0.975 * 0.025) / math.sqrt(3)
+    assert (mean, pairs) == (2.0, 3)
+    np.testing.assert_allclose([low, high], [2 - half, 2 + half], rtol=1e-12)
+    assert spread([1.0, 2.0, 3.0]) == Spread(2.0, 1.0, 3)
+
+
+values = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8)
+
+
+@given(values)
+def test_interval_is_that_of_the_paired_t_test(pairs):
+    ours, theirs = np.array(pairs).T
+    if np.std(ours - theirs) < 1e-6:
+        return
+    expected = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    _, low, high, _ = paired_difference(dict(enumerate(ours)), dict(enumerate(theirs)))
+    np.testing.assert_allclose([low, high], [expected.low, expected.high], rtol=1e-9, atol=1e-12)
+
+
+def test_first_method_is_the_reference_and_order_is_of_appearance():
+    runs = [run("z", 0, 0.5), run("a", 0, 0.7), run("z", 1, 0.6), run("a", 1, 0.7), run("a", 2, 0.1)]
+    z, a = compare(runs)
+    assert (z.method, z.difference, a.method, a.seeds) == ("z", None, "a", 3)
+    difference = a.difference
+    assert difference.pairs == 2
+    np.testing.assert_allclose(difference.mean, 0.15, rtol=1e-12)
+    np.testing.assert_allclose(a.final.mean, 0.5, rtol=1e-12)
+    np.testing.assert_allclose(a.final.std, np.std([0.7, 0.7, 0.1], ddof=1), rtol=1e-12)
+
+
+def test_one_seed_has_neither_deviation_nor_interval():
+    _, b = compare([run("a", 3, 0.5), run("b", 3, 0.75)])
+    assert b.final == Spread(0.75, None, 1)
+    assert b.difference == Difference(0.25, None, None, 1)
+
+
+def test_no_seed_in_common_and_undefined_values():
+    a, b, c = compare([run("a", 0, 0.5), run("b", 1, 0.75), run("c", 0, None)])
+    assert b.difference == c.difference == Difference(None, None, None, 0)
+    assert c.final == Spread(None, None, 0)
+    assert a.rounds_to_target is None and a.reached == 0
+
+
+def test_rounds_to_target_counts_those_that_reached_it():
+    (a,) = compare(
+        [run("a", s, 0.5, rounds_to_target=r, traffic_bytes=b) for s, r, b in ((0, 4, 10), (1, None, 20), (2, 7, 60))]
+    )
+    assert (a.rounds_to_target, a.reached, a.seeds, a.traffic_bytes) == (5.5, 2, 3, 30.0)
+
+
+def test_traffic_to_target_counts_those_that_reached_it():
+    def sent(*runs):
+        (a,) = compare(
+            [run("a", s, 0.5, rounds_to_target=r, traffic_to_target_bytes=b) for s, (r, b) in enumerate(runs)]
+        )
+        return a.traffic_to_target_bytes
+
+    assert sent((4, 10), (None, None), (7, 40)) == 25.0
+    assert sent((4, 10), (None, 99)) == 10.0
+    assert sent((None, None)) is None
+    assert sent((4, 10), (7, None)) is None
+    assert compare([run("a", 0, 0.5, rounds_to_target=4)])[0].traffic_to_target_bytes is None
+
+
+def test_divergence_is_a_mean_over_the_seeds_that_have_one():
+    (a,) = compare([run("a", s, 0.5, chain_kl=kl) for s, kl in enumerate((0.25, 0.75, None))])
+    assert (a.chain_kl, a.evens) == (0.5, False)
+    assert compare([run("a", 0, 0.5)])[0].chain_kl is None
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        ({"clients_per_chain": 1, "copies": 0}, False),
+        ({"clients_per_chain": None, "copies": None}, False),
+        ({"clients_per_chain": 2, "copies": 0}, True),
+        ({"clients_per_chain": 1, "copies": 1}, True),
+    ],
+)
+def test_a_method_evens_classes_by_chains_or_by_copies(about, expected):
+    assert compare([run("a", 0, 0.5, **about)])[0].evens is expected
+
+
+def test_the_same_run_twice_is_refused():
+    with pytest.raises(ValueError, match="2 runs of method 'a' with seed 0"):
+        compare([run("a", 0, 0.5), run("a", 0, 0.6)])
+
+
+def lines(method, seed, values, key="test_accuracy"):
+    return [{"method": method, "seed": seed, "round": at, key: value} for at, value in values.items()]
+
+
+def test_curve_has_mean_and_band_over_seeds():
+    data = lines("a", 0, {2: 0.4, 1: 0.1}) + lines("b", 0, {1: 9.0}) + lines("a", 1, {1: 0.3, 2: 0.8})
+    rounds, mean, low, high = curve(data, "a", "test_accuracy")
+    np.testing.assert_array_equal(rounds, [1, 2])
+    np.testing.assert_allclose(mean, [0.2, 0.6], rtol=1e-12)
+    std = np.array([0.1, 0.2]) * math.sqrt(2)
+    np.testing.assert_allclose(low, mean - std, rtol=1e-12)
+    np.testing.assert_allclose(high, mean + std, rtol=1e-12)
+
+
+def test_curve_keeps_the_rounds_that_all_seeds_have():
+    data = lines("a", 0, {1: 0.1, 2: 0.2, 3: 0.3}) + lines("a", 1, {1: 0.3, 2: None})
+    assert curve(data, "a", "test_accuracy").rounds.tolist() == [1]
+    empty = curve(data + lines("a", 2, {7: 0.5}), "a", "test_accuracy")
+    assert empty.rounds.size == empty.mean.size == 0
+    assert curve(data, "unknown", "test_accuracy").rounds.size == 0
+
+
+def test_curve_of_one_seed_has_no_band():
+    assert curve(lines("a", 0, {1: 0.1}), "a", "test_accuracy")[2:] == (None, None)
+
+
+def test_traffic_adds_up_per_run_and_stops_at_a_gap():
+    def line(method, seed, at, up):
+        return {"method": method, "seed": seed, "round": at, "bytes_up": up, "bytes_down": 1}
+
+    data = [line("a", 0, 1, 2), line("a", 1, 1, 10), line("a", 0, 3, 4), line("b", 0, 1, None), line("b", 0, 2, 1)]
+    sums = {(x["method"], x["seed"], x["round"]): x["traffic_bytes"] for x in cumulate_traffic(data)}
+    expected = {("a", 0, 1): 3, ("a", 0, 3): 8, ("a", 1, 1): 11, ("b", 0, 1): None, ("b", 0, 2): None}
+    assert sums == expected
+
+
+def test_class_accuracies_are_those_of_the_last_round():
+    data = lines("a", 0, {2: [0.5, None], 1: [0.0, 0.0]}, "per_class_accuracy")
+    data += lines("a", 1, {1: [0.9, 0.2]}, "per_class_accuracy")
+    mean, low, high = class_accuracies(data, "a")
+    np.testing.assert_allclose(mean, [0.7, np.nan], rtol=1e-12)
+    std = np.std([0.5, 0.9], ddof=1)
+    np.testing.assert_allclose([low[0], high[0]], [0.7 - std, 0.7 + std], rtol=1e-12)
+    assert class_accuracies(lines("a", 0, {1: 0.5}), "a") is None
+
+
+def test_confusion_is_pooled_over_seeds_before_it_is_normalised():
+    runs = [
+        {"method": "a", "confusion_matrix": [[1, 0], [0, 4]]},
+        {"method": "b", "confusion_matrix": [[0, 9], [9, 0]]},
+        {"method": "a", "confusion_matrix": [[0, 3], [0, 0]]},
+    ]
+    np.testing.assert_array_equal(pooled_confusion(runs, "a"), [[0.25, 0.75], [0, 1]])
+    assert pooled_confusion([{"method": "a", "confusion_matrix": None}], "a") is None

@@ -1,0 +1,84 @@
+"""IWDS: against its transcription, and its schedules."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+from parts import float64
+
+from fedjax_bal.engine.device.drawing import weighted
+from fedjax_bal.engine.device.keys import purpose_key, training_key
+from fedjax_bal.recipes import Recipe
+from fedjax_bal.recipes.sampling import iwds
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def sample_weights(counts, beta):
+    """(1 - beta) / (1 - beta^n), 1 where there is none."""
+    return np.array([(1 - beta) / (1 - beta ** int(n)) if n else 1.0 for n in counts])
+
+
+def batches(client, number, beta):
+    """The library's draws from the transcription's weights: as many an epoch as the client has rows."""
+    data, options = toys.federation(), float64.OPTIONS
+    first, size, counts = data.offsets[client], toys.SIZES[client], data.class_counts[client]
+    key = training_key(jax.random.key(float64.SEED), number, client, 0)
+    for epoch in range(options.epochs):
+        own = purpose_key(jax.random.fold_in(key, epoch), "draw")
+        law = jnp.asarray(np.log(sample_weights(counts, beta)))
+        order = np.asarray(weighted(own, jnp.asarray(counts), law, float64.LENGTH))[:size]
+        for start in range(0, size, options.batch_size):
+            yield data.rows[first + order[start : start + options.batch_size]]
+
+
+def test_iwds_equals_its_transcription():
+    sim = float64.simulation(iwds(beta_0=0.99, beta_m=0.3, rho=0.5))
+    weights = float64.initial(sim)
+    for number, cohort in float64.cohorts(sim):
+        beta = 0.3 + (0.99 - 0.3) * 0.5**number
+        draws = lambda client, number=number, beta=beta: list(batches(client, number, beta))
+        weights = float64.plus(weights, float64.averaged(weights, cohort, number, batches=draws))
+    float64.assert_equal(float64.run(sim).variables.params, weights)
+
+
+@pytest.mark.parametrize(("schedule", "beta"), [("decay", 0.8 + 0.1999 * 0.992**7), ("fixed", 0.9999), ("uniform", 0)])
+def test_schedules_weigh_samples_by_the_beta_of_the_round(schedule, beta):
+    counts = jnp.array([4500, 0, 56, 1])
+    (part,) = iwds(schedule=schedule).parts
+    got = part.log_weights(counts, SimpleNamespace(round=jnp.int32(7)))
+    assert bool(jnp.isfinite(got).all())
+    np.testing.assert_allclose(np.exp(got), sample_weights(counts, beta), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_uniform_weights_are_no_weights():
+    plain = Recipe("with replacement", drawing="replacement")
+    got, want = (float64.run(float64.simulation(r)).variables.params for r in (iwds(schedule="uniform"), plain))
+    assert toys.largest_difference(got, want) == 0
+
+
+def test_it_needs_replacement():
+    with pytest.raises(ValueError, match="received 'epochs'"):
+        float64.simulation(iwds(), drawing="epochs")
+
+
+BAD = [
+    ({"beta_0": 1.1}, "iwds: beta_0: received 1.1"),
+    ({"beta_m": -0.1}, "iwds: beta_m: received -0.1"),
+    ({"rho": 2}, "iwds: rho: received 2"),
+    ({"schedule": "fix"}, "did you mean 'fixed'"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), BAD)
+def test_a_wrong_hyperparameter_is_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        iwds(**values)

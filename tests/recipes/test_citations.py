@@ -1,0 +1,107 @@
+"""BibTeX of recipes: well formed, complete, each paper once."""
+
+import re
+
+import pytest
+
+from fedjax_bal.cli.listing import listing
+from fedjax_bal.recipes import RECIPES, Recipe, combine
+from fedjax_bal.recipes.citations import citation, short_citation
+from fedjax_bal.recipes.papers import BEHIND, PAPERS
+
+YEARS = {
+    "astraea": "2019",
+    "balanced_softmax": "2020",
+    "cbfl": "2023",
+    "crop_flip": "2016",
+    "faults": "2017",
+    "fedadagrad": "2021",
+    "fedadam": "2021",
+    "fedavg": "2017",
+    "fedavg_ft": "2023",
+    "fedavgm": "2019",
+    "fedbabu": "2022",
+    "feddyn": "2021",
+    "fedlc": "2022",
+    "fednova": "2020",
+    "fedprox": "2020",
+    "fedrs": "2021",
+    "fedyogi": "2021",
+    "flcir": "2021",
+    "iwds": "2021",
+    "median": "2018",
+    "moon": "2021",
+    "norm_clipping": "2019",
+    "rebafl": "2023",
+    "scaffold": "2020",
+    "trimmed_mean": "2018",
+}
+NEEDED = {"inproceedings": {"author", "title", "booktitle", "year"}, "article": {"author", "title", "journal", "year"}}
+
+
+def entries(text):
+    """The entries of a BibTeX text: kind, key and fields; braces are counted by hand."""
+    found = []
+    for block in text.split("\n\n"):
+        kind, key = re.fullmatch(r"@(\w+)\{(\w+),", block.splitlines()[0]).groups()
+        assert block.splitlines()[-1] == "}"
+        fields = {}
+        for line in block.splitlines()[1:-1]:
+            name, value = re.fullmatch(r"  (\w+) *= \{(.*)\},", line).groups()
+            depth = 0
+            for letter in value:
+                depth += {"{": 1, "}": -1}.get(letter, 0)
+                assert depth >= 0, line
+            assert depth == 0, line
+            assert name not in fields
+            fields[name] = value
+        found.append((kind, key, fields))
+    return found
+
+
+@pytest.mark.parametrize("name", YEARS)
+def test_every_recipe_has_complete_entries_with_fedavg_first(name):
+    found = entries(citation(Recipe(name)))
+    assert found[0][1] == "mcmahan2017fedavg"
+    assert len({key for _, key, _ in found}) == len(found)
+    assert found[0 if name == "fedavg" else 1][2]["year"] == YEARS[name]
+    for kind, _, fields in found:
+        assert NEEDED[kind] <= set(fields)
+        assert all("," in author for author in fields["author"].split(" and "))
+
+
+def test_every_registered_recipe_is_known():
+    assert set(RECIPES) <= set(BEHIND)
+    assert set(BEHIND) == set(YEARS)
+    assert {key for keys in BEHIND.values() for key in keys} == set(PAPERS)
+
+
+def test_a_combination_cites_each_paper_once_in_its_order():
+    recipe = combine(RECIPES["scaffold"](), RECIPES["fedprox"](), RECIPES["fedavg"]())
+    keys = [key for _, key, _ in entries(citation(recipe))]
+    assert keys == ["mcmahan2017fedavg", "karimireddy2020scaffold", "li2020fedprox"]
+    twice = [key for _, key, _ in entries(citation(Recipe("rebafl+fedavg_ft+fedadam+fedyogi")))]
+    assert twice == ["mcmahan2017fedavg", "xu2023rebafl", "reddi2021adaptive"]
+
+
+def test_keys_carry_first_author_and_year():
+    for key, paper in PAPERS.items():
+        family = paper.authors[0].partition(",")[0]
+        assert key.startswith(family.lower() + paper.fields["year"])
+        assert paper.short.startswith(family) and paper.short.endswith(paper.fields["year"])
+
+
+def test_an_unknown_name_is_refused_with_a_hint():
+    with pytest.raises(ValueError, match=r"received 'fedporx' in 'scaffold\+fedporx'.*did you mean 'fedprox'"):
+        citation(Recipe("scaffold+fedporx"))
+    with pytest.raises(ValueError, match=r"received 'zzz', must be one of astraea, .*of a recipe of your own"):
+        citation(Recipe("zzz"))
+    assert short_citation("zzz") == ""
+
+
+def test_the_list_of_recipes_has_line_parameters_and_paper():
+    shown = listing("recipes")
+    assert list(shown) == list(RECIPES)
+    assert shown["scaffold"].splitlines()[-1] == "from Karimireddy et al., ICML 2020"
+    assert "epsilon=0.01, mu=0.1, scale=1.0, prototypes=local_override, carry=false" in shown["rebafl"].splitlines()[1]
+    assert not any("takes" in line for line in shown["fedavg"].splitlines())

@@ -1,0 +1,84 @@
+"""Recipes: what they are made of, and what they refuse."""
+
+import inspect
+
+import pytest
+import toys
+
+from fedjax_bal import recipes
+from fedjax_bal.config.schema import Sections
+from fedjax_bal.engine.host.build import build
+from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.parts import Logits, part
+from fedjax_bal.recipes import RECIPES, Recipe
+
+
+def test_rebafl_is_a_prior_and_a_transfer_with_one_epsilon():
+    prior, transfer = recipes.rebafl(epsilon=0.2, mu=0.7).parts
+    assert (prior.epsilon, transfer.epsilon, transfer.mu, transfer.scale) == (0.2, 0.2, 0.7, 1.0)
+
+
+def test_combine_keeps_order_and_the_one_that_differs():
+    adam = optimizer("adam", 0.01)
+    both = recipes.combine(recipes.scaffold(), Recipe("server", server_optimizer=adam), recipes.fedprox(0.1))
+    assert [part.slot for part in both.parts] == ["ControlVariates", "Proximal"]
+    assert both.server_optimizer == adam
+    assert both.name == "scaffold+server+fedprox"
+
+
+def test_a_recipe_put_together_by_hand_is_refused_for_the_same_reasons():
+    twice = Recipe("mine", (*recipes.median().parts, *recipes.trimmed_mean().parts))
+    with pytest.raises(ValueError, match="Median and TrimmedMean both reduce the updates"):
+        build(twice, toys.network(), toys.federation(), toys.test_set(), rounds=1)
+
+
+@part
+class Late(Logits):
+    """Begins in the third round."""
+
+    first_round = 2
+
+    def logits(self, logits, batch, ctx):
+        return 2 * logits
+
+
+def test_a_run_that_is_over_before_a_part_begins_is_refused():
+    late = Recipe("late", (Late(),))
+    given = (toys.network(), toys.federation(), toys.test_set())
+    with pytest.raises(ValueError, match="Late: begins in round 3, but rounds=2, .* or set rounds to 3 or more"):
+        build(late, *given, rounds=2)
+    build(late, *given, rounds=3)
+
+
+def test_combine_refuses_what_means_nothing():
+    with pytest.raises(ValueError, match="Median and TrimmedMean both reduce the updates"):
+        recipes.combine(recipes.median(), recipes.trimmed_mean())
+    with pytest.raises(ValueError, match=r"balanced_softmax and rebafl both bring PriorCalibration"):
+        recipes.combine(recipes.balanced_softmax(), recipes.rebafl())
+    with pytest.raises(ValueError, match="set drawing differently"):
+        recipes.combine(Recipe("a", drawing="epochs"), Recipe("b", drawing="replacement"))
+    with pytest.raises(ValueError, match="no recipe"):
+        recipes.combine()
+
+
+def test_no_hyperparameter_is_called_like_a_section():
+    taken = {"name", "recipe", *Sections.model_fields}
+    for name, function in RECIPES.items():
+        assert not taken & set(inspect.signature(function).parameters), name
+
+
+BAD = [
+    (recipes.fedprox, {"mu": -1}, "fedprox: mu: received -1"),
+    (recipes.fedprox, {"mu": float("nan")}, "fedprox: mu: received nan"),
+    (recipes.rebafl, {"epsilon": 1.5}, "rebafl: epsilon: received 1.5, must be a finite number from 0 to 1"),
+    (recipes.rebafl, {"prototypes": "mine"}, "allowed: local_override, global_only"),
+    (recipes.rebafl, {"min_classes": 0}, "min_classes: received 0"),
+    (recipes.rebafl, {"carry": 1}, "carry: received 1"),
+    (recipes.scaffold, {"scaffold_momentum": "yes"}, "scaffold_momentum: received 'yes'"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "values", "message"), BAD, ids=[m for *_, m in BAD])
+def test_a_wrong_hyperparameter_is_named(recipe, values, message):
+    with pytest.raises(ValueError, match=message):
+        recipe(**values)

@@ -1,0 +1,131 @@
+"""Whom a folder belongs to, and what is refused."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+import small_run
+
+from fedjax_bal.config import config_digest
+from fedjax_bal.runs.folder import FolderError, RunFolder
+
+MODEL = "model: {name: mlp, convolution: fast}\n"
+
+
+def claim(path, config, fresh=False):
+    folder = RunFolder(path)
+    with folder.claimed(config):
+        folder.begin(config, fresh=fresh)
+
+
+def test_another_configuration_is_refused_and_named(tmp_path):
+    path = tmp_path / "run"
+    claim(path, small_run.config(tmp_path))
+    before = (path / "config.yaml").read_bytes()
+    for fresh in (False, True):
+        with pytest.raises(FolderError, match=r"(?s)another configuration.*training.rounds: 7 here, 9 asked for"):
+            claim(path, small_run.config(tmp_path, "training.rounds=9"), fresh)
+    assert (path / "config.yaml").read_bytes() == before
+
+
+def test_a_folder_of_somebody_elses_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    (tmp_path / "elsewhere").mkdir()
+    config = small_run.config(tmp_path / "elsewhere")
+    with pytest.raises(FolderError, match="not a run folder"):
+        claim(tmp_path, config, fresh=True)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_fresh_removes_only_what_a_run_writes(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    claim(path, config)
+    (path / "notes.txt").write_text("mine")
+    (path / "metrics.jsonl").write_text("{}\n")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "round-00000002.npz").write_text("kept")
+    (outside / "figure.svg").write_text("kept")
+    (path / "checkpoints" / "method-0-seed-0").symlink_to(outside)
+    (path / "plots").symlink_to(outside)
+    (path / "checkpoints" / "mine.pt").write_text("kept")
+    claim(path, config, fresh=True)
+    assert (path / "notes.txt").read_text() == "mine"
+    assert not (path / "metrics.jsonl").exists()
+    assert sorted(file.name for file in outside.iterdir()) == ["figure.svg", "round-00000002.npz"]
+    assert (path / "checkpoints" / "mine.pt").exists()
+
+
+def test_a_configuration_that_no_run_wrote_is_not_overwritten(tmp_path):
+    config = small_run.config(tmp_path)
+    (tmp_path / "small.yaml").rename(tmp_path / "config.yaml")
+    with pytest.raises(FolderError, match="was not written by a run"):
+        claim(tmp_path, config)
+    assert (tmp_path / "config.yaml").read_text() == small_run.TEXT
+
+
+def test_a_folder_from_before_a_key_existed_goes_on(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    claim(path, config)
+    written = (path / "config.yaml").read_text()
+    constants = "  name: fashion_mnist_small\n  mean: [0.1307]\n  std: [0.3081]\n"
+    earlier = written.replace(f"dataset:\n{constants}", "dataset: {name: fashion_mnist_small}\n")
+    earlier = earlier.replace("model:\n  name: mlp\n  convolution: fast\n  hidden: [64]\n", MODEL)
+    assert "mean" not in earlier and "hidden" not in earlier
+    (path / "config.yaml").write_text(earlier)
+    with pytest.raises(FolderError, match=r"another configuration.*\s+dataset.mean: \[0.1307\] here, 0.0 asked for"):
+        claim(path, small_run.config(tmp_path, "dataset.mean=0"))
+    assert (path / "config.yaml").read_text() == earlier
+    claim(path, config)
+    assert (path / "config.yaml").read_text() == written
+    assert config_digest(config) == hashlib.sha256(earlier.encode()).hexdigest()  # by which checkpoints are known
+    for change in ("dataset.std=own", "model.hidden=[65]"):
+        assert config_digest(small_run.config(tmp_path, change)) != config_digest(config)
+
+
+def test_a_kill_while_starting_over_leaves_a_folder_that_can_be_used(tmp_path, monkeypatch):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    claim(path, config)
+    (path / "metrics.jsonl").write_text("{}\n")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "unlink", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+        claim(path, config, fresh=True)
+    claim(path, config, fresh=True)
+    assert not (path / "metrics.jsonl").exists()
+
+
+def test_two_processes_cannot_share_a_folder(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    with (
+        RunFolder(path).claimed(config),
+        pytest.raises(FolderError, match="another process is running"),
+        RunFolder(path).claimed(config),
+    ):
+        pass
+    claim(path, config)
+
+
+def test_a_damaged_configuration_is_left_alone(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    claim(path, config)
+    (path / "config.yaml").write_text("name: [")
+    with pytest.raises(FolderError, match=r"config.yaml can't be read"):
+        claim(path, config)
+
+
+@pytest.mark.parametrize("place", ["/proc/run", "/dev/null/run"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
+    if not os.path.exists(os.path.dirname(place)):
+        pytest.skip(f"no {place} on this system")
+    with pytest.raises(FolderError, match=r"can't be written .*--out"):
+        claim(Path(place), small_run.config(tmp_path))
+
+
+def test_metrics_leave_out_lines_that_are_cut_off_or_damaged(tmp_path):
+    folder = RunFolder(tmp_path)
+    rest = '"test_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "wall_s": 0.1}\n'
+    first, second = (f'{{"method": "a", "seed": 0, "round": {round}, {rest}' for round in (1, 2))
+    wrong = first.replace('"a"', "[1]") + first.replace("0.5", "null") + "garbage\n" + first.replace(": 1,", ': "1",')
+    (tmp_path / "metrics.jsonl").write_text(first + wrong + second + second[:15])
+    assert [line["round"] for line in folder.read_metrics()] == [1, 2]

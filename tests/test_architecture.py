@@ -1,0 +1,50 @@
+"""Which package may import which, and that packages know each other by their faces alone."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import fedjax_bal
+
+ROOT = Path(fedjax_bal.__file__).parent
+# From the ground up: a package imports only from those before it.
+FLOORS = (
+    *("_version", "errors", "files", "caches", "balance", "types", "validate", "optim", "models", "data", "selection"),
+    *("parts", "recipes", "metrics", "engine.processes", "engine.device", "engine.host", "config", "runs"),
+    *("contrib.privacy", "contrib.trackers", "experiments", "report", "testing", "bench", "cli", "__main__"),
+)
+
+
+def package_of(module: str) -> str | None:
+    return next((floor for floor in FLOORS if f"{module}.".startswith(f"fedjax_bal.{floor}.")), None)
+
+
+@cache
+def imports() -> list[tuple[str, str, str, str]]:
+    """Importing file, its package, the module that is named, and that module's package."""
+    found = []
+    for file in sorted(ROOT.rglob("*.py")):
+        own = ".".join(("fedjax_bal", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            assert not (isinstance(node, ast.ImportFrom) and node.level), f"{file}:{node.lineno}: a relative import"
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedjax_bal."):
+                origin, where = package_of(own), package_of(node.module)
+                if origin and where and origin != where:
+                    found.append((f"{file.relative_to(ROOT)}:{node.lineno}", origin, node.module, where))
+    return found
+
+
+def test_every_file_stands_on_a_floor():
+    files = [".".join(("fedjax_bal", *file.relative_to(ROOT).with_suffix("").parts)) for file in ROOT.rglob("*.py")]
+    between = ("fedjax_bal.__init__", "fedjax_bal.engine.__init__", "fedjax_bal.contrib.__init__")
+    assert [file for file in files if package_of(file) is None and file not in between] == []
+
+
+def test_imports_point_one_way():
+    back = [line for line in imports() if FLOORS.index(line[3]) > FLOORS.index(line[1])]
+    assert back == []
+
+
+def test_packages_import_each_other_through_their_faces():
+    past = [line for line in imports() if line[2] != f"fedjax_bal.{line[3]}"]
+    assert past == []
