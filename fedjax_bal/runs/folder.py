@@ -12,8 +12,8 @@ from typing import IO, Any
 import numpy as np
 
 from fedjax_bal.config import Config, ConfigError, differences, is_resolved, load_config, resolved_yaml
-from fedjax_bal.runs import checkpoint
 from fedjax_bal.files import open_to_append, own_folder, read_bytes, write_atomically
+from fedjax_bal.runs import checkpoint
 from fedjax_bal.types import PyTree
 
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder that belongs to nobody.
