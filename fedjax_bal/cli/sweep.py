@@ -30,7 +30,7 @@ def run_sweep(
     plain: bool,
     dry_run: bool,
     most: int | None,
-    engine: Backend | None = None,
+    backend: Backend | None = None,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Says what there is to do, does it, and writes the table.
 
@@ -44,7 +44,7 @@ def run_sweep(
         plain: lines in place of the live display.
         dry_run: only say what there is to do.
         most: how many runs to train together at most; None for as many as fit.
-        engine: what trains; None for this process.
+        backend: what trains; None for this process.
 
     Returns:
         The rows of the table, and whether the user stopped it.
@@ -55,7 +55,7 @@ def run_sweep(
         "devices": devices,
         "should_stop": should_stop,
         "most": most,
-        "engine": engine,
+        "backend": backend,
     }
     if dry_run:
         _announce(sweep, SweepWork(sweep, folder.path, display, **options, look=True), console)

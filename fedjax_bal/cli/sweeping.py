@@ -55,7 +55,13 @@ def sweep_command(
         keep_compiled_programs(console.print)
         from fedjax_bal.cli.sweep import run_sweep
 
-        options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together, "engine": chosen}
+        options: Any = {
+            "data_dir": place,
+            "devices": devices,
+            "should_stop": asked,
+            "most": together,
+            "backend": chosen,
+        }
         table, stopped = run_sweep(plan, folder, console, **options, plain=plain, dry_run=dry_run)
     if stopped:
         say(console, f"\nStopped; all is saved in {path}. The same command again goes on from there.")

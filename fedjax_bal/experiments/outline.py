@@ -9,7 +9,7 @@ from fedjax_bal.experiments.display.tally import duration
 from fedjax_bal.experiments.estimate import estimate
 from fedjax_bal.experiments.grouping import SweepBatch
 from fedjax_bal.experiments.plan import Point, Sweep, short_keys, shown
-from fedjax_bal.experiments.schedule import SweepWork
+from fedjax_bal.experiments.sweep_work import SweepWork
 
 _MOST_VALUES = 6  # of a key in a line
 
@@ -26,8 +26,8 @@ def sweep_outline(sweep: Sweep, work: SweepWork) -> Iterator[str]:
         one for each program.
     """
     yield _whole(sweep, work)
-    if work.engine.about():
-        yield f"  {work.engine.about()}"
+    if work.backend.about():
+        yield f"  {work.backend.about()}"
     for name in unused_axes(sweep):
         yield f"  {name}: sets what is swept itself, so that some of its runs are the same"
     batches: dict[int, list[SweepBatch]] = {}
@@ -62,7 +62,7 @@ def _whole(sweep: Sweep, work: SweepWork) -> str:
     told = [f"{before} done or given up before"] * (before > 0) + [f"{broken} can't be set up"] * (broken > 0)
     done = f" ({', '.join(told)})" if told else ""
     axes = " x ".join(f"{len(axis)} {'+'.join(axis.keys)}" for axis in sweep.axes)
-    pace = "" if work.engine.home else ", group after group and at this machine's pace"
+    pace = "" if work.backend.home else ", group after group and at this machine's pace"
     batches = f" for {len(work.groups)} batches" if len(work.groups) > expected.programs else ""
     return (
         f"{sweep.name}: {runs} runs{done} from {len(sweep.points)} points ({axes}), {expected.programs} program(s) to "

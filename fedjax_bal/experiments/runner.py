@@ -4,30 +4,29 @@ import io
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_bal.config import Config
 from fedjax_bal.contrib.trackers import Mirror
-from fedjax_bal.engine.host import DispatchResult, Simulation, Snapshot, describe_faults, fetch
+from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
-from fedjax_bal.errors import DivergenceError
+from fedjax_bal.experiments.backends.backend import BatchTask, BuiltBatch, StepResult
+from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.client_summary import some_of_each_class, summarise_selection
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import device_name, versions
 from fedjax_bal.experiments.final_metrics import is_over
 from fedjax_bal.experiments.fine_tuned import FineTuningTask
+from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
 from fedjax_bal.experiments.leaks import attack_prototypes, nearest_images
 from fedjax_bal.experiments.saved_runs import SavedRun, newest_saved, saved_template
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
 from fedjax_bal.experiments.summary import Cost, batches, cost_of, number, summarise_partitions, summarise_run
+from fedjax_bal.experiments.training import BatchTraining
 from fedjax_bal.metrics import Counts
 from fedjax_bal.runs import RunFolder, checkpoint
-
-
-class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
-    """The run was asked to stop, and has saved all that it needs to go on."""
 
 
 class Runner:
@@ -102,11 +101,26 @@ class Runner:
             for run, saved in starts.items():
                 if saved:
                     self.show(run, saved.snapshot.round, 0.0)
-            for run in self.runs:
-                self._try(run, starts[run])
+            tasks = (self._task(run, starts.pop(run)) for run in self.runs)
+            LocalBackend().run_tasks(tasks, self.stopping)
         finally:
             self._write_summary()
         return self.finish()
+
+    def _task(self, run: tuple[int, int], saved: SavedRun | None) -> BatchTask:
+        """Trains a run, in a batch of its own."""
+        if saved and self.over(run, saved):
+            self.conclude(run, saved.snapshot)  # a kill may have come before that
+            return
+        name, done = self.name(run), saved.snapshot.round if saved else 0
+        if saved:
+            self.display.note(f"{name[0]}, seed {name[1]}: going on after round {done}")
+        batch = SweepBatch(0, (SweepRun(0, run, self.comparison.simulations[run[0]], done),))
+        yield from BatchTraining(batch, {0: self}, [saved], _RunObserver(self, run, done)).task(LocalBackend())
+
+    def stopping(self) -> bool:
+        """Whether the user, of any process, wants to stop."""
+        return processes().any(self.should_stop())
 
     def finish(self) -> dict[str, Any]:
         """Writes down all that is known; returns the summary."""
@@ -171,35 +185,6 @@ class Runner:
         saved = processes().from_first(lambda: newest_saved(self.folder, run, wanted, self.display.note), pack, unpack)
         return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
 
-    def _try(self, run: tuple[int, int], saved: SavedRun | None) -> None:
-        try:
-            self._run(run, saved)
-        except DivergenceError as error:
-            self.fail(run, str(error))
-
-    def _run(self, run: tuple[int, int], saved: SavedRun | None) -> None:
-        method, seed = run
-        simulation, name = self.comparison.simulations[method], self.name(run)
-        if saved and self.over(run, saved):
-            self.conclude(run, saved.snapshot)
-            return
-        if saved:
-            self.display.note(f"{name[0]}, seed {seed}: going on after round {saved.snapshot.round}")
-        saved = self._prepare(run, saved)
-        unsaved = 0
-        while not self.over(run, saved):
-            before = saved.snapshot.round
-            saved = self._advance(run, simulation, saved)
-            unsaved += saved.snapshot.round - before
-            stopping = processes().any(self.should_stop())
-            every = self.comparison.methods[method].execution.checkpoint_every
-            if stopping or unsaved >= every or self.over(run, saved):
-                self.save(run, saved)
-                unsaved = 0
-            if stopping:
-                raise Stopped
-        self.conclude(run, saved.snapshot)
-
     def over(self, run: tuple[int, int], saved: SavedRun) -> bool:
         """Whether a run has come to its end, be it early."""
         return is_over(self.comparison.methods[run[0]], saved.snapshot.round, self.lines[self.name(run)])
@@ -218,12 +203,6 @@ class Runner:
         nothing: Any = None
         return saved_template(self.config, self.comparison, run)._replace(
             snapshot=Snapshot(0, nothing, nothing, Counts())
-        )
-
-    def begin(self, run: tuple[int, int]) -> SavedRun:
-        """A run's start."""
-        return saved_template(self.config, self.comparison, run)._replace(
-            snapshot=self.comparison.simulations[run[0]].init(run[1])
         )
 
     def save(self, run: tuple[int, int], saved: SavedRun) -> None:
@@ -257,26 +236,6 @@ class Runner:
         if pictures:
             self.folder.write_pictures(*run, pictures)
         self.folder.write_leaks(*run, {name: value for leaks in found for name, value in leaks.figures.items()})
-
-    def _prepare(self, run: tuple[int, int], saved: SavedRun | None) -> SavedRun:
-        """Compiles a run's program if need be; returns where the run begins or goes on."""
-        simulation = self.comparison.simulations[run[0]]
-        compiled = simulation.compile_s > 0
-        if not compiled:
-            self.display.compiling(self.name(run)[0])  # the first initial state takes compiling too
-        saved = saved or self.begin(run)
-        if not compiled:
-            self.add_compile_s(simulation.compile())
-        self._tell(run, saved.snapshot.round, 0.0)
-        return saved
-
-    def _advance(self, run: tuple[int, int], simulation: Simulation, saved: SavedRun) -> SavedRun:
-        began = time.perf_counter()
-        advance = simulation.advance(run[1], saved.snapshot)
-        seconds = time.perf_counter() - began
-        saved = self.take(run, saved, advance, seconds)
-        self.show(run, advance.snapshot.round, advance.client_updates / seconds)
-        return saved
 
     def take(self, run: tuple[int, int], saved: SavedRun, advance: DispatchResult, seconds: float) -> SavedRun:
         """Writes down what a dispatch brought.
@@ -314,6 +273,7 @@ class Runner:
         saved = saved._replace(snapshot=advance.snapshot, confusion=self.confusions[name])
         np.add.at(saved.chosen, advance.chosen, 1)
         self.clients[name] = saved.chosen, advance.snapshot.selector
+        self.show(run, advance.snapshot.round, advance.client_updates / seconds)
         return saved
 
     def fail(self, run: tuple[int, int], reason: str) -> None:
@@ -336,19 +296,25 @@ class Runner:
             if isinstance(known.get("failure"), str):
                 self.failures[str(known.get("method")), number(known.get("seed"))] = known["failure"]
 
-    def add_compile_s(self, seconds: float) -> None:
-        """Counts time that was spent on compiling."""
-        self.cost = self.cost._replace(compile_s=self.cost.compile_s + seconds)
+    def add_built(self, built: BuiltBatch, runs: int) -> None:
+        """Counts a run's share of the time that compiling took, and notes the device."""
+        self.cost = self.cost._replace(compile_s=self.cost.compile_s + built.compile_s / runs)
+        self.device = built.device
+
+    def checkpoint_every(self, run: tuple[int, int]) -> int:
+        """Rounds between two checkpoints of a run."""
+        return self.comparison.methods[run[0]].execution.checkpoint_every
 
     def show(self, run: tuple[int, int], round: int, pace: float) -> None:
         """Tells the display and the trackers where a run stands."""
-        self._tell(run, round, pace)
+        self.tell(run, round, pace)
         if self.mirror:
             lines = self.lines[self.name(run)]
             finished = is_over(self.comparison.methods[run[0]], round, lines)
             self.mirror.follow(*run, lines, finished=finished)
 
-    def _tell(self, run: tuple[int, int], round: int, pace: float) -> None:
+    def tell(self, run: tuple[int, int], round: int, pace: float) -> None:
+        """Tells the display where a run stands."""
         name = self.name(run)
         accuracy = self.lines[name][-1]["test_accuracy"] if self.lines[name] else None
         self.display.advance(name[0], name[1], round, accuracy, pace)
@@ -395,6 +361,28 @@ class Runner:
             "leaks": self.folder.read_leaks(*run),
             "failure": failure,
         }
+
+
+class _RunObserver(NamedTuple):
+    """Shows a run that is trained by itself."""
+
+    runner: Runner
+    run: tuple[int, int]
+    began: int  # the round after which it goes on
+
+    def compiling(self) -> None:
+        if not self.runner.comparison.simulations[self.run[0]].compile_s:
+            self.runner.display.compiling(self.runner.name(self.run)[0])
+
+    def built(self, built: BuiltBatch) -> None:
+        self.runner.tell(self.run, self.began, 0.0)
+
+    def stepped(self, step: StepResult) -> None: ...
+
+    def written(self) -> None: ...
+
+    def should_stop(self) -> bool:
+        return self.runner.stopping()
 
 
 def _packed(lines: list[dict[str, Any]]) -> bytes:

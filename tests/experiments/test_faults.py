@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import small_run
 
+from fedjax_bal.experiments import Stopped
 from fedjax_bal.experiments.fault_summary import MOST_NAMED, summarise_faults
-from fedjax_bal.experiments.runner import Runner, Stopped
+from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import saved_template
 from fedjax_bal.report import build as build_report
 from fedjax_bal.runs import checkpoint

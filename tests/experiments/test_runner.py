@@ -11,8 +11,7 @@ import quick
 import small_run
 
 from fedjax_bal import data
-from fedjax_bal.experiments import runner
-from fedjax_bal.experiments.runner import Stopped
+from fedjax_bal.experiments import Stopped, runner
 from fedjax_bal.runs.folder import FolderError
 
 
@@ -99,7 +98,7 @@ def damage(file):
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed, config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):
-        small_run.run(path, config, should_stop=stop_after(3))
+        small_run.run(path, config, should_stop=stop_after(4))
     newest, older = sorted((path / "checkpoints" / "method-0-seed-0").glob("*.npz"), reverse=True)
     assert (newest.stem, older.stem) == ("round-00000006", "round-00000004")
     damage(newest)

@@ -5,7 +5,7 @@ import json
 import pytest
 import small_run
 
-from fedjax_bal.experiments.runner import Stopped
+from fedjax_bal.experiments import Stopped
 from fedjax_bal.report import build, gallery
 
 SETTING = (

@@ -8,7 +8,7 @@ from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.memory import free_bytes
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
-from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
+from fedjax_bal.engine.host.stack import Member, Stack, StackOfOne, open_stack, stacking_key
 from fedjax_bal.engine.host.strategy import device_count
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Simulation",
     "Snapshot",
     "Stack",
+    "StackOfOne",
     "assign",
     "build",
     "describe_faults",
@@ -27,6 +28,7 @@ __all__ = [
     "enlarge_federation",
     "fetch",
     "free_bytes",
+    "open_stack",
     "replicate",
     "simulate",
     "split_cpu",

@@ -213,6 +213,66 @@ class Stack:
         )
 
 
+class StackOfOne:
+    """A single run with the methods of a `Stack`, on its own program.
+
+    Many operations are slower when they are batched, if only by one.
+    """
+
+    def __init__(self, member: Member, snapshot: Snapshot) -> None:
+        (self.simulation, self.seed), self._snapshot = member, snapshot
+        self.failures: list[DivergenceError | None] = [None]
+        self.resting = [False]
+
+    def rest(self, place: int) -> None:
+        """Nothing is trained any more."""
+        self.resting[place] = True
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return int(self._snapshot.round)
+
+    @property
+    def device_bytes(self) -> int:
+        """What data, state and the program take on each device."""
+        return self.simulation.device_bytes
+
+    def compile(self) -> float:
+        """Compiles the program, once; returns the seconds that it took now."""
+        return self.simulation.compile()
+
+    def snapshot(self, place: int) -> Snapshot:
+        """Where the run stands, with its state."""
+        del place
+        return self._snapshot
+
+    def advance(self) -> list[DispatchResult | None]:
+        """Runs the next rounds, as many as one dispatch holds; None where the run has diverged."""
+        try:
+            result = self.simulation.advance(self.seed, self._snapshot)
+        except DivergenceError as error:
+            self.failures[0] = error
+            self.rest(0)
+            return [None]
+        self._snapshot = result.snapshot
+        return [result]
+
+
+def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> Stack | StackOfOne:
+    """Takes up runs, one program for all of them.
+
+    Args:
+        members: runs of the same kind, all at the same round.
+        snapshots: where they stand, used up; None for those that haven't begun.
+    """
+    begun = [
+        member.simulation.init(member.seed) if snapshot is None else snapshot
+        for member, snapshot in zip(members, snapshots, strict=True)
+    ]
+    return StackOfOne(members[0], begun[0]) if len(members) == 1 else Stack(members, begun)
+
+
 def _common_setting(simulations: Sequence[Simulation]) -> Setting:
     """All settings in one, leaves `[S]`, with room for the largest client of any run."""
     settings = [simulation.setting for simulation in simulations]

@@ -1,51 +1,85 @@
-"""Where the groups of a sweep are carried through: what `Work` asks of an engine, and the engine of this process.
+"""What trains batches of runs: the protocol of backends.
 
-`Work` decides and writes; an engine only trains. What there is to do for a group is a journey: a generator that gives
-calls, is sent what each of them returns, and is thrown what it raises. So one that waits for a machine far away can
-see to other groups meanwhile, and one process owns the folder whatever the engine.
+The training loop decides and writes; a backend only trains. What there is to do for a batch is a task: a generator
+that yields calls, is sent what each of them returns, and is thrown what it raises. So a backend that waits for a remote
+machine can work on other batches meanwhile, and one process owns the folder whatever the backend.
 """
 
-import contextlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from fedjax_bal.engine.host import Member, Snapshot
-from fedjax_bal.experiments.backends.group_handle import BuiltRun, LocalBatch, StepResult
+from fedjax_bal.engine.host import DispatchResult, Snapshot
 from fedjax_bal.experiments.grouping import SweepBatch
-from fedjax_bal.experiments.runner import Runner, Stopped
 
-Journey = Generator[Callable[[], Any], Any, None]
-"""What there is to do for a group; gives calls, receives what they return."""
+if TYPE_CHECKING:
+    from fedjax_bal.experiments.runner import Runner
+
+BatchTask = Generator[Callable[[], Any], Any, None]
+"""What there is to do for a batch; yields calls, receives what they return."""
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
+    """Training was asked to stop, and has saved all that it needs to go on."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - what happened, not a mistake
-    """Whoever trained a group is gone, and what it had not told with it; the message says why."""
+    """The worker that trained a batch is gone, with what it had not sent; the message says why."""
 
 
 class BatchRefused(Exception):  # noqa: N818 - what happened, not a mistake
-    """A group can't be trained where it was taken to, however small it is; the message says why, and what to do."""
+    """A batch can't be trained where it was sent, however small it is; the message says why, and what to do."""
+
+
+class BuiltBatch(NamedTuple):
+    """What it took to begin.
+
+    Attributes:
+        compile_s: seconds that compiling took.
+        device_bytes: what data, states and the program take on each device.
+        device: what it runs on, in words.
+    """
+
+    compile_s: float
+    device_bytes: int
+    device: str
+
+
+class StepResult(NamedTuple):
+    """What one dispatch returned for the runs of a batch.
+
+    Attributes:
+        results: of each run, without its state; None for those that have diverged now, or rest.
+        failures: what went wrong with those that diverged, now or before; None for the others.
+        round: rounds done.
+        seconds: how long it took.
+    """
+
+    results: list[DispatchResult | None]
+    failures: list[str | None]
+    round: int
+    seconds: float
 
 
 class BatchHandle(Protocol):
-    """A group of runs under way, wherever it is.
+    """A batch of runs under way, wherever it is.
 
-    What `compile`, `advance` and `snapshots` return is for the engine to wait for; a journey gives calls of them.
+    What `compile`, `advance` and `snapshots` return is for the backend to wait for; a task yields calls of them.
     """
 
-    def enter(self) -> Journey:
+    def enter(self) -> BatchTask:
         """What has to be done before they can be trained."""
         ...
 
     def compile(self) -> Any:
-        """Compiles the program; comes to a `BuiltRun`."""
+        """Compiles the program; results in a `BuiltBatch`."""
         ...
 
     def advance(self, resting: Sequence[bool]) -> Any:
-        """Runs the next rounds, but for runs that rest; comes to a `StepResult`."""
+        """Runs the next rounds, but for runs that rest; results in a `StepResult`."""
         ...
 
     def snapshots(self, places: Sequence[int]) -> Any:
-        """Where some of the runs stand; comes to a list of `Snapshot`, with their states."""
+        """Where some of the runs stand; results in a list of `Snapshot`, with their states."""
         ...
 
     def close(self) -> None:
@@ -54,16 +88,16 @@ class BatchHandle(Protocol):
 
 
 class Backend(Protocol):
-    """Trains groups of runs.
+    """Trains batches of runs.
 
     Attributes:
-        places: how many groups it trains at a time.
+        places: how many batches it trains at a time.
         home: whether it trains in this process.
     """
 
     @property
     def places(self) -> int:
-        """How many groups it trains at a time."""
+        """How many batches it trains at a time."""
         ...
 
     @property
@@ -76,93 +110,21 @@ class Backend(Protocol):
         ...
 
     def open(
-        self, runners: Mapping[int, Runner], group: SweepBatch, snapshots: Sequence[Snapshot | None]
+        self, runners: Mapping[int, "Runner"], batch: SweepBatch, snapshots: Sequence[Snapshot | None]
     ) -> BatchHandle:
-        """Takes a group in.
+        """Takes a batch in.
 
         Args:
             runners: of every point, by its number.
-            group: the group.
+            batch: the batch.
             snapshots: where its runs stand; None for those that haven't begun.
         """
         ...
 
-    def carry(self, journeys: Iterable[Journey], should_stop: Callable[[], bool]) -> None:
-        """Carries journeys through.
+    def run_tasks(self, tasks: Iterable[BatchTask], should_stop: Callable[[], bool]) -> None:
+        """Runs tasks to their ends.
 
         Raises:
             Stopped: `should_stop` said so; all is saved.
         """
         ...
-
-
-class LocalBackend:
-    """Trains in this process, one group after the other."""
-
-    places = 1
-    home = True
-
-    def about(self) -> str:
-        """Nothing that needs words."""
-        return ""
-
-    def open(
-        self, runners: Mapping[int, Runner], group: SweepBatch, snapshots: Sequence[Snapshot | None]
-    ) -> BatchHandle:
-        """Takes a group in."""
-        del runners
-        return _LocalHandle(group, snapshots)
-
-    def carry(self, journeys: Iterable[Journey], should_stop: Callable[[], bool]) -> None:
-        """Carries journeys through."""
-        for journey in journeys:
-            if should_stop():
-                raise Stopped
-            with contextlib.closing(journey):
-                _through(journey)
-
-
-class _LocalHandle:
-    """A group of runs in this process."""
-
-    def __init__(self, group: SweepBatch, snapshots: Sequence[Snapshot | None]) -> None:
-        members = [Member(task.simulation, task.run[1]) for task in group.tasks]
-        self._carriage: LocalBatch | None = LocalBatch(members, snapshots)
-
-    def enter(self) -> Journey:
-        """Nothing."""
-        yield from ()
-
-    def compile(self) -> BuiltRun:
-        """Compiles the program."""
-        return self._there.compile()
-
-    def advance(self, resting: Sequence[bool]) -> StepResult:
-        """Runs the next rounds."""
-        return self._there.advance(resting)
-
-    def snapshots(self, places: Sequence[int]) -> list[Snapshot]:
-        """Where some of the runs stand."""
-        return self._there.snapshots(places)
-
-    def close(self) -> None:
-        """Lets go of the runs' states."""
-        self._carriage = None
-
-    @property
-    def _there(self) -> LocalBatch:
-        if self._carriage is None:
-            raise ValueError("the group of runs is closed; open it again")
-        return self._carriage
-
-
-def _through(journey: Journey) -> None:
-    with contextlib.suppress(StopIteration):
-        call = next(journey)
-        while True:
-            try:
-                value = call()
-            except Exception as error:  # the journey knows what can be gone on from
-                call = journey.throw(error)
-            else:
-                call = journey.send(value)

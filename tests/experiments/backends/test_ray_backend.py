@@ -31,7 +31,7 @@ def alone(tmp_path_factory):
 def far(tmp_path, ray, *, most=2, **options):
     """The sweep on a cluster: the rows, whether it was stopped, and what was said."""
     wanted, engine = sweep(tmp_path, RATES, FEDAVG), RayBackend(ray, 1, None)
-    return carry(wanted, tmp_path / "out", most=most, engine=engine, **options)
+    return carry(wanted, tmp_path / "out", most=most, backend=engine, **options)
 
 
 def dies(*moments):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_bal.engine.host import Snapshot
-from fedjax_bal.experiments.backends.backend import BatchRefused, Journey, WorkerLost
+from fedjax_bal.experiments.backends.backend import BatchRefused, BatchTask, Stopped, WorkerLost
 from fedjax_bal.experiments.backends.ray.messages import (
     Failure,
     WorkerInfo,
@@ -17,7 +17,7 @@ from fedjax_bal.experiments.backends.ray.messages import (
 )
 from fedjax_bal.experiments.backends.ray.worker import Worker
 from fedjax_bal.experiments.grouping import SweepBatch
-from fedjax_bal.experiments.runner import Runner, Stopped
+from fedjax_bal.experiments.runner import Runner
 
 _PATIENCE_S = 0.5  # between two looks at whether the user wants to stop
 
@@ -96,22 +96,22 @@ class RayBackend:
         )
 
     def open(
-        self, runners: Mapping[int, Runner], group: SweepBatch, snapshots: Sequence[Snapshot | None]
+        self, runners: Mapping[int, Runner], batch: SweepBatch, snapshots: Sequence[Snapshot | None]
     ) -> "RemoteHandle":
         """Asks for a worker for a group."""
-        return RemoteHandle(self, runners, group, snapshots)
+        return RemoteHandle(self, runners, batch, snapshots)
 
-    def carry(self, journeys: Iterable[Journey], should_stop: Callable[[], bool]) -> None:
-        """Carries journeys through, as many at a time as there are places, and one that waits for the next place.
+    def run_tasks(self, tasks: Iterable[BatchTask], should_stop: Callable[[], bool]) -> None:
+        """Runs tasks to their ends, as many at a time as there are places, and one that waits for the next place.
 
         Raises:
             Stopped: `should_stop` said so; all is saved.
         """
-        waiting, under_way, asked = deque(journeys), _UnderWay(self.ray), False
+        waiting, under_way, asked = deque(tasks), _UnderWay(self.ray), False
         left = 0
         with contextlib.closing(under_way):
-            while waiting or under_way.journeys:
-                while waiting and not asked and len(under_way.journeys) <= self.places:
+            while waiting or under_way.tasks:
+                while waiting and not asked and len(under_way.tasks) <= self.places:
                     under_way.begin(waiting.popleft())
                 under_way.go_on()
                 asked = asked or under_way.stopped > 0 or should_stop()
@@ -126,48 +126,48 @@ class RayBackend:
 
 
 class _UnderWay:
-    """Journeys that wait for something, each for one thing.
+    """BatchTasks that wait for something, each for one thing.
 
     Attributes:
-        journeys: those that have not come to their end, by what they wait for.
+        tasks: those that have not come to their end, by what they wait for.
         stopped: how many have ended before their time, for the user wants to stop.
     """
 
     def __init__(self, ray: Any) -> None:
         self.ray = ray
-        self.journeys: dict[Pending, Journey] = {}
+        self.tasks: dict[Pending, BatchTask] = {}
         self.stopped = 0
 
-    def begin(self, journey: Journey) -> None:
+    def begin(self, task: BatchTask) -> None:
         """Takes one more."""
-        self._step(journey, lambda: next(journey))
+        self._step(task, lambda: next(task))
 
     def go_on(self) -> None:
         """Waits a little, and goes on with those for which something has come."""
-        refs = {pending.ref: pending for pending in self.journeys}
+        refs = {pending.ref: pending for pending in self.tasks}
         ready, _ = self.ray.wait(list(refs), timeout=_PATIENCE_S) if refs else ([], [])
         for ref in ready:
-            journey = self.journeys.pop(refs[ref])
+            task = self.tasks.pop(refs[ref])
             try:
                 value = self._received(ref)
-            except Exception as error:  # the journey knows what can be gone on from
-                self._step(journey, lambda journey=journey, error=error: journey.throw(error))
+            except Exception as error:  # the task knows after which errors it can go on
+                self._step(task, lambda task=task, error=error: task.throw(error))
             else:
-                self._step(journey, lambda journey=journey, value=value: journey.send(value))
+                self._step(task, lambda task=task, value=value: task.send(value))
 
     def drop_idle(self) -> int:
         """Ends those that don't train yet; returns how many."""
-        idle = [pending for pending in self.journeys if not pending.keep]
+        idle = [pending for pending in self.tasks if not pending.keep]
         for pending in idle:
-            self.journeys.pop(pending).close()
+            self.tasks.pop(pending).close()
         return len(idle)
 
     def close(self) -> None:
         """Ends all of them at once."""
-        while self.journeys:
-            self.journeys.popitem()[1].close()
+        while self.tasks:
+            self.tasks.popitem()[1].close()
 
-    def _step(self, journey: Journey, step: Callable[[], Callable[[], Pending]]) -> None:
+    def _step(self, task: BatchTask, step: Callable[[], Callable[[], Pending]]) -> None:
         try:
             call = step()
         except StopIteration:
@@ -175,7 +175,7 @@ class _UnderWay:
         except Stopped:
             self.stopped += 1
             return
-        self.journeys[call()] = journey
+        self.tasks[call()] = task
 
     def _received(self, ref: Any) -> Any:
         errors = self.ray.exceptions
@@ -198,13 +198,13 @@ class RemoteHandle:
         self,
         cluster: RayBackend,
         runners: Mapping[int, Runner],
-        group: SweepBatch,
+        batch: SweepBatch,
         snapshots: Sequence[Snapshot | None],
     ) -> None:
         self._cluster, self._about = cluster, None
         self._errands = [
             worker_job(runners[task.point], task.run, snapshot)
-            for task, snapshot in zip(group.tasks, snapshots, strict=True)
+            for task, snapshot in zip(batch.tasks, snapshots, strict=True)
         ]
         needs = cluster.needs
         options = {**needs.resources, "max_restarts": 0, "max_task_retries": 0}
@@ -212,7 +212,7 @@ class RemoteHandle:
             cluster.ray.remote(Worker).options(**options).remote(cluster.devices, needs.gpus > 0, os.getcwd())
         )
 
-    def enter(self) -> Journey:
+    def enter(self) -> BatchTask:
         """Waits for a place, and loads the data there."""
         about: WorkerInfo = yield lambda: Pending(self._worker.about.remote(), keep=False)
         other = differing_versions(installed_versions(), about.versions)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.engine.host import Member, split_cpu
-from fedjax_bal.experiments.backends.group_handle import LocalBatch
+from fedjax_bal.experiments.backends.local import LocalBatch
 from fedjax_bal.experiments.backends.ray.messages import (
     Failure,
     WorkerInfo,
@@ -30,7 +30,7 @@ def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *arguments)
         except (ValueError, OSError, MemoryError, RuntimeError) as error:
-            return _failure(error, loading=self.carriage is None)
+            return _failure(error, loading=self.batch is None)
 
     return tried
 
@@ -46,7 +46,7 @@ class Worker:
 
     def __init__(self, devices: int, gpus: bool, place: str) -> None:
         self.devices, self.gpus = devices, gpus
-        self.carriage: LocalBatch | None = None
+        self.batch: LocalBatch | None = None
         with contextlib.suppress(OSError):
             os.chdir(place)
         _start_jax(devices, gpus)
@@ -82,7 +82,7 @@ class Worker:
         members = [Member(there.simulations[own.method], own.seed) for there, own in pairs]
         if len(members) > 1 and any(member.simulation.keeps_memory_on_host for member in members):
             return Failure("size", "what clients remember doesn't fit onto the devices")
-        self.carriage = LocalBatch(members, [writable(own.snapshot) for own in errands])
+        self.batch = LocalBatch(members, [writable(own.snapshot) for own in errands])
         return None
 
     @_explained
@@ -102,9 +102,9 @@ class Worker:
 
     @property
     def _loaded(self) -> LocalBatch:
-        if self.carriage is None:
+        if self.batch is None:
             raise ValueError("nothing is loaded; call load first")
-        return self.carriage
+        return self.batch
 
 
 def _start_jax(devices: int, gpus: bool) -> None:

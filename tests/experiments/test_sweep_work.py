@@ -11,7 +11,6 @@ from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine.host import stack
 from fedjax_bal.experiments import interim_table
-from fedjax_bal.experiments.backends import group_handle
 from fedjax_bal.experiments.results_table import COSTS
 from fedjax_bal.report.folder import ReportError
 from fedjax_bal.report.sweep_page import build_sweep
@@ -217,7 +216,7 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
         raise ValueError("needs 7.0 GB")
 
     monkeypatch.setattr(stack.Stack, "compile", refuse)
-    monkeypatch.setattr(group_handle.LoneRun, "compile", refuse)
+    monkeypatch.setattr(stack.StackOfOne, "compile", refuse)
     axes = "sweep: [{training.optimizer.learning_rate: [0.05, 0.1, 0.2]}]"
     rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
     assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]

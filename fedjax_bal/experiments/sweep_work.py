@@ -1,29 +1,28 @@
-"""Carries a sweep through: groups of runs, each one program, saved as they go."""
+"""Works through a sweep: batches of runs, each one program, trained wherever there is room."""
 
-import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.experiments.backends.backend import (
     Backend,
-    BatchHandle,
     BatchRefused,
-    Journey,
-    LocalBackend,
+    BatchTask,
+    BuiltBatch,
+    StepResult,
     WorkerLost,
 )
-from fedjax_bal.experiments.backends.group_handle import BuiltRun, StepResult
+from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.display.sweep import Silent, SweepProgress
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
 from fedjax_bal.experiments.plan import Point, Sweep
-from fedjax_bal.experiments.runner import Runner, Stopped
+from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import SavedRun
 from fedjax_bal.experiments.setup import SharedInputs, set_up
+from fedjax_bal.experiments.training import BatchTraining
 from fedjax_bal.runs import RunFolder
 
-_TRIES = 3  # of a group that gets no further, for whoever trains it gets lost
+_MAX_RETRIES = 3  # consecutive losses of a worker without progress before a batch is given up
 
 
 class BatchCosts(NamedTuple):
@@ -59,7 +58,7 @@ class SweepWork:
         devices: how many devices share the work, whatever the configurations say; None leaves it to them.
         should_stop: asked between dispatches; True ends the session with `Stopped`.
         most: how many runs to train together at most; None for as many as fit into memory.
-        engine: what trains; None for this process.
+        backend: what trains; None for this process.
         look: only look at what there is to do; nothing is written, and `run` isn't called.
 
     Attributes:
@@ -80,16 +79,16 @@ class SweepWork:
         devices: str | int | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         most: int | None = None,
-        engine: Backend | None = None,
+        backend: Backend | None = None,
         look: bool = False,
     ) -> None:
         self.sweep, self.display, self.should_stop = sweep, display, should_stop
-        self.engine: Backend = engine or LocalBackend()
+        self.backend: Backend = backend or LocalBackend()
         self.runners: dict[int, Runner] = {}
         self.broken: dict[int, str] = {}
         self.lost: dict[tuple[int, str, int], str] = {}
         self.costs: list[tuple[SweepBatch, BatchCosts]] = []
-        self._written: Callable[[], object] = lambda: None
+        self.written: Callable[[], object] = lambda: None
         self._saved: dict[tuple[int, tuple[int, int]], SavedRun | None] = {}
         workshop, tasks = SharedInputs(data_dir, devices), []
         find = self._seen if look else self._resumed
@@ -99,7 +98,7 @@ class SweepWork:
             except ValueError as error:
                 self.broken[number] = str(error)
                 display.note(f"{point.label}: left out: {error}")
-        self.groups = batch_runs(tasks, most, self.engine.places)
+        self.groups = batch_runs(tasks, most, self.backend.places)
 
     def run(self, written: Callable[[], object] = lambda: None) -> None:
         """Does what is left to do.
@@ -112,15 +111,15 @@ class SweepWork:
         Raises:
             Stopped: `should_stop` said so; all is saved.
         """
-        self._written = written
-        journeys = [self._journey(number, own) for number, own in enumerate(self.groups)]
-        self.engine.carry(journeys, self.should_stop)
+        self.written = written
+        tasks = [self._task(number, own) for number, own in enumerate(self.groups)]
+        self.backend.run_tasks(tasks, self.should_stop)
 
-    def _journey(self, number: int, own: SweepBatch) -> Journey:
+    def _task(self, number: int, own: SweepBatch) -> BatchTask:
         try:
             yield from self._attempt(number, own)
         finally:
-            self._written()
+            self.written()
 
     def _seen(self, number: int, point: Point, folder: RunFolder, workshop: SharedInputs) -> list[SweepRun]:
         comparison = set_up(point.config, workshop=workshop)
@@ -153,11 +152,12 @@ class SweepWork:
             self._saved[number, run] = saved
         return tasks
 
-    def _attempt(self, number: int, own: SweepBatch, tries: int = 1) -> Journey:
+    def _attempt(self, number: int, own: SweepBatch, tries: int = 1) -> BatchTask:
         """Carries a group through: in two halves where all of it doesn't fit into memory, again where it gets lost."""
         saved = [self._saved.pop((task.point, task.run)) for task in own.tasks]
         try:
-            yield from self._carry(number, own, saved)
+            training = BatchTraining(own, self.runners, saved, _BatchObserver(self, number, own))
+            yield from training.task(self.backend)
         except WorkerLost as lost:
             yield from self._again(number, own, lost, tries)
         except BatchRefused as error:
@@ -174,20 +174,20 @@ class SweepWork:
         """Whether a group's runs have come further than they were when they were put into it."""
         return any(worked is own and cost.train_s > 0 for worked, cost in self.costs)
 
-    def _halve(self, number: int, own: SweepBatch, saved: list[SavedRun | None]) -> Journey:
+    def _halve(self, number: int, own: SweepBatch, saved: list[SavedRun | None]) -> BatchTask:
         middle = len(own.tasks) // 2
         for part in (slice(0, middle), slice(middle, None)):
             tasks = own.tasks[part]
             self._saved |= {(task.point, task.run): kept for task, kept in zip(tasks, saved[part], strict=True)}
             yield from self._attempt(number, own._replace(tasks=tasks))
 
-    def _again(self, number: int, own: SweepBatch, lost: WorkerLost, tries: int) -> Journey:
+    def _again(self, number: int, own: SweepBatch, lost: WorkerLost, tries: int) -> BatchTask:
         """Goes on from the last checkpoints of a group's runs."""
         left = [task for task in map(self._rewound, own.tasks) if task is not None]
         tries = 1 if any(task.round > own.tasks[0].round for task in left) else tries + 1
-        if tries > _TRIES:
+        if tries > _MAX_RETRIES:
             self._give_up(
-                own._replace(tasks=tuple(left)), WorkerLost(f"{lost} (tried {_TRIES} times without getting on)")
+                own._replace(tasks=tuple(left)), WorkerLost(f"{lost} (tried {_MAX_RETRIES} times without getting on)")
             )
             return
         rounds = sorted({task.round for task in left})  # one, unless a checkpoint is damaged
@@ -221,86 +221,41 @@ class SweepWork:
             self.lost[(task.point, *runner.name(task.run))] = reason
             self.display.note(f"{self.sweep.points[task.point].label}, {runner.name(task.run)[0]}: left out: {reason}")
 
-    def _carry(self, number: int, own: SweepBatch, before: Sequence[SavedRun | None]) -> Journey:
-        saved = [state or self._runner(task).unbegun(task.run) for task, state in zip(own.tasks, before, strict=True)]
-        ride = self.engine.open(self.runners, own, [state and state.snapshot for state in before])
-        try:
-            yield from ride.enter()
-            self.display.compiling(number)
-            built: BuiltRun = yield ride.compile
-            place = len(self.costs)
-            self.costs.append(
-                (own, BatchCosts(own.program, len(own.tasks), built.compile_s, 0.0, 0, 0, built.device_bytes))
-            )
-            for task in own.tasks:
-                self._runner(task).device = built.device
-            yield from self._train(number, place, ride, saved)
-        finally:
-            ride.close()
-        for task in own.tasks:
-            self._runner(task).add_compile_s(built.compile_s / len(own.tasks))
-
-    def _train(self, number: int, place: int, ride: BatchHandle, saved: list[SavedRun]) -> Journey:
-        """Trains a group to its end, saving it as it goes; `place` is that of its costs."""
-        own, _ = self.costs[place]
-        every = min(self._method(task).execution.checkpoint_every for task in own.tasks)
-        saved_at, resting = own.tasks[0].round, [False] * len(own.tasks)
-        while not all(resting):
-            stretch: StepResult = yield functools.partial(ride.advance, tuple(resting))
-            self._count(number, place, stretch)
-            self._take(own, saved, stretch, resting)
-            over = [self._runner(task).over(task.run, state) for task, state in zip(own.tasks, saved, strict=True)]
-            yield from self._end(own, ride, saved, resting, over)
-            self._written()
-            stopping = self.should_stop()
-            if stopping or stretch.round - saved_at >= every:
-                yield from self._save(own, ride, saved, [at for at, rests in enumerate(resting) if not rests])
-                saved_at = stretch.round
-            if stopping and not all(resting):
-                raise Stopped
-
-    def _count(self, number: int, place: int, stretch: StepResult) -> None:
+    def count(self, number: int, place: int, step: StepResult) -> None:
+        """Counts and shows a dispatch of a batch; `place` is that of the batch's costs."""
         own, cost = self.costs[place]
-        updates = sum(advance.client_updates for advance in stretch.advances if advance is not None)
-        samples = sum(advance.samples for advance in stretch.advances if advance is not None)
-        done = stretch.round - self.groups[number].tasks[0].round
-        self.display.advance(number, done, updates / stretch.seconds)
+        updates = sum(result.client_updates for result in step.results if result is not None)
+        samples = sum(result.samples for result in step.results if result is not None)
+        done = step.round - self.groups[number].tasks[0].round
+        self.display.advance(number, done, updates / step.seconds)
         counts = {"client_updates": cost.client_updates + updates, "samples": cost.samples + samples}
-        self.costs[place] = own, cost._replace(train_s=cost.train_s + stretch.seconds, **counts)
-
-    def _take(self, own: SweepBatch, saved: list[SavedRun], stretch: StepResult, resting: list[bool]) -> None:
-        seconds = stretch.seconds / len(own.tasks)
-        for place, (task, advance) in enumerate(zip(own.tasks, stretch.advances, strict=True)):
-            runner, failure = self._runner(task), stretch.failures[place]
-            if advance is not None:
-                saved[place] = runner.take(task.run, saved[place], advance, seconds)
-            elif failure is not None and not resting[place]:
-                runner.fail(task.run, failure)
-                resting[place] = True
-
-    def _end(
-        self, own: SweepBatch, ride: BatchHandle, saved: list[SavedRun], resting: list[bool], over: list[bool]
-    ) -> Journey:
-        """Saves the runs that are over now, and lets them rest."""
-        places = [place for place, rests in enumerate(resting) if over[place] and not rests]
-        snapshots = yield from self._save(own, ride, saved, places)
-        for place, snapshot in zip(places, snapshots, strict=True):
-            self._runner(own.tasks[place]).conclude(own.tasks[place].run, snapshot)
-            resting[place] = True
-
-    def _save(
-        self, own: SweepBatch, ride: BatchHandle, saved: list[SavedRun], places: Sequence[int]
-    ) -> Generator[Callable[[], Any], Any, list[Snapshot]]:
-        if not places:
-            return []
-        snapshots: list[Snapshot] = yield functools.partial(ride.snapshots, tuple(places))
-        for place, snapshot in zip(places, snapshots, strict=True):
-            task = own.tasks[place]
-            self._runner(task).save(task.run, saved[place]._replace(snapshot=snapshot))
-        return snapshots
+        self.costs[place] = own, cost._replace(train_s=cost.train_s + step.seconds, **counts)
 
     def _runner(self, task: SweepRun) -> Runner:
         return self.runners[task.point]
 
-    def _method(self, task: SweepRun) -> Any:
-        return self._runner(task).comparison.methods[task.run[0]]
+
+class _BatchObserver:
+    """Counts and shows what a batch of a sweep does; `number` is that of the batch that was announced."""
+
+    def __init__(self, work: SweepWork, number: int, batch: SweepBatch) -> None:
+        self._work, self._number, self._batch = work, number, batch
+        self._place = 0
+
+    def compiling(self) -> None:
+        self._work.display.compiling(self._number)
+
+    def built(self, built: BuiltBatch) -> None:
+        costs, batch = self._work.costs, self._batch
+        self._place = len(costs)
+        cost = BatchCosts(batch.program, len(batch.tasks), built.compile_s, 0.0, 0, 0, built.device_bytes)
+        costs.append((batch, cost))
+
+    def stepped(self, step: StepResult) -> None:
+        self._work.count(self._number, self._place, step)
+
+    def written(self) -> None:
+        self._work.written()
+
+    def should_stop(self) -> bool:
+        return self._work.should_stop()

@@ -1,0 +1,113 @@
+"""Trains batches of runs in this process."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fedjax_bal.engine.host import DispatchResult, Member, Snapshot, Stack, StackOfOne, open_stack
+from fedjax_bal.experiments.backends.backend import BatchHandle, BatchTask, BuiltBatch, StepResult, Stopped
+from fedjax_bal.experiments.environment import device_name
+from fedjax_bal.experiments.grouping import SweepBatch
+
+if TYPE_CHECKING:
+    from fedjax_bal.experiments.runner import Runner
+
+
+class LocalBackend:
+    """Trains in this process, one batch after the other."""
+
+    places = 1
+    home = True
+
+    def about(self) -> str:
+        """Nothing that needs words."""
+        return ""
+
+    def open(
+        self, runners: Mapping[int, "Runner"], batch: SweepBatch, snapshots: Sequence[Snapshot | None]
+    ) -> BatchHandle:
+        """Takes a batch in."""
+        del runners
+        return LocalBatch([Member(task.simulation, task.run[1]) for task in batch.tasks], snapshots)
+
+    def run_tasks(self, tasks: Iterable[BatchTask], should_stop: Callable[[], bool]) -> None:
+        """Runs tasks to their ends."""
+        for task in tasks:
+            if should_stop():
+                raise Stopped
+            with contextlib.closing(task):
+                _run(task)
+
+
+class LocalBatch:
+    """Runs that one program trains together in this process.
+
+    Args:
+        members: runs of the same kind, all at the same round.
+        snapshots: where they stand; None for those that haven't begun.
+    """
+
+    def __init__(self, members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> None:
+        self._given: tuple[Sequence[Member], Sequence[Snapshot | None]] = members, snapshots
+        self._stack: Stack | StackOfOne | None = None
+
+    def enter(self) -> BatchTask:
+        """Nothing."""
+        yield from ()
+
+    def compile(self) -> BuiltBatch:
+        """Makes the initial models and compiles the program.
+
+        Raises:
+            ValueError: what it needs doesn't fit into memory.
+        """
+        self._stack = stack = open_stack(*self._given)
+        self._given = (), ()
+        return BuiltBatch(stack.compile(), stack.device_bytes, device_name())
+
+    def advance(self, resting: Sequence[bool]) -> StepResult:
+        """Runs the next rounds, as many as one dispatch holds.
+
+        Args:
+            resting: the runs for which nothing is trained any more.
+        """
+        stack = self._opened
+        for place in [place for place, rests in enumerate(resting) if rests]:
+            stack.rest(place)
+        began = time.perf_counter()
+        results = stack.advance()
+        seconds = time.perf_counter() - began
+        failures = [None if error is None else str(error) for error in stack.failures]
+        return StepResult([_without_state(result) for result in results], failures, stack.round, seconds)
+
+    def snapshots(self, places: Sequence[int]) -> list[Snapshot]:
+        """Where some of the runs stand, with their states."""
+        return [self._opened.snapshot(place) for place in places]
+
+    def close(self) -> None:
+        """Lets go of the runs' states."""
+        self._stack, self._given = None, ((), ())
+
+    @property
+    def _opened(self) -> Stack | StackOfOne:
+        if self._stack is None:
+            raise ValueError("the batch of runs isn't compiled, or is closed; compile it first")
+        return self._stack
+
+
+def _without_state(result: DispatchResult | None) -> DispatchResult | None:
+    """The state stays on the devices until it is saved."""
+    return result and result._replace(snapshot=result.snapshot._replace(state=None))
+
+
+def _run(task: BatchTask) -> None:
+    with contextlib.suppress(StopIteration):
+        call = next(task)
+        while True:
+            try:
+                value = call()
+            except Exception as error:  # the task knows after which errors it can go on
+                call = task.throw(error)
+            else:
+                call = task.send(value)

@@ -1,0 +1,127 @@
+"""The training loop: a batch of runs from where they stand to their ends, saved as it goes.
+
+A comparison trains batches of one run, a sweep as many in a batch as one program can train together.
+"""
+
+import functools
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedjax_bal.engine.host import Snapshot
+from fedjax_bal.experiments.backends.backend import Backend, BatchTask, BuiltBatch, StepResult, Stopped
+from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
+from fedjax_bal.experiments.saved_runs import SavedRun
+
+if TYPE_CHECKING:
+    from fedjax_bal.experiments.runner import Runner
+
+
+class Observer(Protocol):
+    """What is told of a batch while it is trained."""
+
+    def compiling(self) -> None:
+        """Its program is about to be compiled."""
+        ...
+
+    def built(self, built: BuiltBatch) -> None:
+        """Its program is compiled."""
+        ...
+
+    def stepped(self, step: StepResult) -> None:
+        """A dispatch is done, and not written down yet."""
+        ...
+
+    def written(self) -> None:
+        """What the last dispatch returned is written down."""
+        ...
+
+    def should_stop(self) -> bool:
+        """Asked after each dispatch; True saves all runs and ends the training with `Stopped`."""
+        ...
+
+
+class BatchTraining:
+    """Trains a batch of runs to their ends.
+
+    Args:
+        batch: the batch.
+        runners: of every point, by its number; they write.
+        before: where its runs stand; None for those that haven't begun.
+        observer: what is told of it.
+    """
+
+    def __init__(
+        self,
+        batch: SweepBatch,
+        runners: "Mapping[int, Runner]",
+        before: Sequence[SavedRun | None],
+        observer: Observer,
+    ) -> None:
+        self._batch, self._runners, self._before, self._observer = batch, runners, before, observer
+        self._saved = [
+            state or self._runner(run).unbegun(run.run) for run, state in zip(batch.tasks, before, strict=True)
+        ]
+        self._resting = [False] * len(batch.tasks)
+
+    def task(self, backend: Backend) -> BatchTask:
+        """What there is to do, for a backend."""
+        self._observer.compiling()
+        self._handle = backend.open(self._runners, self._batch, [state and state.snapshot for state in self._before])
+        self._before = ()
+        try:
+            yield from self._handle.enter()
+            built: BuiltBatch = yield self._handle.compile
+            for run in self._batch.tasks:
+                self._runner(run).add_built(built, len(self._batch.tasks))
+            self._observer.built(built)
+            yield from self._train()
+        finally:
+            self._handle.close()
+
+    def _train(self) -> BatchTask:
+        runs, saved_at = self._batch.tasks, self._batch.tasks[0].round
+        every = min(self._runner(run).checkpoint_every(run.run) for run in runs)
+        while not all(self._resting):
+            step: StepResult = yield functools.partial(self._handle.advance, tuple(self._resting))
+            self._observer.stepped(step)
+            self._take(step)
+            over = [self._runner(run).over(run.run, state) for run, state in zip(runs, self._saved, strict=True)]
+            yield from self._end([place for place, rests in enumerate(self._resting) if over[place] and not rests])
+            self._observer.written()
+            stopping = self._observer.should_stop()
+            if stopping or step.round - saved_at >= every:
+                yield from self._save([place for place, rests in enumerate(self._resting) if not rests])
+                saved_at = step.round
+            if stopping and not all(self._resting):
+                raise Stopped
+
+    def _take(self, step: StepResult) -> None:
+        """Writes down what a dispatch returned; runs that have diverged rest."""
+        for place, (run, result) in enumerate(zip(self._batch.tasks, step.results, strict=True)):
+            runner, failure = self._runner(run), step.failures[place]
+            if result is not None:
+                seconds = step.seconds / len(self._batch.tasks)
+                self._saved[place] = runner.take(run.run, self._saved[place], result, seconds)
+            elif failure is not None and not self._resting[place]:
+                runner.fail(run.run, failure)
+                self._resting[place] = True
+
+    def _end(self, places: list[int]) -> BatchTask:
+        """Saves runs that are over, and lets them rest."""
+        snapshots = yield from self._save(places)
+        for place, snapshot in zip(places, snapshots, strict=True):
+            run = self._batch.tasks[place]
+            self._runner(run).conclude(run.run, snapshot)
+            self._resting[place] = True
+
+    def _save(self, places: list[int]) -> Generator[Callable[[], Any], Any, list[Snapshot]]:
+        if not places:
+            return []
+        snapshots: list[Snapshot] = yield functools.partial(self._handle.snapshots, tuple(places))
+        for place, snapshot in zip(places, snapshots, strict=True):
+            run = self._batch.tasks[place]
+            self._runner(run).save(run.run, self._saved[place]._replace(snapshot=snapshot))
+        return snapshots
+
+    def _runner(self, run: SweepRun) -> "Runner":
+        return self._runners[run.point]
