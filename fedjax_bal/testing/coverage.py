@@ -136,7 +136,7 @@ def two_devices(bench: Bench) -> str | None:
 
 
 def _statistics(bench: Bench) -> str | None:
-    idle, model = bench.idle_starts(), bench.setting.model
+    idle, model = bench.idle_starts, bench.setting.model
     if not idle or jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
         return None
     return f"the model has no batch statistics, which {', '.join(idle)} changes: pass a model with batch normalisation"

@@ -327,6 +327,7 @@ class Bench:
         server = {slot: states[0].server[slot] for slot in first.server}  # without totals of reports
         return difference(got, (states[0]._replace(server=server), states[-1], wanted), self.tolerance)
 
+    @functools.cached_property
     def idle_starts(self) -> list[str]:
         """The parts with which clients begin with all that they received, whatever is computed, by slot."""
         idle = []
@@ -339,7 +340,8 @@ class Bench:
                 pairs = zip(*map(jax.tree.leaves, (part.start(ctx.start, ctx), ctx.start)), strict=True)
                 idle.extend([part.slot] if all(new is old for new, old in pairs) else [])
 
-        jax.eval_shape(begin, self.simulation.setting, key_of(SEEDS[0]), self._data[0])
+        if self.setting.parts_with(Start):
+            jax.eval_shape(begin, self.simulation.setting, key_of(SEEDS[0]), self._data[0])
         return idle
 
     def varied(self, variations: Iterable[str]) -> dict[int, Observed]:

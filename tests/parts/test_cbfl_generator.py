@@ -15,7 +15,7 @@ from parts.faking import LATENT, SIZES, double, generated, slopes
 from fedjax_bal.engine.device.keys import purpose_key, training_key
 from fedjax_bal.engine.host import build, compiler_options
 from fedjax_bal.models.generator import build_generator
-from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator
+from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator, parts_with
 from fedjax_bal.parts.cbfl_generator import GeneratorTraining, WarmUp, fit_generator
 from fedjax_bal.recipes import Recipe, cbfl, fedavg
 from fedjax_bal.selection import bernoulli
@@ -318,7 +318,8 @@ def test_a_run_without_a_round_after_warm_up_is_refused(kind):
     )
     with pytest.raises(ValueError, match=message):
         simulation(late, rounds=6)
-    simulation(late, rounds=7)
+    for part in parts_with(late.parts, WarmUp):
+        WarmUp.check(part, SimpleNamespace(rounds=7))
 
 
 def test_a_network_without_batch_normalisation_is_taught_by_cross_entropy_alone(simplified):
