@@ -98,7 +98,7 @@ def federation_of(dataset: Dataset, store: bool | None) -> Federation:
     """Letter-like Fashion-MNIST, with copies unless `store` is None."""
     rows = data.partition.astraea(np.random.default_rng(0), dataset.train_labels, 100, "LTRF2")
     plain = data.federate(dataset, rows)
-    return plain if store is None else Augmentation(store=store).enlarge(plain)
+    return plain if store is None else Augmentation(store=store).prepare_federation(plain)
 
 
 if __name__ == "__main__":

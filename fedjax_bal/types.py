@@ -275,7 +275,7 @@ class Aggregate(NamedTuple):
     """What reaches the server at the end of a round.
 
     Attributes:
-        delta: the reduced parameter change, like params.
+        delta: the reduced parameter change, like params; for Reduce parts the weighted mean.
         reports: the sum over the cohort of what each report part sent, by slot.
         weights: the normalised cohort weights, `Float[G]`.
         cohort: the `Cohort`.
@@ -285,6 +285,41 @@ class Aggregate(NamedTuple):
     reports: Mapping[str, PyTree]
     weights: Array
     cohort: Cohort
+
+
+class ServerContext(NamedTuple):
+    """What a part may know on the server.
+
+    Attributes:
+        round: the round number from 0, `Int32[]`.
+        state: what the part itself keeps on the server; None where it keeps nothing.
+        variables: the global model: the one that is sent out, and from the server optimizer's step on the new one.
+        aggregate: the `Aggregate`; None until clients have trained, and in evaluation.
+        cohort: the `Cohort`; None while the round's broadcast is made, and in evaluation.
+        model: the `Model`.
+        federation: the `Federation`, of whose rows a part may read the auxiliary ones.
+    """
+
+    round: Array
+    state: PyTree
+    variables: Variables
+    aggregate: Any
+    cohort: Any
+    model: Model
+    federation: Federation
+
+
+class Exhibit(NamedTuple):
+    """What a method has learnt about the clients' images, for a report to draw or an attack to try.
+
+    Attributes:
+        images: generated images of the first classes, normalised, `Float[c, S, H, W, K]`; None where there are none.
+        prototypes: a feature vector of each class `Float[C, F]`, and which of them are known, `Bool[C]`; None where
+            there are none.
+    """
+
+    images: Array | None = None
+    prototypes: tuple[Array, Array] | None = None
 
 
 class Plan(NamedTuple):
@@ -302,20 +337,6 @@ class Plan(NamedTuple):
     delivered: Any
     limits: Any = None
     bound: Any = None
-
-
-class Shapes(NamedTuple):
-    """The sizes that a server part may need to set up its state.
-
-    Attributes:
-        num_clients: N.
-        num_classes: C.
-        num_features: F.
-    """
-
-    num_clients: int
-    num_classes: int
-    num_features: int
 
 
 class State(NamedTuple):

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal import recipes
-from fedjax_bal.parts import Draw, Logits, Loss, Prepare, Present, Refine, Report, Step, Trainable, Update, Weigh, part
+from fedjax_bal.parts import Draw, Logits, Loss, Prepare, Refine, Report, Step, Update, Weigh, part
 from fedjax_bal.recipes import Recipe
 
 
 @part
-class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss, Update, Trainable, Refine, Present):
+class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss, Update, Refine):
     """Plays the roles that no recipe plays yet, so that the table covers every role."""
 
     amount: float = 0.3
@@ -18,13 +18,13 @@ class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss, Update, Trainable,
         """Prefers rare classes, less so later."""
         return -self.amount * jnp.log(jnp.maximum(class_counts, 1.0)) / (1.0 + ctx.round)
 
-    def weigh(self, weights, cohort):
+    def weigh(self, weights, cohort, server):
         """Rewards chains with many steps."""
         return weights * (1 + self.amount * cohort.steps)
 
-    def step(self, delta, cohort, aggregate, state, params):
+    def step(self, delta, server):
         """Damps by the participating share."""
-        return jax.tree.map(lambda leaf: leaf * cohort.sizes.sum() / cohort.total_size, delta)
+        return jax.tree.map(lambda leaf: leaf * server.cohort.sizes.sum() / server.cohort.total_size, delta)
 
     def prepare(self, key, variables, ctx):
         """A random offset for this visit."""
@@ -46,16 +46,19 @@ class Eager(Draw, Weigh, Step, Prepare, Report, Logits, Loss, Update, Trainable,
         """Shrinks what the optimizer says."""
         return jax.tree.map(lambda leaf: (1 - 0.1 * self.amount) * leaf, updates)
 
-    def trainable(self, params):
-        """Everything."""
-        return jax.tree.map(lambda leaf: True, params)
-
-    def refine(self, key, variables, model, federation):
+    def refine(self, key, variables, server):
         """Shrinks the new model."""
         return jax.tree.map(lambda leaf: (1 - 0.01 * self.amount) * leaf, variables)
 
-    def present(self, key, variables, model, federation):
-        """Shows another one than goes on."""
+
+@part
+class Masked(Refine):
+    """Shows another model than goes on."""
+
+    evaluation_only = True
+
+    def refine(self, key, variables, server):
+        """Adds noise."""
         return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(key, leaf.shape), variables)
 
 
@@ -65,7 +68,7 @@ RECIPES = {
     "rebafl": recipes.rebafl(mu=0.5),
     "trimmed_mean": recipes.trimmed_mean(0.2),
     "everything": recipes.combine(
-        recipes.scaffold(), recipes.rebafl(mu=0.5), recipes.fedprox(0.1), Recipe("eager", (Eager(),))
+        recipes.scaffold(), recipes.rebafl(mu=0.5), recipes.fedprox(0.1), Recipe("eager", (Eager(), Masked()))
     ),
 }
 

@@ -11,7 +11,6 @@ from fedjax_bal import models
 from fedjax_bal.contrib import privacy
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.host import Simulation, Snapshot, fetch
-from fedjax_bal.parts import Disclose
 from fedjax_bal.types import Federation, Model, Variables
 
 ATTACKS = ("upcnn", "vae", "grnn")
@@ -41,7 +40,7 @@ def check_attack(simulation: Simulation) -> None:
     Raises:
         ValueError: images of a size that no attack can make.
     """
-    if simulation.setting.parts_with(Disclose):
+    if simulation.discloses:
         privacy.check_sides(simulation.setting.model.input_shape)
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from fedjax_bal import data, models, recipes
 from fedjax_bal.config import AuxiliarySection, Config, MethodConfig, SelectionSection
 from fedjax_bal.engine.device import VALIDATION, Layout, TestSet, chunked, padded
-from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, enlarge_federation, replicate
+from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.experiments.client_splits import split_clients, without_validation
 from fedjax_bal.experiments.leaks import check_attack
 from fedjax_bal.optim import Optimizer, optimizer
-from fedjax_bal.parts import BALANCED, Enlarge
+from fedjax_bal.parts import BALANCED
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model
 
@@ -90,12 +90,13 @@ class SharedInputs:
         return self.once(f"federation on {devices}", lambda: self._federate(config), *_sections(config))
 
     def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
-        """What a recipe makes of a federation before training."""
-        parts = [repr(part) for part in recipe.parts if isinstance(part, Enlarge)]
-        key = (id(federation), *parts)
-        if key not in self.larger:
-            self.larger[key] = enlarge_federation(federation, recipe)
-        return self.larger[key]
+        """What a recipe makes of a federation before training; what each part makes is made once."""
+        for part in recipe.parts:
+            key = (id(federation), repr(part))
+            if key not in self.larger:
+                self.larger[key] = part.prepare_federation(federation)
+            federation = self.larger[key]
+        return federation
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
         """The SHA-256 of images, labels, partition, auxiliary rows and files that say who is there, `UInt8[32]`."""

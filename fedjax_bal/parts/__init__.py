@@ -9,7 +9,7 @@ from fedjax_bal.parts.cbfl_generator import LocalGenerator, SharedGenerator
 from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.faults import KINDS, Faults, StaleUpdates
-from fedjax_bal.parts.fedavg_ft import RefinedHead, ShownHead
+from fedjax_bal.parts.fedavg_ft import RefinedHead
 from fedjax_bal.parts.fedbabu import FrozenHead
 from fedjax_bal.parts.feddyn import DynamicRegularisation
 from fedjax_bal.parts.fedlc import LogitCalibration
@@ -19,31 +19,25 @@ from fedjax_bal.parts.fedrs import RestrictedSoftmax
 from fedjax_bal.parts.flcir import CompositionProbe, ParticipatingShare
 from fedjax_bal.parts.iwds import SCHEDULES, DecayedResampling
 from fedjax_bal.parts.moon import ModelContrast
-from fedjax_bal.parts.part import Part, part, static
+from fedjax_bal.parts.part import Part, RunSetting, part, parts_with, static
 from fedjax_bal.parts.rebafl import FeatureTransfer
 from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
 from fedjax_bal.parts.roles import (
     Batches,
     Deliver,
-    Disclose,
     Draw,
-    Enlarge,
-    Extend,
     Gradient,
-    Illustrate,
     Logits,
     Loss,
     Memory,
     Prepare,
-    Present,
     Probe,
     Reduce,
     Refine,
     Report,
     Server,
-    Statistics,
+    Start,
     Step,
-    Trainable,
     Update,
     Weigh,
 )
@@ -61,18 +55,14 @@ __all__ = [
     "CropAndFlip",
     "DecayedResampling",
     "Deliver",
-    "Disclose",
     "Draw",
     "DynamicRegularisation",
-    "Enlarge",
-    "Extend",
     "Fakes",
     "Faults",
     "FeatureTransfer",
     "FreshStatistics",
     "FrozenHead",
     "Gradient",
-    "Illustrate",
     "LateControlVariates",
     "LocalGenerator",
     "LogitCalibration",
@@ -87,7 +77,6 @@ __all__ = [
     "Part",
     "ParticipatingShare",
     "Prepare",
-    "Present",
     "PriorCalibration",
     "Probe",
     "Proximal",
@@ -96,17 +85,17 @@ __all__ = [
     "RefinedHead",
     "Report",
     "RestrictedSoftmax",
+    "RunSetting",
     "Server",
     "SharedDcgans",
     "SharedGenerator",
-    "ShownHead",
     "StaleUpdates",
-    "Statistics",
+    "Start",
     "Step",
-    "Trainable",
     "TrimmedMean",
     "Update",
     "Weigh",
     "part",
+    "parts_with",
     "static",
 ]

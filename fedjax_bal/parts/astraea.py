@@ -5,8 +5,7 @@ import numpy as np
 
 from fedjax_bal.balance import augmentation_copies, augmentation_counts
 from fedjax_bal.data import augment, copy_options
-from fedjax_bal.parts.part import part, static
-from fedjax_bal.parts.roles import Enlarge
+from fedjax_bal.parts.part import Part, part, static
 from fedjax_bal.types import Federation
 
 _DRAWN = ("stochastic", "target")
@@ -14,7 +13,7 @@ _ENDLESS = 2**31 - 1  # the most that a device's integers hold, and more than an
 
 
 @part
-class Augmentation(Enlarge):
+class Augmentation(Part):
     """Gives clients warped copies of their samples of classes that are rare in the whole federation.
 
     Attributes:
@@ -43,7 +42,7 @@ class Augmentation(Enlarge):
     zoom: float = static(0.2)
     store: bool = static(True)
 
-    def enlarge(self, federation: Federation) -> Federation:
+    def prepare_federation(self, federation: Federation) -> Federation:
         """The federation with copies."""
         counts = np.asarray(federation.class_counts).sum(0, dtype=np.int64)
         ranges = {"shift": self.shift, "rotate": self.rotate, "shear": self.shear, "zoom": self.zoom}

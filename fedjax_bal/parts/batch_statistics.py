@@ -3,12 +3,12 @@
 import jax
 
 from fedjax_bal.parts.part import Part, part
-from fedjax_bal.parts.roles import Memory, Statistics
+from fedjax_bal.parts.roles import Memory, Start
 from fedjax_bal.types import Context, Outcome, PyTree, Variables
 
 
 @part
-class OwnStatistics(Statistics, Memory):
+class OwnStatistics(Start, Memory):
     """Each client goes on from the running statistics that it had after its last visit.
 
     The global model has the mean of those delivered, as ever, and is evaluated with it.
@@ -27,23 +27,21 @@ class OwnStatistics(Statistics, Memory):
         del memory
         return outcome.end.stats
 
-    def statistics(self, stats: PyTree, ctx: Context) -> PyTree:
-        """The client's own."""
-        del stats
-        return ctx.memory[self.slot]
+    def start(self, variables: Variables, ctx: Context) -> Variables:
+        """With the client's own statistics."""
+        return variables._replace(stats=ctx.memory[self.slot])
 
 
 @part
-class FreshStatistics(Statistics):
+class FreshStatistics(Start):
     """Each visit begins with initial running statistics, mean 0 and variance 1.
 
     So the global model's are those of the last cohort alone, as far as its steps have moved them from there.
     """
 
-    def statistics(self, stats: PyTree, ctx: Context) -> PyTree:
-        """The initial ones."""
-        del stats
-        return ctx.model.init(jax.random.key(0)).stats
+    def start(self, variables: Variables, ctx: Context) -> Variables:
+        """With the initial statistics."""
+        return variables._replace(stats=ctx.model.init(jax.random.key(0)).stats)
 
 
 BATCH_STATISTICS: dict[str, tuple[Part, ...]] = {

@@ -8,12 +8,11 @@ from jax import lax
 from fedjax_bal.balance import attention_transfer_loss, distillation_loss, inverse_class_probs
 from fedjax_bal.data import join
 from fedjax_bal.models import build_generator
-from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts.cbfl_generator import SLOT, WarmUp, teacher_of
 from fedjax_bal.parts.dcgan import SharedDcgans, borrowed
-from fedjax_bal.parts.part import Part, part, static
+from fedjax_bal.parts.part import RunSetting, part, parts_with, static
 from fedjax_bal.parts.roles import Batches, Loss
-from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree
+from fedjax_bal.types import Array, Batch, Context, Key, Outputs, PyTree
 
 
 @part
@@ -64,27 +63,25 @@ class Fakes(WarmUp, Batches, Loss):
     width: int = static(128)
     latent: int = static(100)
 
-    def bind(self, model: Model) -> Part:
-        """Itself, where the model has as many classes as are asked for, and more than one."""
-        if model.num_classes < 2:
+    def check(self, setting: RunSetting) -> None:
+        """Refuses a model without as many classes as are asked for, and generated images where nothing makes them."""
+        super().check(setting)
+        classes = setting.model.num_classes
+        if classes < 2:
             raise ValueError(
-                f"fakes: received a model of {model.num_classes} class, must have at least 2: there is no other class "
-                "to add; take fedavg"
+                f"fakes: received a model of {classes} class, must have at least 2: there is no other class to add; "
+                "take fedavg"
             )
-        if self.labels == "rarest" and not 1 <= self.rarest <= model.num_classes:
+        if self.labels == "rarest" and not 1 <= self.rarest <= classes:
             raise ValueError(
-                f"fakes: rarest: received {self.rarest}, must be from 1 to {model.num_classes}, the number of classes"
+                f"fakes: rarest: received {self.rarest}, must be from 1 to {classes}, the number of classes"
             )
-        return self
-
-    def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
-        """Refuses generated images where nothing generates them."""
-        if self.images == "dcgan" and not any(isinstance(part, SharedDcgans) for part in parts):
+        if self.images == "dcgan" and not parts_with(setting.parts, SharedDcgans):
             raise ValueError(
                 "fakes: received images='dcgan' without DCGANs beside it; put SharedDcgans into the recipe, or take "
                 "images='gaussian'"
             )
-        if self.images == "generator" and not any(part.slot == SLOT for part in parts):
+        if self.images == "generator" and not any(part.slot == SLOT for part in setting.parts):
             raise ValueError(
                 "fakes: received images='generator' without a generator beside it; put SharedGenerator or "
                 "LocalGenerator into the recipe, or take images='gaussian'"

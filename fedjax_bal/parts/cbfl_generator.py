@@ -1,7 +1,6 @@
 """CBFL's generator: images drawn out of what a network with batch normalisation remembers of its training data."""
 
 import abc
-import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -11,9 +10,9 @@ from jax import lax
 
 from fedjax_bal.balance import batch_norm_statistics_loss
 from fedjax_bal.models import BATCH_NORMALISED, Generator, build_generator
-from fedjax_bal.parts.part import Part, part, static
-from fedjax_bal.parts.roles import Illustrate, Prepare, Server
-from fedjax_bal.types import Aggregate, Array, Context, Key, Model, PyTree, Shapes, Variables
+from fedjax_bal.parts.part import Part, RunSetting, part, static
+from fedjax_bal.parts.roles import Prepare, Server
+from fedjax_bal.types import Array, Context, Exhibit, Key, Model, PyTree, ServerContext, Variables
 
 SLOT = "generator"
 SHOWN, SHOWN_CLASSES = 8, 20
@@ -108,41 +107,6 @@ def teacher_of(ctx: Context) -> Teacher:
     return Teacher(ctx.prepared[SLOT], ctx.start) if SLOT in ctx.prepared else ctx.broadcast[SLOT]
 
 
-def network(part: Any) -> Generator:
-    """The architecture of a part's generator."""
-    model = architecture(part)
-    return build_generator(model.num_classes, model.input_shape, part.width, part.latent)
-
-
-def architecture(part: Any) -> Model:
-    """The model that a part was bound to."""
-    if part.model is None:
-        raise ValueError("generator: received no model to learn from; build a simulation, which binds parts to its own")
-    return part.model
-
-
-def training_options(part: Any) -> GeneratorTraining:
-    """A part's constants."""
-    return GeneratorTraining(part.iterations, part.batch_size, part.rate, part.gamma, part.layers, part.classification)
-
-
-def bind_model(part: Any, model: Model) -> Any:
-    """A part with the model filled in.
-
-    Raises:
-        ValueError: a model whose images are not of a size that a generator can have, or one without the batch
-            statistics that the generator is to learn from.
-    """
-    build_generator(model.num_classes, model.input_shape, part.width, part.latent)
-    if part.gamma and not jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
-        raise ValueError(
-            f"generator: received the model {model.name!r} without batch normalisation and gamma={part.gamma:g}, the "
-            "weight of batch statistics in the generator's loss: take a model with batch normalisation "
-            f"({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the model's answers alone"
-        )
-    return dataclasses.replace(part, model=model)
-
-
 class WarmUp(Part, abc.ABC):
     """A part that begins in its round `warm_up`, counted from 0."""
 
@@ -153,29 +117,23 @@ class WarmUp(Part, abc.ABC):
         """The first round after warm-up."""
         return self.warm_up
 
-    def check_rounds(self, rounds: int) -> None:
+    def check(self, setting: RunSetting) -> None:
         """Refuses a run without a round after warm-up."""
-        if self.warm_up >= rounds:
+        if self.warm_up >= setting.rounds:
             begin = self.warm_up + 1
             raise ValueError(
-                f"warm_up: the first fakes come in round {begin}, but rounds={rounds}, so that there would be none: "
-                f"lower warm_up so that they come in round {rounds} or earlier, or set rounds to {begin} or more"
+                f"warm_up: the first fakes come in round {begin}, but rounds={setting.rounds}, so that there would be "
+                f"none: lower warm_up so that they come in round {setting.rounds} or earlier, or set rounds to {begin} "
+                "or more"
             )
 
 
 @part
-class SharedGenerator(WarmUp, Server, Illustrate):
-    """Trains one generator on the server's side, against the global model, and lends it to all clients.
-
-    It is trained anew, from scratch, in the rounds `warm_up`, `warm_up + interval`, ...; in others nothing of it runs.
-    Nothing of what it sends counts as traffic: it stands for generators that clients train themselves, as in the paper.
-    With an interval above 1 or a snapshot a client that was away when a generator was trained would have to be sent it,
-    or the model of that round; this is left out too.
+class Generating(WarmUp, abc.ABC):
+    """A part that trains generators against the model; the kinds differ in whose they are.
 
     Attributes:
         warm_up: the first round, from 0, in which it is trained.
-        interval: rounds from one training to the next.
-        teacher: "current", the global model of each round judges the fakes; "snapshot", the one of the last training.
         width: the generator's, see `fedjax_bal.models.generator`.
         latent: length of the noise.
         iterations: steps of a training.
@@ -184,110 +142,110 @@ class SharedGenerator(WarmUp, Server, Illustrate):
         gamma: weight of the batch statistics' divergence.
         layers: "mean" or "sum" of it over layers.
         classification: weight of the cross-entropy.
-        model: the teacher's architecture; the simulation fills it in.
+    """
+
+    warm_up: int = static(700)
+    width: int = static(128)
+    latent: int = static(100)
+    iterations: int = static(2000)
+    batch_size: int = static(256)
+    rate: float = 0.001
+    gamma: float = 10.0
+    layers: str = static("mean")
+    classification: float = 1.0
+
+    @property
+    def slot(self) -> str:
+        """The same for all kinds, so that no two of them can be combined."""
+        return SLOT
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses images of a size that no generator has, and a model without the batch statistics to learn from."""
+        super().check(setting)
+        model = setting.model
+        self.network(model)
+        if self.gamma and not jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
+            raise ValueError(
+                f"generator: received the model {model.name!r} without batch normalisation and gamma={self.gamma:g}, "
+                "the weight of batch statistics in the generator's loss: take a model with batch normalisation "
+                f"({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the model's answers "
+                "alone"
+            )
+
+    def network(self, model: Model) -> Generator:
+        """The generator's architecture."""
+        return build_generator(model.num_classes, model.input_shape, self.width, self.latent)
+
+    def fit(self, key: Key, model: Model, teacher: Variables) -> Variables:
+        """A new generator, trained against a model."""
+        how = GeneratorTraining(
+            self.iterations, self.batch_size, self.rate, self.gamma, self.layers, self.classification
+        )
+        return fit_generator(key, self.network(model), model, teacher, how)
+
+
+@part
+class SharedGenerator(Generating, Server):
+    """Trains one generator on the server's side, against the global model, and lends it to all clients.
+
+    It is trained anew, from scratch, in the rounds `warm_up`, `warm_up + interval`, ...; in others nothing of it runs.
+    Nothing of what it sends counts as traffic: it stands for generators that clients train themselves, as in the paper.
+    With an interval above 1 or a snapshot a client that was away when a generator was trained would have to be sent it,
+    or the model of that round; this is left out too.
+
+    Attributes:
+        interval: rounds from one training to the next.
+        teacher: "current", the global model of each round judges the fakes; "snapshot", the one of the last training.
 
     References:
         CBFL (Li et al., 2023), Algorithm 1 and 2. There every client trains its own; all are draws of one procedure on
         the same model, so that one for all changes only how alike the clients' fakes are.
     """
 
-    warm_up: int = static(700)
     interval: int = static(1)
     teacher: str = static("current")
-    width: int = static(128)
-    latent: int = static(100)
-    iterations: int = static(2000)
-    batch_size: int = static(256)
-    rate: float = 0.001
-    gamma: float = 10.0
-    layers: str = static("mean")
-    classification: float = 1.0
-    model: Model | None = static(None)
 
     travels: ClassVar[bool] = False
 
-    @property
-    def slot(self) -> str:
-        """The same for all kinds, so that no two of them can be combined."""
-        return SLOT
-
-    def bind(self, model: Model) -> Part:
-        """With the model that it learns from."""
-        return bind_model(self, model)
-
-    def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
+    def init_server(self, server: ServerContext) -> Teacher:
         """An untrained generator, and the initial model where a snapshot is kept."""
-        del shapes
-        generator = network(self).init(jax.random.key(0))
-        return Teacher(generator, variables if self.teacher == "snapshot" else Variables({}, {}))
+        return Teacher(self.network(server.model).init(jax.random.key(0)), self._kept(server))
 
-    def broadcast(self, key: Key, round: Array, state: Teacher, variables: Variables) -> tuple[Teacher, Teacher]:
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[Teacher, Teacher]:
         """The generator, new where it is due, and the teacher."""
-        kept = variables if self.teacher == "snapshot" else Variables({}, {})
-        due = (round >= self.warm_up) & ((round - self.warm_up) % self.interval == 0)
-        new = lambda: Teacher(
-            fit_generator(key, network(self), architecture(self), variables, training_options(self)), kept
-        )
-        state = lax.cond(due, new, lambda: state)
-        return state, state if self.teacher == "snapshot" else Teacher(state.generator, variables)
+        since = server.round - self.warm_up
+        due = (since >= 0) & (since % self.interval == 0)
+        new = lambda: Teacher(self.fit(key, server.model, server.variables), self._kept(server))
+        state = lax.cond(due, new, lambda: server.state)
+        return state, state if self.teacher == "snapshot" else Teacher(state.generator, server.variables)
 
-    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
+    def _kept(self, server: ServerContext) -> Variables:
+        return server.variables if self.teacher == "snapshot" else Variables({}, {})
+
+    def update(self, key: Key, server: ServerContext) -> Teacher:
         """As it was."""
-        del key, round, aggregate, variables
-        return state
+        del key
+        return server.state
 
-    def illustrate(self, key: Key, state: Teacher) -> Array:
+    def show(self, key: Key, server: ServerContext) -> Exhibit:
         """Fakes of each of the first classes, from the last generator."""
-        net = network(self)
+        net = self.network(server.model)
         classes = min(net.num_classes, SHOWN_CLASSES)
         labels = jnp.repeat(jnp.arange(classes), SHOWN)
         latents = jax.random.normal(key, (len(labels), net.latent))
-        images, _ = net.apply(state.generator, latents, labels, train=False)
-        return images.reshape(classes, SHOWN, *net.image_shape)
+        images, _ = net.apply(server.state.generator, latents, labels, train=False)
+        return Exhibit(images=images.reshape(classes, SHOWN, *net.image_shape))
 
 
 @part
-class LocalGenerator(WarmUp, Prepare):
+class LocalGenerator(Generating, Prepare):
     """Trains a generator for each client and visit, against the model that the client received.
-
-    Attributes:
-        warm_up: as in `SharedGenerator`, as all others.
-        width: of the generator.
-        latent: length of the noise.
-        iterations: steps of a training.
-        batch_size: images a step.
-        rate: Adam's learning rate.
-        gamma: weight of the batch statistics' divergence.
-        layers: "mean" or "sum" of it over layers.
-        classification: weight of the cross-entropy.
-        model: the teacher's architecture; the simulation fills it in.
 
     References:
         CBFL (Li et al., 2023), Algorithm 1, as it is printed.
     """
 
-    warm_up: int = static(700)
-    width: int = static(128)
-    latent: int = static(100)
-    iterations: int = static(2000)
-    batch_size: int = static(256)
-    rate: float = 0.001
-    gamma: float = 10.0
-    layers: str = static("mean")
-    classification: float = 1.0
-    model: Model | None = static(None)
-
-    @property
-    def slot(self) -> str:
-        """The same for all kinds, so that no two of them can be combined."""
-        return SLOT
-
-    def bind(self, model: Model) -> Part:
-        """With the model that it learns from."""
-        return bind_model(self, model)
-
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> Variables:
         """A generator of this client's own, its `Variables`; an untrained one during warm-up."""
-        net = network(self)
-        new = lambda: fit_generator(key, net, architecture(self), variables, training_options(self))
-        return lax.cond(ctx.round >= self.warm_up, new, lambda: net.init(key))
+        new = lambda: self.fit(key, ctx.model, variables)
+        return lax.cond(ctx.round >= self.warm_up, new, lambda: self.network(ctx.model).init(key))

@@ -11,8 +11,7 @@ import numpy as np
 from fedjax_bal.data import MAX_ROWS, available_bytes, gather, normalised
 from fedjax_bal.models import build_dcgan
 from fedjax_bal.parts.adversarial import GanTraining, noise, trained
-from fedjax_bal.parts.part import part, static
-from fedjax_bal.parts.roles import Enlarge
+from fedjax_bal.parts.part import Part, RunSetting, part, static
 from fedjax_bal.types import Array, Context, Federation, Key
 
 POOL = "dcgan"
@@ -71,7 +70,7 @@ def borrowed(key: Key, labels: Array, ctx: Context) -> Array:
 
 
 @part
-class SharedDcgans(Enlarge):
+class SharedDcgans(Part):
     """Has every client train a DCGAN on its own rows, before the first round, and lend it to all others.
 
     A DCGAN has no classes, so nobody can ask one for images of a class. What a sampler of classes can do is ask those
@@ -112,25 +111,24 @@ class SharedDcgans(Enlarge):
     latent: int = static(100)
     seed: int = static(0)
 
-    def check_federation(self, federation: Federation) -> None:
+    def check(self, setting: RunSetting) -> None:
         """Refuses a federation in which nobody could borrow from anybody."""
-        holders = np.count_nonzero(np.diff(np.asarray(federation.offsets)))
+        holders = np.count_nonzero(np.diff(np.asarray(setting.federation.offsets)))
         if holders < 2:
             raise ValueError(
-                f"shared DCGANs: received a federation in which {holders} of {federation.num_clients} clients have "
-                "rows, must be at least 2, as nobody takes fakes from their own DCGAN: partition for more clients"
+                f"shared DCGANs: received a federation in which {holders} of {setting.federation.num_clients} clients "
+                "have rows, must be at least 2, as nobody takes fakes from their own DCGAN: partition for more clients"
             )
 
-    def enlarge(self, federation: Federation) -> Federation:
+    def prepare_federation(self, federation: Federation) -> Federation:
         """The federation with all DCGANs' images.
 
         Raises:
-            ValueError: fewer than two clients with rows, images of a size that a DCGAN can't have, more than memory
-                holds, or a federation that has such images.
+            ValueError: images of a size that a DCGAN can't have, more than memory holds, or a federation that has such
+                images.
         """
         if POOL in federation.auxiliary:
             raise ValueError("shared DCGANs: received a federation that has their images; enlarge the original one")
-        self.check_federation(federation)
         build_dcgan(tuple(federation.images.shape[1:]), self.width, self.latent)
         holders = np.flatnonzero(np.diff(np.asarray(federation.offsets)))
         _check_room(federation, len(holders) * self.pool)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.parts.part import part, static
+from fedjax_bal.parts.part import RunSetting, part, static
 from fedjax_bal.parts.roles import Deliver, Memory
-from fedjax_bal.types import Array, Context, Federation, Outcome, PyTree, Variables
+from fedjax_bal.types import Array, Context, Outcome, PyTree, Variables
 
 _SPOILT: Mapping[str, Callable[[Array, Array], Array]] = {
     "not_a_number": lambda delta, factor: jnp.full_like(delta, jnp.nan),
@@ -40,13 +40,9 @@ class Faults(Deliver):
         """One for each kind, so that several kinds go together."""
         return f"Faults {self.kind}"
 
-    def check_rounds(self, rounds: int) -> None:
-        """Refuses a run that is over before the first of its rounds."""
-        _check_rounds(self.rounds, rounds)
-
-    def check_federation(self, federation: Federation) -> None:
-        """Refuses clients that don't exist."""
-        _check_clients(self.clients, federation)
+    def check(self, setting: RunSetting) -> None:
+        """Refuses clients that don't exist, and a run that is over before the first of its rounds."""
+        _check_places(self.clients, self.rounds, setting)
 
     def deliver(self, outcome: Outcome) -> Variables:
         """The trained model, or the spoilt one; batch statistics stay."""
@@ -88,13 +84,9 @@ class StaleUpdates(Deliver, Memory):
     rounds: tuple[int, ...] | None = static(None)
     tagged: bool = static(True)
 
-    def check_rounds(self, rounds: int) -> None:
-        """Refuses a run that is over before the first of its rounds."""
-        _check_rounds(self.rounds, rounds)
-
-    def check_federation(self, federation: Federation) -> None:
-        """Refuses clients that don't exist."""
-        _check_clients(self.clients, federation)
+    def check(self, setting: RunSetting) -> None:
+        """Refuses clients that don't exist, and a run that is over before the first of its rounds."""
+        _check_places(self.clients, self.rounds, setting)
 
     def init_memory(self, variables: Variables) -> LastUpdate:
         """No update."""
@@ -127,17 +119,13 @@ def _struck(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Conte
     return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()
 
 
-def _check_rounds(chosen: tuple[int, ...] | None, rounds: int) -> None:
-    if chosen and min(chosen) > rounds:
+def _check_places(clients: tuple[int, ...], chosen: tuple[int, ...] | None, setting: RunSetting) -> None:
+    if chosen and min(chosen) > setting.rounds:
         raise ValueError(
-            f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {rounds}, so that "
-            "nothing would go wrong: name a round of the run, or none for all of them"
+            f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {setting.rounds}, "
+            "so that nothing would go wrong: name a round of the run, or none for all of them"
         )
-
-
-def _check_clients(clients: tuple[int, ...], federation: Federation) -> None:
-    absent = [client for client in clients if client >= federation.num_clients]
+    count = setting.federation.num_clients
+    absent = [client for client in clients if client >= count]
     if absent:
-        raise ValueError(
-            f"faults: clients: received {absent[0]}, but there are {federation.num_clients} clients, numbered from 0"
-        )
+        raise ValueError(f"faults: clients: received {absent[0]}, but there are {count} clients, numbered from 0")

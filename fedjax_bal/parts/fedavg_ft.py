@@ -10,9 +10,9 @@ from jax import lax
 from fedjax_bal.data import normalised
 from fedjax_bal.parts.auxiliary import balanced_rows
 from fedjax_bal.parts.fedbabu import checked_head
-from fedjax_bal.parts.part import part, static
-from fedjax_bal.parts.roles import Present, Refine
-from fedjax_bal.types import Array, Federation, Key, Model, PyTree, Variables
+from fedjax_bal.parts.part import RunSetting, part, static
+from fedjax_bal.parts.roles import Refine
+from fedjax_bal.types import Array, Federation, Key, Model, PyTree, ServerContext, Variables
 
 
 class HeadSchedule(NamedTuple):
@@ -83,55 +83,34 @@ class RefinedHead(Refine):
         batch_size: rows a step.
         learning_rate: of SGD.
         momentum: of SGD.
+        evaluation_only: whether only the test set sees the fine-tuned classifier, and the next round goes on without.
 
     References:
         ReBaFL (Xu et al., 2023), Figure 1, where the rows are 30 test images of each class. Here they come from
-        wherever the federation's auxiliary set "balanced" does. The size of a batch is not stated.
+        wherever the federation's auxiliary set "balanced" does. The size of a batch is not stated. For evaluation only,
+        FedBABU (Oh et al., 2022), Algorithm 1, where each client fine-tunes on its own rows and is evaluated on its own
+        distribution; here it is the one global model, on rows of all classes.
     """
 
     epochs: int = static(5)
     batch_size: int = static(50)
     learning_rate: float = 0.01
     momentum: float = 0.5
+    evaluation_only: bool = static(False)
 
-    def check_federation(self, federation: Federation) -> None:
+    @property
+    def slot(self) -> str:
+        """One for each use, so that both go together."""
+        return "ShownHead" if self.evaluation_only else "RefinedHead"
+
+    def check(self, setting: RunSetting) -> None:
         """Refuses a federation whose server has no rows to fine-tune on."""
-        balanced_rows(federation)
+        balanced_rows(setting.federation)
 
-    def refine(self, key: Key, variables: Variables, model: Model, federation: Federation) -> Variables:
+    def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
         """The global model with a fine-tuned classifier."""
         schedule = HeadSchedule(self.epochs, self.batch_size, self.learning_rate, self.momentum)
-        return fine_tuned(key, variables, model, federation, schedule)
-
-
-@part
-class ShownHead(Present):
-    """Fine-tunes the classifier for evaluation only; the next round goes on without it.
-
-    Attributes:
-        epochs: passes over the rows.
-        batch_size: rows a step.
-        learning_rate: of SGD.
-        momentum: of SGD.
-
-    References:
-        FedBABU (Oh et al., 2022), Algorithm 1, where each client fine-tunes on its own rows and is evaluated on its
-        own distribution; here it is the one global model, on rows of all classes.
-    """
-
-    epochs: int = static(5)
-    batch_size: int = static(50)
-    learning_rate: float = 0.01
-    momentum: float = 0.5
-
-    def check_federation(self, federation: Federation) -> None:
-        """Refuses a federation whose server has no rows to fine-tune on."""
-        balanced_rows(federation)
-
-    def present(self, key: Key, variables: Variables, model: Model, federation: Federation) -> Variables:
-        """The model that the test set sees."""
-        schedule = HeadSchedule(self.epochs, self.batch_size, self.learning_rate, self.momentum)
-        return fine_tuned(key, variables, model, federation, schedule)
+        return fine_tuned(key, variables, server.model, server.federation, schedule)
 
 
 def _features(variables: Variables, model: Model, federation: Federation, rows: Array, steps: int, size: int) -> Array:

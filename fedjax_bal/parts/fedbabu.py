@@ -1,10 +1,11 @@
 """FedBABU: clients train the body of the network, never its classifier."""
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_bal.parts.part import part
-from fedjax_bal.parts.roles import Trainable
-from fedjax_bal.types import PyTree
+from fedjax_bal.parts.roles import Update
+from fedjax_bal.types import Context, PyTree
 
 
 def checked_head(params: PyTree) -> PyTree:
@@ -31,7 +32,7 @@ def checked_head(params: PyTree) -> PyTree:
 
 
 @part
-class FrozenHead(Trainable):
+class FrozenHead(Update):
     """Keeps the classifier at its random start, which all clients share.
 
     Neither the gradient nor weight decay reaches `params["head"]`.
@@ -40,7 +41,7 @@ class FrozenHead(Trainable):
         FedBABU (Oh et al., 2022), Algorithm 1.
     """
 
-    def trainable(self, params: PyTree) -> PyTree:
-        """True for all parameters but the classifier's."""
-        head = checked_head(params)
-        return {**jax.tree.map(lambda _: True, params), "head": jax.tree.map(lambda _: False, head)}
+    def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The updates, zeros for the classifier."""
+        del params, ctx
+        return {**updates, "head": jax.tree.map(jnp.zeros_like, checked_head(updates))}

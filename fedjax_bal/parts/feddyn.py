@@ -1,15 +1,12 @@
 """FedDyn: each client's loss is bent so that all of them agree at the optimum of the whole."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.optim import Optimizer
-from fedjax_bal.parts.part import Part, part, static
+from fedjax_bal.parts.part import RunSetting, part, parts_with, static
 from fedjax_bal.parts.roles import Gradient, Loss, Memory, Reduce, Server, Step, Weigh
-from fedjax_bal.types import Aggregate, Array, Batch, Cohort, Context, Key, Outcome, Outputs, PyTree, Shapes, Variables
+from fedjax_bal.types import Array, Batch, Cohort, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
 
 @part
@@ -39,11 +36,10 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
     adaptive: bool = static(True)
     clip: float | None = 10.0
 
-    def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
+    def check(self, setting: RunSetting) -> None:
         """Refuses parts that weigh or reduce updates in another way."""
-        del local
-        for other in parts:
-            if other is not self and isinstance(other, Weigh | Reduce):
+        for other in parts_with(setting.parts, Weigh, Reduce):
+            if other is not self:
                 raise ValueError(
                     f"feddyn: received {other.slot} beside it, which changes how clients count; the server's state "
                     "adds up with a plain mean over those who deliver only: leave one of the two out"
@@ -76,32 +72,31 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         """Adds this visit's change."""
         return jax.tree.map(lambda h, y, w: h + (y - w), memory, outcome.end.params, outcome.start.params)
 
-    def weigh(self, weights: Array, cohort: Cohort) -> Array:
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """The same weight for every chain that delivers."""
+        del server
         return cohort.delivered.astype(weights.dtype)
 
-    def step(self, delta: PyTree, cohort: Cohort, aggregate: Aggregate, state: Any, params: PyTree) -> PyTree:
+    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
         """The update and the mean of all clients' memories, like params."""
-        del cohort, params
-        return jax.tree.map(jnp.add, delta, _mean_memory(state, aggregate))
+        return jax.tree.map(jnp.add, delta, _mean_memory(server))
 
-    def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
+    def init_server(self, server: ServerContext) -> PyTree:
         """The mean of all clients' memories: zeros, like params."""
-        del shapes
-        return jax.tree.map(jnp.zeros_like, variables.params)
+        return jax.tree.map(jnp.zeros_like, server.variables.params)
 
-    def broadcast(self, key: Key, round: Array, state: PyTree, variables: Variables) -> tuple[PyTree, PyTree]:
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
         """Clients need nothing but the model."""
-        del key, round, variables
-        return state, ()
+        del key
+        return server.state, ()
 
-    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
+    def update(self, key: Key, server: ServerContext) -> PyTree:
         """The mean after this round's changes."""
-        del key, round, variables
-        return _mean_memory(state, aggregate)
+        del key
+        return _mean_memory(server)
 
 
-def _mean_memory(state: PyTree, aggregate: Aggregate) -> PyTree:
+def _mean_memory(server: ServerContext) -> PyTree:
     """The mean memory over all N clients, once those of the cohort have changed."""
-    share = aggregate.cohort.delivered.sum() / aggregate.cohort.num_clients
-    return jax.tree.map(lambda mean, delta: mean + share * delta, state, aggregate.delta)
+    share = server.cohort.delivered.sum() / server.cohort.num_clients
+    return jax.tree.map(lambda mean, delta: mean + share * delta, server.state, server.aggregate.delta)

@@ -1,16 +1,16 @@
 """FedNova: clients that take more steps don't pull the model further."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts.fedprox import Proximal
-from fedjax_bal.parts.part import Part, part
+from fedjax_bal.parts.momentum import check_fresh_momentum
+from fedjax_bal.parts.part import RunSetting, part, parts_with
 from fedjax_bal.parts.roles import Reduce, Step, Weigh
-from fedjax_bal.types import Aggregate, Array, Cohort, PyTree
+from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 
 BITS = 31  # of the largest number of steps, Int32
 
@@ -78,17 +78,18 @@ class NormalisedAveraging(Weigh, Step):
     mu: float = 0.0
 
     weighs_statistics: ClassVar[bool] = False
-    fresh_momentum: ClassVar[bool] = True
 
-    def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
+    def check(self, setting: RunSetting) -> None:
         """Refuses what makes a change something else than so many steps of plain SGD."""
+        check_fresh_momentum(self.slot, setting)
+        local = setting.local
         if local.name != "sgd" or dict(local.flags).get("nesterov"):
             kind = "nesterov momentum" if local.name == "sgd" else f"the local optimizer {local.name!r}"
             raise ValueError(
                 f"fednova: received {kind}; how far its steps reach is known for plain SGD only: "
                 "set training.optimizer.name to sgd, without nesterov"
             )
-        mu = sum(other.mu for other in parts if isinstance(other, Proximal))
+        mu = sum(other.mu for other in parts_with(setting.parts, Proximal))
         if mu != self.mu:
             raise ValueError(
                 f"fednova: received a proximal term of mu={mu:g} beside its own mu={self.mu:g}, which counts steps "
@@ -99,26 +100,25 @@ class NormalisedAveraging(Weigh, Step):
                 "fednova: received a step_schedule beside a local momentum or a proximal term; how far such steps "
                 "reach is known for plain steps only: leave the schedule, or the other two, out"
             )
-        for other in parts:
-            if isinstance(other, Reduce):
-                raise ValueError(
-                    f"fednova: received {other.slot}, which makes one update of all without looking at the weights "
-                    "that normalise them; leave one of the two out"
-                )
+        for other in parts_with(setting.parts, Reduce):
+            raise ValueError(
+                f"fednova: received {other.slot}, which makes one update of all without looking at the weights "
+                "that normalise them; leave one of the two out"
+            )
 
-    def weigh(self, weights: Array, cohort: Cohort) -> Array:
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """The weights for directions; 0 for a chain that takes no step."""
+        del server
         reach = self._reach(cohort)
         return jnp.where(reach > 0, weights / jnp.where(reach > 0, reach, 1.0), 0.0)
 
-    def step(self, delta: PyTree, cohort: Cohort, aggregate: Aggregate, state: Any, params: PyTree) -> PyTree:
+    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
         """The mean direction times the effective number of steps, like params."""
-        del state, params
-        reach = self._reach(cohort)
-        mean = (aggregate.weights * reach).sum()
+        weights, reach = server.aggregate.weights, self._reach(server.cohort)
+        mean = (weights * reach).sum()
         mean = jnp.where(mean > 0, mean, 1.0)
-        lengths = jnp.where(self.mu > 0, cohort.steps, reach)
-        effective = (aggregate.weights * reach / mean * lengths).sum()
+        lengths = jnp.where(self.mu > 0, server.cohort.steps, reach)
+        effective = (weights * reach / mean * lengths).sum()
         return jax.tree.map(lambda leaf: effective / mean * leaf, delta)
 
     def _reach(self, cohort: Cohort) -> Array:

@@ -10,9 +10,9 @@ from jax import lax
 from fedjax_bal.balance import composition_from_gradients
 from fedjax_bal.data import normalised
 from fedjax_bal.parts.auxiliary import balanced_rows
-from fedjax_bal.parts.part import part, static
+from fedjax_bal.parts.part import RunSetting, part, static
 from fedjax_bal.parts.roles import Probe, Step
-from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Outcome, PyTree, Variables
+from fedjax_bal.types import Array, Federation, Outcome, PyTree, ServerContext, Variables
 
 
 @part
@@ -43,8 +43,9 @@ class CompositionProbe(Probe):
         """What the selectors `cucb` and `greedy` learn from."""
         return "composition"
 
-    def check_federation(self, federation: Federation) -> None:
+    def check(self, setting: RunSetting) -> None:
         """Refuses a federation without equally many images of each class on the server."""
+        federation = setting.federation
         rows = balanced_rows(federation)
         labels = jnp.asarray(federation.labels)[jnp.asarray(rows)]
         counts = jnp.bincount(labels, length=federation.num_classes).tolist()
@@ -99,8 +100,8 @@ class ParticipatingShare(Step):
         FL-CIR (Yang et al., 2021), eq. 4, and the authors' code. Batch statistics are averaged without it.
     """
 
-    def step(self, delta: PyTree, cohort: Cohort, aggregate: Aggregate, state: Any, params: PyTree) -> PyTree:
+    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
         """The update times the share, like params."""
-        del aggregate, state, params
+        cohort = server.cohort
         share = (cohort.sizes * cohort.delivered).sum() / jnp.maximum(cohort.total_size, 1.0)
         return jax.tree.map(lambda leaf: share * leaf, delta)

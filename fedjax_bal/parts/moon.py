@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_bal.models import with_projection
 from fedjax_bal.parts.part import part, static
-from fedjax_bal.parts.roles import Extend, Loss, Memory
+from fedjax_bal.parts.roles import Loss, Memory
 from fedjax_bal.types import Array, Batch, Context, Model, Outcome, Outputs, PyTree, Variables
 
 _SMALLEST = 1e-8  # norms are taken for at least that, as PyTorch does
@@ -44,7 +44,7 @@ def cosine_similarity(a: Array, b: Array) -> Array:
 
 
 @part
-class ModelContrast(Loss, Memory, Extend):
+class ModelContrast(Loss, Memory):
     r"""Adds $\mu$ times a contrastive loss between three models' representations of the same images.
 
     With z the representation by the model in training, $z_g$ by the received model and $z_p$ by the client's model
@@ -69,7 +69,7 @@ class ModelContrast(Loss, Memory, Extend):
     projection: str = static("head")
     width: int = static(256)
 
-    def extend(self, model: Model) -> Model:
+    def bind(self, model: Model) -> Model:
         """The network with the projection."""
         return with_projection(model, self.projection, self.width)
 
@@ -100,5 +100,5 @@ class ModelContrast(Loss, Memory, Extend):
 
 def _representation(outputs: Outputs) -> Array:
     if outputs.projection is None:
-        raise ValueError("moon: received a model without a projection; extend it with the part's own `extend`")
+        raise ValueError("moon: received a model without a projection; extend it with the part's own `bind`")
     return outputs.projection

@@ -1,7 +1,8 @@
 """What all parts have in common."""
 
 import dataclasses
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 
@@ -34,16 +35,37 @@ def static(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"static": True})
 
 
+def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
+    """The parts that play a role, or one of several, in order."""
+    return [part for part in parts if isinstance(part, roles)]
+
+
+class RunSetting(NamedTuple):
+    """The run that parts are put together for, as `Part.check` sees it.
+
+    Attributes:
+        parts: all parts, in order.
+        model: the network, with all that parts add to it.
+        federation: the federation, before parts prepare it, without the rows that are left out.
+        local: the clients' optimizer.
+        carried: whether the clients of a chain hand on its state.
+        rounds: how many rounds there are.
+    """
+
+    parts: "tuple[Part, ...]"
+    model: Model
+    federation: Federation
+    local: Optimizer
+    carried: bool
+    rounds: int
+
+
 class Part:
     """A unit of behaviour that a client or the server plays during a round.
 
-    A part subclasses one or more roles (`fedjax_bal.parts.roles`) and is final: wrap it, don't subclass it.
-
-    Attributes:
-        fresh_momentum: whether it only means what it says where a local momentum begins anew at each visit.
+    A part subclasses one or more roles (`fedjax_bal.parts.roles`) and is final: wrap it, don't subclass it. The methods
+    here run once, on the host, before anything is compiled, and change nothing unless a part overrides them.
     """
-
-    fresh_momentum: ClassVar[bool] = False
 
     @property
     def first_round(self) -> int:
@@ -55,60 +77,40 @@ class Part:
         """The name under which the engine keeps what belongs to this part."""
         return type(self).__name__
 
-    def bind(self, model: Model) -> "Part":
-        """The part as it works with a model; itself, unless it has to know the network before a round begins.
+    def bind(self, model: Model) -> Model:
+        """Adds what the part needs to the network; several parts do so in order.
 
         Args:
-            model: the simulation's.
+            model: the network, or what the parts before have made of it.
 
         Returns:
-            A part of the same kind.
+            The model that is trained; what both have in common should start alike.
 
         Raises:
-            ValueError: a model that it can't work with.
+            ValueError: a model that it can't be added to.
         """
-        del model
-        return self
+        return model
 
-    def check(self, local: Optimizer, parts: "tuple[Part, ...]") -> None:
-        """Refuses a setting in which this part would not mean what it says.
-
-        Runs once, on the host, before anything is compiled.
+    def prepare_federation(self, federation: Federation) -> Federation:
+        """Adds to what clients or the server hold; several parts do so in order.
 
         Args:
-            local: the clients' optimizer.
-            parts: all parts of the recipe, this one included.
+            federation: the federation, or what the parts before have made of it.
+
+        Returns:
+            The federation that is trained on; selectors see its class counts.
 
         Raises:
-            ValueError: where the setting doesn't fit; the message says what to change.
+            ValueError: a federation that it can't work with.
         """
+        return federation
 
-    def check_rounds(self, rounds: int) -> None:
-        """Refuses a run that is over before this part changes anything.
-
-        Runs once, on the host, before anything else.
+    def check(self, setting: RunSetting) -> None:
+        """Refuses a run in which this part would not mean what it says.
 
         Args:
-            rounds: how many rounds the run has.
+            setting: the run, before any part prepares the federation.
 
         Raises:
-            ValueError: where it would never come into play; the message says what to change.
-        """
-        begin = self.first_round + 1
-        if begin > rounds:
-            raise ValueError(
-                f"{self.slot}: begins in round {begin}, but rounds={rounds}, so that it would change nothing: let it "
-                f"begin in round {rounds} or earlier, or set rounds to {begin} or more"
-            )
-
-    def check_federation(self, federation: Federation) -> None:
-        """Refuses a federation that lacks what this part needs.
-
-        Runs once, on the host, before anything is compiled.
-
-        Args:
-            federation: the federation.
-
-        Raises:
-            ValueError: where something is missing; the message says what to add.
+            ValueError: where the run doesn't fit; the message says what to change.
         """

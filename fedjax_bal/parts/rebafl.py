@@ -8,8 +8,20 @@ import jax.numpy as jnp
 from fedjax_bal.balance import class_sums, prior_calibrated_cross_entropy, smoothed_prior, transfer_features
 from fedjax_bal.data import over_rows
 from fedjax_bal.parts.part import part, static
-from fedjax_bal.parts.roles import Disclose, Loss, Prepare, Report, Server
-from fedjax_bal.types import Aggregate, Array, Batch, Context, Key, Outcome, Outputs, PyTree, Shapes, Variables
+from fedjax_bal.parts.roles import Loss, Prepare, Report, Server
+from fedjax_bal.types import (
+    Array,
+    Batch,
+    Context,
+    Exhibit,
+    Key,
+    Model,
+    Outcome,
+    Outputs,
+    PyTree,
+    ServerContext,
+    Variables,
+)
 
 
 class Prototypes(NamedTuple):
@@ -45,10 +57,14 @@ def feature_sums(variables: Variables, ctx: Context) -> FeatureSums:
         sums, counts = class_sums(outputs.features, batch.labels, batch.real, classes)
         return FeatureSums(carry.sums + sums, carry.counts + counts)
 
-    width = jax.eval_shape(
-        lambda: ctx.model.apply(variables, jnp.zeros((1, *ctx.model.input_shape)), train=False)[0].features
-    ).shape[-1]
+    width = num_features(ctx.model, variables)
     return over_rows(add, FeatureSums(jnp.zeros((classes, width)), jnp.zeros(classes)), ctx)
+
+
+def num_features(model: Model, variables: Variables) -> int:
+    """F, the width of the classifier's input."""
+    image = jnp.zeros((1, *model.input_shape))
+    return jax.eval_shape(lambda: model.apply(variables, image, train=False)[0].features).shape[-1]
 
 
 def prototypes_of(sums: FeatureSums) -> Prototypes:
@@ -58,7 +74,7 @@ def prototypes_of(sums: FeatureSums) -> Prototypes:
 
 
 @part
-class FeatureTransfer(Prepare, Loss, Report, Server, Disclose):
+class FeatureTransfer(Prepare, Loss, Report, Server):
     r"""Adds $\mu$ times the cross-entropy of the classifier on transferred features.
 
     Before training a client computes prototypes of its own classes with the received extractor and takes those of the
@@ -121,29 +137,25 @@ class FeatureTransfer(Prepare, Loss, Report, Server, Disclose):
         enough = (outcome.ctx.class_counts > 0).sum() >= self.min_classes
         return jax.tree.map(lambda s: jnp.where(enough, s, 0.0), sums)
 
-    def init_server(self, variables: Variables, shapes: Shapes) -> Prototypes:
+    def init_server(self, server: ServerContext) -> Prototypes:
         """No prototypes."""
-        del variables
-        return Prototypes(jnp.zeros((shapes.num_classes, shapes.num_features)), jnp.zeros(shapes.num_classes, bool))
+        classes, width = server.federation.num_classes, num_features(server.model, server.variables)
+        return Prototypes(jnp.zeros((classes, width)), jnp.zeros(classes, bool))
 
-    def disclosed(self, state: Prototypes) -> tuple[Array, Array]:
-        """The prototypes that everybody gets."""
-        return state.means, state.present
-
-    def broadcast(
-        self, key: Key, round: Array, state: Prototypes, variables: Variables
-    ) -> tuple[Prototypes, Prototypes]:
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[Prototypes, Prototypes]:
         """The prototypes go to every client."""
-        del key, round, variables
-        return state, state
+        del key
+        return server.state, server.state
 
-    def update(
-        self, key: Key, round: Array, state: Prototypes, aggregate: Aggregate, variables: Variables
-    ) -> Prototypes:
+    def show(self, key: Key, server: ServerContext) -> Exhibit:
+        """The prototypes that everybody gets."""
+        del key
+        return Exhibit(prototypes=tuple(server.state))
+
+    def update(self, key: Key, server: ServerContext) -> Prototypes:
         """Means over all samples delivered this round."""
-        del key, round, variables
-        new = prototypes_of(aggregate.reports[self.slot])
+        del key
+        old, new = server.state, prototypes_of(server.aggregate.reports[self.slot])
         if not self.carry:
             return new
-        means = jnp.where(new.present[:, None], new.means, state.means)
-        return Prototypes(means, new.present | state.present)
+        return Prototypes(jnp.where(new.present[:, None], new.means, old.means), new.present | old.present)

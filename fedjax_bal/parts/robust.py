@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_bal.parts.part import part, static
 from fedjax_bal.parts.roles import Reduce
-from fedjax_bal.types import Array, PyTree
+from fedjax_bal.types import Array, PyTree, ServerContext
 
 
 @part
@@ -17,7 +17,7 @@ class Median(Reduce):
     Example:
         >>> import jax.numpy as jnp
         >>> deltas = jnp.array([[1.0], [9.0], [2.0], [5.0]])
-        >>> Median().reduce(deltas, jnp.array([0.5, 0.2, 0.3, 0.0])).tolist()
+        >>> Median().reduce(deltas, jnp.array([0.5, 0.2, 0.3, 0.0]), None).tolist()
         [2.0]
 
     References:
@@ -25,7 +25,7 @@ class Median(Reduce):
         reports are averaged and summed as ever: they aren't robust.
     """
 
-    def reduce(self, deltas: PyTree, weights: Array) -> PyTree:
+    def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """Like params; the mean of the middle two where their number is even, zeros where nobody counts."""
         return _over_sorted(deltas, weights, _middle(weights))
 
@@ -40,7 +40,7 @@ class TrimmedMean(Reduce):
     Example:
         >>> import jax.numpy as jnp
         >>> deltas = jnp.array([[1.0], [90.0], [2.0], [5.0], [-7.0]])
-        >>> round(float(TrimmedMean(0.2).reduce(deltas, jnp.ones(5))[0]), 4)
+        >>> round(float(TrimmedMean(0.2).reduce(deltas, jnp.ones(5), None)[0]), 4)
         2.6667
 
     References:
@@ -50,7 +50,7 @@ class TrimmedMean(Reduce):
 
     share: float = 0.1
 
-    def reduce(self, deltas: PyTree, weights: Array) -> PyTree:
+    def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """Like params; zeros where nobody counts."""
         count = (weights > 0).sum()
         # A share such as 0.29 of 100 chains is 28.99... in binary, and means 29; something is always left.
@@ -74,7 +74,7 @@ class NormClipping(Reduce):
     Example:
         >>> import jax.numpy as jnp
         >>> deltas = jnp.array([[3.0, 4.0], [0.0, 2.0], [0.0, 0.5]])
-        >>> [round(float(x), 4) for x in NormClipping(1.0).reduce(deltas, jnp.array([0.5, 0.25, 0.25]))]
+        >>> [round(float(x), 4) for x in NormClipping(1.0).reduce(deltas, jnp.array([0.5, 0.25, 0.25]), None)]
         [0.3, 0.775]
 
     References:
@@ -85,7 +85,7 @@ class NormClipping(Reduce):
     bound: float = 1.0
     adaptive: bool = static(False)
 
-    def reduce(self, deltas: PyTree, weights: Array) -> PyTree:
+    def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """Like params; zeros where nobody counts."""
         norms = jax.vmap(_norm)(deltas)
         bound = self.bound * (_over_sorted(norms, weights, _middle(weights)) if self.adaptive else 1.0)

@@ -1,27 +1,26 @@
 """The roles that a part can play, and how several parts in one role combine.
 
-The engine asks for the role, never for the method: composing, adding or keeping apart is decided here, by role.
+The engine asks for the role, never for the method: composing, adding or keeping apart is decided here, by role. What a
+client plays sees a `Context`, what the server plays a `ServerContext` with the part's own state in it.
 """
 
 import abc
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
 from fedjax_bal.parts.part import Part
 from fedjax_bal.types import (
-    Aggregate,
     Array,
     Batch,
     Cohort,
     Context,
-    Federation,
+    Exhibit,
     Key,
-    Model,
     Outcome,
     Outputs,
     PyTree,
-    Shapes,
+    ServerContext,
     Variables,
 )
 
@@ -62,14 +61,6 @@ class Batches(Part, abc.ABC):
         return jnp.zeros(class_counts.shape)
 
 
-class Statistics(Part, abc.ABC):
-    """Says which running batch statistics a client begins with; several compose in order."""
-
-    @abc.abstractmethod
-    def statistics(self, stats: PyTree, ctx: Context) -> PyTree:
-        """From the statistics received to others like them; parameters and `ctx.start` stay what was received."""
-
-
 class Gradient(Part, abc.ABC):
     """Changes the gradient before the local optimizer; several compose in order."""
 
@@ -83,19 +74,19 @@ class Update(Part, abc.ABC):
 
     @abc.abstractmethod
     def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """Updates to updates, like params; neither momentum nor weight decay sees the change."""
+        """Updates to updates, like params, zeros for what isn't trained; momentum and decay don't see the change."""
 
 
-class Trainable(Part, abc.ABC):
-    """Says which parameters clients train; where several speak, all must agree."""
+class Start(Part, abc.ABC):
+    """Says which model a client begins with; several compose in order."""
 
     @abc.abstractmethod
-    def trainable(self, params: PyTree) -> PyTree:
-        """Like params, a Python bool for each leaf; what is False keeps its value, weight decay or not."""
+    def start(self, variables: Variables, ctx: Context) -> Variables:
+        """From the variables received to others like them; `ctx.start` stays what was received."""
 
 
 class Prepare(Part, abc.ABC):
-    """Computes something once a visit, before training; each part finds its own in `ctx.prepared`."""
+    """Computes something once, before local training; each part finds its own in `ctx.prepared`."""
 
     @abc.abstractmethod
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> PyTree:
@@ -156,7 +147,7 @@ class Weigh(Part, abc.ABC):
     weighs_statistics: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def weigh(self, weights: Array, cohort: Cohort) -> Array:
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """`Float[G]` to `Float[G]`; begins with the number of samples, 0 for a chain that doesn't deliver."""
 
 
@@ -164,7 +155,7 @@ class Reduce(Part, abc.ABC):
     """Makes one update of all chains' updates, instead of their weighted mean; there is only one such part."""
 
     @abc.abstractmethod
-    def reduce(self, deltas: PyTree, weights: Array) -> PyTree:
+    def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """From leaves `[G, ...]` and weights `Float[G]`, 0 for a chain that doesn't count, to leaves like params."""
 
 
@@ -172,40 +163,22 @@ class Step(Part, abc.ABC):
     """Changes the aggregated update before the server optimizer; several compose in order."""
 
     @abc.abstractmethod
-    def step(self, delta: PyTree, cohort: Cohort, aggregate: Aggregate, state: Any, params: PyTree) -> PyTree:
-        """The update, like params; `state` is the part's own server state, None where it has none."""
+    def step(self, delta: PyTree, server: ServerContext) -> PyTree:
+        """The update, like params."""
 
 
 class Refine(Part, abc.ABC):
-    """Trains the global model on after the server optimizer; several compose in order."""
+    """Changes the global model after the server optimizer; several compose in order.
+
+    Attributes:
+        evaluation_only: whether only the test set sees the change, and the next round goes on without it.
+    """
+
+    evaluation_only: bool = False
 
     @abc.abstractmethod
-    def refine(self, key: Key, variables: Variables, model: Model, federation: Federation) -> Variables:
-        """The model that goes on to the next round."""
-
-
-class Present(Part, abc.ABC):
-    """Changes the global model for its evaluation only; several compose in order."""
-
-    @abc.abstractmethod
-    def present(self, key: Key, variables: Variables, model: Model, federation: Federation) -> Variables:
-        """The model that the test set sees; the next round goes on without the change."""
-
-
-class Extend(Part, abc.ABC):
-    """Adds something to the network; several compose in order, once, before anything is compiled."""
-
-    @abc.abstractmethod
-    def extend(self, model: Model) -> Model:
-        """The model that is trained; what both have in common should start alike."""
-
-
-class Enlarge(Part, abc.ABC):
-    """Adds to what clients hold; several compose in order, once, on the host, before anything is compiled."""
-
-    @abc.abstractmethod
-    def enlarge(self, federation: Federation) -> Federation:
-        """The federation that is trained on; selectors see its class counts."""
+    def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
+        """The model that goes on to the next round, or to its evaluation."""
 
 
 class Server(Part, abc.ABC):
@@ -218,32 +191,18 @@ class Server(Part, abc.ABC):
     travels: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
+    def init_server(self, server: ServerContext) -> PyTree:
         """The state before the first round."""
 
     @abc.abstractmethod
-    def broadcast(self, key: Key, round: Array, state: PyTree, variables: Variables) -> tuple[PyTree, PyTree]:
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
         """At the start of a round: the new state, and what the clients find in `ctx.broadcast`."""
 
     @abc.abstractmethod
-    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
-        """At the end of a round: the new state; `variables` is the updated global model."""
+    def update(self, key: Key, server: ServerContext) -> PyTree:
+        """At the end of a round: the new state; `server.variables` is the updated global model."""
 
-
-class Illustrate(Part, abc.ABC):
-    """Shows what it has learnt as pictures, for the report."""
-
-    @abc.abstractmethod
-    def illustrate(self, key: Key, state: PyTree) -> Array:
-        """From the part's state on the server to images of the first classes, normalised, `Float[c, S, H, W, K]`.
-
-        Nobody asks before the part's `first_round` is over.
-        """
-
-
-class Disclose(Part, abc.ABC):
-    """Shares something about images beside parameters, from which an attacker may try to get them back."""
-
-    @abc.abstractmethod
-    def disclosed(self, state: PyTree) -> tuple[Array, Array]:
-        """From the part's state on the server to a feature vector of each class, `Float[C, F]`, and which are known."""
+    def show(self, key: Key, server: ServerContext) -> Exhibit:
+        """What there is to see once `first_round` is over, for a report or an attack; nothing unless it says so."""
+        del key, server
+        return Exhibit()

@@ -1,17 +1,16 @@
 """SCAFFOLD: control variates against client drift, as published and as two papers' code has them."""
 
 import abc
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_bal.optim import Optimizer
-from fedjax_bal.parts.part import Part, part, static
+from fedjax_bal.parts.momentum import check_fresh_momentum, momentum_steps
+from fedjax_bal.parts.part import RunSetting, part, static
 from fedjax_bal.parts.roles import Gradient, Memory, Report, Server, Update, Weigh
-from fedjax_bal.parts.steps import momentum_steps
-from fedjax_bal.types import Aggregate, Array, Cohort, Context, Key, Outcome, PyTree, Shapes, Variables
+from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
 
 
 class Controls(Memory, Report, Server, abc.ABC):
@@ -31,15 +30,18 @@ class Controls(Memory, Report, Server, abc.ABC):
         memory = outcome.ctx.memory[self.slot]
         return jax.tree.map(jnp.subtract, self.remember(memory, outcome), memory)
 
-    def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
+    def init_server(self, server: ServerContext) -> PyTree:
         """Zeros, like params."""
-        del shapes
-        return jax.tree.map(jnp.zeros_like, variables.params)
+        return jax.tree.map(jnp.zeros_like, server.variables.params)
 
-    def broadcast(self, key: Key, round: Array, state: PyTree, variables: Variables) -> tuple[PyTree, PyTree]:
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
         """The server's control variate goes to every client."""
-        del key, round, variables
-        return state, state
+        del key
+        return server.state, server.state
+
+    def moved(self, server: ServerContext, count: Array | int) -> PyTree:
+        """The server's control variate, moved by the summed changes over a number of clients."""
+        return jax.tree.map(lambda c, change: c + change / count, server.state, server.aggregate.reports[self.slot])
 
 
 @part
@@ -60,10 +62,10 @@ class ControlVariates(Controls, Gradient, Weigh):
 
     with_momentum: bool = static(False)
 
-    fresh_momentum: ClassVar[bool] = True
-
-    def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
+    def check(self, setting: RunSetting) -> None:
         """Refuses local optimizers whose drift is not a multiple of the mean gradient."""
+        local = setting.local
+        check_fresh_momentum(self.slot, setting)
         _check_sgd(local)
         if local.options.get("momentum") and not self.with_momentum:
             raise ValueError(
@@ -88,15 +90,15 @@ class ControlVariates(Controls, Gradient, Weigh):
         rate = outcome.learning_rate_sum * equivalent / jnp.maximum(steps, 1)
         return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, rate)
 
-    def weigh(self, weights: Array, cohort: Cohort) -> Array:
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Takes the number of samples out again: the same weight for every client that delivers."""
+        del server
         return weights / jnp.maximum(cohort.sizes, 1.0)
 
-    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
+    def update(self, key: Key, server: ServerContext) -> PyTree:
         """Moves by the summed changes over all N clients."""
-        del key, round, variables
-        total = aggregate.cohort.num_clients
-        return jax.tree.map(lambda c, change: c + change / total, state, aggregate.reports[self.slot])
+        del key
+        return self.moved(server, server.cohort.num_clients)
 
 
 @part
@@ -124,9 +126,9 @@ class LateControlVariates(Controls, Gradient, Update):
 
     clip: float | None = None
 
-    def check(self, local: Optimizer, parts: tuple[Part, ...]) -> None:
+    def check(self, setting: RunSetting) -> None:
         """Refuses what this code never ran with; a momentum it did."""
-        _check_sgd(local)
+        _check_sgd(setting.local)
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The gradient, shortened to the largest norm allowed as PyTorch does it."""
@@ -148,11 +150,10 @@ class LateControlVariates(Controls, Gradient, Update):
         """The new control variate of the client; the old one where it took no step."""
         return _drifted(memory, outcome.ctx.broadcast[self.slot], outcome, outcome.learning_rate_sum)
 
-    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
+    def update(self, key: Key, server: ServerContext) -> PyTree:
         """Moves by the mean change over the clients that delivered."""
-        del key, round, variables
-        arrived = jnp.maximum((aggregate.cohort.visit_steps > 0).sum(), 1)
-        return jax.tree.map(lambda c, change: c + change / arrived, state, aggregate.reports[self.slot])
+        del key
+        return self.moved(server, jnp.maximum((server.cohort.visit_steps > 0).sum(), 1))
 
 
 def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyTree:

@@ -16,38 +16,6 @@ from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import faults, median, norm_clipping, trimmed_mean
 from fedjax_bal.recipes.sampling import crop_flip, iwds
 
-RECIPES: dict[str, Callable[..., Recipe]] = {
-    recipe.__name__: recipe
-    for recipe in (
-        astraea,
-        balanced_softmax,
-        cbfl,
-        crop_flip,
-        faults,
-        fedadagrad,
-        fedadam,
-        fedavg,
-        fedavg_ft,
-        fedavgm,
-        fedbabu,
-        feddyn,
-        fedlc,
-        fednova,
-        fedprox,
-        fedrs,
-        fedyogi,
-        flcir,
-        iwds,
-        median,
-        moon,
-        norm_clipping,
-        rebafl,
-        scaffold,
-        trimmed_mean,
-    )
-}
-"""What can be run by name."""
-
 __all__ = [
     "RECIPES",
     "Recipe",
@@ -80,3 +48,7 @@ __all__ = [
     "short_citation",
     "trimmed_mean",
 ]
+
+_NOT_RECIPES = ("RECIPES", "Recipe", "citation", "combine", "short_citation")
+RECIPES: dict[str, Callable[..., Recipe]] = {name: globals()[name] for name in __all__ if name not in _NOT_RECIPES}
+"""What can be run by name."""

@@ -2,7 +2,7 @@
 
 import math
 
-from fedjax_bal.parts import FrozenHead, RefinedHead, ShownHead
+from fedjax_bal.parts import FrozenHead, RefinedHead
 from fedjax_bal.recipes.recipe import Recipe
 from fedjax_bal.validate import finite_number, whole_number
 
@@ -35,11 +35,12 @@ def fedbabu(
     References:
         Oh et al., 2022, Algorithm 1, with updates weighted by number of samples.
     """
-    shown = ShownHead(
+    shown = RefinedHead(
         epochs=whole_number("fedbabu: fine_tune_epochs", fine_tune_epochs, low=0),
         batch_size=whole_number("fedbabu: fine_tune_batch_size", fine_tune_batch_size),
         learning_rate=finite_number("fedbabu: fine_tune_learning_rate", fine_tune_learning_rate),
         momentum=finite_number("fedbabu: fine_tune_momentum", fine_tune_momentum, high=_BELOW_ONE),
+        evaluation_only=True,
     )
     return Recipe("fedbabu", (FrozenHead(), shown) if fine_tune_epochs else (FrozenHead(),))
 
@@ -58,7 +59,7 @@ def fedavg_ft(epochs: int = 5, learning_rate: float = 0.01, momentum: float = 0.
 
     Example:
         >>> fedavg_ft().parts
-        (RefinedHead(epochs=5, batch_size=50, learning_rate=0.01, momentum=0.5),)
+        (RefinedHead(epochs=5, batch_size=50, learning_rate=0.01, momentum=0.5, evaluation_only=False),)
 
     References:
         Xu et al., 2023, Figure 1.

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from fedjax_bal.optim import Optimizer
-from fedjax_bal.parts import Part, Reduce
+from fedjax_bal.parts import Part, Reduce, parts_with
 from fedjax_bal.selection import Choice
 
 
@@ -61,7 +61,7 @@ def combine(*recipes: Recipe) -> Recipe:
                     "which would then act twice; leave one of them out"
                 )
             owner[part.slot] = recipe.name
-    reducing = [part.slot for recipe in recipes for part in recipe.parts if isinstance(part, Reduce)]
+    reducing = [part.slot for recipe in recipes for part in parts_with(recipe.parts, Reduce)]
     if len(reducing) > 1:
         raise ValueError(
             f"combine: {' and '.join(reducing)} both reduce the updates; there is only one reduction: leave one of "

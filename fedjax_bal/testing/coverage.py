@@ -10,7 +10,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from fedjax_bal.parts import Memory, Statistics
+from fedjax_bal.parts import Memory
 from fedjax_bal.testing.workbench import ROUNDS, SEEDS, Bench
 from fedjax_bal.types import Plan
 
@@ -136,12 +136,10 @@ def two_devices(bench: Bench) -> str | None:
 
 
 def _statistics(bench: Bench) -> str | None:
-    playing = bench.setting.parts_with(Statistics)
-    model = bench.setting.model
-    if not playing or jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
+    idle, model = bench.idle_starts, bench.setting.model
+    if not idle or jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
         return None
-    slots = ", ".join(part.slot for part in playing)
-    return f"the model has no batch statistics, which {slots} changes: pass a model with batch normalisation"
+    return f"the model has no batch statistics, which {', '.join(idle)} changes: pass a model with batch normalisation"
 
 
 def _memory(bench: Bench) -> str | None:

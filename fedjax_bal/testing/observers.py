@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.parts import Batches, Server, part
-from fedjax_bal.types import Aggregate, Array, Batch, Context, Key, PyTree, Shapes, Variables
+from fedjax_bal.types import Batch, Context, Key, PyTree, ServerContext
 
 
 @part
@@ -31,14 +31,14 @@ class Padding(Batches):
 class ReportTotals(Server):
     """Sums all reports over the rounds, so that reports that no server part reads are compared too."""
 
-    def init_server(self, variables: Variables, shapes: Shapes) -> PyTree:
+    def init_server(self, server: ServerContext) -> PyTree:
         """Nothing yet: only a trained client shows what is reported; `first_state` puts zeros there."""
         return {}
 
-    def broadcast(self, key: Key, round: Array, state: PyTree, variables: Variables) -> tuple[PyTree, PyTree]:
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
         """Sends nothing."""
-        return state, ()
+        return server.state, ()
 
-    def update(self, key: Key, round: Array, state: PyTree, aggregate: Aggregate, variables: Variables) -> PyTree:
+    def update(self, key: Key, server: ServerContext) -> PyTree:
         """Adds the round's."""
-        return jax.tree.map(jnp.add, state, dict(aggregate.reports))
+        return jax.tree.map(jnp.add, server.state, dict(server.aggregate.reports))

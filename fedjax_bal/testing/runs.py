@@ -167,7 +167,7 @@ def _strangers_changed(bench: Bench, plan: Plan, seen: Any) -> str | None:
     beside = _beside(bench, plan)
     elsewhere = np.setdiff1d(_strangers(bench, plan), beside)
     if difference(_among_strangers(bench, plan, elsewhere), seen, bench.tolerance):
-        remedy = "Refine and Present may read the auxiliary set; of clients' rows use what these report"
+        remedy = "a server part may read the auxiliary sets; of clients' rows use what these report"
         return f"received {found} when rows of clients that take no part change, must be none: {remedy}"
     remedy = "mask with batch.real in over_rows and wherever rows are gathered"
     return f"received {found} when rows behind a client's own change, must be none: {remedy}"

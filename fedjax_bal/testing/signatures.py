@@ -24,27 +24,24 @@ from fedjax_bal.engine.device import (
     init_state,
     outcome_of,
     prepare,
+    seen_by,
+    server_context,
 )
 from fedjax_bal.parts import (
     Batches,
     Deliver,
-    Disclose,
     Draw,
-    Enlarge,
-    Extend,
     Gradient,
     Logits,
     Loss,
     Memory,
-    Present,
     Probe,
     Reduce,
     Refine,
     Report,
     Server,
-    Statistics,
+    Start,
     Step,
-    Trainable,
     Update,
     Weigh,
 )
@@ -52,7 +49,19 @@ from fedjax_bal.testing.coverage import needs, parts
 from fedjax_bal.testing.outcome import NotApplicableError
 from fedjax_bal.testing.place import place
 from fedjax_bal.testing.workbench import Bench
-from fedjax_bal.types import Aggregate, Batch, Context, Federation, Key, Model, Outcome, Outputs, Plan, PyTree, State
+from fedjax_bal.types import (
+    Aggregate,
+    Batch,
+    Context,
+    Federation,
+    Key,
+    Outcome,
+    Outputs,
+    Plan,
+    PyTree,
+    ServerContext,
+    State,
+)
 
 LOOKS_AT_VALUES = (
     ConcretizationTypeError,
@@ -68,16 +77,17 @@ _TRUNCATED = "Explicitly requested dtype"
 class ExampleInputs(NamedTuple):
     """All that any method of a part may be called with, as the engine would make it."""
 
-    setting: Setting
     key: Key
-    round: Any
     state: State
     ctx: Context
     batch: Batch
     outputs: Outputs
     outcome: Outcome
-    aggregate: Aggregate
-    federation: Federation
+    server: ServerContext
+
+    def seen_by(self, part: Any) -> ServerContext:
+        """What a part on the server gets."""
+        return seen_by(part, self.server)
 
 
 class RoleRule(NamedTuple):
@@ -122,9 +132,9 @@ def types(bench: Bench) -> str | None:
     if asked:
         return f"received a request for 64 bits ({asked[0].split('.')[0]}), must be float: it follows JAX's default"
     wrong = [message for name, pair in pairs.items() if (message := _compare(name, *pair))]
-    wrong += _not_python_bools(bench) + _not_built(bench)
-    ruled = any(isinstance(part, Trainable | Extend | Enlarge) for part in bench.recipe.parts)
-    if not pairs and not ruled and bench.recipe.parts:
+    changed = _changed_by_hooks(bench)
+    wrong += [message for message in changed.values() if message]
+    if not pairs and not changed:
         raise NotApplicableError("its parts play only roles that may return anything")
     return "; ".join(wrong) or None
 
@@ -158,7 +168,8 @@ def returned(bench: Bench) -> dict[str, tuple[PyTree, PyTree | None]]:
 def _scene(setting: Setting, key: Key, plan: Plan, federation: Federation) -> ExampleInputs:
     zero = plan.clients[0, 0] * 0
     state = init_state(setting, key, federation)
-    slots, sent = broadcast(setting, key, zero, state)
+    slots, sent = broadcast(setting, key, zero, state, federation)
+    state = state._replace(server=slots)
     memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
     client = ChainClients(plan.clients[0, 0], plan.delivered[0, 0], memory)
     shared = RoundInputs(key, zero, state.variables, sent, federation)
@@ -171,9 +182,8 @@ def _scene(setting: Setting, key: Key, plan: Plan, federation: Federation) -> Ex
     reports = {part.slot: part.report(outcome) for part in setting.parts_with(Report)}
     cohort = cohort_of(setting, zero, plan, federation)
     aggregate = Aggregate(state.variables.params, reports, cohort.sizes, cohort)
-    return ExampleInputs(
-        setting, key, zero, state._replace(server=slots), ctx, batch, outputs, outcome, aggregate, federation
-    )
+    server = server_context(setting, zero, state, federation)._replace(aggregate=aggregate, cohort=cohort)
+    return ExampleInputs(key, state, ctx, batch, outputs, outcome, server)
 
 
 def _filled(setting: Setting, key: Key, batch: Batch, ctx: Context) -> Batch:
@@ -197,10 +207,10 @@ def _longer_batch(part: Any, scene: ExampleInputs) -> Batch:
     return _longer(scene.batch, part.batch(scene.key, scene.batch, scene.ctx))
 
 
-def _of_each_class(part: Any, scene: ExampleInputs) -> PyTree:
-    del part
-    known = scene.ctx.class_counts > 0
-    return jnp.zeros((len(known), scene.outputs.features.shape[-1])), known
+def _exhibit(part: Any, scene: ExampleInputs) -> PyTree:
+    shown, known = part.show(scene.key, scene.seen_by(part)), scene.ctx.class_counts > 0
+    vectors = jnp.zeros((len(known), scene.outputs.features.shape[-1]))
+    return shown._replace(prototypes=None if shown.prototypes is None else (vectors, known))
 
 
 def _params(part: Any, scene: ExampleInputs) -> PyTree:
@@ -214,7 +224,7 @@ def _variables(part: Any, scene: ExampleInputs) -> PyTree:
 
 
 def _deltas(scene: ExampleInputs) -> PyTree:
-    groups = len(scene.aggregate.weights)
+    groups = len(scene.server.aggregate.weights)
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (groups, *leaf.shape)), scene.state.variables.params)
 
 
@@ -239,12 +249,7 @@ RULES = (
         lambda p, s: p.added(s.ctx.class_counts),
         lambda p, s: s.ctx.class_counts.astype(float),
     ),
-    RoleRule(
-        Statistics,
-        "statistics",
-        lambda p, s: p.statistics(s.state.variables.stats, s.ctx),
-        lambda p, s: s.state.variables.stats,
-    ),
+    RoleRule(Start, "start", lambda p, s: p.start(_variables(p, s), s.ctx), _variables),
     RoleRule(Gradient, "gradient", lambda p, s: p.gradient(_params(p, s), _params(p, s), s.ctx), _params),
     RoleRule(Update, "updates", lambda p, s: p.updates(_params(p, s), _params(p, s), s.ctx), _params),
     RoleRule(Deliver, "deliver", lambda p, s: p.deliver(s.outcome), _variables),
@@ -256,36 +261,19 @@ RULES = (
         lambda p, s: s.ctx.memory[p.slot],
     ),
     RoleRule(Probe, "probe", lambda p, s: p.probe(s.outcome), lambda p, s: None),
-    RoleRule(Report, "report", lambda p, s: s.aggregate.reports[p.slot], lambda p, s: None),
+    RoleRule(Report, "report", lambda p, s: s.server.aggregate.reports[p.slot], lambda p, s: None),
     RoleRule(
-        Weigh, "weigh", lambda p, s: p.weigh(s.aggregate.weights, s.aggregate.cohort), lambda p, s: s.aggregate.weights
+        Weigh,
+        "weigh",
+        lambda p, s: p.weigh(s.server.aggregate.weights, s.server.cohort, s.seen_by(p)),
+        lambda p, s: s.server.aggregate.weights,
     ),
-    RoleRule(Reduce, "reduce", lambda p, s: p.reduce(_deltas(s), s.aggregate.weights), _params),
-    RoleRule(
-        Step,
-        "step",
-        lambda p, s: p.step(_params(p, s), s.aggregate.cohort, s.aggregate, s.state.server.get(p.slot), _params(p, s)),
-        _params,
-    ),
-    RoleRule(
-        Refine, "refine", lambda p, s: p.refine(s.key, _variables(p, s), s.setting.model, s.federation), _variables
-    ),
-    RoleRule(
-        Present, "present", lambda p, s: p.present(s.key, _variables(p, s), s.setting.model, s.federation), _variables
-    ),
-    RoleRule(
-        Server,
-        "broadcast",
-        lambda p, s: p.broadcast(s.key, s.round, s.state.server[p.slot], s.state.variables)[0],
-        lambda p, s: s.state.server[p.slot],
-    ),
-    RoleRule(
-        Server,
-        "update",
-        lambda p, s: p.update(s.key, s.round, s.state.server[p.slot], s.aggregate, s.state.variables),
-        lambda p, s: s.state.server[p.slot],
-    ),
-    RoleRule(Disclose, "disclosed", lambda p, s: p.disclosed(s.state.server[p.slot]), _of_each_class),
+    RoleRule(Reduce, "reduce", lambda p, s: p.reduce(_deltas(s), s.server.aggregate.weights, s.seen_by(p)), _params),
+    RoleRule(Step, "step", lambda p, s: p.step(_params(p, s), s.seen_by(p)), _params),
+    RoleRule(Refine, "refine", lambda p, s: p.refine(s.key, _variables(p, s), s.seen_by(p)), _variables),
+    RoleRule(Server, "broadcast", lambda p, s: p.broadcast(s.key, s.seen_by(p))[0], lambda p, s: s.seen_by(p).state),
+    RoleRule(Server, "update", lambda p, s: p.update(s.key, s.seen_by(p)), lambda p, s: s.seen_by(p).state),
+    RoleRule(Server, "show", lambda p, s: p.show(s.key, s.seen_by(p)), _exhibit),
 )
 """What the engine relies on; roles that are not listed may return anything."""
 
@@ -306,28 +294,19 @@ def _compare(name: str, received: PyTree, wanted: PyTree | None) -> str | None:
     return None
 
 
-def _not_python_bools(bench: Bench) -> list[str]:
-    params = jax.eval_shape(bench.simulation.setting.model.init, jax.random.key(0)).params
-    wrong = []
-    for part in bench.simulation.setting.parts_with(Trainable):
-        answers = part.trainable(params)
-        if jax.tree.structure(answers) != jax.tree.structure(params) or not all(
-            isinstance(answer, bool) for answer in jax.tree.leaves(answers)
-        ):
-            wrong.append(f"{part.slot}.trainable: received {answers}, must be a tree like params of True and False")
-    return wrong
-
-
-def _not_built(bench: Bench) -> list[str]:
-    wrong = []
+def _changed_by_hooks(bench: Bench) -> dict[str, str | None]:
+    """The hooks that change what they get, each with what is wrong with what it returns."""
+    found, options = {}, bench.all_options
     for part in bench.recipe.parts:
-        if isinstance(part, Extend) and not isinstance(made := part.extend(bench.all_options["model"]), Model):
-            wrong.append(f"{part.slot}.extend: received {type(made).__name__}, must be a Model: use model._replace")
-        if isinstance(part, Enlarge) and not isinstance(
-            made := part.enlarge(bench.all_options["federation"]), Federation
-        ):
-            wrong.append(f"{part.slot}.enlarge: received {type(made).__name__}, must be a Federation")
-    return wrong
+        pairs = {
+            "bind": (options["model"], part.bind(options["model"])),
+            "prepare_federation": (options["federation"], part.prepare_federation(options["federation"])),
+        }
+        for name, (given, made) in pairs.items():
+            message = f"{part.slot}.{name}: received {type(made).__name__}, must be a {type(given).__name__}"
+            if made is not given:
+                found[f"{part.slot}.{name}"] = None if isinstance(made, type(given)) else message
+    return found
 
 
 def _text(leaf: Any) -> str:

@@ -17,6 +17,7 @@ from fedjax_bal.engine.device import (
     RoundInputs,
     Setting,
     broadcast,
+    client_context,
     evaluate_model,
     init_state,
     matmul_precision,
@@ -25,7 +26,7 @@ from fedjax_bal.engine.device import (
 )
 from fedjax_bal.engine.host import Simulation, assign, build
 from fedjax_bal.optim import optimizer
-from fedjax_bal.parts import Memory, Present, Report
+from fedjax_bal.parts import Memory, Refine, Report, Start
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import bernoulli, uniform
 from fedjax_bal.testing import toy
@@ -315,7 +316,7 @@ class Bench:
         states, seen = self.states_and_seen(plans)
         last = ObservedRound(seen.train_loss[-1], seen.test_loss[-1], jax.tree.map(lambda leaf: leaf[-1], seen.probes))
         setting, key = self.setting, key_of(SEEDS[0])
-        presents = bool(setting.parts_with(Present))  # without them all are tested alike
+        presents = any(part.evaluation_only for part in setting.parts_with(Refine))  # without them all are tested alike
         before, row = jax.tree.map(jnp.asarray, (states[-2], self.row(setting, plans[-1], len(plans) - 1)))
         with uncompiled():
             first = init_state(self.simulation.setting, key, self._data[0])
@@ -325,6 +326,23 @@ class Bench:
         got = (first, state, self._by_client(shown, plans[-1]))
         server = {slot: states[0].server[slot] for slot in first.server}  # without totals of reports
         return difference(got, (states[0]._replace(server=server), states[-1], wanted), self.tolerance)
+
+    @functools.cached_property
+    def idle_starts(self) -> list[str]:
+        """The parts with which clients begin with all that they received, whatever is computed, by slot."""
+        idle = []
+
+        def begin(setting: Setting, key: Key, federation: Federation) -> None:
+            state = init_state(setting, key, federation)
+            shared, client = _one_client(setting, key, state, federation)
+            ctx = client_context(setting, shared, state.variables, client)
+            for part in setting.parts_with(Start):
+                pairs = zip(*map(jax.tree.leaves, (part.start(ctx.start, ctx), ctx.start)), strict=True)
+                idle.extend([part.slot] if all(new is old for new, old in pairs) else [])
+
+        if self.setting.parts_with(Start):
+            jax.eval_shape(begin, self.simulation.setting, key_of(SEEDS[0]), self._data[0])
+        return idle
 
     def varied(self, variations: Iterable[str]) -> dict[int, Observed]:
         """Runs of the same rounds in another way.
@@ -410,7 +428,7 @@ def one_round(
     """
     with jax.default_matmul_precision(matmul_precision(setting.precision)):
         state, info = run_round(setting, key, row.number, state, row.plan, row.plan.clients, row.assignment, federation)
-    loss = evaluate_model(setting, key, state.variables, row.number, federation, test).loss if tested else jnp.zeros(())
+    loss = evaluate_model(setting, key, state, row.number, federation, test).loss if tested else jnp.zeros(())
     return state, ObservedRound(info.train_loss, loss, info.probes)
 
 
@@ -425,10 +443,14 @@ def _quickly(function: Any) -> Any:
 
 def _no_reports(setting: Setting, key: Key, state: State, federation: Federation) -> PyTree:
     """Zeros in the shapes of what a client reports."""
+    return zero_result(setting, *_one_client(setting, key, state, federation)).reports
+
+
+def _one_client(setting: Setting, key: Key, state: State, federation: Federation) -> tuple[RoundInputs, ChainClients]:
+    """What the first client gets in the first round."""
     zero = jnp.zeros((), jnp.int32)
-    shared = RoundInputs(key, zero, state.variables, broadcast(setting, key, zero, state)[1], federation)
-    memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
-    return zero_result(setting, shared, ChainClients(zero, jnp.ones((), bool), memory)).reports
+    shared = RoundInputs(key, zero, state.variables, broadcast(setting, key, zero, state, federation)[1], federation)
+    return shared, ChainClients(zero, jnp.ones((), bool), jax.tree.map(lambda leaf: leaf[0], state.memory))
 
 
 def _at(tree: PyTree, place: int) -> PyTree:

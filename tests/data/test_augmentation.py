@@ -89,11 +89,11 @@ def test_the_part_augments_by_the_counts_of_all_clients(federation):
     counts = federation.class_counts.sum(0)
     wanted = np.asarray(augmentation_counts(counts, 1.0, "floor"))
     assert wanted.any()
-    larger = Augmentation(alpha=1.0).enlarge(federation)
+    larger = Augmentation(alpha=1.0).prepare_federation(federation)
     assert larger.class_counts.tolist() == (federation.class_counts * (1 + wanted)).tolist()
-    drawn = Augmentation(alpha=1.0, mode="stochastic").enlarge(federation)
+    drawn = Augmentation(alpha=1.0, mode="stochastic").prepare_federation(federation)
     assert (drawn.class_counts >= larger.class_counts).all()
-    assert Augmentation(alpha=1.0, max_copies=0).enlarge(federation) is federation
+    assert Augmentation(alpha=1.0, max_copies=0).prepare_federation(federation) is federation
 
 
 def test_copies_by_row(federation):
@@ -216,11 +216,11 @@ def test_the_recipe_checks_its_options_with_and_without_augmentation():
 
 
 def test_the_part_takes_any_limit_and_refuses_a_seed(federation):
-    free = Augmentation(alpha=1.0).enlarge(federation)
-    assert Augmentation(alpha=1.0, max_copies=2**40).enlarge(federation).copy.tolist() == free.copy.tolist()
+    free = Augmentation(alpha=1.0).prepare_federation(federation)
+    assert Augmentation(alpha=1.0, max_copies=2**40).prepare_federation(federation).copy.tolist() == free.copy.tolist()
     for mode in ("floor", "target"):
         with pytest.raises(ValueError, match="seed: received 1.5"):
-            Augmentation(mode=mode, seed=1.5).enlarge(federation)
+            Augmentation(mode=mode, seed=1.5).prepare_federation(federation)
 
 
 def test_bytes_of_copies():

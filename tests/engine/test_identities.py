@@ -251,7 +251,7 @@ def test_scaffolds_equal_weights_compose_with_other_weighing_parts():
     class Double(Weigh):
         """Doubles the weight of chains with more than ten samples."""
 
-        def weigh(self, weights, cohort):
+        def weigh(self, weights, cohort, server):
             return weights * (1 + (cohort.sizes > 10))
 
     options = {"rounds": 1, "rounds_per_dispatch": 1, "local_optimizer": optimizer("sgd", 0.1)}

@@ -300,7 +300,8 @@ def test_bad_options_are_named(options, message):
 
 def test_settings_in_which_it_means_nothing_are_refused():
     with pytest.raises(ValueError, match="fakes: received a model of 1 class, must have at least 2"):
-        Fakes(images="gaussian", labels="uniform").bind(faking.network()._replace(num_classes=1))
+        model = faking.network()._replace(num_classes=1)
+        faking.simulation(Recipe("mine", (Fakes(images="gaussian", labels="uniform", warm_up=0),)), model=model)
     with pytest.raises(ValueError, match="rarest: received 5, must be from 1 to 4, the number of classes"):
         faking.simulation(cbfl(**(BASE | {"labels": "rarest", "rarest": 5})))
     with pytest.raises(ValueError, match="images='generator' without a generator beside it"):

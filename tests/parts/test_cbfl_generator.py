@@ -13,15 +13,15 @@ from parts import faking, float64
 from parts.faking import LATENT, SIZES, double, generated, slopes
 
 from fedjax_bal.engine.device.keys import purpose_key, training_key
-from fedjax_bal.engine.host import compiler_options
+from fedjax_bal.engine.host import build, compiler_options
 from fedjax_bal.models.generator import build_generator
-from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator
+from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator, parts_with
 from fedjax_bal.parts.cbfl_generator import GeneratorTraining, WarmUp, fit_generator
 from fedjax_bal.recipes import Recipe, cbfl, fedavg
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.testing.draws import key_of
 from fedjax_bal.testing.workbench import _QUICKLY, ROUNDS, SEEDS, SILENT, Bench
-from fedjax_bal.types import Variables
+from fedjax_bal.types import ServerContext, Variables
 
 RATE, GAMMA, CLASSIFICATION, IMAGES = 0.02, 3.0, 0.6, 5
 
@@ -216,7 +216,8 @@ def test_two_seeds_in_one_program_train_two_generators_in_due_rounds_only(counte
 
 @pytest.mark.slow
 def test_two_seeds_in_one_program_train_none_and_make_no_fakes_before_the_first_round(counted, monkeypatch):
-    monkeypatch.setattr(WarmUp, "check_rounds", lambda part, rounds: None)  # a run that nobody is allowed
+    monkeypatch.setattr(build, "check_first_round", lambda part, rounds: None)  # a run that nobody is allowed
+    monkeypatch.setattr(WarmUp, "check", lambda part, setting: None)
     taken()
     _, steps, shown = both_seeds(small(generator="per_client", warm_up=ROUNDS + 1, iterations=5))
     assert (steps, shown) == (0, 0)
@@ -237,11 +238,13 @@ def test_clients_train_generators_of_their_own_after_warm_up_only(counted):
 
 @pytest.mark.slow
 def test_a_generator_of_ones_own_is_fitted_to_the_model_received(simplified):
-    part = LocalGenerator(warm_up=2, iterations=2, batch_size=4, **SIZES).bind(faking.network())
+    part = LocalGenerator(warm_up=2, iterations=2, batch_size=4, **SIZES)
     judge, keys = teacher(), jax.random.split(jax.random.key(2))
-    prepare = jax.jit(lambda key, judge, number: part.prepare(key, judge, SimpleNamespace(round=number)))
+    prepare = jax.jit(
+        lambda key, judge, number: part.prepare(key, judge, SimpleNamespace(round=number, model=faking.network()))
+    )
     made = [prepare(key, judge, 2) for key in keys]
-    net, how = cbfl_generator.network(part), GeneratorTraining(2, 4, 0.001, 10.0, "mean")
+    net, how = part.network(faking.network()), GeneratorTraining(2, 4, 0.001, 10.0, "mean")
     fit = jax.jit(lambda key, judge: fit_generator(key, net, faking.network(), judge, how))
     for key, own in zip(keys, made, strict=True):
         assert toys.largest_difference(own, fit(key, judge)) < 1e-6
@@ -253,9 +256,9 @@ def test_a_generator_of_ones_own_is_fitted_to_the_model_received(simplified):
 @pytest.mark.parametrize("kept", ["current", "snapshot"])
 def test_who_teaches_between_trainings(kept, simplified):
     part = SharedGenerator(warm_up=1, interval=2, teacher=kept, iterations=1, batch_size=4, **SIZES)
-    part = part.bind(faking.network())
-    broadcast = jax.jit(part.broadcast)
-    state, generators, teachers = part.init_server(teacher(0), None), [], []
+    server = lambda *known: ServerContext(*known, None, None, faking.network(), faking.federation())
+    broadcast = jax.jit(lambda key, *known: part.broadcast(key, server(*known)))
+    state, generators, teachers = part.init_server(server(0, None, teacher(0))), [], []
     for number in range(5):
         state, sent = broadcast(jax.random.key(number), jnp.asarray(number), state, teacher(number))
         generators.append(sent.generator)
@@ -315,8 +318,8 @@ def test_a_run_without_a_round_after_warm_up_is_refused(kind):
     )
     with pytest.raises(ValueError, match=message):
         simulation(late, rounds=6)
-    for part in late.parts:
-        part.check_rounds(7)
+    for part in parts_with(late.parts, WarmUp):
+        WarmUp.check(part, SimpleNamespace(rounds=7))
 
 
 def test_a_network_without_batch_normalisation_is_taught_by_cross_entropy_alone(simplified):
@@ -332,8 +335,6 @@ def test_images_of_another_size_are_refused_when_the_simulation_is_built():
     for kind in ("shared", "per_client"):
         with pytest.raises(ValueError, match="image_shape: received .1, 5, 1.*multiples of 4"):
             float64.simulation(small(generator=kind))
-    with pytest.raises(ValueError, match="no model to learn from; build a simulation"):
-        SharedGenerator().init_server(teacher(), None)
 
 
 def test_two_generators_are_refused():

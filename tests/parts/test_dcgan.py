@@ -43,7 +43,7 @@ def federation():
 
 @cache
 def larger():
-    return TINY.enlarge(federation())
+    return TINY.prepare_federation(federation())
 
 
 def made_by(federation, client):
@@ -131,7 +131,7 @@ def test_the_pool_stands_behind_the_images_client_by_client():
 @pytest.mark.slow
 def test_floats_lie_in_the_clients_own_range_and_begin_in_its_middle():
     images = (federation().images / 10 - 7).astype(np.float32)
-    untrained = dataclasses.replace(TINY, iterations=0).enlarge(federation()._replace(images=images))
+    untrained = dataclasses.replace(TINY, iterations=0).prepare_federation(federation()._replace(images=images))
     assert untrained.images.dtype == np.float32
     for client in TONES:
         own, made = images[OWNED[client]], made_by(untrained, client)
@@ -150,15 +150,15 @@ def test_images_become_as_bright_as_the_clients_own():
 
 @pytest.mark.slow
 def test_a_clients_dcgan_depends_on_its_rows_and_the_seed_alone():
-    np.testing.assert_array_equal(TINY.enlarge(federation()).images, larger().images)
+    np.testing.assert_array_equal(TINY.prepare_federation(federation()).images, larger().images)
     images = federation().images.copy()
     images[OWNED[3][4:]] //= 2
     images[33] = 0  # the server's
-    changed = TINY.enlarge(federation()._replace(images=images))
+    changed = TINY.prepare_federation(federation()._replace(images=images))
     for client in (0, 1):
         np.testing.assert_array_equal(made_by(changed, client), made_by(larger(), client))
     assert (made_by(changed, 3) != made_by(larger(), 3)).any()
-    reseeded = dataclasses.replace(TINY, seed=1).enlarge(federation())
+    reseeded = dataclasses.replace(TINY, seed=1).prepare_federation(federation())
     assert all((made_by(reseeded, client) != made_by(larger(), client)).any() for client in (0, 1, 3))
 
 
@@ -166,7 +166,7 @@ def test_a_clients_dcgan_depends_on_its_rows_and_the_seed_alone():
 def test_clients_of_the_same_rows_make_different_images():
     owned = [np.arange(10), np.arange(10), np.arange(0), np.arange(10)]
     twins = federate(federation().images, np.arange(36) % 3, owned, 3, SPARE, mean=0.4, std=0.2)
-    enlarged = TINY.enlarge(twins)
+    enlarged = TINY.prepare_federation(twins)
     assert (made_by(enlarged, 0) != made_by(enlarged, 1)).any()
 
 
@@ -309,21 +309,21 @@ def test_what_cannot_be_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="fakes: received images='dcgan' without DCGANs beside it; put SharedDcgans"):
         records(Recipe("alone", (Fakes(images="dcgan", warm_up=0),)))
     with pytest.raises(ValueError, match="shared DCGANs: received a federation that has their images"):
-        TINY.enlarge(TINY.enlarge(plain))
+        TINY.prepare_federation(TINY.prepare_federation(plain))
     alone = federate(plain.images, plain.labels, [np.arange(5), np.arange(0)], 3)
     with pytest.raises(ValueError, match="in which 1 of 2 clients have rows, must be at least 2"):
-        TINY.enlarge(alone)
+        records(cbfl(**SMALL), federation=alone)
     with pytest.raises(ValueError, match=r"image_shape: received \(6, 6, 1\)"):
-        TINY.enlarge(plain._replace(images=pixels(36, 6)))
+        TINY.prepare_federation(plain._replace(images=pixels(36, 6)))
     few = dataclasses.replace(TINY, pool=5)
     endless = dataclasses.replace(TINY, pool=2**30)
     with pytest.raises(ValueError, match="pool: 3,221,225,472 images make 3,221,225,508 rows; at most 2147483647"):
-        endless.enlarge(plain)
+        endless.prepare_federation(plain)
     monkeypatch.setattr(dcgan, "available_bytes", lambda: (2 * 36 + 15) * 16)
-    few.enlarge(plain)
+    few.prepare_federation(plain)
     monkeypatch.setattr(dcgan, "available_bytes", lambda: (2 * 36 + 15) * 16 - 1)
     with pytest.raises(ValueError, match="pool: 15 images take 2.4e-07 GB.*are free: ask for a smaller pool"):
-        few.enlarge(plain)
+        few.prepare_federation(plain)
 
 
 def test_a_lone_row_may_be_one_too_many(monkeypatch):

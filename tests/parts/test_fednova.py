@@ -13,7 +13,7 @@ from parts import float64
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Weigh, part
 from fedjax_bal.parts.fednova import NormalisedAveraging, accumulated_steps
-from fedjax_bal.parts.steps import momentum_steps
+from fedjax_bal.parts.momentum import momentum_steps
 from fedjax_bal.recipes import Recipe, combine, fedavg, fedprox, median, scaffold
 from fedjax_bal.recipes.drift import fednova
 from fedjax_bal.types import Cohort, Outputs, Variables
@@ -31,7 +31,7 @@ def double():
 class Double(Weigh):
     """Doubles the weight of chains with more than ten samples."""
 
-    def weigh(self, weights, cohort):
+    def weigh(self, weights, cohort, server):
         return weights * (1 + (cohort.sizes > 10))
 
 
@@ -141,9 +141,9 @@ def cohort(visit_steps, passes=1, momentum=0.9, sizes=(30.0, 10.0)):
 
 
 def test_every_pass_counts_and_a_chain_without_steps_does_not():
-    weights = NormalisedAveraging().weigh(jnp.array([30.0, 10.0]), cohort([[1, 2], [3, 0]], passes=2))
+    weights = NormalisedAveraging().weigh(jnp.array([30.0, 10.0]), cohort([[1, 2], [3, 0]], passes=2), None)
     np.testing.assert_allclose(weights, [30 / 7.8, 10 / 11.22], rtol=1e-12)
-    weights = NormalisedAveraging().weigh(jnp.array([30.0, 10.0]), cohort([[0, 0], [3, 0]]))
+    weights = NormalisedAveraging().weigh(jnp.array([30.0, 10.0]), cohort([[0, 0], [3, 0]]), None)
     np.testing.assert_allclose(weights, [0, 10 / 5.61], rtol=1e-12)
 
 

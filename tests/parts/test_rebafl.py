@@ -57,15 +57,15 @@ def test_local_prototypes_override_the_servers_only_where_there_is_data():
     assert (only.means == 7.0).all()
 
 
-def aggregate(sums):
-    return SimpleNamespace(reports={"FeatureTransfer": sums})
+def server(state, sums):
+    return SimpleNamespace(state=state, aggregate=SimpleNamespace(reports={"FeatureTransfer": sums}))
 
 
 def test_a_class_that_nobody_delivered_is_forgotten_unless_carried():
     counts = jnp.array([2.0, 0.0, 1.0, 0.0])
     sums = FeatureSums(jnp.outer(counts, jnp.arange(1.0, 1.0 + toys.FEATURES)), counts)
     for carry, present in ((False, [True, False, True, False]), (True, [True, True, True, True])):
-        new = FeatureTransfer(carry=carry).update(KEY, jnp.int32(0), received(), aggregate(sums), None)
+        new = FeatureTransfer(carry=carry).update(KEY, server(received(), sums))
         assert new.present.tolist() == present
         np.testing.assert_allclose(new.means[0], jnp.arange(1.0, 1.0 + toys.FEATURES))
         assert (new.means[1] == (7.0 if carry else 0.0)).all()

@@ -131,10 +131,10 @@ def test_norm_clipping_equals_its_transcription(bound, adaptive):
 def test_norm_clipping_sees_nothing_of_those_that_do_not_count():
     deltas = {"w": jnp.array([[3.0, 4.0], [jnp.nan, 1.0], [0.0, 0.0], [0.6, 0.8]])}
     weights = jnp.array([0.5, 0.0, 0.25, 0.25])
-    np.testing.assert_allclose(NormClipping(2.0).reduce(deltas, weights)["w"], [0.75, 1.0], rtol=1e-12)
+    np.testing.assert_allclose(NormClipping(2.0).reduce(deltas, weights, None)["w"], [0.75, 1.0], rtol=1e-12)
     # The median of the norms 5, 0 and 1 is 1.
-    np.testing.assert_allclose(NormClipping(2.0, True).reduce(deltas, weights)["w"], [0.75, 1.0], rtol=1e-12)
-    assert NormClipping(1.0, True).reduce(deltas, jnp.zeros(4))["w"].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(NormClipping(2.0, True).reduce(deltas, weights, None)["w"], [0.75, 1.0], rtol=1e-12)
+    assert NormClipping(1.0, True).reduce(deltas, jnp.zeros(4), None)["w"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.slow
@@ -146,8 +146,8 @@ def test_robust_means_look_at_those_that_count(seed, counted, absent, share):
     there = rng.permutation(counted + absent) < counted
     weights = jnp.asarray(np.where(there, rng.random(counted + absent) + 0.01, 0.0))
     deltas = {"w": jnp.asarray(stack)}
-    np.testing.assert_allclose(Median().reduce(deltas, weights)["w"], np.median(stack[there], axis=0), rtol=1e-12)
-    got = TrimmedMean(share).reduce(deltas, weights)["w"]
+    np.testing.assert_allclose(Median().reduce(deltas, weights, None)["w"], np.median(stack[there], axis=0), rtol=1e-12)
+    got = TrimmedMean(share).reduce(deltas, weights, None)["w"]
     np.testing.assert_allclose(got, trimmed(stack[there], share), rtol=1e-10, atol=1e-13)
 
 
@@ -155,16 +155,16 @@ def test_shares_are_taken_as_they_are_written_and_leave_somebody():
     stack = jnp.arange(100.0)[:, None] ** 2
     for share, cut in ((0.29, 29), (0.07, 7), (0.5, 49)):
         want = np.asarray(stack)[cut : 100 - cut].mean(0)
-        np.testing.assert_allclose(TrimmedMean(share).reduce(stack, jnp.ones(100)), want, rtol=1e-12)
-    assert TrimmedMean(0.499999).reduce(stack[:2], jnp.ones(2)).tolist() == [0.5]
+        np.testing.assert_allclose(TrimmedMean(share).reduce(stack, jnp.ones(100), None), want, rtol=1e-12)
+    assert TrimmedMean(0.499999).reduce(stack[:2], jnp.ones(2), None).tolist() == [0.5]
 
 
 @pytest.mark.parametrize("part", [Median(), TrimmedMean(0.2)], ids=["median", "trimmed"])
 def test_identical_updates_are_kept_and_none_are_zeros(part):
     update = jax.random.normal(jax.random.key(0), (4, 3))
     stack = jnp.broadcast_to(update, (6, 4, 3))
-    np.testing.assert_allclose(part.reduce(stack, jnp.ones(6)), update, rtol=1e-15)
-    assert not part.reduce(stack, jnp.zeros(6)).any()
+    np.testing.assert_allclose(part.reduce(stack, jnp.ones(6), None), update, rtol=1e-15)
+    assert not part.reduce(stack, jnp.zeros(6), None).any()
 
 
 BAD = [

@@ -304,7 +304,7 @@ class Terse(Logits):
 class Ranked(Weigh):
     """Weighs chains by where they stand."""
 
-    def weigh(self, weights, cohort):
+    def weigh(self, weights, cohort, server):
         return weights * (1 + jnp.arange(len(weights)))
 
 
@@ -312,7 +312,7 @@ class Ranked(Weigh):
 class Generous(Weigh):
     """Gives those a weight who deliver nothing."""
 
-    def weigh(self, weights, cohort):
+    def weigh(self, weights, cohort, server):
         return jnp.ones_like(weights)
 
 
@@ -320,7 +320,7 @@ class Generous(Weigh):
 class PlainMean(Reduce):
     """Takes the mean over all places, empty or not."""
 
-    def reduce(self, deltas, weights):
+    def reduce(self, deltas, weights, server):
         return jax.tree.map(lambda leaf: leaf.mean(0), deltas)
 
 
@@ -345,14 +345,14 @@ class Absent(Loss):
 class Exploding(Server):
     """Its state on the server grows beyond all numbers."""
 
-    def init_server(self, variables, shapes):
+    def init_server(self, server):
         return jnp.ones(())
 
-    def broadcast(self, key, round, state, variables):
-        return state, state
+    def broadcast(self, key, server):
+        return server.state, server.state
 
-    def update(self, key, round, state, aggregate, variables):
-        return state * 1e30
+    def update(self, key, server):
+        return server.state * 1e30
 
 
 @jax.custom_batching.custom_vmap
@@ -369,7 +369,7 @@ def _(axis_size, in_batched, x):
 class Crowded(Weigh, Logits):
     """Computes something else when it is stacked."""
 
-    def weigh(self, weights, cohort):
+    def weigh(self, weights, cohort, server):
         return weights
 
     def logits(self, logits, batch, ctx):

@@ -13,7 +13,7 @@ from parts import faking
 from fedjax_bal import recipes
 from fedjax_bal.data import federate
 from fedjax_bal.data.batches import over_rows
-from fedjax_bal.parts import Batches, Logits, Loss, Memory, Prepare, Present, Report, Statistics, part, static
+from fedjax_bal.parts import Batches, Logits, Loss, Memory, Prepare, Refine, Report, Start, part, static
 from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.selection import Selector, always, bernoulli, uniform
 from fedjax_bal.testing import battery, coverage, runs, toy
@@ -96,11 +96,19 @@ class Visits(Memory, Loss):
 
 
 @part
-class Reset(Statistics):
+class Reset(Start):
     """Begins with no statistics."""
 
-    def statistics(self, stats, ctx):
-        return jax.tree.map(jnp.zeros_like, stats)
+    def start(self, variables, ctx):
+        return variables._replace(stats=jax.tree.map(jnp.zeros_like, variables.stats))
+
+
+@part
+class Halved(Start):
+    """Begins with half of every parameter."""
+
+    def start(self, variables, ctx):
+        return variables._replace(params=jax.tree.map(lambda leaf: leaf / 2, variables.params))
 
 
 @part
@@ -120,6 +128,7 @@ UNSEEN = [
     ("longer_rows", bench(Late()), {"selector": choosing([0], [0], [2], [3]), **NOBODY_AWAY},
      r"Late begins in round 3 .* until round 1 only: let it begin earlier"),
     ("lanes", bench(Reset()), {"model": without_statistics()}, "which Reset changes: pass a model with batch norm"),
+    ("lanes", bench(Halved()), {"model": without_statistics()}, None),
     ("all_at_once", bench(Visits()), {"selector": choosing([0], [2], [4], [5]), **NOBODY_AWAY}, "a second time"),
     ("cohort_order", bench(), {"selector": uniform(1)}, r"no two clients .* pass a selector that chooses more"),
     ("devices", bench(), {"selector": uniform(1)}, r"two devices never .* pass a selector that chooses more"),
@@ -189,11 +198,13 @@ class Brightness(Report):
 
 
 @part
-class Central(Present):
+class Central(Refine):
     """Has the server look into the clients' rows."""
 
-    def present(self, key, variables, model, federation):
-        mean = federation.images[federation.rows].mean()
+    evaluation_only = True
+
+    def refine(self, key, variables, server):
+        mean = server.federation.images[server.federation.rows].mean()
         return jax.tree.map(lambda leaf: leaf * (1 + mean), variables)
 
 

@@ -14,12 +14,13 @@ from fedjax_bal.engine.device.program import (
     DispatchPlan,
     dispatch,
     evaluate_model,
+    evaluated_model,
+    exhibits,
     init_state,
-    refine_model,
     state_of,
     traffic_of,
 )
-from fedjax_bal.engine.device.round import broadcast, cohort_of, run_round
+from fedjax_bal.engine.device.round import broadcast, cohort_of, run_round, seen_by, server_context
 from fedjax_bal.engine.device.run_axis import side_by_side
 from fedjax_bal.engine.device.setting import LocalTraining, Setting
 from fedjax_bal.engine.device.stacked_program import dispatch_together
@@ -44,6 +45,8 @@ __all__ = [
     "dispatch",
     "dispatch_together",
     "evaluate_model",
+    "evaluated_model",
+    "exhibits",
     "init_state",
     "matmul_precision",
     "mean_cross_entropy",
@@ -52,8 +55,9 @@ __all__ = [
     "padded",
     "prepare",
     "purpose_key",
-    "refine_model",
     "run_round",
+    "seen_by",
+    "server_context",
     "side_by_side",
     "state_of",
     "traffic_of",

@@ -12,7 +12,7 @@ from fedjax_bal.data import gather
 from fedjax_bal.engine.device.drawing import shuffled, weighted
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Batches, Draw, Gradient, Logits, Loss, Prepare, Statistics, Trainable, Update
+from fedjax_bal.parts import Batches, Draw, Gradient, Logits, Loss, Prepare, Start, Update
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
 
@@ -121,7 +121,7 @@ def train_step(
     real = within * setting.batch_size + jnp.arange(setting.batch_size) < ctx.size
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
     batch = gather(ctx.federation, first + places, real)
-    carry = _with_statistics(setting, ctx, index, carry)
+    carry = _begin(setting, ctx, index, carry)
     ctx = ctx._replace(learning_rate=jnp.asarray(setting.local.optimizer.rate_at(ctx.round, index), float))
     own = lambda purpose: jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
 
@@ -137,13 +137,12 @@ def train_step(
     return lax.switch(place, [partial(step, setting.since(start)) for start in begun], carry)
 
 
-def _with_statistics(setting: Setting, ctx: Context, index: Array, carry: LocalState) -> LocalState:
-    """What a local step begins with; before the first one, with the batch statistics that the parts say."""
-    stats = carry.variables.stats
-    for part in setting.parts_with(Statistics):
-        stats = part.statistics(stats, ctx)
-    chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), stats, carry.variables.stats)
-    return carry._replace(variables=carry.variables._replace(stats=chosen)) if setting.parts_with(Statistics) else carry
+def _begin(setting: Setting, ctx: Context, index: Array, carry: LocalState) -> LocalState:
+    """What a local step begins with; before the first one, with the model that the Start parts say."""
+    for part in setting.parts_with(Start):
+        pairs = part.start(carry.variables, ctx), carry.variables
+        carry = carry._replace(variables=jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), *pairs))
+    return carry
 
 
 def _order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
@@ -173,6 +172,4 @@ def _learn(setting: Setting, key: Key, ctx: Context, index: Array, batch: Batch,
     updates, optimizer = transform.update(grads, carry.optimizer, params)
     for part in setting.parts_with(Update):
         updates = part.updates(updates, params, ctx)
-    for part in setting.parts_with(Trainable):
-        updates = jax.tree.map(lambda on, leaf: leaf if on else jnp.zeros_like(leaf), part.trainable(params), updates)
     return LocalState(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss)

@@ -13,11 +13,11 @@ from fedjax_bal.engine.device.evaluation import TestSet, evaluate, first_images
 from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.precision import matmul_precision
-from fedjax_bal.engine.device.round import broadcast, run_round
+from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.metrics import Traffic
-from fedjax_bal.parts import Memory, Present, Server
-from fedjax_bal.types import Array, Evaluation, Federation, Info, Key, Plan, Shapes, State, Variables, size_in_bytes
+from fedjax_bal.parts import Memory, Server
+from fedjax_bal.types import Array, Evaluation, Exhibit, Federation, Info, Key, Plan, State, Variables, size_in_bytes
 
 
 class DispatchPlan(NamedTuple):
@@ -60,20 +60,10 @@ def state_of(setting: Setting, variables: Variables, federation: Federation, sea
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
     memory = {part.slot: jax.tree.map(spread, part.init_memory(variables)) for part in setting.parts_with(Memory)}
-    shapes = Shapes(clients, federation.num_classes, feature_size(setting))
-    server = {part.slot: part.init_server(variables, shapes) for part in setting.parts_with(Server)}
-    return State(variables, setting.server.transform(0).init(variables.params), memory, server)
-
-
-def feature_size(setting: Setting) -> int:
-    """F, the width of the classifier's input."""
-    model = setting.model
-
-    def features() -> jax.Array:
-        images = jnp.zeros((1, *model.input_shape))
-        return model.apply(model.init(jax.random.key(0)), images, train=False)[0].features
-
-    return jax.eval_shape(features).shape[-1]
+    state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
+    server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
+    slots = {part.slot: part.init_server(seen_by(part, server)) for part in setting.parts_with(Server)}
+    return state._replace(server=slots)
 
 
 def dispatch(
@@ -102,7 +92,7 @@ def dispatch(
         return run_round(setting, key, row.number, state, row.plan, row.seats, row.assignment, federation, local_test)
 
     def appraise(state: State, number: Array) -> Evaluation:
-        return evaluate_model(setting, key, state.variables, number, federation, test)
+        return evaluate_model(setting, key, state, number, federation, test)
 
     nothing = zero_reports(setting, schedule, state, federation)
     return rounds(setting, schedule, state, nothing, advance, appraise)
@@ -150,10 +140,10 @@ def local_test_of(setting: Setting, test: TestSet) -> TestSet | None:
 
 
 def evaluate_model(
-    setting: Setting, key: Key, variables: Variables, number: Array, federation: Federation, test: TestSet
+    setting: Setting, key: Key, state: State, number: Array, federation: Federation, test: TestSet
 ) -> Evaluation:
     """Evaluates a run's global model as it is shown after a round (from 0)."""
-    shown = refine_model(setting, jax.random.fold_in(key, number), variables, federation)
+    shown = evaluated_model(setting, key, state, number, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
     return tested._replace(validation=validation, client_hits=client_hits)
@@ -166,11 +156,16 @@ def zero_reports(
     return _nothing(schedule.plan.clients.shape[-2:], _visit(setting, state, federation), federation)
 
 
-def refine_model(setting: Setting, key: Key, variables: Variables, federation: Federation) -> Variables:
-    """The model as it is shown to the test set; the key is the round's."""
-    for part in setting.parts_with(Present):
-        variables = part.present(purpose_key(key, f"present/{part.slot}"), variables, setting.model, federation)
-    return variables
+def evaluated_model(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> Variables:
+    """The global model as the test set sees it after a round (from 0)."""
+    server = server_context(setting, number, state, federation)
+    return refine(setting, jax.random.fold_in(key, number), state.variables, server, evaluation_only=True)
+
+
+def exhibits(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> dict[str, Exhibit]:
+    """What server parts have to show after a round (from 0), by slot."""
+    server = server_context(setting, number, state, federation)
+    return {part.slot: part.show(key, seen_by(part, server)) for part in setting.parts_with(Server)}
 
 
 def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation) -> tuple[Info, Evaluation]:
@@ -197,7 +192,7 @@ def traffic_of(setting: Setting, federation: Federation, state: State) -> Traffi
     """
     model = size_in_bytes(state.variables)
     zero = jnp.zeros((), jnp.int32)
-    sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s)[1], state)
+    sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
     sent = {part.slot: sent[part.slot] for part in setting.parts_with(Server) if part.travels}
     visit = _visit(setting, state, federation)
     return Traffic(model + size_in_bytes(sent), model + size_in_bytes((visit.reports, visit.records.probes)))
@@ -208,7 +203,8 @@ def _visit(setting: Setting, state: State, federation: Federation) -> ChainResul
 
     def nothing(state: State, federation: Federation) -> ChainResult:
         key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)
-        shared = RoundInputs(key, zero, state.variables, broadcast(setting, key, zero, state)[1], federation)
+        sent = broadcast(setting, key, zero, state, federation)[1]
+        shared = RoundInputs(key, zero, state.variables, sent, federation)
         memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
         return zero_result(setting, shared, ChainClients(zero, jnp.ones((), bool), memory))
 

@@ -13,8 +13,20 @@ from fedjax_bal.engine.device.chain import ChainClients, LocalTest, RoundInputs,
 from fedjax_bal.engine.device.client_axis import CohortResult, over_chains
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Reduce, Refine, Server, Step, Weigh
-from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Info, Key, Plan, PyTree, State, Variables
+from fedjax_bal.parts import Part, Reduce, Refine, Server, Step, Weigh
+from fedjax_bal.types import (
+    Aggregate,
+    Array,
+    Cohort,
+    Federation,
+    Info,
+    Key,
+    Plan,
+    PyTree,
+    ServerContext,
+    State,
+    Variables,
+)
 
 
 def run_round(
@@ -73,9 +85,10 @@ def open_round(
     setting: Setting, key: Key, number: Array, state: State, plan: Plan, federation: Federation
 ) -> RoundStart:
     """Sends what is sent, and settles how much each chain counts; the arguments are those of `run_round`."""
-    slots, sent = broadcast(setting, key, number, state)
+    slots, sent = broadcast(setting, key, number, state, federation)
     cohort = cohort_of(setting, number, plan, federation)
-    return RoundStart(slots, sent, cohort, _chain_weights(setting, cohort))
+    server = server_context(setting, number, state, federation)._replace(state=slots, cohort=cohort)
+    return RoundStart(slots, sent, cohort, _chain_weights(setting, server))
 
 
 def close_round(
@@ -101,29 +114,60 @@ def close_round(
     Returns:
         The state after, and what the round has to report.
     """
-    slots, chain_weights = dict(begun.slots), begun.chain_weights
-    aggregate = Aggregate(
-        _reduced(setting, result, chain_weights.delta), result.sums.reports, chain_weights.delta, begun.cohort
-    )
-    own = jax.random.fold_in(key, number)
-    variables, optimizer = _server_step(setting, own, number, state, slots, aggregate, result.sums.stats, federation)
-    for part in setting.parts_with(Server):
-        to_update = purpose_key(own, f"update/{part.slot}")
-        slots[part.slot] = part.update(to_update, number, slots[part.slot], aggregate, variables)
+    own, weights = jax.random.fold_in(key, number), begun.chain_weights.delta
+    aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, begun.cohort)
+    server = server_context(setting, number, state, federation)
+    server = server._replace(state=begun.slots, aggregate=aggregate, cohort=begun.cohort)
+    for part in setting.parts_with(Reduce):
+        delta = part.reduce(result.deltas, weights, seen_by(part, server))
+        server = server._replace(aggregate=aggregate._replace(delta=delta))
+    variables, optimizer = _server_step(setting, own, state, server, result.sums.stats)
+    server = server._replace(variables=variables)
+    slots = {
+        part.slot: part.update(purpose_key(own, f"update/{part.slot}"), seen_by(part, server))
+        for part in setting.parts_with(Server)
+    }
     return State(variables, optimizer, state.memory, slots), _info(setting, begun.cohort, result, variables)
 
 
-def broadcast(setting: Setting, key: Key, number: Array, state: State) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+def server_context(setting: Setting, number: Array, state: State, federation: Federation) -> ServerContext:
+    """What server parts may know outside of training, with the states of all in place of a part's own."""
+    return ServerContext(number, state.server, state.variables, None, None, setting.model, federation)
+
+
+def seen_by(part: Part, server: ServerContext) -> ServerContext:
+    """What one server part may know."""
+    return server._replace(state=server.state.get(part.slot))
+
+
+def broadcast(
+    setting: Setting, key: Key, number: Array, state: State, federation: Federation
+) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """What every server part sends at the start of a round.
 
     Returns:
         The server parts' new states and what they send, both by slot.
     """
     slots, sent = dict(state.server), {}
+    server = server_context(setting, number, state, federation)
     for part in setting.parts_with(Server):
         own = purpose_key(jax.random.fold_in(key, number), f"broadcast/{part.slot}")
-        slots[part.slot], sent[part.slot] = part.broadcast(own, number, slots[part.slot], state.variables)
+        slots[part.slot], sent[part.slot] = part.broadcast(own, seen_by(part, server))
     return slots, sent
+
+
+def refine(
+    setting: Setting, key: Key, variables: Variables, server: ServerContext, *, evaluation_only: bool
+) -> Variables:
+    """The global model after the Refine parts of one kind: those that change it, or those that change what is tested.
+
+    The key is the round's.
+    """
+    purpose, server = "present" if evaluation_only else "refine", server._replace(variables=variables)
+    for part in setting.parts_with(Refine):
+        if part.evaluation_only == evaluation_only:
+            variables = part.refine(purpose_key(key, f"{purpose}/{part.slot}"), variables, seen_by(part, server))
+    return variables
 
 
 def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federation) -> Cohort:
@@ -146,49 +190,34 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
     )
 
 
-def _chain_weights(setting: Setting, cohort: Cohort) -> ChainWeights:
+def _chain_weights(setting: Setting, server: ServerContext) -> ChainWeights:
     """How much each chain counts, known before any of them is trained."""
     parts = setting.parts_with(Weigh)
-    statistics = _weights([part for part in parts if part.weighs_statistics], cohort)
-    return ChainWeights(_weights(parts, cohort), statistics, cohort.delivered)
+    statistics = _weights([part for part in parts if part.weighs_statistics], server)
+    return ChainWeights(_weights(parts, server), statistics, server.cohort.delivered)
 
 
-def _weights(parts: list[Weigh], cohort: Cohort) -> Array:
-    weights = cohort.sizes * cohort.delivered
+def _weights(parts: list[Weigh], server: ServerContext) -> Array:
+    weights = server.cohort.sizes * server.cohort.delivered
     for part in parts:
-        weights = part.weigh(weights, cohort)
+        weights = part.weigh(weights, server.cohort, seen_by(part, server))
     total = weights.sum()
     return weights / jnp.where(total > 0, total, 1.0)
 
 
-def _reduced(setting: Setting, result: CohortResult, weights: Array) -> PyTree:
-    """The cohort's update: the weighted mean, or what the one part says that looks at each chain's."""
-    reducers = setting.parts_with(Reduce)
-    return reducers[0].reduce(result.deltas, weights) if reducers else result.sums.delta
-
-
 def _server_step(
-    setting: Setting,
-    key: Key,
-    number: Array,
-    state: State,
-    slots: dict[str, PyTree],
-    aggregate: Aggregate,
-    stats: PyTree,
-    federation: Federation,
+    setting: Setting, key: Key, state: State, server: ServerContext, stats: PyTree
 ) -> tuple[Variables, PyTree]:
-    params = state.variables.params
-    delta = aggregate.delta
+    params, delta = state.variables.params, server.aggregate.delta
     for part in setting.parts_with(Step):
-        delta = part.step(delta, aggregate.cohort, aggregate, slots.get(part.slot), params)
-    transform = setting.server.transform(number)
+        delta = part.step(delta, seen_by(part, server))
+    transform = setting.server.transform(server.round)
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
     updates, optimizer = transform.update(step, state.optimizer, params)
     new = Variables(optax.apply_updates(params, updates), stats)
-    for part in setting.parts_with(Refine):
-        new = part.refine(purpose_key(key, f"refine/{part.slot}"), new, setting.model, federation)
+    new = refine(setting, key, new, server, evaluation_only=False)
     # A round in which nothing arrives leaves model and optimizer alone, whatever momentum the server has.
-    arrived = aggregate.weights.sum() > 0
+    arrived = server.aggregate.weights.sum() > 0
     keep = partial(jax.tree.map, lambda a, b: jnp.where(arrived, a, b))
     return keep(new, state.variables), keep(optimizer, state.optimizer)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.optim import Optimizer
-from fedjax_bal.parts import Part
+from fedjax_bal.parts import Part, parts_with
 from fedjax_bal.types import Model
 
 R = TypeVar("R")
@@ -97,7 +97,7 @@ class Setting:
 
     def parts_with(self, role: type[R]) -> list[R]:
         """The parts that play a role, in order."""
-        return [part for part in self.parts if isinstance(part, role)]
+        return parts_with(self.parts, role)
 
     @property
     def beginnings(self) -> list[int]:

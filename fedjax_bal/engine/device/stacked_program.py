@@ -47,8 +47,8 @@ def dispatch_together(
 
     def appraise(state: State, number: Array) -> Evaluation:
         def one(run: Array) -> Evaluation:
-            own, key, variables = run_slice((setting, keys, state.variables), run)
-            return evaluate_model(own, key, variables, number, federation_of(federation, run), test)
+            own, key, alone = run_slice((setting, keys, state._replace(memory={})), run)
+            return evaluate_model(own, key, alone, number, federation_of(federation, run), test)
 
         return each(one)
 

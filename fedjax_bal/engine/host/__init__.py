@@ -1,7 +1,7 @@
 """The host's side of the engine: planning, placement, compilation, memory, faults, and the simulation."""
 
 from fedjax_bal.engine.host.assignment import assign
-from fedjax_bal.engine.host.build import Result, build, enlarge_federation, simulate
+from fedjax_bal.engine.host.build import Result, build, simulate
 from fedjax_bal.engine.host.cpu_devices import split_cpu
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.fine_tuning import FineTuner
@@ -25,7 +25,6 @@ __all__ = [
     "describe_faults",
     "device_count",
     "divide",
-    "enlarge_federation",
     "fetch",
     "free_bytes",
     "open_stack",

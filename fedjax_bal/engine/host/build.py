@@ -10,8 +10,8 @@ import numpy as np
 from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.device import VALIDATION, Layout, LocalTraining, Setting, TestSet, at_precision, chunked
 from fedjax_bal.engine.host.compatibility import (
-    check_carried_momentum,
     check_clients,
+    check_first_round,
     check_local_test_images,
     check_server,
     check_shapes,
@@ -26,7 +26,7 @@ from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, lay_out, resolve_strategy
 from fedjax_bal.metrics import SHOTS, EarlyStopping, Shots, shot_groups
 from fedjax_bal.optim import Optimizer, optimizer
-from fedjax_bal.parts import BATCH_STATISTICS, Enlarge, Extend
+from fedjax_bal.parts import BATCH_STATISTICS, RunSetting
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.selection import Choice, Presence, Selector, Speed, Trace, always
 from fedjax_bal.types import Federation, Model, Variables
@@ -145,7 +145,7 @@ def build(
         huge_factor: for "raise" and "exclude", an update is huge that leads to parameters whose norm is more than so
             many times the median of the round's, and more than that number itself; at least 1; None for no such bound.
             Of chains that go through their clients several times, the first pass is looked at.
-        enlarge: in place of `enlarge_federation`, for simulations to share what it returns.
+        enlarge: makes of a federation what a recipe's parts make of it, for simulations to share what it returns.
 
     Returns:
         The simulation.
@@ -174,24 +174,22 @@ def build(
     one_of("batch_statistics", batch_statistics, BATCH_STATISTICS)
     one_of("lone_rows", lone_rows, LONE_ROWS)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
-    for part in recipe.parts:
-        part.check_rounds(rounds)
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), shots)
     policy = broken_policy(broken_clients, clip_factor, huge_factor)
-    model = _extend_model(model, recipe)
+    for part in recipe.parts:
+        model = part.bind(model)
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[batch_statistics]))
-    federation = (enlarge or enlarge_federation)(federation, recipe)
-    if lone_rows == "drop" or (lone_rows == "auto" and _single_row_batches(model, drop_last)):
-        federation = without_lone_rows(federation, batch_size)
+    local = local_optimizer or optimizer("sgd", 0.01)
+    drops = lone_rows == "drop" or (lone_rows == "auto" and _single_row_batches(model, drop_last))
+    trimmed = (lambda given: without_lone_rows(given, batch_size)) if drops else (lambda given: given)
+    asked = RunSetting(recipe.parts, model, trimmed(federation), local, bool(recipe.carried), rounds)
+    for part in recipe.parts:
+        part.check(asked)
+        check_first_round(part, rounds)
+    federation = trimmed((enlarge or _prepare_federation)(federation, recipe))
     check_shapes(model, federation, test)
     check_clients(availability, delivery, speed, federation.num_clients)
-    local = local_optimizer or optimizer("sgd", 0.01)
-    check_carried_momentum(recipe, local)
-    for part in recipe.parts:
-        part.check(local, recipe.parts)
-        part.check_federation(federation)
     model = at_precision(model, precision)
-    parts = tuple(part.bind(model) for part in recipe.parts)
     selector = choose_selector(recipe, selector, clients_per_round, federation)
     together = choose_rounds_per_dispatch(rounds_per_dispatch, selector)
     sizes = np.diff(federation.offsets)
@@ -203,7 +201,7 @@ def build(
     server = the_only_one("server_optimizer", recipe.server_optimizer, server_optimizer) or optimizer("sgd", 1.0)
     check_server(server)
     setting = Setting(
-        parts=parts,
+        parts=recipe.parts,
         local=LocalTraining(
             optimizer=local,
             epochs=epochs,
@@ -321,27 +319,9 @@ def _single_row_batches(model: Model, drop_last: bool) -> bool:
     return normalises and not drop_last
 
 
-def _extend_model(model: Model, recipe: Recipe) -> Model:
+def _prepare_federation(federation: Federation, recipe: Recipe) -> Federation:
     for part in recipe.parts:
-        model = part.extend(model) if isinstance(part, Extend) else model
-    return model
-
-
-def enlarge_federation(federation: Federation, recipe: Recipe) -> Federation:
-    """What a recipe makes of a federation before training.
-
-    Args:
-        federation: as it was partitioned.
-        recipe: the method.
-
-    Returns:
-        The federation that is trained on; the same object where no part changes it.
-
-    Raises:
-        ValueError: a part can't work with this federation.
-    """
-    for part in recipe.parts:
-        federation = part.enlarge(federation) if isinstance(part, Enlarge) else federation
+        federation = part.prepare_federation(federation)
     return federation
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import Optimizer
-from fedjax_bal.parts import Draw, Probe
+from fedjax_bal.parts import Draw, Part, Probe, parts_with
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
 from fedjax_bal.types import Federation, Model
@@ -112,21 +112,21 @@ def check_server(server: Optimizer) -> None:
         raise ValueError("server_optimizer: received a step_schedule, which is for local steps; give it a schedule")
 
 
-def check_carried_momentum(recipe: Recipe, local: Optimizer) -> None:
-    """Refuses a momentum handed on from client to client where a part reckons with one that begins anew.
+def check_first_round(part: Part, rounds: int) -> None:
+    """Refuses a run that is over before a part changes anything.
 
     Args:
-        recipe: the method.
-        local: the clients' optimizer.
+        part: the part.
+        rounds: how many rounds the run has.
 
     Raises:
-        ValueError: both come together.
+        ValueError: the part would never come into play.
     """
-    strict = [part.slot for part in recipe.parts if part.fresh_momentum]
-    if recipe.carried and strict and local.options.get("momentum"):
+    begin = part.first_round + 1
+    if begin > rounds:
         raise ValueError(
-            f"optimizer_state: received 'carried' and a local momentum beside {strict[0]}, which reckons with one "
-            "that begins anew at each visit: take 'fresh', or set training.optimizer.momentum to 0"
+            f"{part.slot}: begins in round {begin}, but rounds={rounds}, so that it would change nothing: let it "
+            f"begin in round {rounds} or earlier, or set rounds to {begin} or more"
         )
 
 
@@ -157,7 +157,7 @@ def choose_selector(
         raise ValueError(
             f"clients_per_round: received {made.most}, but there are only {total} clients: ask for at most {total}"
         )
-    reported = {LOSS, *(part.slot for part in recipe.parts if isinstance(part, Probe))}
+    reported = {LOSS, *(part.slot for part in parts_with(recipe.parts, Probe))}
     missing = [slot for slot in made.needs if slot not in reported]
     if missing:
         raise ValueError(
@@ -240,7 +240,7 @@ def choose_drawing(recipe: Recipe, drawing: str | None) -> str:
     """
     if drawing is not None:
         one_of("drawing", drawing, DRAWINGS)
-    weighs = any(isinstance(part, Draw) for part in recipe.parts)
+    weighs = bool(parts_with(recipe.parts, Draw))
     chosen = the_only_one("drawing", recipe.drawing, drawing) or ("replacement" if weighs else "epochs")
     if weighs and chosen == "epochs":
         raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")

@@ -15,10 +15,10 @@ from fedjax_bal.engine.device import (
     LocalTraining,
     RoundInputs,
     Setting,
+    evaluated_model,
     matmul_precision,
     over_chains,
     purpose_key,
-    refine_model,
 )
 from fedjax_bal.engine.host.assignment import assign
 from fedjax_bal.engine.host.compiler_options import compile_for_backend
@@ -97,11 +97,10 @@ class FineTuner:
         Raises:
             ValueError: it needs more memory than there is.
         """
-        stored, number = self.simulation.stored, np.int32(snapshot.round)
-        last = jax.random.fold_in(jax.random.key(seed), number - 1)
-        variables = replicate(snapshot.state.variables, self._setting.layout)
-        records = jax.jit(refine_model)(self.simulation.setting, last, variables, stored)
-        given = (purpose_key(jax.random.key(seed), "personalise"), number, replicate(records, self._setting.layout))
+        stored, number, key = self.simulation.stored, np.int32(snapshot.round), jax.random.key(seed)
+        state = replicate(snapshot.state._replace(optimizer=(), memory={}), self._setting.layout)
+        model = jax.jit(evaluated_model)(self.simulation.setting, key, state, number - 1, stored)
+        given = (purpose_key(key, "personalise"), number, replicate(model, self._setting.layout))
         self._program = self._program or self._compile(*given)
         found = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts()]
         hits, broken = (np.concatenate(column)[: len(self._clients)] for column in zip(*found, strict=True))

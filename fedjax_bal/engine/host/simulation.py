@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device import DispatchPlan, Setting, TestSet, init_state, padded, traffic_of
+from fedjax_bal.engine.device import DispatchPlan, Setting, TestSet, exhibits, init_state, padded, traffic_of
 from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, scatter
 from fedjax_bal.engine.host.executable import compile_to_fit, initial_state, place_state
@@ -30,9 +30,9 @@ from fedjax_bal.metrics import (
     held_out_metrics,
     shot_accuracies,
 )
-from fedjax_bal.parts import Disclose, Illustrate
+from fedjax_bal.parts import Server
 from fedjax_bal.selection import LOSS, Presence, Selector, Speed, Trace
-from fedjax_bal.types import Evaluation, Federation, Info, Plan, State, size_in_bytes
+from fedjax_bal.types import Evaluation, Exhibit, Federation, Info, Plan, State, size_in_bytes
 
 
 class Snapshot(NamedTuple):
@@ -274,13 +274,11 @@ class Simulation:
             Pixels `UInt8[c, S, H, W, K]`, S images of each of the first c classes; None where nothing makes any, or
             hasn't learnt to yet.
         """
-        for part in self.setting.parts_with(Illustrate):
-            if snapshot.round <= part.first_round:
-                return None
-            images = fetch(jax.jit(part.illustrate)(jax.random.key(0), snapshot.state.server[part.slot]))
-            pixels = (images * np.asarray(self.federation.std) + np.asarray(self.federation.mean)) * 255
-            return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
-        return None
+        images = [exhibit.images for exhibit in self._exhibits(snapshot) if exhibit.images is not None]
+        if not images:
+            return None
+        pixels = (fetch(images[0]) * np.asarray(self.federation.std) + np.asarray(self.federation.mean)) * 255
+        return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
 
     def disclosed(self, snapshot: Snapshot) -> tuple[Any, Any] | None:
         """What the method shares about images beside parameters.
@@ -291,9 +289,22 @@ class Simulation:
         Returns:
             A feature vector of each class, `Float[C, F]`, and which are known, `Bool[C]`; None where it shares nothing.
         """
-        for part in self.setting.parts_with(Disclose):
-            return part.disclosed(snapshot.state.server[part.slot])
-        return None
+        shared = [exhibit.prototypes for exhibit in self._exhibits(snapshot) if exhibit.prototypes is not None]
+        return shared[0] if shared else None
+
+    @property
+    def discloses(self) -> bool:
+        """Whether the method shares a feature vector of each class."""
+        shown = jax.eval_shape(exhibits, self.setting, jax.random.key(0), self._shapes, np.int32(0), self.stored)
+        return any(exhibit.prototypes is not None for exhibit in shown.values())
+
+    def _exhibits(self, snapshot: Snapshot) -> list[Exhibit]:
+        """What the server parts that have begun show."""
+        begun = [part.slot for part in self.setting.parts_with(Server) if snapshot.round > part.first_round]
+        state = snapshot.state._replace(optimizer=(), memory={})
+        given = self.setting, jax.random.key(0), state, np.int32(snapshot.round - 1), self.stored
+        shown = jax.jit(exhibits)(*given) if begun else {}
+        return [shown[slot] for slot in begun]
 
     def state_shapes(self) -> Snapshot:
         """The shapes of a run's snapshot, for checking what is read back."""

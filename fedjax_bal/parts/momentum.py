@@ -1,7 +1,8 @@
-"""How far local steps go."""
+"""Methods that count local steps: what momentum makes of them, and where it has to begin."""
 
 import jax.numpy as jnp
 
+from fedjax_bal.parts.part import RunSetting
 from fedjax_bal.types import Array
 
 
@@ -27,3 +28,20 @@ def momentum_steps(steps: Array, momentum: Array | float) -> Array:
     """
     tau = jnp.asarray(steps, float)
     return (tau - momentum * (1 - momentum**tau) / (1 - momentum)) / (1 - momentum)
+
+
+def check_fresh_momentum(slot: str, setting: RunSetting) -> None:
+    """Refuses a momentum that is handed on from client to client, for a part that counts on resetting it.
+
+    Args:
+        slot: the part's.
+        setting: the run.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if setting.carried and setting.local.options.get("momentum"):
+        raise ValueError(
+            f"optimizer_state: received 'carried' and a local momentum beside {slot}, which reckons with one "
+            "that begins anew at each visit: take 'fresh', or set training.optimizer.momentum to 0"
+        )
