@@ -1,4 +1,4 @@
-"""Counts by which the order of the package can be judged, of the working tree or of commits side by side.
+"""Measures of the package's order, of the working tree or of commits side by side.
 
 python tests/house.py                    # the working tree
 python tests/house.py v1.0 HEAD          # two commits
@@ -51,7 +51,7 @@ def tree_of(name: str) -> Iterator[Path]:
 
 
 def counts(root: Path) -> dict[str, Any]:
-    """The table's column of a tree: name of a count, its value."""
+    """The table's column for a tree: each measure's name and value."""
     kinds, lengths, arguments, classes, untyped = Counter(), Counter(), Counter(), Counter(), 0
     files = sorted((root / "fedjax_bal").rglob("*.py"))
     for file in files:
@@ -82,7 +82,7 @@ def counts(root: Path) -> dict[str, Any]:
 
 
 def kinds_of_lines(text: str) -> dict[int, str]:
-    """Of each line that isn't blank whether it is code, comment or docstring."""
+    """Maps the number of each line that isn't blank to code, comment or docstring."""
     kinds: dict[int, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -101,7 +101,7 @@ def end(node: ast.stmt) -> int:
 
 
 def arrows(root: Path) -> dict[str, Any]:
-    """Imports that break the rules of the tree's own `test_architecture.py`; "-" where it has none."""
+    """Counts imports that break the rules of the tree's own `test_architecture.py`; "-" where there is none."""
     file, names = root / "tests" / "test_architecture.py", ("imports past a face", "imports against the direction")
     spec = importlib.util.spec_from_file_location("rules", file)
     if not file.exists() or spec is None or spec.loader is None:

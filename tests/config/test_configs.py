@@ -86,7 +86,7 @@ def small_data(tmp_path_factory):
 
 @functools.cache
 def configs_of(name):
-    """What a file asks for: one configuration, or those of a sweep's points."""
+    """The configuration that a file holds, or those of a sweep's points."""
     return [point.config for point in load_sweep(ALL[name]).points] if name in SWEEPS else [load_config(ALL[name])]
 
 
@@ -96,7 +96,7 @@ def methods_of(*configs):
 
 
 def all_methods(name):
-    """Those of all configurations of a file, a sweep's in the order of its points."""
+    """The methods of all of a file's configurations, point after point."""
     return methods_of(*configs_of(name))
 
 
@@ -109,7 +109,7 @@ FAKES = {"warm_up": 1, "iterations": 1, "generator_batch": 4, "width": 4, "laten
 
 
 def lowered(config, most, *changes):
-    """A configuration whose numbers are no larger than `most`, nor those that a method has of its own."""
+    """A configuration with numbers limited to `most`, also where a method overrides them."""
     tree = parse_yaml(resolved_yaml(config), config.name)
     for part, ((section, key), value) in itertools.product((tree, *tree["methods"]), most.items()):
         if part.get(section, {}).get(key) is not None:
@@ -143,7 +143,7 @@ def tiny(config):
 
 
 def unseen(name, made_small, seen, key_of):
-    """A file's configurations, made small, with those methods alone whose key none before had."""
+    """A file's configurations, made small, without the methods whose key was seen before."""
     for config in map(made_small, configs_of(name)):
         kept = []
         for method, whole in zip(config.methods, methods_of(config), strict=True):
@@ -396,7 +396,7 @@ def test_astraea_sets():
 
 
 def _mediated(stem):
-    """Of each method clients a round and local epochs; of Astraea mediators' size and epochs, and alpha too."""
+    """Clients a round and local epochs of each method; for Astraea mediator size, mediator epochs and alpha too."""
     for method in _methods("astraea", stem):
         asked = () if method.recipes[0].name == "fedavg" else _of(method, "size", "mediator_epochs", "alpha")
         yield (method.selection.clients_per_round, method.training.local_epochs, *asked)
@@ -462,13 +462,13 @@ AXES = {
     "table9_c100": ("attention", [0.0, 200.0, 400.0, 600.0, 800.0]),
     "figure9_c10": ("warm_up", list(range(0, 1000, 100))),
 }
-"""Sweeps of CBFL itself: what is varied, and its values in order."""
+"""Ablations that are sweeps: the hyperparameter, and its values in order."""
 VARIED = AXES | {
     "table4_c10": ("labels", ["uniform", "balanced"]),
     "table6_cinic10": ("rarest", [2, 4, 6, 8, None]),
     "table7_c10": ("learn", ["cross_entropy", "distillation"]),
 } | {f"table5_{data}": ("generator", ["gaussian", "dcgan", "shared"]) for data in SHORT.values()}  # fmt: skip
-"""These, and tables that compare kinds of CBFL with each other and with FedAvg."""
+"""The same for all ablations; those that are no sweeps compare with FedAvg too."""
 CLIENTS = {"table10_c10": [150, 200, 250, 300], "table11_c10": [5, 16]}
 NETWORKS = {f"table{table}": ["resnet20", "mobilenetv2"] for table in (1, 5, 12)}
 FOUR = ["fedavg", "fedprox", "fednova", "cbfl"]
@@ -478,7 +478,7 @@ COMPARED |= {f"table1_{data}_code": ["fedavg", "cbfl"] for data in ("c10", "c100
 COMPARED |= {f"table2_{data}": FOUR for data in SHORT.values()} | dict.fromkeys(("table10_c10", "table12_c100"), FOUR)
 COMPARED |= {"table11_c10": ["fedavg", "fedprox", "fednova", "scaffold", "cbfl"], "table13_c100": FOUR}
 COMPARED |= {f"inaturalist_{network}": FOUR for network in ("resnet18", "mobilenetv2")}
-"""Which methods the tables compare."""
+"""The methods of each table that compares CBFL with others."""
 
 
 @pytest.mark.parametrize("name", BIG)
