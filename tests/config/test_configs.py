@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_bal.config import load_config
-from fedjax_bal.config.sections import to_plain
+from fedjax_bal.config import build_config, load_config, parse_overrides, parse_yaml, resolved_yaml, to_plain
 from fedjax_bal.data import DATASETS, partition
 from fedjax_bal.data.readers.cifar import LAYOUTS
 from fedjax_bal.experiments.plan import load_sweep
@@ -18,8 +17,8 @@ from fedjax_bal.experiments.setup import set_up
 
 ROOT = Path(__file__).parents[2] / "configs"
 ALL = {str(file.relative_to(ROOT)): file for file in sorted(ROOT.rglob("*.yaml"))}
-SWEEPS = {name: file for name, file in ALL.items() if name.startswith("sweeps/")}
-FILES = {name: file for name, file in ALL.items() if name not in SWEEPS}
+SWEEPS = [name for name, file in ALL.items() if "\nsweep:\n" in file.read_text()]
+FILES = [name for name in ALL if not name.startswith("sweeps/")]
 REBAFL = [name for name in FILES if name.startswith("papers/rebafl/")]
 IWDS = [name for name in FILES if name.startswith("papers/iwds/")]
 ASTRAEA = [name for name in FILES if name.startswith("papers/astraea/")]
@@ -85,87 +84,75 @@ def small_data(tmp_path_factory):
     return str(folder)
 
 
-def methods_of(config):
+@functools.cache
+def configs_of(name):
+    """The configuration that a file holds, or those of a sweep's points."""
+    return [point.config for point in load_sweep(ALL[name]).points] if name in SWEEPS else [load_config(ALL[name])]
+
+
+def methods_of(*configs):
     """Each method's own configuration."""
-    return [config.for_method(index) for index in range(len(config.methods))]
+    return [config.for_method(index) for config in configs for index in range(len(config.methods))]
 
 
-def small(name, *overrides):
-    """A file's configuration with little data of the same shape."""
-    config = load_config(FILES[name])
-    changes = ["training.batch_size=5", "seeds=[0]", *overrides]
-    if config.dataset.name == "fashion_mnist":
-        changes.append("dataset.name=fashion_mnist_small")
-    if config.dataset.name == "emnist_astraea" and "partition.clients=10" not in changes:
-        changes.append("partition.clients=100")
-    if "samples_per_client" in config.partition.parameters:
-        changes.append("partition.samples_per_client=60")
-    if config.partition.parameters.get("total"):
-        changes += [f"{place}.total=1500" for place in changed(config, "partition", "total")]
-    if config.evaluation.local_test_images:
-        changes.append("evaluation.local_test_images=5")
-    if name in CBFL:
-        changes += fewer_fakes(config)
-    if config.dataset.name.startswith("inaturalist2019") and "partition.clients=10" not in changes:
-        changes += ["partition.clients=10", "selection.clients_per_round=5"]
-    return load_config(FILES[name], changes)
+def all_methods(name):
+    """The methods of all of a file's configurations, point after point."""
+    return methods_of(*configs_of(name))
 
 
-def fewer_fakes(config):
-    """Changes that make generators as small as can be, all of them at work from the second round on."""
-    sizes = {"warm_up": 1, "iterations": 1, "generator_batch": 4, "width": 4, "latent": 3, "fakes": 4}
-    dcgans = {"dcgan_iterations": 1, "dcgan_pool": 2}
-    changes = []
-    for index, method in enumerate(config.methods):
-        if method.recipes[0].name == "cbfl":
-            asked = sizes | (dcgans if method.recipes[0].hyperparameters["generator"] == "dcgan" else {})
-            changes += [f"methods.{index}.recipe.0.{key}={value}" for key, value in asked.items()]
-    return changes
+SMALL = {("training", "batch_size"): 5, ("evaluation", "local_test_images"): 5, ("partition", "total"): 1500}
+FEW_CLIENTS = {("partition", "clients"): 10, ("selection", "clients_per_round"): 5}
+TINY = SMALL | FEW_CLIENTS
+TINY |= {("training", "batch_size"): 20, ("training", "rounds"): 3, ("training", "local_epochs"): 1}
+FAKES = {"warm_up": 1, "iterations": 1, "generator_batch": 4, "width": 4, "latent": 3, "fakes": 4}
+"""Generators as small as can be, all of them at work from the second round on."""
 
 
-def changed(config, section, key):
-    """Where a key of a section stands: in the section itself and in the methods that change it."""
-    own = [index for index, method in enumerate(config.methods) if key in method.overrides.get(section, {})]
-    return [section, *(f"methods.{index}.{section}" for index in own)]
+def lowered(config, most, *changes):
+    """A configuration with numbers limited to `most`, also where a method overrides them."""
+    tree = parse_yaml(resolved_yaml(config), config.name)
+    for part, ((section, key), value) in itertools.product((tree, *tree["methods"]), most.items()):
+        if part.get(section, {}).get(key) is not None:
+            part[section][key] = min(part[section][key], value)
+    for method in tree["methods"]:
+        first = method["recipe"][0]
+        if isinstance(first, dict) and first["name"] == "cbfl":
+            first |= FAKES | ({"dcgan_iterations": 1, "dcgan_pool": 2} if first["generator"] == "dcgan" else {})
+    return build_config(tree, parse_overrides(["seeds=[0]", *changes]), config.name)
 
 
-def tiny(name):
+def small(config, most=SMALL, *changes):
+    """A configuration with little data of the same shape."""
+    data = config.dataset.name
+    few = FEW_CLIENTS if data.startswith("inaturalist2019") else {("partition", "clients"): 100}
+    if data == "fashion_mnist":
+        changes = ("dataset.name=fashion_mnist_small", *changes)
+    if config.partition.scheme == "pathological":
+        changes = ("partition.samples_per_client=60", *changes)
+    return lowered(config, (few if data.startswith(("emnist", "inaturalist")) else {}) | most, *changes)
+
+
+def tiny(config):
     """A small configuration whose programs are small: ten clients, three rounds, one epoch, a perceptron."""
-    config = load_config(FILES[name])
-    changes = ["partition.clients=10", "training.rounds=3", "model.name=mlp", "evaluation.every=1"]
-    changes += [
-        "training.batch_size=20",
-        "training.drop_last=true",
-        "execution.rounds_per_dispatch=3",
-        "execution.devices=1",
-    ]
-    changes += [f"{place}.local_epochs=1" for place in changed(config, "training", "local_epochs")]
-    for place, asked in zip(changed(config, "selection", "clients_per_round"), cohorts(config), strict=True):
-        changes.append(f"{place}.clients_per_round={min(5, asked)}")
+    recipes = {spec.name for method in config.methods for spec in method.recipes}
+    changes = [f"model.name={'tiny_bn' if config.name.startswith('cbfl') else 'mlp'}", "training.drop_last=true"]
+    changes += [f"execution.rounds_per_dispatch={1 if 'flcir' in recipes else 3}", "execution.devices=1"]
     if config.partition.scheme == "astraea":
         changes += ["partition.total=1500", "partition.least=20"]
-    if any(spec.name == "flcir" for method in config.methods for spec in method.recipes):
-        changes.append("execution.rounds_per_dispatch=1")
-    if name in CBFL:
-        changes.append("model.name=tiny_bn")
-    return small(name, *changes)
+    return small(config, TINY, "evaluation.every=1", *changes)
 
 
-def cohorts(config):
-    """Clients a round, of the section and of the methods that change it."""
-    own = [method.overrides.get("selection", {}).get("clients_per_round") for method in config.methods]
-    return [config.selection.clients_per_round, *(asked for asked in own if asked)]
-
-
-def unseen(config, seen, key_of):
-    """The configuration with those methods alone whose key no file before had."""
-    kept = []
-    for method, whole in zip(config.methods, methods_of(config), strict=True):
-        key = json.dumps(key_of(to_plain(whole)), sort_keys=True)
-        if key not in seen:
-            seen.add(key)
-            kept.append(method)
-    return config.model_copy(update={"methods": tuple(kept)})
+def unseen(name, made_small, seen, key_of):
+    """A file's configurations, made small, without the methods whose key was seen before."""
+    for config in map(made_small, configs_of(name)):
+        kept = []
+        for method, whole in zip(config.methods, methods_of(config), strict=True):
+            key = json.dumps(key_of(to_plain(whole)), sort_keys=True)
+            if key not in seen:
+                seen.add(key)
+                kept.append(method)
+        if kept:
+            yield config.model_copy(update={"methods": tuple(kept)})
 
 
 def setting_of(method):
@@ -214,15 +201,13 @@ RAN: set[str] = {json.dumps(None)}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_methods_can_be_set_up(name, small_data):
-    config = unseen(small(name), SET_UP, plain_setting_of if name in CBFL else setting_of)
-    if not config.methods:
-        return
-    comparison = set_up(config, small_data)
-    assert [method.name for method in comparison.methods] == [method.name for method in config.methods]
-    for method, simulation in zip(comparison.methods, comparison.simulations, strict=True):
-        assert simulation.federation.num_clients == method.partition.clients
-        assert simulation.setting.model.name.startswith(method.model.name)
-        assert (np.diff(simulation.federation.offsets) > 0).all() or may_be_empty(method.partition)
+    for config in unseen(name, small, SET_UP, plain_setting_of if name in CBFL else setting_of):
+        comparison = set_up(config, small_data)
+        assert [method.name for method in comparison.methods] == [method.name for method in config.methods]
+        for method, simulation in zip(comparison.methods, comparison.simulations, strict=True):
+            assert simulation.federation.num_clients == method.partition.clients
+            assert simulation.setting.model.name.startswith(method.model.name)
+            assert (np.diff(simulation.federation.offsets) > 0).all() or may_be_empty(method.partition)
 
 
 def may_be_empty(split):
@@ -233,18 +218,16 @@ def may_be_empty(split):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_three_rounds_of_a_small_copy(name, small_data):
-    config = unseen(tiny(name), RAN, fakes_of if name in CBFL else program_of)
-    if not config.methods:
-        return
-    comparison = set_up(config, small_data)
-    for method, simulation in zip(comparison.methods, comparison.simulations, strict=True):
-        records = three_rounds(simulation)
-        assert [record["round"] for record in records] == [1, 2, 3]
-        for record in records:
-            assert np.isfinite([record["test_loss"], record["train_loss"]]).all(), method.name
-            assert record["bytes_up"] > 0 and record["clients"] > 0
-            for metric in ("update_diversity", "local_accuracy"):
-                assert (record.get(metric) is not None) == getattr(method.evaluation, metric)
+    for config in unseen(name, tiny, RAN, fakes_of if name in CBFL else program_of):
+        comparison = set_up(config, small_data)
+        for method, simulation in zip(comparison.methods, comparison.simulations, strict=True):
+            records = three_rounds(simulation)
+            assert [record["round"] for record in records] == [1, 2, 3]
+            for record in records:
+                assert np.isfinite([record["test_loss"], record["train_loss"]]).all(), method.name
+                assert record["bytes_up"] > 0 and record["clients"] > 0
+                for metric in ("update_diversity", "local_accuracy"):
+                    assert (record.get(metric) is not None) == getattr(method.evaluation, metric)
 
 
 def three_rounds(simulation):
@@ -264,7 +247,7 @@ def _full_partition(name, kept, text):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_the_partition_exists_at_full_size(name):
-    for method in methods_of(load_config(FILES[name])):
+    for method in all_methods(name):
         wanted, data, auxiliary = method.partition, method.dataset.name, method.auxiliary
         assert DATASETS[data].num_classes == len(ROWS[data])
         kept = auxiliary.per_class if auxiliary.source == "train" else 0
@@ -305,13 +288,25 @@ def test_the_header_says_how_to_run_the_file_and_what_to_expect(name):
 
 
 def test_run_folders_do_not_collide():
-    names = [load_config(file).name for file in FILES.values()] + [load_sweep(file).name for file in SWEEPS.values()]
+    names = [configs_of(name)[0].name for name in ALL]
     assert len(set(names)) == len(names)
+
+
+def _methods(paper, stem):
+    return all_methods(f"papers/{paper}/{stem}.yaml")
+
+
+def _recipes(methods):
+    return list(dict.fromkeys(method.recipes[0].name for method in methods))
+
+
+def _of(method, *keys):
+    return tuple(method.recipes[0].hyperparameters[key] for key in keys)
 
 
 @pytest.mark.parametrize("name", REBAFL)
 def test_rebafl_constants(name):
-    for method in methods_of(load_config(FILES[name])):
+    for method in all_methods(name):
         optimizer, (spec,) = method.training.optimizer, method.recipes
         assert CONSTANTS.get(spec.name, {}).items() <= spec.hyperparameters.items()
         assert method.training.rounds == 200 and method.training.batch_size == 50 and method.training.drop_last
@@ -329,30 +324,35 @@ def test_rebafl_constants(name):
 
 
 def test_rebafl_tables_and_sweeps_are_whole():
-    shown = {name: methods_of(load_config(FILES[f"papers/rebafl/{name}.yaml"])) for name in _rebafl_stems()}
     ten = ["fedavg", "fedprox", "scaffold", "feddyn", "moon", "fedrs", "fedbabu", "fedlc", "balanced_softmax", "rebafl"]
-    for name in shown:
-        if name.startswith(("table1", "figure3", "figures4_5", "figure10")):
-            assert list(dict.fromkeys(method.recipes[0].name for method in shown[name])) == ten
-    for clients in (100, 200, 500):
-        table = shown[f"table3_c10_m{clients}"]
-        assert [n for n in ten if n != "fedlc"] == list(dict.fromkeys(method.recipes[0].name for method in table))
-        assert table[0].partition.clients == clients
-    assert {method.training.local_epochs for method in shown["figure9_c10"]} == {1, 2, 5, 10, 20}
-    sweep = [tuple(m.recipes[0].hyperparameters[key] for key in ("epsilon", "mu")) for m in shown["figure8_c10"]]
-    assert {pair for pair in sweep if pair[1] == 0} == {(e, 0.0) for e in (1e-4, 1e-3, 1e-2, 0.1, 0.2)}
-    assert {mu for epsilon, mu in sweep if epsilon == 0.01} == {0.0, 0.1, 0.5, 1.0, 5.0}
-    for period in (2, 5, 10, 20):
-        assert shown[f"figure10_c10_s{period}"][0].availability.parameters == {"p": 0.5, "period": period}
-
-
-def _rebafl_stems():
-    return [Path(name).stem for name in REBAFL]
+    for name in REBAFL:
+        if Path(name).stem.startswith(("table1", "figure3", "figures4_5", "figure10")):
+            assert all(_recipes(methods_of(config)) == ten for config in configs_of(name))
+    table3 = configs_of("papers/rebafl/table3_c10.yaml")
+    assert all(_recipes(methods_of(config)) == [n for n in ten if n != "fedlc"] for config in table3)
+    assert [config.partition.clients for config in table3] == [100, 200, 500]
+    epochs = [methods_of(config) for config in configs_of("papers/rebafl/figure9_c10.yaml")]
+    assert [{method.training.local_epochs for method in own} for own in epochs] == [{1}, {2}, {5}, {10}, {20}]
+    assert {len(_recipes(own)) for own in epochs} == {6}
+    for data in ("c10", "fmnist"):
+        present = [config.availability.parameters for config in configs_of(f"papers/rebafl/figure3_{data}.yaml")]
+        assert present == [{"p": 0.1}, {"p": 0.3}]
+        pairs = [_of(method, "epsilon", "mu") for method in _methods("rebafl", f"figure8_{data}")]
+        assert pairs[:5] == [(epsilon, 0.0) for epsilon in (1e-4, 1e-3, 1e-2, 0.1, 0.2)]
+        assert pairs[5:] == [(0.01, mu) for mu in (0.1, 0.5, 1.0, 5.0)]
+    periods = [config.availability.parameters for config in configs_of("papers/rebafl/figure10_c10.yaml")]
+    assert periods == [{"p": 0.5, "period": period} for period in (2, 5, 10, 20)]
+    for stem in ("table2_c10", "figure6_fmnist"):
+        half, clustered = configs_of(f"papers/rebafl/{stem}.yaml")
+        assert [_of(m, "epsilon", "mu") for m in methods_of(half)[1:]] == [(0.01, 0.0), (1.0, 0.1), (0.01, 0.1)]
+        assert (half.partition.parameters["classes_per_client"], half.availability.parameters) == (2, {"p": 0.5})
+        figures4_5 = configs_of(f"papers/rebafl/figures4_5_{stem.rpartition('_')[2]}_clustered.yaml")[0]
+        assert (clustered.partition, clustered.availability) == (figures4_5.partition, figures4_5.availability)
 
 
 @pytest.mark.parametrize("name", IWDS)
 def test_iwds_constants(name):
-    for method in methods_of(load_config(FILES[name])):
+    for method in all_methods(name):
         first, sampler = method.recipes
         assert sampler.name == "iwds"
         assert {"beta_0": 0.9999, "beta_m": 0.8, "rho": 0.992}.items() <= sampler.hyperparameters.items()
@@ -361,14 +361,15 @@ def test_iwds_constants(name):
         assert (method.partition.clients, method.selection.clients_per_round) == (10, 5)
         assert method.training.optimizer.learning_rate == 0.01 and method.training.batch_size == 32
         assert method.model.name == {"fashion_mnist": "fedavg_cnn", "cifar10": "vgg9"}[method.dataset.name]
-        scheme = {"lda": "dirichlet", "llt": "long_tail"}[Path(name).stem.rpartition("_")[2][:3]]
-        assert method.partition.scheme == scheme
-        assert method.partition.parameters["alpha"] == float(Path(name).stem.rpartition("_")[2][3:])
+    lda, llt = ("dirichlet", 0.1), ("long_tail", 0.9)
+    wanted = {"figure2_c10": [lda, llt], "fmnist_llt0.9": [llt]}
+    panels = [(config.partition.scheme, config.partition.parameters["alpha"]) for config in configs_of(name)]
+    assert panels == wanted.get(Path(name).stem, [lda, ("dirichlet", 0.5), llt, ("long_tail", 0.99)])
 
 
 @pytest.mark.parametrize("name", ASTRAEA)
 def test_astraea_constants(name):
-    for method in methods_of(load_config(FILES[name])):
+    for method in all_methods(name):
         (spec,), data, training = method.recipes, method.dataset.name, method.training
         values = spec.hyperparameters
         assert spec.name in ("fedavg", "astraea")
@@ -386,66 +387,51 @@ def test_astraea_constants(name):
         assert method.model.name == ("keras_cifar10" if scheme == "normal_density" else "astraea_cnn")
 
 
-def _astraea(stem):
-    return methods_of(load_config(FILES[f"papers/astraea/{stem}.yaml"]))
-
-
-def _of(method, *keys):
-    return tuple(method.recipes[0].hyperparameters[key] for key in keys)
-
-
-def test_astraea_figures_and_tables_are_whole():
-    both = [f"{figure}_{data}" for figure in _stems("1 4a 4b 6 8 9", "table3") for data in ("emnist", "fmnist")]
-    rest = ["figure5a_cinic10", "figure5b_cinic10", "figure5_cifar10", "fmnist_ltrf", "kld"]
-    assert sorted(Path(name).stem for name in ASTRAEA) == sorted(both + rest)
+def test_astraea_sets():
     for data, totals, cohort in (("emnist", [117_500] * 4 + [230_752], 25), ("fmnist", [9_750] * 4 + [19_500], 10)):
-        sets = _astraea(f"figure1_{data}")
+        sets = _methods("astraea", f"figure1_{data}")
         assert [m.partition.parameters["variant"] for m in sets] == ["BAL1", "BAL2", "INS", "LTRF1", "LTRF2"]
         assert [m.partition.parameters["total"] for m in sets] == totals
         assert {(m.selection.clients_per_round, m.training.local_epochs) for m in sets} == {(cohort, 10)}
 
 
-def _stems(figures, *more):
-    return [*(f"figure{number}" for number in figures.split()), *more]
+def _mediated(stem):
+    """Clients a round and local epochs of each method; for Astraea mediator size, mediator epochs and alpha too."""
+    for method in _methods("astraea", stem):
+        asked = () if method.recipes[0].name == "fedavg" else _of(method, "size", "mediator_epochs", "alpha")
+        yield (method.selection.clients_per_round, method.training.local_epochs, *asked)
 
 
-@pytest.mark.parametrize(("data", "cohort", "size"), [("emnist", 50, 10), ("fmnist", 20, 5)])
-def test_astraea_methods(data, cohort, size):
-    for stem, local_epochs, shape in (("figure4a", 5, (1, 1)), ("figure4b", 1, (size, 2)), ("figure9", 1, (size, 2))):
-        fedavg, *others = _astraea(f"{stem}_{data}")
-        assert fedavg.recipes[0].name == "fedavg" and fedavg.training.local_epochs == 5
-        assert {_of(m, "size", "mediator_epochs") for m in others} == {shape}
-        assert {m.training.local_epochs for m in others} == {local_epochs}
-        assert {m.selection.clients_per_round for m in (fedavg, *others)} == {cohort}
-        alphas = [0.33, 0.67, 0.83, 1.0]
-        wanted = {"figure4a": [*alphas, 2.0], "figure4b": [None, *alphas], "figure9": [None, *alphas, 2.0]}[stem]
-        assert [_of(m, "alpha")[0] for m in others] == wanted
-    pairs = [(m.selection.clients_per_round, *_of(m, "size", "mediator_epochs")) for m in _astraea(f"figure6_{data}")]
-    sizes = [size // 2, size, 2 * size]
-    assert pairs == [(clients, gamma, 2) for clients in (cohort, 2 * cohort) for gamma in sizes]
-    epochs = [(m.training.local_epochs, *_of(m, "mediator_epochs", "size")) for m in _astraea(f"figure8_{data}")]
-    assert epochs == [(local, passes, size) for local in (1, 5, 10) for passes in (1, 2, 3)]
-    fedavg, *mediated = _astraea(f"table3_{data}")
-    assert (fedavg.selection.clients_per_round, fedavg.training.local_epochs) == (cohort // 5 if size == 10 else 5, 20)
-    assert [_of(m, "size", "mediator_epochs", "alpha") for m in mediated] == [(size, n, 0.67) for n in (1, 2, 3, 4)]
-    assert {(m.training.local_epochs, m.evaluation.traffic, m.evaluation.every) for m in mediated} == {(1, "paper", 1)}
+ALPHAS = (0.33, 0.67, 0.83, 1.0)
+
+
+@pytest.mark.parametrize(("data", "cohort", "size", "few"), [("emnist", 50, 10, 10), ("fmnist", 20, 5, 5)])
+def test_astraea_methods(data, cohort, size, few):
+    wanted = {
+        "figure4a": [(cohort, 5), *((cohort, 5, 1, 1, alpha) for alpha in (*ALPHAS, 2.0))],
+        "figures4b_9": [(cohort, 5), *((cohort, 1, size, 2, alpha) for alpha in (None, *ALPHAS, 2.0))],
+        "figure6": [(c, 1, g, 2, 0.67) for c in (cohort, 2 * cohort) for g in (size // 2, size, 2 * size)],
+        "figure8": [(cohort, local, size, passes, 0.67) for local in (1, 5, 10) for passes in (1, 2, 3)],
+        "table3": [(few, 20), *((cohort, 1, size, passes, 0.67) for passes in (1, 2, 3, 4))],
+    }
+    for stem, methods in wanted.items():
+        assert list(_mediated(f"{stem}_{data}")) == methods
+    traffic = {(m.evaluation.traffic, m.evaluation.every) for m in _methods("astraea", f"table3_{data}")}
+    assert traffic == {("paper", 1)}
 
 
 def test_astraea_on_colour_images():
-    alone, together, here = (_astraea(f"figure5{stem}") for stem in ("a_cinic10", "b_cinic10", "_cifar10"))
-    for methods in (alone, together, here):
-        assert methods[0].recipes[0].name == "fedavg"
-        assert {(m.selection.clients_per_round, m.training.local_epochs) for m in methods} == {(50, 1)}
-    assert {_of(m, "size", "mediator_epochs") for m in alone[1:]} == {(1, 1)}
-    assert {_of(m, "size", "mediator_epochs") for m in together[1:]} == {(10, 2)}
-    assert {(10, 2, None), (10, 2, 0.67), (1, 1, 1.0)} <= {_of(m, "size", "mediator_epochs", "alpha") for m in here[1:]}
-    assert {(alpha,) for alpha in (None, 0.67)} <= {_of(m, "alpha") for m in together[1:]}
-    assert {(1.0,), (2.0,)} <= {_of(m, "alpha") for m in alone[1:]}
+    fedavg = (50, 1)
+    alone = [(50, 1, 1, 1, alpha) for alpha in (*ALPHAS, 2.0)]
+    together = [(50, 1, 10, 2, alpha) for alpha in (None, *ALPHAS)]
+    assert list(_mediated("figure5a_cinic10")) == [fedavg, *alone]
+    assert list(_mediated("figure5b_cinic10")) == [fedavg, *together]
+    assert list(_mediated("figure5_cifar10")) == [fedavg, *alone, *together]
 
 
 @pytest.mark.parametrize("name", FLCIR)
 def test_flcir_constants(name):
-    for method in methods_of(load_config(FILES[name])):
+    for method in all_methods(name):
         (spec, images), training = method.recipes, method.training
         assert (images.name, images.hyperparameters) == ("crop_flip", {"pad": 4, "flip": True})
         assert spec.name == "flcir" and spec.hyperparameters["rho"] == 0.99
@@ -456,8 +442,7 @@ def test_flcir_constants(name):
 
 
 def test_flcir_figures_are_whole():
-    assert sorted(Path(name).stem for name in FLCIR) == ["cifar10", "figure3_cifar10", "figure4_cifar10"]
-    schemes, numbers, alphas = (methods_of(load_config(FILES[name])) for name in FLCIR)
+    schemes, numbers, alphas = map(all_methods, FLCIR)
     assert [_of(m, "choose")[0] for m in schemes] == ["random", "greedy", "cucb", "random"]
     assert [m.partition.scheme for m in schemes] == ["flcir_realworld"] * 3 + ["iid"]
     assert [m.selection.clients_per_round for m in numbers] == [10, 20, 30, 40, 50]
@@ -466,34 +451,39 @@ def test_flcir_figures_are_whole():
     assert {m.selection.clients_per_round for m in (*schemes, *alphas)} == {20}
 
 
-def _cbfl(stem):
-    return methods_of(load_config(FILES[f"papers/cbfl/{stem}.yaml"]))
-
-
 BIG = [name for name in CBFL if "small" not in name]
 SMALL = [name for name in CBFL if "small" in name]
 SHORT = {"cifar10": "c10", "cifar100": "c100", "cinic10": "cinic10"}
 CODE = {"teacher": "snapshot", "generator_rate": 0.003}
 """The constants of the authors' code where they aren't the paper's, with those of each data set."""
 CODE_OF = {"cifar10": {"interval": 3, "iterations": 1000, "gamma": 3.0}, "cifar100": {"interval": 7}}
-VARIED = {
-    "table4_c10": ("labels", ["uniform", "balanced"]),
-    "table6_cinic10": ("rarest", [2, 4, 6, 8, None]),
-    "table7_c10": ("learn", ["cross_entropy", "distillation"]),
+AXES = {
     "table8_c100": ("weight", [0.01, 0.1, 1.0, 5.0, 10.0]),
     "table9_c100": ("attention", [0.0, 200.0, 400.0, 600.0, 800.0]),
     "figure9_c10": ("warm_up", list(range(0, 1000, 100))),
-} | {f"table5_{data}": ("generator", ["gaussian", "dcgan", "shared"]) for data in SHORT.values()}
-"""Tables and a figure about CBFL itself: what is varied, and its values in order."""
-
-
-def _stem(name):
-    return Path(name).stem
+}
+"""Ablations that are sweeps: the hyperparameter, and its values in order."""
+VARIED = AXES | {
+    "table4_c10": ("labels", ["uniform", "balanced"]),
+    "table6_cinic10": ("rarest", [2, 4, 6, 8, None]),
+    "table7_c10": ("learn", ["cross_entropy", "distillation"]),
+} | {f"table5_{data}": ("generator", ["gaussian", "dcgan", "shared"]) for data in SHORT.values()}  # fmt: skip
+"""The same for all ablations; those that are no sweeps compare with FedAvg too."""
+CLIENTS = {"table10_c10": [150, 200, 250, 300], "table11_c10": [5, 16]}
+NETWORKS = {f"table{table}": ["resnet20", "mobilenetv2"] for table in (1, 5, 12)}
+FOUR = ["fedavg", "fedprox", "fednova", "cbfl"]
+COMPARED = {"c10_resnet20_a0.1": ["fedavg", "fedprox", "scaffold", "fednova", "cbfl"]}
+COMPARED |= {f"table1_{data}": COMPARED["c10_resnet20_a0.1"] for data in SHORT.values()}
+COMPARED |= {f"table1_{data}_code": ["fedavg", "cbfl"] for data in ("c10", "c100")}
+COMPARED |= {f"table2_{data}": FOUR for data in SHORT.values()} | dict.fromkeys(("table10_c10", "table12_c100"), FOUR)
+COMPARED |= {"table11_c10": ["fedavg", "fedprox", "fednova", "scaffold", "cbfl"], "table13_c100": FOUR}
+COMPARED |= {f"inaturalist_{network}": FOUR for network in ("resnet18", "mobilenetv2")}
+"""The methods of each table that compares CBFL with others."""
 
 
 @pytest.mark.parametrize("name", BIG)
 def test_cbfl_training(name):
-    for method in methods_of(load_config(FILES[name])):
+    for method in all_methods(name):
         (spec, images), training, optimizer = method.recipes, method.training, method.training.optimizer
         natural = method.dataset.name == "inaturalist2019"
         assert (images.name, images.hyperparameters) == ("crop_flip", {"pad": 28 if natural else 4, "flip": True})
@@ -511,8 +501,8 @@ def test_cbfl_training(name):
 
 @pytest.mark.parametrize("name", BIG)
 def test_cbfl_constants(name):
-    varied = VARIED.get(_stem(name), ("", []))[0]
-    for method in methods_of(load_config(FILES[name])):
+    varied = VARIED.get(Path(name).stem, ("", []))[0]
+    for method in all_methods(name):
         data, spec = method.dataset.name, method.recipes[0]
         if spec.name != "cbfl":
             continue
@@ -530,25 +520,27 @@ def test_cbfl_constants(name):
 
 @pytest.mark.parametrize("name", BIG)
 def test_cbfl_clients(name):
-    (method, *others), stem = methods_of(load_config(FILES[name])), _stem(name)
-    assert all((other.partition, other.selection) == (method.partition, method.selection) for other in others)
-    natural, few = "inaturalist" in stem, "table11" in stem
-    clients = int(stem.rpartition("_k")[2]) if "_k" in stem else 2295 if natural else 100
-    assert method.partition.clients == clients
-    assert method.selection.clients_per_round == (clients if few else clients // 10)
-    assert (method.partition.scheme, method.partition.seed) == ("dirichlet", 7777)
-    alpha = float(stem.removesuffix("_code").rpartition("_a")[2]) if stem[0] == "c" else 0.1
-    assert method.partition.parameters["alpha"] == alpha
-    assert method.partition.parameters["form"] == ("balanced" if natural else "cbfl")
+    stem, configs = Path(name).stem, configs_of(name)
+    natural = "inaturalist" in stem
+    clients = CLIENTS.get(stem, [2295 if natural else 100] * len(configs))
+    assert [config.partition.clients for config in configs] == clients
+    alphas = [0.07, 0.05, 0.03, 0.01] if "table2" in stem else [0.1] * len(configs)
+    assert [config.partition.parameters["alpha"] for config in configs] == alphas
+    for config in configs:
+        share = 1 if "table11" in stem else 10
+        assert config.selection.clients_per_round == config.partition.clients // share
+        assert (config.partition.scheme, config.partition.seed) == ("dirichlet", 7777)
+        assert config.partition.parameters["form"] == ("balanced" if natural else "cbfl")
+        for method in methods_of(config):
+            assert (method.partition, method.selection) == (config.partition, config.selection)
 
 
 @pytest.mark.parametrize("stem", VARIED)
 def test_cbfl_ablations_are_whole(stem):
-    key, values = VARIED[stem]
-    fedavg, *arms = _cbfl(stem)
-    if key in ("weight", "attention", "warm_up"):
-        arms = [fedavg, *arms]
-    else:
+    (key, values), arms = VARIED[stem], _methods("cbfl", stem)
+    fedavg = arms[0]
+    if stem not in AXES:
+        fedavg, *arms = arms
         assert fedavg.recipes[0].name == "fedavg"
     assert [_of(arm, key)[0] for arm in arms] == values
     if key == "rarest":
@@ -559,45 +551,31 @@ def test_cbfl_ablations_are_whole(stem):
 
 
 def test_cbfl_comparisons_are_whole():
-    four = ["fedavg", "fedprox", "fednova", "cbfl"]
-    five = ["fedavg", "fedprox", "scaffold", "fednova", "cbfl"]
-    wanted = {f"{data}_{net}_a0.1": five for data in SHORT.values() for net in ("resnet20", "mobilenetv2")}
-    wanted |= {f"{stem}_code": ["fedavg", "cbfl"] for stem in wanted if "cinic10" not in stem}
-    wanted |= {f"{data}_resnet20_a{alpha}": four for data in SHORT.values() for alpha in (0.07, 0.05, 0.03, 0.01)}
-    wanted |= {f"inaturalist_{net}": four for net in ("resnet18", "mobilenetv2")}
-    wanted |= {f"table10_c10_k{clients}": four for clients in (150, 200, 250, 300)}
-    wanted |= {f"table11_c10_k{clients}": ["fedavg", "fedprox", "fednova", "scaffold", "cbfl"] for clients in (5, 16)}
-    wanted |= {f"table12_c100_{net}": four for net in ("resnet20", "mobilenetv2")} | {"table13_c100": four}
-    assert sorted(map(_stem, BIG)) == sorted([*wanted, *VARIED])
-    for stem, recipes in wanted.items():
-        methods = _cbfl(stem)
-        assert [method.recipes[0].name for method in methods] == recipes
-        net = next((net for net in ("mobilenetv2", "resnet18") if net in stem), "resnet20")
-        assert {method.model.name for method in methods} == {net}
-        short = {SHORT.get(method.dataset.name, "inaturalist") for method in methods}
-        assert len(short) == 1 and short < set(stem.split("_"))
-        locals_too = net != "resnet18" and "inaturalist" not in stem and stem.endswith("_a0.1")  # Figure 6
-        assert {method.evaluation.local_test_images for method in methods} == {1_000 * locals_too}
-    targets = {stem: _cbfl(stem)[0].evaluation.target_accuracy for stem in wanted}
-    found = {stem: target for stem, target in targets.items() if target is not None}
-    assert found == {"table12_c100_resnet20": 0.6, "table12_c100_mobilenetv2": 0.66}
+    assert {Path(name).stem for name in BIG} == COMPARED.keys() | VARIED.keys()
+    for stem, recipes in COMPARED.items():
+        configs, own = configs_of(f"papers/cbfl/{stem}.yaml"), stem.split("_")
+        assert all([method.recipes[0].name for method in config.methods] == recipes for config in configs)
+        one = [next((net for net in ("mobilenetv2", "resnet18") if net in stem), "resnet20")] * len(configs)
+        assert [config.model.name for config in configs] == NETWORKS.get(own[0], one)
+        (short,) = {SHORT.get(config.dataset.name, "inaturalist") for config in configs}
+        assert short in own
+        locals_too = "scaffold" in recipes and own[0] != "table11"  # Figure 6
+        assert {config.evaluation.local_test_images for config in configs} == {1_000 * locals_too}
+        targets = [config.evaluation.target_accuracy for config in configs]
+        assert targets == ([0.6, 0.66] if own[0] == "table12" else [None] * len(configs))
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_small_cbfl_files_differ_in_their_methods_alone(name):
-    reference, here = (FILES[file].read_text() for file in ("papers/cbfl/small_cifar10.yaml", name))
-    common, found = (text[text.index("\ndataset:") : text.index("\nmethods:")] for text in (reference, here))
-    assert common == found
-    large, (key, values) = next((item for item in VARIED.items() if item[0].split("_")[0] in name), (None, ("", [])))
-    arms = [method for method in methods_of(load_config(FILES[name])) if method.recipes[0].name == "cbfl"]
-    ours = next(arm for arm in _cbfl("small_cifar10") if arm.name == "cbfl").recipes[0].hyperparameters
+    (reference,) = configs_of("papers/cbfl/small_cifar10.yaml")
+    for config in configs_of(name):
+        assert config.model_copy(update={"name": reference.name, "methods": reference.methods}) == reference
+    key, values = next((value for stem, value in VARIED.items() if stem.split("_")[0] in name), ("", []))
+    arms = [method for method in all_methods(name) if method.recipes[0].name == "cbfl"]
+    ours = next(arm for arm in methods_of(reference) if arm.name == "cbfl").recipes[0].hyperparameters
     free = {key, "labels", "dcgan_iterations", "dcgan_pool"}
-    if large is not None:
+    if key:
         for arm in arms:
-            assert {k: v for k, v in arm.recipes[0].hyperparameters.items() if k not in free} == {
-                k: v for k, v in ours.items() if k not in free
-            }
-    if key not in ("", "warm_up"):
-        assert [_of(arm, key)[0] for arm in arms] == values
-    if key == "warm_up":
-        assert [_of(arm, key)[0] for arm in arms] == list(range(0, 101, 20))
+            found = arm.recipes[0].hyperparameters
+            assert {k: v for k, v in found.items() if k not in free} == {k: ours[k] for k in found if k not in free}
+        assert [_of(arm, key)[0] for arm in arms] == (list(range(0, 101, 20)) if key == "warm_up" else values)
