@@ -1,8 +1,6 @@
 """What partitioners and the federation share: checks of their arguments, and cutting arrays into clients."""
 
 import operator
-import os
-from pathlib import Path
 
 import numpy as np
 
@@ -95,24 +93,6 @@ def checked_count(name: str, value, minimum: int = 1) -> int:
     if number is None or number < minimum:
         raise ValueError(f"{name}={value!r}; expected a whole number of at least {minimum}.")
     return number
-
-
-def available_bytes() -> int | None:
-    """Memory of this machine that may still be used.
-
-    Returns:
-        Bytes; all that there is where the system doesn't say what is in use, None where it says neither.
-
-    Example:
-        >>> available_bytes() != 0
-        True
-    """
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else None
 
 
 def rows_by_label(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

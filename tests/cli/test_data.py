@@ -60,7 +60,7 @@ def test_prepare_says_what_it_found_and_writes_what_is_loaded(idx):
 def test_the_written_file_is_the_one_that_is_read(idx, monkeypatch):
     folder, _ = idx
     prepare("mnist", folder)
-    monkeypatch.setattr("fedjax_bal.data.readers.grey.read_labelled", lambda *_: pytest.fail("read the idx files"))
+    monkeypatch.setattr("fedjax_bal.data.readers.idx.read_labelled", lambda *_: pytest.fail("read the idx files"))
     assert len(load("mnist", folder).train_images) == 40
 
 
