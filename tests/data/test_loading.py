@@ -210,6 +210,9 @@ def test_labels_alone_need_no_files():
 
 def test_import_is_light():
     heavy = ("tensorflow_datasets", "matplotlib", "PIL")
-    code = f"import sys, fedjax_bal.data; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        "import sys; from fedjax_bal import data; data.load('labels_47'); data.prepared_status('mnist', None); "
+        f"print([module for module in {heavy} if module in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from fedjax_bal.config import ConfigError, load_config, resolved_yaml
 from fedjax_bal.data.partition import astraea, letter_shares
-from fedjax_bal.data.partition.letters import EMNIST_CLASSES
 from fedjax_bal.data.partition.shaped import class_quotas, client_counts, deal
+from fedjax_bal.data.readers.idx import MERGED_CHARACTERS
 
 POOL = np.repeat(np.arange(47), 15_000)  # about as many rows as EMNIST ByMerge, but as many of each class
 
@@ -42,15 +42,15 @@ def test_divergence_of_the_letters(digits, all_classes, letters_alone):
 
 
 def test_the_six_rarest_classes():
-    assert len(EMNIST_CLASSES) == len(set(EMNIST_CLASSES)) == 47
+    assert len(MERGED_CHARACTERS) == len(set(MERGED_CHARACTERS)) == 47
     order = np.argsort(letter_shares(47))
-    assert {EMNIST_CLASSES[label] for label in order[:6]} == set("ZQqJXK")
-    assert {EMNIST_CLASSES[label] for label in order[-2:]} == set("Ee")
+    assert {MERGED_CHARACTERS[label] for label in order[:6]} == set("ZQqJXK")
+    assert {MERGED_CHARACTERS[label] for label in order[-2:]} == set("Ee")
 
 
 def test_case():
     together, apart = letter_shares(47), letter_shares(47, case="split")
-    share = lambda shares, name: shares[EMNIST_CLASSES.index(name)]
+    share = lambda shares, name: shares[MERGED_CHARACTERS.index(name)]
     assert share(together, "E") == share(together, "e")
     assert share(together, "E") / share(together, "O") == pytest.approx(12.70 / 7.51)
     assert share(apart, "E") == share(apart, "e")
