@@ -3,7 +3,6 @@
 from fedjax_bal.data import inventory, partition
 from fedjax_bal.data.augmentation import LARGEST_SEED, augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import gather, join, normalised, over_rows, without_lone_rows
-from fedjax_bal.data.checks import MAX_ROWS
 from fedjax_bal.data.description import Description, describe, size_bins
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.federation import carve, federate
@@ -17,6 +16,7 @@ from fedjax_bal.data.readers.npz import read_arrays
 from fedjax_bal.data.readers.reader import Reader
 from fedjax_bal.data.readers.registry import DATASETS, find_reader
 from fedjax_bal.data.readers.tfds import build_for_tfds
+from fedjax_bal.data.row_numbers import MAX_ROWS
 
 __all__ = [
     "ALIASES",

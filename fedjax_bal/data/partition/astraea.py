@@ -5,9 +5,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, rows_by_label
 from fedjax_bal.data.partition.shaped import class_quotas, client_sizes, deal
 from fedjax_bal.data.readers.idx import MERGED_CHARACTERS
+from fedjax_bal.data.row_numbers import rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
 
 _COMMON = {"e": 12.70, "t": 9.06, "a": 8.17, "o": 7.51, "i": 6.97, "n": 6.75, "s": 6.33, "h": 6.09, "r": 5.99}
 _USUAL = {"d": 4.25, "l": 4.03, "c": 2.78, "u": 2.76, "m": 2.41, "w": 2.36, "f": 2.23, "g": 2.02, "y": 1.97}
@@ -104,7 +105,7 @@ def astraea(
         published. With uniform weights the clients of LTRF2 are on average 0.63 nats from uniform (0.50 when weighted
         by size), with exponential ones 0.83 (0.71); section IV reports 0.550.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r}; expected one of {', '.join(VARIANTS)}.")
     wanted = VARIANTS[variant]
@@ -151,7 +152,7 @@ def letter_shares(num_classes: int, digits: str = "uniform", case: str = "insens
         Astraea, section II-B: "the frequency of the English letters, which is obtained through a corpus of the Simple
         English Wikipedia". The counts of that corpus are not published; these are common figures for English text.
     """
-    num_classes = checked_count("num_classes", num_classes)
+    num_classes = whole_number("num_classes", num_classes)
     if digits not in ("uniform", "rare", "none"):
         raise ValueError(f"digits={digits!r}; expected 'uniform', 'rare' or 'none'.")
     if case not in ("insensitive", "split"):

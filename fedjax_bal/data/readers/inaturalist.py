@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count
 from fedjax_bal.data.errors import DataError, MissingError
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.readers.image_files import Kind, read_all, squared
 from fedjax_bal.data.readers.reader import Reader, StoredImage, TfdsSets
 from fedjax_bal.data.readers.untrusted import check_within, read_file, read_json, shortened
 from fedjax_bal.types import Dataset
+from fedjax_bal.validate import whole_number
 
 FOLDERS = ("inaturalist2019", "iNaturalist2019", "inat2019", "")
 """Where the files may lie below the folder that the user names."""
@@ -165,7 +165,7 @@ def owners(names: Sequence[Any]) -> np.ndarray | None:
 
 
 def _check_memory(place: Path, count: int, side: int) -> None:
-    shape = (checked_count("side", side), side, 3)
+    shape = (whole_number("side", side), side, 3)
     check_memory(place, count, shape, "take a machine with more, or inaturalist2019_32, which has smaller images")
 
 

@@ -133,7 +133,7 @@ def test_missing_folders_memory_and_options(folder, monkeypatch):
     root, _ = folder
     with pytest.raises(DataError, match=r"nowhere/train: can't be read .* expected a folder of image files for each"):
         read_image_folder(root / "nowhere")
-    for options, message in (({"channels": 2}, "channels=2"), ({"side": 0}, "side=0")):
+    for options, message in (({"channels": 2}, "channels=2"), ({"side": 0}, "side: received 0")):
         with pytest.raises(ValueError, match=message):
             read_image_folder(root, **options)
     monkeypatch.setattr(memory, "available_bytes", lambda: 9 * 64 * 64 * 3 - 1)
