@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -138,17 +139,36 @@ def write_atomically(file: Path, content: bytes) -> None:
         ...     file.read_bytes()
         b'new'
     """
+    with replacing(file) as stream:
+        stream.write(content)
+
+
+@contextlib.contextmanager
+def replacing(file: Path) -> Iterator[BinaryIO]:
+    """Opens a stream whose content takes a file's place once all of it is on disk: `write_atomically` in pieces.
+
+    Args:
+        file: the file; its folder must exist.
+
+    Yields:
+        The stream.
+
+    Raises:
+        OSError: it can't be written; the old content is still there.
+    """
     temporary = file.with_name(f".{file.name}.part")
     try:
         with _anew(temporary) as stream:
-            stream.write(content)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, file)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise OSError(error.errno, error.strerror, str(file)) from error
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(file)) from error
+        raise
     handle = os.open(file.parent, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -59,29 +59,29 @@ def commands(messages: Callable[[], AbstractContextManager[None]], console: Call
 
 
 def _overview(data_dir: Path | None) -> Table:
-    from fedjax_bal.data import DATASETS, OFFICIAL, folder_of, prepared_status
+    from fedjax_bal.data import DATASETS, folder_of, prepared_status
 
     folder = None if data_dir is None else folder_of("the data sets", data_dir)
     table = Table.grid(padding=(0, 3))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, info in DATASETS.items():
-        clients = "; says whose each image is" if info.clients else ""
-        lines = [f"{escape(info.description)}{clients}"]
-        if info.counts:
-            size = sum(info.counts) * int(np.prod(info.image_shape))
+    for name, reader in DATASETS.items():
+        clients = "; says whose each image is" if reader.clients else ""
+        lines = [f"{escape(reader.description)}{clients}"]
+        if reader.counts:
+            size = sum(reader.counts) * int(np.prod(reader.image_shape))
             lines[0] += f" ({size / _MEBIBYTE:,.1f} MiB in memory)"
         lines.append(f"[dim]{escape(prepared_status(name, folder))}[/dim]")
-        if name in OFFICIAL:
-            lines.append(f"[dim]from {escape(OFFICIAL[name].home)}[/dim]")
+        if reader.home:
+            lines.append(f"[dim]from {escape(reader.home)}[/dim]")
         table.add_row(f"[bold]{escape(name)}[/bold]", "\n".join(lines))
     return table
 
 
 def _prepare(name: str, options: list[str], data_dir: Path | None, check: bool, say: Callable[[str], None]) -> None:
-    from fedjax_bal.data import OWN_FILES, inventory, load
+    from fedjax_bal.data import find_reader, inventory, load
 
-    if name in OWN_FILES:
+    if find_reader(name).origin == "own":
         section = _own_files(name, options)
         dataset = load(name, data_dir, **section.parameters)
         say(f"{name}: {section.parameters['path']}")
@@ -116,19 +116,18 @@ def _own_files(name: str, options: list[str]) -> Any:
 
 def _build(name: str, data_dir: Path | None) -> Path:
     """Writes a data set as TensorFlow Datasets keeps it."""
-    from fedjax_bal.data import DataError, folder_of, known_names
+    from fedjax_bal.data import DATASETS, DataError, build_for_tfds, find_reader, folder_of
 
-    known_names(name)
-    try:
-        from fedjax_bal.data import BUILDABLE, build_for_tfds
-    except ImportError as error:
-        raise DataError(f"--tfds needs TensorFlow Datasets, which can't be imported ({error}): install it") from error
-    if name not in BUILDABLE:
-        raise ValueError(f"--tfds: received {name}; allowed: {', '.join(BUILDABLE)}; others are not built here")
+    if not find_reader(name).is_buildable:
+        allowed = ", ".join(other for other, reader in DATASETS.items() if reader.is_buildable)
+        raise ValueError(f"--tfds: received {name}; allowed: {allowed}; others are not built here")
     if data_dir is None:
         raise ValueError(f"--data-dir is missing, the folder that holds the files of {name}")
     folder = folder_of(name, data_dir)
-    return build_for_tfds(name, folder, folder)
+    try:
+        return build_for_tfds(name, folder, folder)
+    except ImportError as error:
+        raise DataError(f"--tfds needs TensorFlow Datasets, which can't be imported ({error}): install it") from error
 
 
 def _describe(dataset: Any, say: Callable[[str], None]) -> None:

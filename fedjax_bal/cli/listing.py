@@ -79,7 +79,7 @@ def _partitions() -> dict[str, str]:
 def _datasets() -> dict[str, str]:
     from fedjax_bal.data import DATASETS
 
-    return {name: info.description for name, info in DATASETS.items()}
+    return {name: reader.description for name, reader in DATASETS.items()}
 
 
 def _optimizers() -> dict[str, str]:

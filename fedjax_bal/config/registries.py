@@ -65,15 +65,15 @@ def dataset_parameters(name: str) -> dict[str, Field]:
         >>> sorted(dataset_parameters("image_folder")), dataset_parameters("mnist")["mean"][1]
         (['channels', 'mean', 'path', 'side', 'std'], (0.1307,))
     """
-    from fedjax_bal.data import DATASETS, OWN, OWN_FILES
+    from fedjax_bal.data import DATASETS, OWN
 
-    known = DATASETS[name]
-    constants = {"mean": (Real(), known.mean or OWN), "std": (Real(0, above=True), known.std or OWN)}
+    reader = DATASETS[name]
+    constants = {"mean": (Real(), reader.mean or OWN), "std": (Real(0, above=True), reader.std or OWN)}
     fields = {
         key: (Annotated[Any, under(WordOr(Either(number, ListOf(number)), OWN))], default)
         for key, (number, default) in constants.items()
     }
-    return (parameters(OWN_FILES[name]) if name in OWN_FILES else {}) | fields
+    return (parameters(reader.read) if reader.origin == "own" else {}) | fields
 
 
 def models() -> Collection[str]:

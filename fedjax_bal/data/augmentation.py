@@ -8,7 +8,8 @@ import numpy as np
 
 from fedjax_bal.balance import random_matrices
 from fedjax_bal.data.batches import copied
-from fedjax_bal.data.checks import MAX_ROWS, available_bytes
+from fedjax_bal.data.memory import available_bytes
+from fedjax_bal.data.row_numbers import MAX_ROWS
 from fedjax_bal.types import Federation, Warp
 from fedjax_bal.validate import finite_number, switch, whole_number
 

@@ -5,7 +5,6 @@ no longer the same. Of sets with a file for each image it remembers their folder
 its place, under its old name, goes unnoticed until the set is prepared again.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ import numpy as np
 
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.readers.npz import REQUIRED, as_dataset, read_arrays
+from fedjax_bal.files import replacing
 from fedjax_bal.types import Dataset
 
 FOLDER = "fedjax_bal"
@@ -61,7 +61,6 @@ def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -
     if dataset.train_clients is not None:
         arrays["train_clients"] = dataset.train_clients
     size = sum(array.nbytes for array in arrays.values())
-    temporary = file.with_name(f".{file.name}.part")
     try:
         file.parent.mkdir(exist_ok=True)
         free = shutil.disk_usage(file.parent).free
@@ -70,19 +69,13 @@ def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -
                 f"{file}: needs {size / 2**20:.0f} MiB, but {free / 2**20:.0f} MiB are free; make room, or do without: "
                 "the data set's own files are read as well, just more slowly."
             )
-        with open(temporary, "wb") as stream:
+        with replacing(file) as stream:
             np.savez(stream, **arrays, made_from=np.array(_stamp(data_dir, places)))
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
     except OSError as error:
         raise DataError(
             f"{file}: can't be written ({error.strerror or error}); give a folder that can be as --data-dir, or do "
             "without: the data set's own files are read as well, just more slowly."
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
     return file
 
 

@@ -6,9 +6,10 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedjax_bal.data.checks import MAX_ROWS, checked_count, checked_labels, cut, per_channel, rows_by_label
 from fedjax_bal.data.normalisation import own_constants
+from fedjax_bal.data.row_numbers import MAX_ROWS, cut, rows_by_label
 from fedjax_bal.types import ClientTests, Dataset, Federation
+from fedjax_bal.validate import checked_labels, per_channel, whole_number
 
 _BLOCK = 2**20  # rows sorted at a time
 _NO_SETS: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -145,7 +146,7 @@ def carve(rng: np.random.Generator, labels: np.ndarray, per_class: int) -> tuple
         >>> federate(np.zeros((5, 2, 2, 1)), labels, clients, 2, {"server": auxiliary}).num_clients
         2
     """
-    labels, per_class = checked_labels(labels), checked_count("per_class", per_class)
+    labels, per_class = checked_labels(labels), whole_number("per_class", per_class)
     rows, starts, sizes = rows_by_label(labels)
     if sizes.min() < per_class:
         rarest = int(np.argmin(sizes))
@@ -181,7 +182,7 @@ def _constants(dataset: Dataset, mean: Any, std: Any) -> tuple[Any, Any]:
 def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarray, int]:
     """Images, labels and C that fit together."""
     images, labels = np.asarray(images), checked_labels(labels)
-    num_classes = checked_count("num_classes", num_classes)
+    num_classes = whole_number("num_classes", num_classes)
     if images.ndim != 4 or len(images) != len(labels) or not (images.dtype == np.uint8 or images.dtype.kind == "f"):
         raise ValueError(
             f"images has shape {images.shape} and type {images.dtype} for {len(labels)} labels; expected "

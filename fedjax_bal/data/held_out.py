@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
+from fedjax_bal.data.row_numbers import cut, rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
 
 
 def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +105,7 @@ def rows_by_share(
         >>> [np.bincount(labels[own], minlength=2).tolist() for own in rows]
         [[3, 1], [0, 4]]
     """
-    labels, per_client = checked_labels(test_labels), checked_count("per_client", per_client)
+    labels, per_client = checked_labels(test_labels), whole_number("per_client", per_client)
     counts = np.asarray(class_counts, np.int64)
     pools = [np.flatnonzero(labels == label) for label in range(counts.shape[1])]
     found = []

@@ -10,10 +10,9 @@ import numpy as np
 
 from fedjax_bal.data import cache
 from fedjax_bal.data.errors import DataError, MissingError
-from fedjax_bal.data.loading import OWN_FILES, folder_of, known_names
-from fedjax_bal.data.readers.finding import find
-from fedjax_bal.data.readers.official import OFFICIAL
-from fedjax_bal.data.readers.tfds import NAMES
+from fedjax_bal.data.loading import find_files, folder_of
+from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.data.readers.registry import DATASETS, find_reader
 from fedjax_bal.types import Dataset
 
 
@@ -47,14 +46,15 @@ def prepared_status(name: str, data_dir: Path | None) -> str:
         >>> prepared_status("labels_47", None), prepared_status("npz", None), prepared_status("femnist", None)
         ('comes with the package', 'your own file or folder', 'needs its files, see --data-dir')
     """
-    if name in OWN_FILES:
+    reader = DATASETS[name]
+    if reader.origin == "own":
         return "your own file or folder"
-    if name not in OFFICIAL:
+    if reader.origin == "package":
         return "comes with the package"
     if data_dir is None:
         return "needs its files, see --data-dir"
     try:
-        found = find(name, data_dir)
+        found = find_files(reader, data_dir)
         prepared = ", prepared" if cache.is_current(name, data_dir, found.places) else ""
         return f"found {found.kind} in {common_folder(found.places)}{prepared}"
     except MissingError:
@@ -79,19 +79,16 @@ def prepare(name: str, data_dir: str | os.PathLike | None, write: bool = True) -
         ValueError: no data set has that name, or one that needs no files.
         DataError: files are missing or damaged, or nothing can be written.
     """
-    known_names(name)
-    if name not in OFFICIAL:
-        raise ValueError(f"data set {name} {_no_need(name)}.")
-    official = OFFICIAL[name]
-    advice = (
-        f"It needs {official.wanted}. They come from {official.home}. A folder that TensorFlow Datasets prepared, "
-        f"{NAMES[name][0]}/VERSION/ in the format ArrayRecord, serves as well."
-    )
+    reader = find_reader(name)
+    if reader.origin != "official":
+        no_need = "comes with the package" if reader.origin == "package" else "is read from your own files as they are"
+        raise ValueError(f"data set {name} {no_need}.")
+    advice = _advice(reader)
     if data_dir is None:
         raise DataError(f"--data-dir is missing, the folder that holds the files of {name}. {advice}")
     folder = folder_of(name, data_dir)
     try:
-        found = find(name, folder)
+        found = find_files(reader, folder)
     except DataError as error:
         raise DataError(f"{error}\n{advice}") from error
     dataset = found.read()
@@ -135,5 +132,10 @@ def common_folder(places: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([path.parent for path in places]))
 
 
-def _no_need(name: str) -> str:
-    return "is read from your own files as they are" if name in OWN_FILES else "comes with the package"
+def _advice(reader: Reader) -> str:
+    """Which files a data set needs, and where they come from."""
+    advice = f"It needs {reader.files}. They come from {reader.home}."
+    if not reader.tfds.train:
+        return advice
+    prepared = f"{reader.tfds.train}/VERSION/ in the format ArrayRecord"
+    return f"{advice} A folder that TensorFlow Datasets prepared, {prepared}, serves as well."

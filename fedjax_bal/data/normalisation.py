@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.catalogue import DATASETS
-from fedjax_bal.data.checks import per_channel
+from fedjax_bal.data.readers.registry import DATASETS
+from fedjax_bal.validate import per_channel
 
 OWN = "own"
 """In place of a constant: that of the training images."""

@@ -1,5 +1,6 @@
 """`fedjax-bal data list | prepare`: what a user sees, and what is written."""
 
+import errno
 import gzip
 import os
 import re
@@ -60,7 +61,7 @@ def test_prepare_says_what_it_found_and_writes_what_is_loaded(idx):
 def test_the_written_file_is_the_one_that_is_read(idx, monkeypatch):
     folder, _ = idx
     prepare("mnist", folder)
-    monkeypatch.setattr("fedjax_bal.data.readers.grey.read_labelled", lambda *_: pytest.fail("read the idx files"))
+    monkeypatch.setattr("fedjax_bal.data.readers.idx.read_labelled", lambda *_: pytest.fail("read the idx files"))
     assert len(load("mnist", folder).train_images) == 40
 
 
@@ -132,6 +133,22 @@ def test_a_full_or_closed_disk_costs_no_file(idx, monkeypatch):
     (folder / "fedjax_bal").write_text("in the way")
     result = invoke("prepare", "mnist", "--data-dir", folder)
     assert result.exit_code == 2 and "can't be written (File exists)" in result.output
+
+
+@pytest.mark.parametrize("told", [DataError, KeyboardInterrupt])
+def test_a_file_that_is_written_in_part_replaces_nothing(idx, monkeypatch, told):
+    folder, _ = idx
+    file = prepare("mnist", folder).file
+    before = file.read_bytes()
+
+    def stop(stream, **arrays):
+        stream.write(b"half")
+        raise OSError(errno.ENOSPC, "Disk full") if told is DataError else KeyboardInterrupt
+
+    monkeypatch.setattr("fedjax_bal.data.cache.np.savez", stop)
+    with pytest.raises(told):
+        prepare("mnist", folder)
+    assert file.read_bytes() == before and list(file.parent.iterdir()) == [file]
 
 
 BAD = {

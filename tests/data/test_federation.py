@@ -129,7 +129,7 @@ def test_many_clients_and_rows():
         ({"rows_per_client": [np.array([[0]])]}, r"shape \(1, 1\)"),
         ({"num_classes": 2}, r"labels lie in 0\.\.2; expected 0\.\.1"),
         ({"labels": LABELS - 1}, r"labels lie in -1\.\.1"),
-        ({"num_classes": 0}, "num_classes=0"),
+        ({"num_classes": 0}, "num_classes: received 0"),
         ({"labels": LABELS[:5]}, r"for 5 labels; expected \[5, H, W, K\]"),
         ({"labels": LABELS * 1.0}, "labels has shape"),
         ({"images": IMAGES[..., 0]}, "a grey image has K = 1"),
@@ -172,7 +172,7 @@ def test_carve(labels, per_class, seed):
 def test_carve_is_random_and_checks_its_number():
     labels = np.zeros(1000, int)
     assert len(np.intersect1d(carve(rng(0), labels, 10)[0], carve(rng(1), labels, 10)[0])) < 10
-    with pytest.raises(ValueError, match="per_class=0"):
+    with pytest.raises(ValueError, match="per_class: received 0"):
         carve(rng(), labels, 0)
 
 

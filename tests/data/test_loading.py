@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from fedjax_bal.data import DATASETS, OWN_FILES, DataError, load, loading
+from fedjax_bal.data import DATASETS, DataError, load
 from fedjax_bal.data.embedded import make as embedding
-from fedjax_bal.data.readers.official import OFFICIAL
+from fedjax_bal.data.readers import embedded, tfds
 
 # SHA-256 of the pixels and labels of each half of the embedded set
 TRAIN = "bc33df19f3d86636c053443a5cbfb93ae9f21a23722eeab863fdbd5da7a806b0"
@@ -33,14 +33,14 @@ def test_embedded_set():
 
 
 def test_embedded_set_is_small_and_licensed():
-    folder = loading.importlib.resources.files("fedjax_bal.data.embedded")
+    folder = embedded.importlib.resources.files("fedjax_bal.data.embedded")
     assert len((folder / "fashion_mnist_small.npz").read_bytes()) <= 6_000_000
     assert "Copyright (c) 2017 Zalando SE, https://tech.zalando.com" in (folder / "LICENSE-fashion-mnist").read_text()
 
 
 def test_damaged_embedded_set_is_named(monkeypatch, tmp_path):
     (tmp_path / "fashion_mnist_small.npz").write_bytes(b"PK\x03\x04nothing")
-    monkeypatch.setattr(loading.importlib.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(embedded.importlib.resources, "files", lambda package: tmp_path)
     with pytest.raises(DataError, match=r"fashion_mnist_small\.npz.*install fedjax_bal again"):
         load("fashion_mnist_small")
 
@@ -140,8 +140,8 @@ def test_no_network_is_told_at_once(fake_tfds, monkeypatch, proxies):
     def unknown(host, port):
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(loading.tfds.socket, "getaddrinfo", unknown)
-    monkeypatch.setattr(loading.tfds, "getproxies", lambda: proxies)
+    monkeypatch.setattr(tfds.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(tfds, "getproxies", lambda: proxies)
     fake_tfds.prepared = False
     with pytest.raises(DataError, match=r"ConnectionError: no network: \S+ and \S+ can't be looked up\).*--data-dir"):
         load("cifar10")
@@ -150,8 +150,8 @@ def test_no_network_is_told_at_once(fake_tfds, monkeypatch, proxies):
 
 @pytest.mark.parametrize(("prepared", "proxies"), [(True, {}), (False, {"https": "http://proxy:3128"})])
 def test_the_network_is_no_matter_where_data_lie_or_a_proxy_stands(fake_tfds, monkeypatch, prepared, proxies):
-    monkeypatch.setattr(loading.tfds.socket, "getaddrinfo", None)
-    monkeypatch.setattr(loading.tfds, "getproxies", lambda: proxies)
+    monkeypatch.setattr(tfds.socket, "getaddrinfo", None)
+    monkeypatch.setattr(tfds, "getproxies", lambda: proxies)
     fake_tfds.prepared = prepared
     with pytest.raises(DataError, match="KeyError"):  # it was asked, and holds nothing
         load("cifar10")
@@ -163,8 +163,8 @@ def test_one_host_that_is_known_is_network_enough(fake_tfds, monkeypatch):
         if not host.endswith(".edu"):
             raise OSError("Name or service not known")
 
-    monkeypatch.setattr(loading.tfds.socket, "getaddrinfo", known)
-    monkeypatch.setattr(loading.tfds, "getproxies", dict)
+    monkeypatch.setattr(tfds.socket, "getaddrinfo", known)
+    monkeypatch.setattr(tfds, "getproxies", dict)
     fake_tfds.prepared = False
     with pytest.raises(DataError, match="KeyError"):
         load("cifar10")
@@ -177,25 +177,28 @@ def test_tensorflow_datasets_is_not_installed(monkeypatch):
 
 
 def test_the_catalogue():
-    classes = {"fashion_mnist_small": 10, "fashion_mnist": 10, "mnist": 10, "cifar10": 10, "labels_47": 47}
-    classes |= {"cifar100": 100, "emnist_balanced": 47, "emnist_bymerge": 47, "emnist_byclass": 62}
-    classes |= {"emnist_astraea": 47, "femnist": 62, "svhn": 10, "cinic10": 10}
+    classes = {"fashion_mnist_small": 10, "labels_47": 47, "fashion_mnist": 10, "mnist": 10, "emnist_balanced": 47}
+    classes |= {"emnist_bymerge": 47, "emnist_byclass": 62, "emnist_astraea": 47, "cifar10": 10, "cifar100": 100}
+    classes |= {"femnist": 62, "svhn": 10, "cinic10": 10}
     classes |= {"inaturalist2019": 1010, "inaturalist2019_32": 1010, "npz": 0, "image_folder": 0}
     assert list(DATASETS) == list(classes)
-    for name, info in DATASETS.items():
-        assert len(set(info.class_names)) == info.num_classes == classes[name]
-        assert len(info.mean) == len(info.std) and len(info.mean) in (0, *info.image_shape[-1:])
-        assert "\n" not in info.description
-        for count in info.counts if name != "labels_47" else ():
-            assert f"{count:,}" in info.description
+    for name, reader in DATASETS.items():
+        assert len(set(reader.class_names)) == reader.num_classes == classes[name]
+        assert len(reader.mean) == len(reader.std) and len(reader.mean) in (0, *reader.image_shape[-1:])
+        assert "\n" not in reader.description
+        assert bool(reader.files) == bool(reader.home) == (reader.origin == "official")
+        for count in reader.counts if name != "labels_47" else ():
+            assert f"{count:,}" in reader.description
     assert (DATASETS["mnist"].mean, DATASETS["fashion_mnist_small"].std) == ((0.1307,), (0.3081,))
     assert DATASETS["cifar100"].mean == (0.4914, 0.4822, 0.4465)
     assert DATASETS["cifar10"].std == (0.2023, 0.1994, 0.2010)
-    assert DATASETS["emnist_astraea"][1:5] == DATASETS["emnist_bymerge"][1:5]
+    same = ("mean", "std", "image_shape", "class_names")
+    assert all(getattr(DATASETS["emnist_astraea"], key) == getattr(DATASETS["emnist_bymerge"], key) for key in same)
     assert DATASETS["emnist_bymerge"].mean == DATASETS["emnist_balanced"].mean == (0.1307,)
     assert DATASETS["cinic10"].mean == (0.47889522, 0.47227842, 0.43047404)
     assert DATASETS["cinic10"].class_names == DATASETS["cifar10"].class_names
-    assert set(DATASETS) - set(OFFICIAL) == {"fashion_mnist_small", "labels_47", *OWN_FILES}
+    origins = {origin: [name for name in DATASETS if DATASETS[name].origin == origin] for origin in ("package", "own")}
+    assert origins == {"package": ["fashion_mnist_small", "labels_47"], "own": ["npz", "image_folder"]}
 
 
 def test_labels_alone_need_no_files():
@@ -207,6 +210,9 @@ def test_labels_alone_need_no_files():
 
 def test_import_is_light():
     heavy = ("tensorflow_datasets", "matplotlib", "PIL")
-    code = f"import sys, fedjax_bal.data.loading; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        "import sys; from fedjax_bal import data; data.load('labels_47'); data.prepared_status('mnist', None); "
+        f"print([module for module in {heavy} if module in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,23 +8,28 @@ generator gives the same partition. Inputs without a solution are refused with t
 a configuration says.
 """
 
-from fedjax_bal.data.partition.astraea import astraea
+from fedjax_bal.data.partition.astraea import astraea, letter_shares
 from fedjax_bal.data.partition.client_dirichlet import balanced_dirichlet, client_dirichlet
 from fedjax_bal.data.partition.dirichlet import dirichlet
-from fedjax_bal.data.partition.draw import draw
 from fedjax_bal.data.partition.even import iid, shards
 from fedjax_bal.data.partition.extended_dirichlet import extended_dirichlet
-from fedjax_bal.data.partition.from_dataset import FROM_DATASET, from_dataset
 from fedjax_bal.data.partition.imbalance import long_tailed
-from fedjax_bal.data.partition.letters import letter_shares
 from fedjax_bal.data.partition.long_tail import long_tail
-from fedjax_bal.data.partition.names import ALIASES, Alias, aliases_of, resolve
 from fedjax_bal.data.partition.natural import natural
 from fedjax_bal.data.partition.normal import normal_density, normal_shares
 from fedjax_bal.data.partition.pathological import pathological
 from fedjax_bal.data.partition.quantity import quantity
 from fedjax_bal.data.partition.realworld import flcir_realworld
-from fedjax_bal.data.partition.schemes import SCHEMES
+from fedjax_bal.data.partition.registry import (
+    ALIASES,
+    FROM_DATASET,
+    SCHEMES,
+    Alias,
+    aliases_of,
+    draw,
+    from_dataset,
+    resolve,
+)
 from fedjax_bal.data.partition.sizes import empirical_sizes, lognormal_sizes
 
 __all__ = [

@@ -5,9 +5,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, cut, even_sizes, rows_by_label
 from fedjax_bal.data.partition.shaped import client_counts, client_sizes, deal_counts
 from fedjax_bal.data.partition.sizes import checked_alpha, checked_room
+from fedjax_bal.data.row_numbers import cut, even_sizes, rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
 
 _LARGEST_ALPHA, _LEAST_SHARE, _TINY = 1e12, 1e-12, 1e-300
 _AT_ONCE, _CELLS = 64, 4_000_000
@@ -67,7 +68,7 @@ def client_dirichlet(
         Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019, where clients
         are filled one after another.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     rows, _, quotas = rows_by_label(labels)
     if prior not in ("uniform", "global"):
         raise ValueError(f"prior={prior!r}; expected 'uniform' or 'global'.")

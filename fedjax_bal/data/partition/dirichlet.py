@@ -5,9 +5,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
 from fedjax_bal.data.partition.shaped import deal_counts
 from fedjax_bal.data.partition.sizes import checked_alpha
+from fedjax_bal.data.row_numbers import cut, rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
 
 _MAX_REDRAWS, _MAX_SHARES_DRAWN = 100, 3 * 10**7
 _LARGEST_ALPHA = 1e12  # beyond it the shares are equal to six digits, and their sum would overflow
@@ -62,8 +63,8 @@ def dirichlet(
         Form "balanced": Wang et al.: Federated Learning with Matched Averaging, 2020, section 5, as in NIID-Bench;
         the repair is new here. Form "cbfl": CBFL, section on the experimental setup.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
-    min_size = checked_count("min_size", min_size, minimum=0)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
+    min_size = whole_number("min_size", min_size, low=0)
     concentration = min(checked_alpha(alpha), _LARGEST_ALPHA)
     rows, _, sizes = rows_by_label(labels)
     if form in ("balanced", "plain"):

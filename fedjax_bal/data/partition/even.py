@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, cut, even_sizes
+from fedjax_bal.data.row_numbers import cut, even_sizes
+from fedjax_bal.validate import checked_labels, whole_number
 
 
 def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: int) -> list[np.ndarray]:
@@ -23,7 +24,7 @@ def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: int) -> list[
         >>> [len(rows) for rows in iid(np.random.default_rng(0), np.zeros(7, int), 3)]
         [3, 2, 2]
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     if num_clients > len(labels):
         raise ValueError(f"{num_clients} clients for {len(labels)} rows; iid gives every client at least one row.")
     return cut(rng.permutation(len(labels)), even_sizes(len(labels), num_clients))
@@ -57,8 +58,8 @@ def shards(
     References:
         McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017, section 3.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
-    count = num_clients * checked_count("shards_per_client", shards_per_client)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
+    count = num_clients * whole_number("shards_per_client", shards_per_client)
     if count > len(labels):
         raise ValueError(
             f"{num_clients} clients x {shards_per_client} shards for {len(labels)} rows; every shard needs at least "

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
 from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
 from fedjax_bal.data.partition.shaped import deal_counts
 from fedjax_bal.data.partition.sizes import apportioned, checked_alpha
+from fedjax_bal.data.row_numbers import cut, rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
 
 _LARGEST_ALPHA, _LEAST_SHARE = 1e12, 1e-12
 
@@ -51,7 +52,7 @@ def extended_dirichlet(
         Li, Lyu: Convergence Analysis of Sequential Federated Learning on Heterogeneous Data, 2023, which
         allots the classes evenly, and may leave an owner without rows.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     concentration = min(checked_alpha(alpha), _LARGEST_ALPHA)
     rows, _, sizes = rows_by_label(labels)
     owners, _ = draw_owners(rng, classes_of_clients(classes_per_client, num_clients, len(sizes)), len(sizes))

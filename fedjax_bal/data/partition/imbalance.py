@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_labels, cut, rows_by_label
+from fedjax_bal.data.row_numbers import cut, rows_by_label
+from fedjax_bal.validate import checked_labels
 
 
 def long_tailed(

@@ -5,7 +5,8 @@ from numbers import Real
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
+from fedjax_bal.data.row_numbers import cut, rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
 
 
 def long_tail(
@@ -45,7 +46,7 @@ def long_tail(
         IWDS (Tang et al.), experiment settings, "LLT"; how it is drawn is only in the code, GossipFL's "long-tail",
         which allows 10 or 100 clients.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha!r}; expected a number from 0 to 1, the share of each class's main clients.")
     rows, _, sizes = rows_by_label(labels)

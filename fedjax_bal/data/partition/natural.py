@@ -4,7 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, cut, rows_by_label
+from fedjax_bal.data.row_numbers import cut, rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
 
 
 def natural(
@@ -39,9 +40,9 @@ def natural(
         >>> natural(np.random.default_rng(0), np.zeros(6, int), 2, owners, choose="largest")
         [array([0, 2]), array([3, 4, 5])]
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     rows, _, sizes = _by_owner(owners, len(labels))
-    enough = np.flatnonzero(sizes >= checked_count("min_size", min_size))
+    enough = np.flatnonzero(sizes >= whole_number("min_size", min_size))
     if num_clients > len(enough):
         rows_each = f"at least {min_size} rows" if min_size > 1 else "rows"
         raise ValueError(

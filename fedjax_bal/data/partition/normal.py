@@ -6,8 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, rows_by_label
 from fedjax_bal.data.partition.shaped import class_quotas, client_sizes, deal
+from fedjax_bal.data.row_numbers import rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
 
 
 def normal_shares(num_classes: int, span: float = 3.0) -> np.ndarray:
@@ -31,7 +32,7 @@ def normal_shares(num_classes: int, span: float = 3.0) -> np.ndarray:
         >>> round(float(shares.max() / shares.min()), 1)
         36.6
     """
-    num_classes = checked_count("num_classes", num_classes)
+    num_classes = whole_number("num_classes", num_classes)
     if isinstance(span, bool) or not isinstance(span, Real) or not 0 < span <= 10:
         raise ValueError(f"span={span!r}; expected a number above 0 and of at most 10.")
     middles = span * ((2 * np.arange(num_classes) + 1) / num_classes - 1)
@@ -90,7 +91,7 @@ def normal_density(
         Astraea, section IV-A: CINIC-10 with "its global distribution following the standard normal distribution".
         The bins, the size of the set and the clients' own laws and sizes are not published.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     _, _, available = rows_by_label(labels)
     quotas = class_quotas(normal_shares(len(available), span), available, total)
     held = client_sizes(rng, sizes, int(quotas.sum()), num_clients, sigma, least, values, quantiles)

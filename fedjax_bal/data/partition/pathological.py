@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_bal.data.checks import MAX_ROWS, checked_count, checked_labels, cut, even_sizes, rows_by_label
+from fedjax_bal.data.row_numbers import MAX_ROWS, cut, even_sizes, rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
 
 _REDRAWS = 20
 _CLIENTS_AT_ONCE = 2**16
@@ -56,12 +57,12 @@ def pathological(
         Form "rebafl": ReBaFL, section on the experimental setup. Form "niid_bench": Li, Diao, Chen, He: Federated
         Learning on Non-IID Data Silos, 2022, "#C=k"; there owners late in the order may be left with nothing.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     groups = rows_by_label(labels)
     classes = classes_of_clients(classes_per_client, num_clients, len(groups[2]))
     if form == "rebafl":
         default = samples_per_client is None
-        samples = len(labels) // num_clients if default else checked_count("samples_per_client", samples_per_client)
+        samples = len(labels) // num_clients if default else whole_number("samples_per_client", samples_per_client)
         if samples < classes.max():
             given = f"{len(labels)} rows for {num_clients} clients" if default else f"samples_per_client={samples}"
             raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; take fewer clients.")
@@ -98,7 +99,7 @@ def classes_of_clients(classes_per_client, num_clients: int, num_present: int) -
     given = [classes_per_client] if np.ndim(classes_per_client) == 0 else list(classes_per_client)
     if not given:
         raise ValueError("classes_per_client is empty; expected a number or a list of numbers.")
-    cycle = np.asarray([checked_count("classes_per_client", value) for value in given])
+    cycle = np.asarray([whole_number("classes_per_client", value) for value in given])
     classes = np.resize(cycle, num_clients)
     if classes.max() > num_present:
         raise ValueError(

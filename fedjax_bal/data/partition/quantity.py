@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, cut
 from fedjax_bal.data.partition.sizes import (
     apportioned,
     checked_alpha,
@@ -15,6 +14,8 @@ from fedjax_bal.data.partition.sizes import (
     empirical_sizes,
     lognormal_sizes,
 )
+from fedjax_bal.data.row_numbers import cut
+from fedjax_bal.validate import checked_labels, whole_number
 
 _STEEPEST, _NOTHING = 1000, 1e-12
 
@@ -74,7 +75,7 @@ def quantity(
         Li, Diao, Chen, He: Federated Learning on Non-IID Data Silos, 2022, "quantity skew": Dirichlet
         sizes, drawn anew until nobody is below 10. Flower Datasets' Linear-, Square-, Exponential- and SizePartitioner.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     if sizes == "given":
         held = _given(values, num_clients, len(labels))
     elif sizes in ("lognormal", "empirical"):
@@ -116,7 +117,7 @@ def _given(values, num_clients: int, total: int) -> np.ndarray:
         raise ValueError(f"sizes='given' with {found} values for {num_clients} clients; expected one for each client.")
     # A configuration hands numbers on as floats.
     whole = [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
-    held = np.array([checked_count("values", value) for value in whole])
+    held = np.array([whole_number("values", value) for value in whole])
     if held.sum() > total:
         raise ValueError(f"values sum to {held.sum()} rows, but there are {total}; make them smaller.")
     return held

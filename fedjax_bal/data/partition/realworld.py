@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, checked_labels, cut, even_sizes, rows_by_label
-from fedjax_bal.validate import switch
+from fedjax_bal.data.row_numbers import cut, even_sizes, rows_by_label
+from fedjax_bal.validate import checked_labels, switch, whole_number
 
 _REDRAWS = 100
 _NOBODY = -1
@@ -66,8 +66,8 @@ def flcir_realworld(
         FL-CIR, section 4, says "random amount of classes and random amount of data samples"; the steps are in its code.
         There a client may be left with nothing.
     """
-    labels, num_clients = checked_labels(labels), checked_count("num_clients", num_clients)
-    kept = checked_count("kept", kept, minimum=0)
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
+    kept = whole_number("kept", kept, low=0)
     rows, _, sizes = rows_by_label(labels)
     _check_solvable(num_clients, len(sizes), len(labels))
     cut_down = _cut_down(np.unique(labels), _checked_classes(discarded), switch("discard", discard))
@@ -130,7 +130,7 @@ def _any_draw(rng, num_clients: int, num_classes: int) -> Callable[[], tuple[lis
 
 def _published_draw(seed: int, num_clients: int, num_classes: int):
     """Order of the classes, and steps 2 and 3: the order by NumPy's old generator, then a_k, then Python's slices."""
-    if checked_count("published_seed", seed, minimum=0) >= 2**32:
+    if whole_number("published_seed", seed, low=0) >= 2**32:
         raise ValueError(f"published_seed={seed!r}; expected at most {2**32 - 1}, the most that NumPy takes.")
     numpy_words, python_words = np.random.RandomState(seed), random.Random(int(seed))
     order = np.arange(num_classes)

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count, cut, even_sizes, rows_by_label
 from fedjax_bal.data.partition.sizes import apportioned, checked_sigma, empirical_sizes, lognormal_sizes
+from fedjax_bal.data.row_numbers import cut, even_sizes, rows_by_label
+from fedjax_bal.validate import whole_number
 
 _FITTING_STEPS = 50
 _ENOUGH = 0.9  # of the usual total; below it classes that run out would change what the set is for
@@ -46,7 +47,7 @@ def class_quotas(shares: np.ndarray, available: np.ndarray, total: int | None, u
         owning = shares > 0
         allowed = int((available[owning] / shares[owning]).min() * (1 + 1e-12))  # 100 / (1 / 75) is below 7,500
         total = allowed if usual is None else min(allowed, usual)
-    total, held = checked_count("total", total), int(available[shares > 0].sum())
+    total, held = whole_number("total", total), int(available[shares > 0].sum())
     if total > held:
         raise ValueError(f"total={total} rows, but the classes that take part hold {held}; omit it or take fewer.")
     return apportioned(shares, total, most=available)
@@ -84,7 +85,7 @@ def client_sizes(
         >>> client_sizes(np.random.default_rng(0), "equal", 7, 2, 1.2, 10).tolist()
         [4, 3]
     """
-    sigma, least = checked_sigma(sigma), checked_count("least", least)
+    sigma, least = checked_sigma(sigma), whole_number("least", least)
     if law not in ("equal", "lognormal", "empirical"):
         raise ValueError(f"sizes={law!r}; expected 'equal', 'lognormal' or 'empirical'.")
     if law == "empirical":

@@ -5,7 +5,7 @@ from numbers import Real
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count
+from fedjax_bal.validate import whole_number
 
 _LARGEST_SCALE = 1e307
 
@@ -206,8 +206,8 @@ def checked_room(total: int, num_clients: int, least: int) -> tuple[int, int, in
         >>> checked_room(100, 10, 10)
         (100, 10, 10)
     """
-    num_clients, least = checked_count("num_clients", num_clients), checked_count("least", least, minimum=0)
-    total = checked_count("total", total)
+    num_clients, least = whole_number("num_clients", num_clients), whole_number("least", least, low=0)
+    total = whole_number("total", total)
     if num_clients * least > total:
         raise ValueError(
             f"{num_clients} clients with at least least={least} rows need {num_clients * least} rows, but there are "

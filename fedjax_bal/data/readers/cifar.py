@@ -1,8 +1,9 @@
-"""Reader for the binary versions of CIFAR-10 and CIFAR-100.
+"""CIFAR-10 and CIFAR-100, from the files of their binary versions.
 
 A record is one label byte (CIFAR-10) or a coarse and a fine label byte (CIFAR-100), then 3,072 pixel bytes: the red,
 the green and the blue plane of 32 x 32, each row by row. The python versions are pickles, which can run code when they
-are opened, so they never are.
+are opened, so they never are. Both are normalised with the constants of CIFAR-10, as the papers do whose tables are
+reproduced here.
 
 References:
     Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009, and the data sets' page.
@@ -10,12 +11,30 @@ References:
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_bal.data.errors import DataError, MissingError
+from fedjax_bal.data.readers.reader import Reader, TfdsSets
+from fedjax_bal.types import Dataset
+
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+"""The classes of CIFAR-10."""
+
+_CIFAR100_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+CIFAR100 = tuple(_CIFAR100_NAMES.split())
+"""The fine classes of CIFAR-100."""
 
 _PIXELS = 3 * 32 * 32
 _MAX_BYTES = 2**31
@@ -25,44 +44,52 @@ class CifarLayout(NamedTuple):
     """Where one of the two sets lies and how its records look.
 
     Attributes:
+        name: the data set.
+        title: what its publishers call it.
         folder: what the official archive unpacks to.
         archive: the official archive of the binary version.
         train: names of the training files.
         test: name of the test file.
         label_bytes: label bytes of a record; the last one is used.
-        num_classes: C.
+        class_names: the C classes, in the order of the labels.
         pickle_folder: what the archive of the python version unpacks to.
         pickles: names of its files.
     """
 
+    name: str
+    title: str
     folder: str
     archive: str
     train: tuple[str, ...]
     test: str
     label_bytes: int
-    num_classes: int
+    class_names: tuple[str, ...]
     pickle_folder: str
     pickles: tuple[str, ...]
 
 
 LAYOUTS = {
     "cifar10": CifarLayout(
+        name="cifar10",
+        title="CIFAR-10",
         folder="cifar-10-batches-bin",
         archive="cifar-10-binary.tar.gz",
         train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
         test="test_batch.bin",
         label_bytes=1,
-        num_classes=10,
+        class_names=CIFAR10,
         pickle_folder="cifar-10-batches-py",
         pickles=("data_batch_1", "test_batch"),
     ),
     "cifar100": CifarLayout(
+        name="cifar100",
+        title="CIFAR-100",
         folder="cifar-100-binary",
         archive="cifar-100-binary.tar.gz",
         train=("train.bin",),
         test="test.bin",
         label_bytes=2,
-        num_classes=100,
+        class_names=CIFAR100,
         pickle_folder="cifar-100-python",
         pickles=("train", "test"),
     ),
@@ -116,53 +143,28 @@ def read_records(path: str | os.PathLike, label_bytes: int, num_classes: int) ->
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels
 
 
-def read_cifar(name: str, data_dir: str | os.PathLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Reads CIFAR-10 or CIFAR-100 (fine labels) in its binary version.
-
-    Args:
-        name: `"cifar10"` or `"cifar100"`.
-        data_dir: the folder that holds the `.bin` files, or the one that holds that folder under its official name.
-
-    Returns:
-        Training images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`, then the same of the test set.
-
-    Raises:
-        DataError: files are missing, only the pickled version is there, or a file is damaged.
-    """
-    layout = LAYOUTS[name]
-    folder = find_cifar(name, data_dir)
-    parts = [read_records(folder / file, layout.label_bytes, layout.num_classes) for file in layout.train]
-    _check_equal_length(folder, layout.train, [len(labels) for _, labels in parts])
-    train_images, train_labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    test_images, test_labels = read_records(folder / layout.test, layout.label_bytes, layout.num_classes)
-    return train_images, train_labels, test_images, test_labels
+def _read_set(layout: CifarLayout, data_dir: Path) -> Dataset:
+    """All records of CIFAR-10, or those of CIFAR-100 with their fine labels."""
+    *train, test = _find_set(layout, data_dir)
+    parts = [read_records(file, layout.label_bytes, len(layout.class_names)) for file in train]
+    _check_equal_length(train, [len(labels) for _, labels in parts])
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Dataset(images, labels, *read_records(test, layout.label_bytes, len(layout.class_names)), layout.class_names)
 
 
-def find_cifar(name: str, data_dir: str | os.PathLike) -> Path:
-    """The folder with all files of the binary version.
-
-    Args:
-        name: `"cifar10"` or `"cifar100"`.
-        data_dir: as for `read_cifar`.
-
-    Returns:
-        The folder.
-
-    Raises:
-        DataError: files are missing, or only the pickled version is there.
-    """
-    layout, data_dir = LAYOUTS[name], Path(data_dir)
+def _find_set(layout: CifarLayout, data_dir: Path) -> list[Path]:
+    """The files for training, then the one for testing, all in one folder."""
     wanted = (*layout.train, layout.test)
     folders = (data_dir / layout.folder, data_dir)
     for folder in folders:
         if all((folder / file).is_file() for file in wanted):
-            return folder
+            return [folder / file for file in wanted]
     started = next((folder for folder in folders if any((folder / file).exists() for file in wanted)), None)
     if started is not None:
         missing = [file for file in wanted if not (started / file).is_file()]
-        raise DataError(f"{started}: {name} lacks {', '.join(missing)}; unpack {layout.archive} again.")
+        raise DataError(f"{started}: {layout.name} lacks {', '.join(missing)}; unpack {layout.archive} again.")
     raise MissingError(
-        f"{name} was not found: looked for {', '.join(wanted)} in {folders[0]} and {folders[1]}. "
+        f"{layout.name} was not found: looked for {', '.join(wanted)} in {folders[0]} and {folders[1]}. "
         + _advice(layout, data_dir)
     )
 
@@ -180,11 +182,33 @@ def _advice(layout: CifarLayout, data_dir: Path) -> str:
     return f"Get {layout.archive} (the binary version) and unpack it in {data_dir}."
 
 
-def _check_equal_length(folder: Path, files: Sequence[str], lengths: Sequence[int]) -> None:
+def _check_equal_length(files: Sequence[Path], lengths: Sequence[int]) -> None:
     """A file cut off between two records shows only next to the others, which are all of one length."""
     for file, length in zip(files, lengths, strict=True):
         if length != max(lengths):
             raise DataError(
-                f"{folder / file}: expected {max(lengths)} records, as the other training files have, found {length}; "
+                f"{file}: expected {max(lengths)} records, as the other training files have, found {length}; "
                 "the file is incomplete: fetch it again."
             )
+
+
+def _reader(layout: CifarLayout) -> Reader:
+    files = ", ".join((*layout.train, layout.test))
+    return Reader(
+        name=layout.name,
+        description=f"{layout.title}: 50,000 + 10,000 colour images 32x32, {len(layout.class_names)} classes",
+        read=partial(_read_set, layout),
+        find=partial(_find_set, layout),
+        files=f"{files} (unpacked from {layout.archive}), or {layout.folder}/ with them",
+        home="https://www.cs.toronto.edu/~kriz/cifar.html (binary version)",
+        tfds=TfdsSets(layout.name, layout.name),
+        image_shape=(32, 32, 3),
+        class_names=layout.class_names,
+        counts=(50_000, 10_000),
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+    )
+
+
+READERS = tuple(map(_reader, LAYOUTS.values()))
+"""CIFAR-10 and CIFAR-100."""

@@ -1,4 +1,4 @@
-"""Reader for CINIC-10: a folder of PNG files for each class, 32 x 32 pixels.
+"""CINIC-10: a folder of PNG files for each class, 32 x 32 pixels.
 
 The official archive holds `train/`, `valid/` and `test/`, each with ten folders of 9,000 files. Nothing that a file
 claims is trusted: its length and the size of its image are checked before pixels are unpacked, and its checksums too.
@@ -14,8 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_bal.data.errors import DataError, MissingError
+from fedjax_bal.data.readers.cifar import CIFAR10
 from fedjax_bal.data.readers.image_files import EIGHT_BITS, Kind, read_all
+from fedjax_bal.data.readers.reader import Reader, TfdsSets
 from fedjax_bal.data.readers.untrusted import check_within
+from fedjax_bal.types import Dataset
 
 FOLDERS = ("cinic10", "CINIC-10", "")
 """Where the three halves may lie below the folder that the user names."""
@@ -31,28 +34,6 @@ _KIND = Kind(
 )
 
 
-def read_cinic10(
-    data_dir: str | os.PathLike, class_names: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Reads the images of `train` and of `test`; those of `valid` stay unused.
-
-    Args:
-        data_dir: the folder with `train/` and `test/`, or the one with `cinic10/` or `CINIC-10/` that holds them.
-        class_names: names of the classes' folders, in the order of the labels.
-
-    Returns:
-        Training images `UInt8[D, 32, 32, 3]`, labels `Int32[D]`, and both for the test set. Classes stand one after
-        another, and files in the order of their names, so that the same files give the same arrays.
-
-    Raises:
-        DataError: folders are missing or empty, a file can't be read, is no PNG or damaged, or its image has another
-            size.
-    """
-    root = find_cinic10(data_dir)
-    train, test = (read_split(root / half, class_names) for half in ("train", "test"))
-    return *train, *test
-
-
 def read_split(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Reads a folder that has a folder of PNG files for each class.
 
@@ -61,10 +42,12 @@ def read_split(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[n
         class_names: names of the classes' folders, in the order of the labels; others are left alone.
 
     Returns:
-        Images `UInt8[D, 32, 32, 3]`, grey ones with three equal channels, and labels `Int32[D]`.
+        Images `UInt8[D, 32, 32, 3]`, grey ones with three equal channels, and labels `Int32[D]`. Classes stand
+        one after another, and files in the order of their names, so that the same files give the same arrays.
 
     Raises:
-        DataError: as for `read_cinic10`.
+        DataError: the folder of a class is missing or empty, a file can't be read, is no PNG or damaged, or its
+            image has another size.
 
     Example:
         >>> import tempfile
@@ -82,19 +65,21 @@ def read_split(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[n
     return images, np.repeat(np.arange(len(files), dtype=np.int32), [len(own) for own in files])
 
 
-def find_cinic10(data_dir: str | os.PathLike) -> Path:
-    """The first folder that holds `train` and `test`.
+def _read_set(data_dir: Path) -> Dataset:
+    """The images of `train` and of `test`; those of `valid` stay unused."""
+    root = _find_root(data_dir)
+    return Dataset(*read_split(root / "train", CIFAR10), *read_split(root / "test", CIFAR10), CIFAR10)
 
-    Args:
-        data_dir: as for `read_cinic10`.
 
-    Returns:
-        The folder.
+def _find_set(data_dir: Path) -> list[Path]:
+    """The folders of both halves and of their classes, which change with the list of their files."""
+    root = _find_root(data_dir)
+    return [path for half in ("train", "test") for path in (root / half, *(root / half / name for name in CIFAR10))]
 
-    Raises:
-        DataError: there is none.
-    """
-    candidates = [Path(data_dir) / folder for folder in FOLDERS]
+
+def _find_root(data_dir: Path) -> Path:
+    """The first folder that holds `train` and `test`."""
+    candidates = [data_dir / folder for folder in FOLDERS]
     for candidate in candidates:
         if (candidate / "train").is_dir() and (candidate / "test").is_dir():
             return candidate
@@ -123,3 +108,22 @@ def _files(folder: Path) -> list[Path]:
     if not names:
         raise DataError(f"{folder}: holds no PNG files (*.png); unpack CINIC-10.tar.gz again.")
     return [folder / name for name in names]
+
+
+READERS = (
+    Reader(
+        name="cinic10",
+        description="CINIC-10: 90,000 + 90,000 colour images 32x32 from CIFAR-10 and ImageNet, 10 classes",
+        read=_read_set,
+        find=_find_set,
+        files="train/ and test/ (unpacked from CINIC-10.tar.gz), or cinic10/ or CINIC-10/ with them",
+        home="https://datashare.ed.ac.uk/handle/10283/3192",
+        tfds=TfdsSets("cinic10", "cinic10", published=False),
+        image_shape=(32, 32, 3),
+        class_names=CIFAR10,
+        counts=(90_000, 90_000),
+        mean=(0.47889522, 0.47227842, 0.43047404),
+        std=(0.24205776, 0.23828046, 0.25874835),
+    ),
+)
+"""CINIC-10, normalised with its own published constants; its 90,000 images for validation are not used."""

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count
 from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.readers.image_files import EIGHT_BITS, Kind, decoder, opened, read_all, squared
-from fedjax_bal.data.readers.untrusted import check_memory, check_within, read_file
+from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.data.readers.untrusted import check_within, read_file
 from fedjax_bal.types import Dataset
+from fedjax_bal.validate import whole_number
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 """How names of files end, in small or capital letters; others are left alone."""
@@ -60,7 +62,7 @@ def read_image_folder(path: str | os.PathLike, side: int | None = None, channels
     if channels not in _MODES:
         raise ValueError(f"channels={channels!r}; expected 3 for colours or 1 for grey images.")
     if side is not None:
-        checked_count("side", side)
+        whole_number("side", side)
     root = Path(path)
     names = _subfolders(root / "train")
     unknown = sorted(set(_subfolders(root / "test")) - set(names))
@@ -136,3 +138,14 @@ def _half(
 
     images = read_all("image_folder", every, _KIND._replace(size=size if side is None else None), shape, make)
     return images, np.repeat(np.arange(len(files), dtype=np.int32), [len(own) for own in files])
+
+
+READERS = (
+    Reader(
+        name="image_folder",
+        description="Your own image files, a folder for each class: path is the folder with train/ and test/",
+        origin="own",
+        read=read_image_folder,
+    ),
+)
+"""The user's own image files."""

@@ -1,4 +1,4 @@
-"""Reader for iNaturalist 2019: JPEG files and the annotations of the competition, in the way of COCO.
+"""iNaturalist 2019: JPEG files and the annotations of the competition, in the way of COCO.
 
 The official archives unpack to `train_val2019/`, with a JPEG file of at most 800 pixels a side for each image, and to
 `train2019.json` and `val2019.json`, which name the files and their classes. Nothing that a file claims is trusted:
@@ -11,31 +11,35 @@ References:
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from fedjax_bal.data.checks import checked_count
 from fedjax_bal.data.errors import DataError, MissingError
+from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.readers.image_files import Kind, read_all, squared
-from fedjax_bal.data.readers.untrusted import check_memory, check_within, read_json, shortened
+from fedjax_bal.data.readers.reader import Reader, StoredImage, TfdsSets
+from fedjax_bal.data.readers.untrusted import check_within, read_file, read_json, shortened
+from fedjax_bal.types import Dataset
+from fedjax_bal.validate import whole_number
 
 FOLDERS = ("inaturalist2019", "iNaturalist2019", "inat2019", "")
 """Where the files may lie below the folder that the user names."""
 
-NUM_CLASSES = 1010
-"""Species; their numbers are 0 to 1,009."""
+CLASSES = tuple(map(str, range(1010)))
+"""Species, which are called by their numbers."""
 
 HALVES = ("train2019.json", "val2019.json")
-"""Files of annotations of the images for training and for testing."""
+"""Files of annotations of the images for training and, as the test set, those for validation: the competition's own
+test images have no labels."""
 
 _MAX_ANNOTATIONS = 2**28  # bytes, several times what the official ones have
 _AGAIN = "the file is damaged or foreign to iNaturalist 2019: unpack its archive again."
 
-KIND = Kind(formats=("JPEG",), modes=("L", "RGB", "CMYK"), max_bytes=2**24, max_side=4096, size=None, again=_AGAIN)
-"""What its files are like."""
+_KIND = Kind(formats=("JPEG",), modes=("L", "RGB", "CMYK"), max_bytes=2**24, max_side=4096, size=None, again=_AGAIN)
 
 
 class Entry(NamedTuple):
@@ -52,36 +56,32 @@ class Entry(NamedTuple):
     holder: str | None
 
 
-def read_inaturalist(
-    data_dir: str | os.PathLike, side: int, num_classes: int = NUM_CLASSES
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Reads the images for training and, as the test set, those for validation; the competition's own has no labels.
+def read_inaturalist(data_dir: str | os.PathLike, side: int) -> Dataset:
+    """Reads the images for training and, as the test set, those for validation.
 
     Args:
         data_dir: the folder with `train2019.json`, `val2019.json` and `train_val2019/`, or one with that folder in it,
             see `FOLDERS`.
         side: what images are made: squares of this many pixels a side, see `read_half`.
-        num_classes: C; classes have the numbers 0 to C - 1.
 
     Returns:
-        Training images `UInt8[D, side, side, 3]`, labels `Int32[D]`, and both for the test set, in the order of the
-        annotations; and the users to whom the training images belong (`rights_holder`), `Int32[D]`, numbered in the
-        order of their names, or None where the annotations don't name one for every image.
+        The data set, in the order of the annotations. Its clients are the users to whom the training images belong
+        (`rights_holder`), numbered in the order of their names; None where the annotations don't name one for every
+        image.
 
     Raises:
         DataError: files are missing, can't be read, are damaged, or don't fit each other; or the images would need
             more memory than there is.
-        ValueError: a side or number of classes below 1.
+        ValueError: a side below 1.
     """
-    root = find_inaturalist(data_dir)
-    train, test = (annotated(root / half, num_classes) for half in HALVES)
+    root = _find_root(Path(data_dir))
+    train, test = (annotated(root / half) for half in HALVES)
     _check_memory(root, len(train) + len(test), side)
-    return *_images(root, train, side), *_images(root, test, side), owners([entry.holder for entry in train])
+    clients = owners([entry.holder for entry in train])
+    return Dataset(*_images(root, train, side), *_images(root, test, side), CLASSES, clients)
 
 
-def read_half(
-    annotations: str | os.PathLike, side: int, num_classes: int = NUM_CLASSES
-) -> tuple[np.ndarray, np.ndarray]:
+def read_half(annotations: str | os.PathLike, side: int) -> tuple[np.ndarray, np.ndarray]:
     """Reads the images that one file of annotations names.
 
     Of each image the largest square in its middle is scaled to `side` pixels, by Pillow's bilinear filter, which takes
@@ -90,7 +90,6 @@ def read_half(
     Args:
         annotations: the JSON file; the names in it count from its folder.
         side: of the images.
-        num_classes: C.
 
     Returns:
         Images `UInt8[D, side, side, 3]`, grey ones with three equal channels, and labels `Int32[D]`.
@@ -112,40 +111,16 @@ def read_half(
         ((1, 32, 32, 3), [7, 7, 7], [1009])
     """
     file = Path(annotations)
-    entries = annotated(file, num_classes)
+    entries = annotated(file)
     _check_memory(file, len(entries), side)
     return _images(file.parent, entries, side)
 
 
-def find_inaturalist(data_dir: str | os.PathLike) -> Path:
-    """The first folder that holds both files of annotations.
-
-    Args:
-        data_dir: as for `read_inaturalist`.
-
-    Returns:
-        The folder.
-
-    Raises:
-        DataError: there is none.
-    """
-    candidates = [Path(data_dir) / folder for folder in FOLDERS]
-    for candidate in candidates:
-        if all((candidate / half).is_file() for half in HALVES):
-            return candidate
-    raise MissingError(
-        f"inaturalist2019 was not found: looked for {' and '.join(HALVES)} in {', '.join(map(str, candidates))}; "
-        "unpack train2019.json.tar.gz, val2019.json.tar.gz and train_val2019.tar.gz in one of them, or pass the folder "
-        "that holds them as --data-dir."
-    )
-
-
-def annotated(file: Path, num_classes: int = NUM_CLASSES) -> list[Entry]:
+def annotated(file: Path) -> list[Entry]:
     """What a file of annotations says, without looking at the images.
 
     Args:
         file: the JSON file.
-        num_classes: C.
 
     Returns:
         An entry for each image, in the order of the file.
@@ -153,10 +128,9 @@ def annotated(file: Path, num_classes: int = NUM_CLASSES) -> list[Entry]:
     Raises:
         DataError: the file can't be read, is no file of annotations, or contradicts itself.
     """
-    num_classes = checked_count("num_classes", num_classes)
     content = read_json(file, _MAX_ANNOTATIONS, _AGAIN)
     images = _named(file, content)
-    classes = _classes(file, _entries(file, content, "annotations"), images, num_classes)
+    classes = _classes(file, _entries(file, content, "annotations"), images)
     if not images or len(classes) < len(images):
         names = (image["file_name"] for number, image in images.items() if number not in classes)
         raise DataError(
@@ -167,22 +141,6 @@ def annotated(file: Path, num_classes: int = NUM_CLASSES) -> list[Entry]:
         Entry(file.parent / image["file_name"], classes[number], image.get("rights_holder"))
         for number, image in images.items()
     ]
-
-
-def check_links(root: Path, entries: Sequence[Entry]) -> None:
-    """Refuses links that lead out of the folder of all images, which may lie elsewhere itself.
-
-    Args:
-        root: the folder of the annotations.
-        entries: from `annotated`.
-
-    Raises:
-        DataError: a file, or a folder on the way to it, is such a link.
-    """
-    files = [entry.file for entry in entries]
-    for path in (*{file.parent for file in files}, *(file for file in files if file.is_symlink())):
-        inner = path.relative_to(root).parts
-        check_within(root / inner[0] if len(inner) > 1 else root, path)
 
 
 def owners(names: Sequence[Any]) -> np.ndarray | None:
@@ -207,7 +165,7 @@ def owners(names: Sequence[Any]) -> np.ndarray | None:
 
 
 def _check_memory(place: Path, count: int, side: int) -> None:
-    shape = (checked_count("side", side), side, 3)
+    shape = (whole_number("side", side), side, 3)
     check_memory(place, count, shape, "take a machine with more, or inaturalist2019_32, which has smaller images")
 
 
@@ -225,18 +183,16 @@ def _named(file: Path, content: Any) -> dict[int, dict[str, Any]]:
     return images
 
 
-def _classes(
-    file: Path, annotations: Sequence[Mapping[str, Any]], images: Mapping[int, Any], num_classes: int
-) -> dict[int, int]:
+def _classes(file: Path, annotations: Sequence[Mapping[str, Any]], images: Mapping[int, Any]) -> dict[int, int]:
     """The class of each annotated image."""
     classes = {}
     for annotation in annotations:
         number, own = annotation.get("image_id"), annotation.get("category_id")
         known = _is_number(number) and number in images and number not in classes
-        if not known or not _is_number(own) or not 0 <= own < num_classes:
+        if not known or not _is_number(own) or not 0 <= own < len(CLASSES):
             raise DataError(
                 f"{file}: annotations: found {shortened(annotation)}, expected the image_id of an image without "
-                f"another annotation and a category_id in 0..{num_classes - 1}; {_AGAIN}"
+                f"another annotation and a category_id in 0..{len(CLASSES) - 1}; {_AGAIN}"
             )
         classes[number] = own
     return classes
@@ -264,7 +220,80 @@ def _is_within(name: str) -> bool:
 
 def _images(root: Path, entries: Sequence[Entry], side: int) -> tuple[np.ndarray, np.ndarray]:
     """The pixels of all files, and their classes."""
-    check_links(root, entries)
+    _check_links(root, entries)
     make = lambda pillow, image: squared(pillow, image.convert("RGB"), side)
-    images = read_all("inaturalist2019", [entry.file for entry in entries], KIND, (side, side, 3), make)
+    images = read_all("inaturalist2019", [entry.file for entry in entries], _KIND, (side, side, 3), make)
     return images, np.array([entry.label for entry in entries], np.int32)
+
+
+def _check_links(root: Path, entries: Sequence[Entry]) -> None:
+    """Refuses links that lead out of the folder of all images, which may lie elsewhere itself."""
+    files = [entry.file for entry in entries]
+    for path in (*{file.parent for file in files}, *(file for file in files if file.is_symlink())):
+        inner = path.relative_to(root).parts
+        check_within(root / inner[0] if len(inner) > 1 else root, path)
+
+
+def _find_root(data_dir: Path) -> Path:
+    """The first folder that holds both files of annotations."""
+    candidates = [data_dir / folder for folder in FOLDERS]
+    for candidate in candidates:
+        if all((candidate / half).is_file() for half in HALVES):
+            return candidate
+    raise MissingError(
+        f"inaturalist2019 was not found: looked for {' and '.join(HALVES)} in {', '.join(map(str, candidates))}; "
+        "unpack train2019.json.tar.gz, val2019.json.tar.gz and train_val2019.tar.gz in one of them, or pass the folder "
+        "that holds them as --data-dir."
+    )
+
+
+def _find_set(data_dir: Path) -> list[Path]:
+    root = _find_root(data_dir)
+    return [root / half for half in HALVES]
+
+
+def _stored(data_dir: Path) -> dict[str, Iterator[StoredImage]]:
+    """All files as they are, for TensorFlow Datasets."""
+    root = _find_root(data_dir)
+    train, test = (annotated(root / half) for half in HALVES)
+    for entries in (train, test):
+        _check_links(root, entries)
+    return {"train": _files(train, owners([entry.holder for entry in train])), "test": _files(test, None)}
+
+
+def _files(entries: Sequence[Entry], clients: np.ndarray | None) -> Iterator[StoredImage]:
+    for row, entry in enumerate(entries):
+        content = read_file(entry.file, _KIND.max_bytes, _KIND.again)
+        yield StoredImage(content, entry.label, -1 if clients is None else int(clients[row]))
+
+
+def _reader(name: str, description: str, side: int) -> Reader:
+    return Reader(
+        name=name,
+        description=description,
+        read=partial(read_inaturalist, side=side),
+        find=_find_set,
+        files=(
+            "train2019.json, val2019.json and train_val2019/ (unpacked from the archives of these names), or "
+            "inaturalist2019/ with them"
+        ),
+        home="https://github.com/visipedia/inat_comp/tree/master/2019",
+        tfds=TfdsSets("inaturalist2019", "inaturalist2019", published=False, stored=_stored),
+        image_shape=(side, side, 3),
+        class_names=CLASSES,
+        counts=(265_213, 3_030),
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        clients=True,
+    )
+
+
+READERS = (
+    _reader(
+        "inaturalist2019",
+        "iNaturalist 2019: 265,213 + 3,030 colour images of 1,010 species, made 224x224, which takes 38 GiB",
+        224,
+    ),
+    _reader("inaturalist2019_32", "iNaturalist 2019, made 32x32: 265,213 + 3,030 colour images of 1,010 species", 32),
+)
+"""iNaturalist 2019 in two sizes, normalised with the constants of ImageNet."""

@@ -1,4 +1,4 @@
-"""Reader for FEMNIST as LEAF writes it: JSON files of handwritten characters, by writer.
+"""FEMNIST as LEAF writes it: JSON files of handwritten characters, by writer.
 
 A file has `users`, the names of writers; `num_samples`, how many images each of them has; and `user_data`, for each of
 them `x`, rows of 784 numbers from 0 to 1, and `y`, labels from 0 to 61: digits, capital and then small letters. LEAF
@@ -9,7 +9,6 @@ References:
 """
 
 import itertools
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.data.errors import DataError, MissingError
-from fedjax_bal.data.readers.untrusted import check_memory, check_within, read_json, shortened
+from fedjax_bal.data.memory import check_memory
+from fedjax_bal.data.readers.idx import CHARACTERS
+from fedjax_bal.data.readers.reader import Reader, TfdsSets
+from fedjax_bal.data.readers.untrusted import check_within, read_json, shortened
+from fedjax_bal.types import Dataset
 
 FOLDERS = ("femnist", "femnist/data", "data", "")
 """Where LEAF's folders may lie below the folder that the user names."""
-
-NUM_CLASSES = 62
-"""Characters: 10 digits, 26 capital and 26 small letters."""
 
 _SIDE = 28
 _SHAPE = (_SIDE, _SIDE, 1)
@@ -32,7 +32,7 @@ _TEST_SHARE = 10  # one image of so many
 _AGAIN = "the file is damaged or none of LEAF's: write it again with LEAF's preprocess.sh."
 
 
-class Files(NamedTuple):
+class LeafFiles(NamedTuple):
     """LEAF's files of the data set.
 
     Attributes:
@@ -56,63 +56,6 @@ class Writers(NamedTuple):
     names: list[str]
     images: list[np.ndarray]
     labels: list[np.ndarray]
-
-
-def find_femnist(data_dir: str | os.PathLike) -> Files:
-    """LEAF's files.
-
-    Args:
-        data_dir: a folder with `train/` and `test/`, with `all_data/`, or with `all_data_*.json`; or the folder above
-            `femnist/`, `femnist/data/` or `data/` that has them.
-
-    Returns:
-        The files, in the order of their names; those of `train/` and `test/` where there are both.
-
-    Raises:
-        DataError: there are none.
-    """
-    folders = [Path(data_dir) / folder for folder in FOLDERS]
-    for folder in folders:
-        divided = Files(_json_files(folder / "train", "*.json"), _json_files(folder / "test", "*.json"))
-        if divided.train and divided.test:
-            return divided
-        whole = _json_files(folder / "all_data", "all_data_*.json") or _json_files(folder, "all_data_*.json")
-        if whole:
-            return Files(whole, ())
-    raise MissingError(
-        f"femnist was not found: looked for train/*.json with test/*.json and for all_data/all_data_*.json in "
-        f"{', '.join(map(str, folders))}; write them with LEAF's data/femnist/preprocess.sh, or pass the folder that "
-        "holds them as --data-dir."
-    )
-
-
-def read_femnist(
-    data_dir: str | os.PathLike,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Reads all images, and who wrote them.
-
-    Where LEAF has not divided the images, every tenth one of each writer, the last ones in the files, is for testing.
-
-    Args:
-        data_dir: as for `find_femnist`.
-
-    Returns:
-        Training images `UInt8[D, 28, 28, 1]`, labels `Int32[D]`, both for the test set, and the writers of the training
-        images, `Int32[D]`, numbered in the order in which they come; those without one have no number.
-
-    Raises:
-        DataError: files are missing, can't be read, or hold something else.
-    """
-    files = find_femnist(data_dir)
-    if files.test:
-        train, test = read_writers(files.train), read_writers(files.test)
-    else:
-        train, test = _divided(read_writers(files.train))
-    sizes = np.array([len(own) for own in train.labels])
-    writers = np.repeat(np.cumsum(sizes > 0) - 1, sizes).astype(np.int32)
-    if not sizes.sum() or not sum(map(len, test.labels)):
-        raise DataError(f"{files.train[0].parent}: femnist has no images for training or none for testing; {_AGAIN}")
-    return *_together(train), *_together(test), writers
 
 
 def read_writers(files: Sequence[Path]) -> Writers:
@@ -150,6 +93,44 @@ def read_writers(files: Sequence[Path]) -> Writers:
             found.images.append(images)
             found.labels.append(labels)
     return found
+
+
+def _read_set(data_dir: Path) -> Dataset:
+    """All images, and who wrote them, numbered in the order of the files; writers without images have no number.
+
+    Where LEAF has not divided the images, every tenth one of each writer, the last ones in the files, is for testing.
+    """
+    files = _find_files(data_dir)
+    if files.test:
+        train, test = read_writers(files.train), read_writers(files.test)
+    else:
+        train, test = _divided(read_writers(files.train))
+    sizes = np.array([len(own) for own in train.labels])
+    writers = np.repeat(np.cumsum(sizes > 0) - 1, sizes).astype(np.int32)
+    if not sizes.sum() or not sum(map(len, test.labels)):
+        raise DataError(f"{files.train[0].parent}: femnist has no images for training or none for testing; {_AGAIN}")
+    return Dataset(*_together(train), *_together(test), CHARACTERS, writers)
+
+
+def _find_set(data_dir: Path) -> list[Path]:
+    return [path for half in _find_files(data_dir) for path in half]
+
+
+def _find_files(data_dir: Path) -> LeafFiles:
+    """LEAF's files, in the order of their names; those of `train/` and `test/` where there are both."""
+    folders = [data_dir / folder for folder in FOLDERS]
+    for folder in folders:
+        divided = LeafFiles(_json_files(folder / "train", "*.json"), _json_files(folder / "test", "*.json"))
+        if divided.train and divided.test:
+            return divided
+        whole = _json_files(folder / "all_data", "all_data_*.json") or _json_files(folder, "all_data_*.json")
+        if whole:
+            return LeafFiles(whole, ())
+    raise MissingError(
+        f"femnist was not found: looked for train/*.json with test/*.json and for all_data/all_data_*.json in "
+        f"{', '.join(map(str, folders))}; write them with LEAF's data/femnist/preprocess.sh, or pass the folder that "
+        "holds them as --data-dir."
+    )
 
 
 def _json_files(folder: Path, pattern: str) -> tuple[Path, ...]:
@@ -195,9 +176,9 @@ def _samples(place: str, own: Any) -> tuple[np.ndarray, np.ndarray]:
         raise DataError(f"{place}: expected pixels from 0 to 1, found {values.min()} to {values.max()}; {_AGAIN}")
     if numbers is None or numbers.shape != (len(labels),) or numbers.dtype.kind != "i":
         raise DataError(f"{place}: expected whole numbers for labels; {_AGAIN}")
-    if numbers.min() < 0 or numbers.max() >= NUM_CLASSES:
+    if numbers.min() < 0 or numbers.max() >= len(CHARACTERS):
         raise DataError(
-            f"{place}: labels lie in {numbers.min()}..{numbers.max()}, expected 0..{NUM_CLASSES - 1}; {_AGAIN}"
+            f"{place}: labels lie in {numbers.min()}..{numbers.max()}, expected 0..{len(CHARACTERS) - 1}; {_AGAIN}"
         )
     images = np.rint(values * 255).astype(np.uint8)
     return images.reshape(-1, *_SHAPE), numbers.astype(np.int32)
@@ -229,3 +210,25 @@ def _together(writers: Writers) -> tuple[np.ndarray, np.ndarray]:
     """All images and labels, writer after writer."""
     check_memory("femnist", sum(map(len, writers.labels)), _SHAPE, "take a machine with more")
     return np.concatenate(writers.images), np.concatenate(writers.labels)
+
+
+READERS = (
+    Reader(
+        name="femnist",
+        description=(
+            "FEMNIST of LEAF: about 800,000 grey images 28x28 of digits and letters by 3,550 writers, 62 classes"
+        ),
+        read=_read_set,
+        find=_find_set,
+        files=(
+            "train/*.json and test/*.json or all_data/all_data_*.json (written by LEAF's data/femnist/preprocess.sh), "
+            "or femnist/ or femnist/data/ with them"
+        ),
+        home="https://github.com/TalwalkarLab/leaf",
+        tfds=TfdsSets("femnist", "femnist", published=False),
+        image_shape=_SHAPE,
+        class_names=CHARACTERS,
+        clients=True,
+    ),
+)
+"""FEMNIST, normalised with the constants of its training images."""

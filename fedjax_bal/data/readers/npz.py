@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.checks import available_bytes
 from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.memory import available_bytes
+from fedjax_bal.data.readers.reader import Reader
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
@@ -257,3 +258,14 @@ def _clients(path: Path, clients: np.ndarray | None, count: int) -> np.ndarray |
 
 def _by(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "a single value"
+
+
+READERS = (
+    Reader(
+        name="npz",
+        description="Your own arrays, in one file of NumPy's: path is that file",
+        origin="own",
+        read=read_npz,
+    ),
+)
+"""The user's own arrays."""

@@ -1,4 +1,4 @@
-"""Reader for the cropped digits of SVHN: MATLAB files of version 5, which are no pickles.
+"""The cropped digits of SVHN: MATLAB files of version 5, which are no pickles.
 
 Each file has the images `X`, `[32, 32, 3, D]`, and their labels `y`, `[D, 1]`, in which 10 stands for the digit 0. What
 the headers say is looked at before any pixel is unpacked. The file `extra_32x32.mat` stays unused.
@@ -8,6 +8,7 @@ References:
 """
 
 import os
+import string
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,12 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.data.errors import DataError, MissingError
-from fedjax_bal.data.readers.untrusted import check_memory
+from fedjax_bal.data.memory import check_memory
+from fedjax_bal.data.readers.reader import Reader, TfdsSets
+from fedjax_bal.types import Dataset
+
+DIGITS = tuple(string.digits)
+"""The classes."""
 
 FOLDERS = ("svhn", "SVHN", "")
 """Where the files may lie below the folder that the user names."""
@@ -28,46 +34,6 @@ _MAX_BYTES = 2**31
 _MAX_DEFLATE_RATIO = 1032
 _NUMBERS = {f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)} | {"double", "single"}
 _AGAIN = "the file is damaged or none of SVHN's: fetch it again."
-
-
-def find_svhn(data_dir: str | os.PathLike) -> tuple[Path, Path]:
-    """The two official files.
-
-    Args:
-        data_dir: the folder that holds them, or the one with `svhn/` or `SVHN/` that does.
-
-    Returns:
-        The file for training and the one for testing.
-
-    Raises:
-        DataError: they are not there.
-    """
-    folders = [Path(data_dir) / folder for folder in FOLDERS]
-    for folder in folders:
-        train, test = (folder / file for file in FILES)
-        if train.is_file() and test.is_file():
-            return train, test
-    raise MissingError(
-        f"svhn was not found: looked for {' and '.join(FILES)} in {', '.join(map(str, folders))}; put SVHN's two files "
-        "of cropped digits (format 2) there, or pass the folder that holds them as --data-dir."
-    )
-
-
-def read_svhn(data_dir: str | os.PathLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Reads the training and the test images.
-
-    Args:
-        data_dir: as for `find_svhn`.
-
-    Returns:
-        Training images `UInt8[D, 32, 32, 3]`, labels `Int32[D]`, and both for the test set; the label of a digit is
-        the digit.
-
-    Raises:
-        DataError: files are missing or damaged.
-    """
-    train, test = find_svhn(data_dir)
-    return *read_digits(train), *read_digits(test)
 
 
 def read_digits(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
@@ -104,6 +70,24 @@ def read_digits(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
         at = int(np.argmax(outside))
         raise DataError(f"{path}: label {digits[at]} at position {at}, expected 1..10 (10 for the digit 0); {_AGAIN}")
     return np.ascontiguousarray(np.moveaxis(pixels, -1, 0)), digits.astype(np.int32) % 10
+
+
+def _read_set(data_dir: Path) -> Dataset:
+    train, test = _find_set(data_dir)
+    return Dataset(*read_digits(train), *read_digits(test), DIGITS)
+
+
+def _find_set(data_dir: Path) -> tuple[Path, Path]:
+    """The file for training and the one for testing."""
+    folders = [data_dir / folder for folder in FOLDERS]
+    for folder in folders:
+        train, test = (folder / file for file in FILES)
+        if train.is_file() and test.is_file():
+            return train, test
+    raise MissingError(
+        f"svhn was not found: looked for {' and '.join(FILES)} in {', '.join(map(str, folders))}; put SVHN's two files "
+        "of cropped digits (format 2) there, or pass the folder that holds them as --data-dir."
+    )
 
 
 def _checked_header(path: Path) -> int:
@@ -147,3 +131,24 @@ def _scipy(path: Path, function: str, **options: Any) -> Any:
     except Exception as error:  # what the reader raises for damaged content is of many kinds
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: is no MATLAB file of version 5 that can be read ({reason}); {_AGAIN}") from error
+
+
+READERS = (
+    Reader(
+        name="svhn",
+        description=(
+            "SVHN, cropped: 73,257 + 26,032 colour images 32x32 of house numbers' digits, 10 classes of unequal size"
+        ),
+        read=_read_set,
+        find=_find_set,
+        files=f"{' and '.join(FILES)}, or svhn/ with them",
+        home="http://ufldl.stanford.edu/housenumbers (format 2)",
+        tfds=TfdsSets("svhn_cropped", "svhn_cropped"),
+        image_shape=_SHAPE,
+        class_names=DIGITS,
+        counts=(73_257, 26_032),
+        mean=(0.4377, 0.4438, 0.4728),
+        std=(0.1980, 0.2010, 0.1970),
+    ),
+)
+"""SVHN, normalised with its own published constants."""

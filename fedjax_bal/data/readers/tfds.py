@@ -6,7 +6,6 @@ same arrays, whether it comes from here or from its official files.
 """
 
 import hashlib
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -16,31 +15,13 @@ from urllib.request import getproxies
 
 import numpy as np
 
-from fedjax_bal.data.catalogue import DATASETS
 from fedjax_bal.data.errors import DataError
-from fedjax_bal.data.readers.grey import EMNIST, upright
+from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.readers.image_files import EIGHT_BITS, Kind, decoded, decoder, squared
-from fedjax_bal.data.readers.untrusted import check_memory, check_within, read_json, shortened
+from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.data.readers.untrusted import check_within, read_json, shortened
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
-
-_PUBLISHED = {
-    **{name: (name, name) for name in ("mnist", "fashion_mnist", "cifar10", "cifar100")},
-    **{name: (f"emnist/{train}", f"emnist/{test}") for name, (train, test) in EMNIST.items()},
-    "svhn": ("svhn_cropped", "svhn_cropped"),
-}
-"""Data sets that TensorFlow Datasets has, and what it calls the sets that hold their training and their test images."""
-
-BUILDABLE = ("femnist", "cinic10", "inaturalist2019")
-"""Data sets that TensorFlow Datasets lacks, and that `build_for_tfds` writes as it would."""
-
-_OWN = {
-    **{name: (name, name) for name in BUILDABLE},
-    "inaturalist2019_32": ("inaturalist2019", "inaturalist2019"),
-}
-
-NAMES = _PUBLISHED | _OWN
-"""Data sets that can be read from a folder that TensorFlow Datasets has prepared."""
 
 _HALVES = ("train", "test")
 _METADATA = "dataset_info.json"
@@ -75,26 +56,26 @@ def build_for_tfds(name: str, files: Path, data_dir: Path) -> Path:
     return tfds_builders.build(name, files, data_dir)
 
 
-def find_tfds(name: str, data_dir: str | os.PathLike) -> tuple[Path, Path] | None:
+def find_tfds(reader: Reader, data_dir: Path) -> tuple[Path, Path] | None:
     """The folders that TensorFlow Datasets has prepared for a data set.
 
     Args:
-        name: the data set.
+        reader: of the data set.
         data_dir: the folder above them, which TensorFlow Datasets calls data_dir too; or one of them itself.
 
     Returns:
         The folder for training and the one for testing, mostly the same, each the latest version there; None where
         there is none.
     """
-    train, test = (_latest(Path(data_dir), known) for known in NAMES.get(name, ("", "")))
+    train, test = (_latest(data_dir, known) for known in (reader.tfds.train, reader.tfds.test))
     return (train, test) if train and test else None
 
 
-def read_tfds(name: str, folders: tuple[Path, Path]) -> Dataset:
+def read_tfds(reader: Reader, folders: tuple[Path, Path]) -> Dataset:
     """Reads a data set from folders that TensorFlow Datasets has prepared, in the format ArrayRecord.
 
     Args:
-        name: the data set.
+        reader: of the data set.
         folders: from `find_tfds`.
 
     Returns:
@@ -103,32 +84,49 @@ def read_tfds(name: str, folders: tuple[Path, Path]) -> Dataset:
     Raises:
         DataError: the folders are damaged, of another format, hold another data set, or lead elsewhere.
     """
-    train, test = (_read_folder(name, folder, half) for folder, half in zip(folders, _HALVES, strict=True))
-    return _together(name, train, test)
+    train, test = (_read_folder(reader, folder, half) for folder, half in zip(folders, _HALVES, strict=True))
+    return _together(reader, train, test)
 
 
-def download(name: str) -> Dataset:
+def download(reader: Reader) -> Dataset:
     """Has TensorFlow Datasets provide a data set from the folder that it keeps, into which it downloads it once.
 
     Args:
-        name: the data set.
+        reader: of the data set.
 
     Returns:
         The data set.
 
     Raises:
-        Exception: of any kind: network, disk, formats and optional imports all fail in there.
+        DataError: it doesn't have the set, or can't provide it.
     """
+    if not reader.tfds.published:
+        raise DataError(
+            f"{reader.name}: TensorFlow Datasets doesn't have it; pass --data-dir with the folder that holds "
+            f"{reader.files}."
+        )
+    try:
+        return _provided(reader)
+    except Exception as error:  # of any kind: network, disk, formats and optional imports all fail in there
+        raise DataError(
+            f"{reader.name}: TensorFlow Datasets can't provide it ({shown(error)}). The first time it needs a "
+            "network, and TensorFlow to encode the images. Without them pass --data-dir with the folder that holds "
+            f"{reader.files}."
+        ) from error
+
+
+def _provided(reader: Reader) -> Dataset:
+    """What TensorFlow Datasets has or downloads."""
     import tensorflow_datasets as tfds
 
     decoders = {"image": tfds.decode.SkipDecoding()}
     halves = []
-    for known, half in zip(_PUBLISHED[name], _HALVES, strict=True):
+    for known, half in zip((reader.tfds.train, reader.tfds.test), _HALVES, strict=True):
         if not tfds.builder(known).is_prepared():
             _check_network()
         source = tfds.data_source(known, split=half, decoders=decoders)
-        halves.append(read_half(name, source, half, name))
-    return _together(name, *halves)
+        halves.append(_read_half(reader, source, half, reader.name))
+    return _together(reader, *halves)
 
 
 def _check_network() -> None:
@@ -145,51 +143,24 @@ def _known(host: str) -> bool:
     return True
 
 
-def has(name: str) -> bool:
-    """Whether TensorFlow Datasets has a data set, and not just a builder of this package's.
-
-    Args:
-        name: the data set.
-
-    Returns:
-        Whether it does.
-
-    Example:
-        >>> has("mnist"), has("femnist")
-        (True, False)
-    """
-    return name in _PUBLISHED
-
-
-def read_half(name: str, source: Any, half: str, place: str) -> Half:
-    """Gathers a random-access source into arrays.
-
-    Args:
-        name: the data set.
-        source: of TensorFlow Datasets; its images are still encoded.
-        half: name of the split.
-        place: where it comes from, for messages.
-
-    Returns:
-        Its examples in their first order.
-
-    Raises:
-        DataError: an image is damaged or of another size, or a label is out of range.
-    """
-    height, width, channels = DATASETS[name].image_shape
+def _read_half(reader: Reader, source: Any, half: str, place: str) -> Half:
+    """Gathers the still encoded images of a random-access source into arrays, in their first order."""
+    height, width, channels = reader.image_shape
     check_memory(place, len(source), (height, width, channels), "take a machine with more")
     images = np.empty((len(source), height, width, channels), np.uint8)
     labels, clients = np.empty(len(source), np.int64), np.empty(len(source), np.int64)
-    with decoder(name) as pillow:
-        kind, make = _picture(pillow, name)
+    with decoder(reader.name) as pillow:
+        kind, make = _picture(pillow, reader)
         for row, at in enumerate(first_order(half, len(source), source.dataset_info.disable_shuffling)):
             example = source[row]
             pixels = decoded(pillow, example["image"], f"{place}: {half} image {row}", kind, make)
             images[at] = pixels.reshape(height, width, channels)
             labels[at], clients[at] = example["label"], example.get("client", -1)
-    _check_labels(f"{place}: {half}", labels, DATASETS[name].num_classes)
+    _check_labels(f"{place}: {half}", labels, reader.num_classes)
+    if reader.tfds.transposed:
+        images = np.ascontiguousarray(images.swapaxes(1, 2))
     known = clients.min() >= 0 and clients.max() < 2**31
-    return Half(upright(name, images), labels.astype(np.int32), clients.astype(np.int32) if known else None)
+    return Half(images, labels.astype(np.int32), clients.astype(np.int32) if known else None)
 
 
 def first_order(split: str, count: int, as_written: bool = False) -> np.ndarray:
@@ -231,7 +202,7 @@ def shown(error: Exception, limit: int = 300) -> str:
     return text if len(text) <= limit else f"{text[:limit]} ..."
 
 
-def _read_folder(name: str, folder: Path, half: str) -> Half:
+def _read_folder(reader: Reader, folder: Path, half: str) -> Half:
     """Reads a split from a folder that TensorFlow Datasets has prepared."""
     _check_metadata(folder)
     try:
@@ -244,7 +215,7 @@ def _read_folder(name: str, folder: Path, half: str) -> Half:
             _check_file(folder, Path(file))
         decoders = {"image": tfds.decode.SkipDecoding()}
         source = builder.as_data_source(half, decoders=decoders)  # type: ignore[call-arg] # a decorator hides them
-        return read_half(name, source, half, str(folder))
+        return _read_half(reader, source, half, str(folder))
     except DataError:
         raise
     except Exception as error:  # of any kind: disk, formats and optional imports all fail in there
@@ -260,11 +231,11 @@ def _check_file(folder: Path, path: Path) -> None:
         open_file(path).close()  # which says what it is
 
 
-def _picture(pillow: ModuleType, name: str) -> tuple[Kind, Callable[[Any], Any]]:
+def _picture(pillow: ModuleType, reader: Reader) -> tuple[Kind, Callable[[Any], Any]]:
     """What the stored images of a data set are like, and what they become."""
-    height, width, channels = DATASETS[name].image_shape
+    height, width, channels = reader.image_shape
     mode = "L" if channels == 1 else "RGB"
-    if "inaturalist2019" in NAMES[name]:  # stored as they are
+    if reader.tfds.stored is not None:
         return _KIND, lambda image: squared(pillow, image.convert(mode), height)
     return _KIND._replace(size=(width, height)), lambda image: image.convert(mode)
 
@@ -275,8 +246,8 @@ def _check_labels(place: str, labels: np.ndarray, classes: int) -> None:
         raise DataError(f"{place}: found {found}, expected labels in 0..{classes - 1}; {_AGAIN}")
 
 
-def _together(name: str, train: Half, test: Half) -> Dataset:
-    return Dataset(*train[:2], *test[:2], DATASETS[name].class_names, train.clients)
+def _together(reader: Reader, train: Half, test: Half) -> Dataset:
+    return Dataset(*train[:2], *test[:2], reader.class_names, train.clients)
 
 
 def _latest(data_dir: Path, known: str) -> Path | None:

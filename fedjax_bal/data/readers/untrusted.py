@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.data.checks import available_bytes
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.files import open_file
 
@@ -92,26 +91,3 @@ def check_within(root: Path, path: Path) -> None:
     real = os.path.realpath(path)
     if not Path(real).is_relative_to(os.path.realpath(root)):
         raise DataError(f"{path}: is a link that leads out of {root}, to {real}; put the file itself there.")
-
-
-def check_memory(place: str | os.PathLike, count: int, shape: tuple[int, ...], advice: str) -> None:
-    """Refuses images that would need more memory than there is.
-
-    Args:
-        place: where they come from, for the message.
-        count: how many images.
-        shape: `(H, W, K)`, a byte each.
-        advice: what to do, for the end of the message.
-
-    Raises:
-        DataError: there is less memory.
-    """
-    needed, there = count, available_bytes()
-    for length in shape:
-        needed *= length
-    if there is not None and needed > there:
-        size = "x".join(map(str, shape[:2]))
-        raise DataError(
-            f"{place}: {count} images of {size} pixels need {needed / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB "
-            f"of memory are available; {advice}."
-        )

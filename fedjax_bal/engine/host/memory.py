@@ -1,11 +1,10 @@
 """How much memory there is, and how much is needed, before anything is allocated."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 import jax
 
+from fedjax_bal.data import available_bytes
 from fedjax_bal.engine.device import Layout
 from fedjax_bal.engine.processes import processes
 
@@ -31,17 +30,7 @@ def free_bytes(layout: Layout) -> int | None:
 
 def host_bytes() -> int | None:
     """Memory of the host that may still be used, of several processes' hosts the least; None where nobody says."""
-    return processes().least(_own_host_bytes())
-
-
-def _own_host_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        if "SC_PHYS_PAGES" in os.sysconf_names:
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return None
+    return processes().least(available_bytes())
 
 
 def program_bytes(compiled: Any) -> int:

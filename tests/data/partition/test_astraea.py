@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from fedjax_bal.config import ConfigError, load_config, resolved_yaml
 from fedjax_bal.data.partition import astraea, letter_shares
-from fedjax_bal.data.partition.letters import EMNIST_CLASSES
 from fedjax_bal.data.partition.shaped import class_quotas, client_counts, deal
+from fedjax_bal.data.readers.idx import MERGED_CHARACTERS
 
 POOL = np.repeat(np.arange(47), 15_000)  # about as many rows as EMNIST ByMerge, but as many of each class
 
@@ -42,15 +42,15 @@ def test_divergence_of_the_letters(digits, all_classes, letters_alone):
 
 
 def test_the_six_rarest_classes():
-    assert len(EMNIST_CLASSES) == len(set(EMNIST_CLASSES)) == 47
+    assert len(MERGED_CHARACTERS) == len(set(MERGED_CHARACTERS)) == 47
     order = np.argsort(letter_shares(47))
-    assert {EMNIST_CLASSES[label] for label in order[:6]} == set("ZQqJXK")
-    assert {EMNIST_CLASSES[label] for label in order[-2:]} == set("Ee")
+    assert {MERGED_CHARACTERS[label] for label in order[:6]} == set("ZQqJXK")
+    assert {MERGED_CHARACTERS[label] for label in order[-2:]} == set("Ee")
 
 
 def test_case():
     together, apart = letter_shares(47), letter_shares(47, case="split")
-    share = lambda shares, name: shares[EMNIST_CLASSES.index(name)]
+    share = lambda shares, name: shares[MERGED_CHARACTERS.index(name)]
     assert share(together, "E") == share(together, "e")
     assert share(together, "E") / share(together, "O") == pytest.approx(12.70 / 7.51)
     assert share(apart, "E") == share(apart, "e")
@@ -333,7 +333,7 @@ def test_iid_clients_are_hypergeometric():
         ),
         (500, {"sizes": "equal", "values": [3]}, "values are given, but sizes='equal'"),
         (500, {"quantiles": {0.5: 3}}, "quantiles are given, but sizes='lognormal'"),
-        (500, {"sizes": "equal", "least": -3}, "least=-3; expected a whole number of at least 1"),
+        (500, {"sizes": "equal", "least": -3}, "least: received -3, must be a whole number of at least 1"),
         (500, {"variant": "BAL1", "sigma": float("nan")}, "sigma=nan; expected a number from 0 to 20"),
         (500, {"sizes": "empirical", "values": [3], "sigma": float("nan")}, "sigma=nan"),
         (500, {"classes": "odd"}, "classes='odd'; expected 'balanced' or 'letters'"),
@@ -341,12 +341,12 @@ def test_iid_clients_are_hypergeometric():
         (500, {"local_skew": "odd"}, "local_skew='odd'; expected 'uniform' or 'exponential'"),
         (500, {"digits": "odd"}, "digits='odd'; expected 'uniform', 'rare' or 'none'"),
         (500, {"case": "odd"}, "case='odd'; expected 'insensitive' or 'split'"),
-        (500, {"total": 0}, "total=0; expected a whole number of at least 1"),
+        (500, {"total": 0}, "total: received 0, must be a whole number of at least 1"),
         (500, {"total": 10**6}, "total=1000000 rows, but the classes that take part hold 705000"),
         (500, {"total": 600_000, "digits": "none"}, "total=600000 rows, but the classes that take part hold 555000"),
         (500, {"total": 4999}, "500 clients with at least least=10 rows need 5000 rows, but there are 4999"),
         (500, {"total": 499, "sizes": "equal"}, "500 clients for 499 rows"),
-        (500, {"least": 0}, "least=0; expected a whole number of at least 1"),
+        (500, {"least": 0}, "least: received 0, must be a whole number of at least 1"),
         (500, {"sigma": -1.0}, "sigma=-1.0"),
     ],
 )

@@ -151,6 +151,6 @@ def test_alpha(alpha):
 def test_other_refusals():
     with pytest.raises(ValueError, match="form='x'; expected 'balanced', 'plain' or 'cbfl'"):
         dirichlet(rng(), TEN, 10, 1.0, "x")
-    with pytest.raises(ValueError, match="min_size=-1"):
+    with pytest.raises(ValueError, match="min_size: received -1"):
         dirichlet(rng(), TEN, 10, 1.0, min_size=-1)
     assert len(dirichlet(rng(), TEN, 10, np.float32(0.5))) == 10

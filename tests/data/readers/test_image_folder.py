@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_bal.data import DataError, load
-from fedjax_bal.data.readers import untrusted
+from fedjax_bal.data import DataError, load, memory
 from fedjax_bal.data.readers.image_folder import read_image_folder
 
 CLASSES = {"train": {"cat": 2, "dog": 3, "emu": 1}, "test": {"dog": 2, "emu": 1}}
@@ -134,9 +133,9 @@ def test_missing_folders_memory_and_options(folder, monkeypatch):
     root, _ = folder
     with pytest.raises(DataError, match=r"nowhere/train: can't be read .* expected a folder of image files for each"):
         read_image_folder(root / "nowhere")
-    for options, message in (({"channels": 2}, "channels=2"), ({"side": 0}, "side=0")):
+    for options, message in (({"channels": 2}, "channels=2"), ({"side": 0}, "side: received 0")):
         with pytest.raises(ValueError, match=message):
             read_image_folder(root, **options)
-    monkeypatch.setattr(untrusted, "available_bytes", lambda: 9 * 64 * 64 * 3 - 1)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 9 * 64 * 64 * 3 - 1)
     with pytest.raises(DataError, match="9 images of 64x64 pixels need .* give a smaller side"):
         read_image_folder(root, side=64)

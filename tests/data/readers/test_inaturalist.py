@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_bal.data import DataError, load
-from fedjax_bal.data.readers import untrusted
+from fedjax_bal.data import DataError, load, memory
 from fedjax_bal.data.readers.inaturalist import read_half, read_inaturalist
 
 SIZES = [(80, 60), (60, 80), (50, 50), (224, 301), (33, 32)]
@@ -80,7 +79,7 @@ def shrunk(file, pieces):
 @pytest.mark.parametrize("folder", ["", "inaturalist2019", "iNaturalist2019", "inat2019"])
 def test_images_stand_in_the_order_of_the_annotations(natural, folder):
     data_dir, files = natural(folder)
-    images, labels, test_images, test_labels, clients = read_inaturalist(data_dir, 32)
+    images, labels, test_images, test_labels, _, clients = read_inaturalist(data_dir, 32)[:6]
     assert clients.tolist() == [0] * 5 and clients.dtype == np.int32
     assert (labels.tolist(), test_labels.tolist()) == (CLASSES["train"], CLASSES["val"])
     assert (images.dtype, images.shape, labels.dtype) == (np.uint8, (5, 32, 32, 3), np.int32)
@@ -259,10 +258,10 @@ def test_memory_is_counted_before_a_file_is_opened(natural, monkeypatch):
     data_dir, files = natural()
     files["train"][0].unlink()
     needed = 7 * 32 * 32 * 3
-    monkeypatch.setattr(untrusted, "available_bytes", lambda: needed - 1)
+    monkeypatch.setattr(memory, "available_bytes", lambda: needed - 1)
     with pytest.raises(DataError, match=r"7 images of 32x32 pixels need .* take a machine with more, or inaturalist20"):
         read_inaturalist(data_dir, 32)
-    monkeypatch.setattr(untrusted, "available_bytes", lambda: needed)
+    monkeypatch.setattr(memory, "available_bytes", lambda: needed)
     with pytest.raises(DataError, match="train0.jpg: can't be read"):
         read_inaturalist(data_dir, 32)
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from fedjax_bal.data import DataError, load
+from fedjax_bal.data import DATASETS, DataError, find_reader, load
 from fedjax_bal.data.inventory import inventory_digest
 from fedjax_bal.data.inventory import prepare as prepare_files
-from fedjax_bal.data.readers import tfds as tfds_source
 from fedjax_bal.data.readers.npz import read_npz
 from fedjax_bal.data.readers.tfds import find_tfds, first_order
 
@@ -100,9 +99,9 @@ def test_images_of_emnist_are_turned(tmp_path, to_png):
 def test_the_latest_version_is_found_from_any_folder(tmp_path, to_png):
     old, new = (prepare(tmp_path, "mnist", arrays(s), to_png, f"3.0.{v}") for s, v in ((0, 9), (1, 10)))
     for folder in (tmp_path, tmp_path / "mnist", new):
-        assert [str(place) for place in find_tfds("mnist", folder)] == [str(new)] * 2
-    assert str(find_tfds("mnist", old)[0]) == str(old)
-    assert find_tfds("fashion_mnist", tmp_path) is None and find_tfds("npz", tmp_path) is None
+        assert [str(place) for place in find_tfds(find_reader("mnist"), folder)] == [str(new)] * 2
+    assert str(find_tfds(find_reader("mnist"), old)[0]) == str(old)
+    assert all(find_tfds(find_reader(name), tmp_path) is None for name in ("fashion_mnist", "npz"))
     np.testing.assert_array_equal(load("mnist", tmp_path).test_labels, arrays(1)[3])
 
 
@@ -230,7 +229,7 @@ def test_contents_that_do_not_fit_are_named(tmp_path, to_png):
 
 
 def test_memory_is_counted_before_an_image_is_read(fashion, monkeypatch):
-    monkeypatch.setattr("fedjax_bal.data.readers.untrusted.available_bytes", lambda: 30 * 784 - 1)
+    monkeypatch.setattr("fedjax_bal.data.memory.available_bytes", lambda: 30 * 784 - 1)
     with pytest.raises(DataError, match="30 images of 28x28 pixels need"):
         load("fashion_mnist", fashion[0])
 
@@ -247,8 +246,6 @@ def femnist(folder):
 
 def cinic10(folder):
     from PIL import Image
-
-    from fedjax_bal.data import DATASETS
 
     rng = np.random.default_rng(0)
     for half in ("train", "test"):
@@ -280,7 +277,7 @@ def test_own_builders_write_what_their_files_hold(tmp_path, write):
     name, files = write.__name__, tmp_path / "files"
     files.mkdir()
     write(files)
-    expected = {alias: load(alias, files) for alias in tfds_source.NAMES if tfds_source.NAMES[alias] == (name, name)}
+    expected = {alias: load(alias, files) for alias, reader in DATASETS.items() if reader.tfds.train == name}
     assert len(expected) == (2 if name == "inaturalist2019" else 1)
     folder = build(name, files, tmp_path / "out")
     shutil.rmtree(files)

@@ -1,0 +1,212 @@
+"""The partition schemes by name, their other names, and drawing one as a configuration describes it."""
+
+import inspect
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedjax_bal.data.partition.astraea import astraea
+from fedjax_bal.data.partition.client_dirichlet import balanced_dirichlet, client_dirichlet
+from fedjax_bal.data.partition.dirichlet import dirichlet
+from fedjax_bal.data.partition.even import iid, shards
+from fedjax_bal.data.partition.extended_dirichlet import extended_dirichlet
+from fedjax_bal.data.partition.imbalance import long_tailed
+from fedjax_bal.data.partition.long_tail import long_tail
+from fedjax_bal.data.partition.natural import natural
+from fedjax_bal.data.partition.normal import normal_density
+from fedjax_bal.data.partition.pathological import pathological
+from fedjax_bal.data.partition.quantity import quantity
+from fedjax_bal.data.partition.realworld import flcir_realworld
+from fedjax_bal.types import Dataset
+
+SCHEMES: Mapping[str, Callable[..., list[np.ndarray]]] = MappingProxyType(
+    {
+        scheme.__name__: scheme
+        for scheme in (
+            iid,
+            quantity,
+            pathological,
+            shards,
+            dirichlet,
+            client_dirichlet,
+            balanced_dirichlet,
+            extended_dirichlet,
+            long_tail,
+            flcir_realworld,
+            astraea,
+            normal_density,
+            natural,
+        )
+    }
+)
+"""Name of each scheme -> the function that draws it."""
+
+
+class Alias(NamedTuple):
+    """What another name of a scheme stands for.
+
+    Attributes:
+        scheme: the scheme's name here.
+        parameters: the parameters that the other name implies; others may be given along with it.
+    """
+
+    scheme: str
+    parameters: Mapping[str, Any] = MappingProxyType({})
+
+
+_BY_CLASSES = {"form": "niid_bench"}
+
+ALIASES: Mapping[str, Alias] = MappingProxyType(
+    {
+        "homo": Alias("iid"),
+        "dir": Alias("dirichlet"),
+        "lda": Alias("dirichlet"),
+        "hetero": Alias("dirichlet"),
+        "hetero_dir": Alias("dirichlet"),
+        "noniid_labeldir": Alias("dirichlet"),
+        "pat": Alias("pathological"),
+        "label_skew": Alias("pathological", _BY_CLASSES),
+        "noniid_#label": Alias("pathological", _BY_CLASSES),
+        "shard": Alias("shards"),
+        "llt": Alias("long_tail"),
+        "iid_diff_quantity": Alias("quantity", {"sizes": "dirichlet"}),
+        "quantity_skew": Alias("quantity"),
+        "power_law": Alias("quantity", {"sizes": "power", "exponent": -1.0}),
+        "linear": Alias("quantity", {"sizes": "power", "exponent": 1.0}),
+        "square": Alias("quantity", {"sizes": "power", "exponent": 2.0}),
+        "exponential": Alias("quantity", {"sizes": "exponential"}),
+        "unbalance_iid": Alias("quantity", {"sizes": "lognormal"}),
+        "dirichlet_per_client": Alias("client_dirichlet"),
+        "inner_dirichlet": Alias("client_dirichlet"),
+        "client_inner_dirichlet": Alias("client_dirichlet"),
+        "balance_dirichlet": Alias("client_dirichlet", {"sizes": "equal"}),
+        "unbalance_dirichlet": Alias("client_dirichlet", {"sizes": "lognormal"}),
+        "exdir": Alias("extended_dirichlet"),
+    }
+)
+"""Another name -> what it stands for; `-` counts as `_`, and capitals as small letters.
+
+From NIID-Bench (homo, noniid-labeldir, noniid-#label2, iid-diff-quantity), FedML (homo, hetero, lda), FedLab
+(hetero_dir, balance_dirichlet, unbalance_dirichlet, client_inner_dirichlet), PFLlib (pat, dir, exdir), and Flower
+Datasets (its partitioners' names without "Partitioner").
+"""
+
+_LABELS_EACH = re.compile(r"(?:noniid_)?#(?:label|c=)(\d{1,9})")
+
+
+def resolve(name: str) -> Alias:
+    """The scheme that a name stands for.
+
+    Args:
+        name: a scheme's own name, one of `ALIASES`, or `noniid-#labelK` or `#C=K` with the number of classes.
+
+    Returns:
+        The scheme and the parameters that the name implies; any other name as it is, with none.
+
+    Example:
+        >>> resolve("LDA").scheme, resolve("iid").scheme
+        ('dirichlet', 'iid')
+        >>> resolve("noniid-#label2").parameters
+        {'form': 'niid_bench', 'classes_per_client': 2}
+    """
+    key = name.lower().replace("-", "_")
+    counted = _LABELS_EACH.fullmatch(key)
+    if counted:
+        return Alias("pathological", {**_BY_CLASSES, "classes_per_client": int(counted[1])})
+    return ALIASES.get(key, Alias(key if key in SCHEMES else name))
+
+
+def aliases_of(scheme: str) -> tuple[str, ...]:
+    """The other names of a scheme.
+
+    Args:
+        scheme: its name here.
+
+    Returns:
+        The names, in alphabetical order.
+
+    Example:
+        >>> aliases_of("shards")
+        ('shard',)
+    """
+    return tuple(sorted(name for name, alias in ALIASES.items() if alias.scheme == scheme))
+
+
+FROM_DATASET: Mapping[str, Callable[[Dataset, np.ndarray], Any]] = MappingProxyType(
+    {"owners": lambda dataset, rows: None if dataset.train_clients is None else dataset.train_clients[rows]}
+)
+"""Name of a parameter -> what it gets, from the data set and the row numbers that are partitioned."""
+
+
+def from_dataset(scheme: Callable[..., Any], dataset: Dataset, rows: np.ndarray) -> dict[str, Any]:
+    """The arguments of a scheme that no configuration gives.
+
+    Args:
+        scheme: one of `SCHEMES`.
+        dataset: whose training images are partitioned.
+        rows: which of them, `Int[R]`.
+
+    Returns:
+        Arguments by name; for most schemes none.
+
+    Example:
+        >>> dataset = Dataset(None, None, None, None, ("a", "b"), np.array([5, 6, 6]))
+        >>> from_dataset(SCHEMES["natural"], dataset, np.array([0, 2]))
+        {'owners': array([5, 6])}
+        >>> from_dataset(SCHEMES["iid"], dataset, np.array([0, 2]))
+        {}
+    """
+    asked = inspect.signature(scheme).parameters
+    return {name: give(dataset, rows) for name, give in FROM_DATASET.items() if name in asked}
+
+
+def draw(
+    labels: np.ndarray,
+    scheme: str,
+    clients: int,
+    seed: int,
+    parameters: Mapping[str, Any],
+    imbalance_factor: float = 1.0,
+    imbalance_profile: Literal["exponential", "step"] = "exponential",
+    imbalance_order: Literal["label", "frequency", "random"] = "label",
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> list[np.ndarray]:
+    """Draws a partition by a scheme's name, after a global long tail where one is wanted.
+
+    The rows that the long tail keeps are drawn from numbers of their own, so that the scheme draws from the same ones
+    with and without it.
+
+    Args:
+        labels: `Int[D]`.
+        scheme: one of `SCHEMES`.
+        clients: N.
+        seed: of the partition.
+        parameters: of the scheme.
+        imbalance_factor: rows of the largest class over those of the smallest, at least 1; 1 leaves all rows in.
+        imbalance_profile: see `long_tailed`.
+        imbalance_order: see `long_tailed`.
+        given: what the scheme asks of the data set, from `from_dataset`: arrays `[D]`, or None for what it lacks.
+
+    Returns:
+        N arrays of row numbers.
+
+    Raises:
+        ValueError: there is no such partition.
+
+    Example:
+        >>> labels = np.repeat(np.arange(10), 500)
+        >>> parts = draw(labels, "dirichlet", 20, 0, {"alpha": 0.5}, imbalance_factor=100)
+        >>> np.bincount(labels[np.concatenate(parts)]).tolist()
+        [500, 299, 179, 107, 64, 38, 23, 13, 8, 5]
+    """
+    rng = np.random.default_rng(seed)
+    if imbalance_factor == 1:
+        return SCHEMES[scheme](rng, labels, clients, **given, **parameters)
+    own = np.random.default_rng([seed, zlib.crc32(b"imbalance")])
+    kept = long_tailed(own, labels, imbalance_factor, imbalance_profile, imbalance_order)
+    given = {name: None if values is None else values[kept] for name, values in given.items()}
+    return [kept[rows] for rows in SCHEMES[scheme](rng, labels[kept], clients, **given, **parameters)]
