@@ -1,4 +1,4 @@
-"""`python -m fedjax_bal` is the command line."""
+"""Entry point of `python -m fedjax_bal`: the command line."""
 
 from fedjax_bal.cli import main
 

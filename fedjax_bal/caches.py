@@ -1,4 +1,4 @@
-"""The user's cache folder: compiled programs, and what matplotlib keeps."""
+"""Cache folders for compiled programs and for matplotlib."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def keep_compiled_programs(note: Callable[[str], None]) -> None:
-    """Lets XLA keep compiled programs in the user's cache folder, so that the next run starts at once."""
+    """Makes XLA keep compiled programs in the user's cache folder, so that the next run starts without compiling."""
     import jax
 
     folder = cache_folder("xla")
@@ -22,8 +22,8 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Where matplotlib may be imported."""
-    # Before matplotlib is imported, which otherwise puts its font cache elsewhere, and complains where it can't.
+    """Gives matplotlib a writable cache folder; import it within this context."""
+    # Matplotlib reads the variable once, on import; without it, it warns where the default folder can't be written.
     folder = cache_folder("matplotlib")
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
         os.environ.setdefault("MPLCONFIGDIR", str(place))
@@ -31,7 +31,7 @@ def drawing() -> Iterator[None]:
 
 
 def cache_folder(name: str) -> Path | None:
-    """A folder of ours in the user's cache folder; None where there can't be one."""
+    """Creates and returns the package's cache folder of this name; None if it can't be written."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(home) / "fedjax_bal" / name
     try:

@@ -1,5 +1,5 @@
-"""What can go wrong while a federation trains."""
+"""Errors that users of training catch."""
 
 
 class DivergenceError(RuntimeError):
-    """A client's parameters stopped being finite; the message names round and client."""
+    """A client's parameters are no longer finite; the message names the round and the client."""

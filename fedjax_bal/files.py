@@ -1,7 +1,7 @@
-"""Files that nobody vouches for: written so that a kill leaves the old content or the new, and read with care.
+"""Safe reading and atomic writing of files in folders that others may have written to.
 
-A folder from elsewhere can hold links that lead out of it, which are never written through, and pipes and devices in
-place of files, which are never waited for.
+A kill while writing leaves either the old content or the new. Links out of a folder are never written through, and
+pipes and devices in place of files are refused, since reading them could block forever.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-_UNWANTED = {
+_SPECIAL_FILES = {
     stat.S_IFDIR: "is a directory",
     stat.S_IFIFO: "is a pipe",
     stat.S_IFCHR: "is a device",
@@ -21,16 +21,7 @@ _UNWANTED = {
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a file for reading, and nothing but a file: a pipe may never say anything, and a device never ends.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its bytes as a stream.
-
-    Raises:
-        OSError: there is no such file, it can't be read, or it is none.
+    """Opens a regular file for reading; raises `OSError` for pipes, devices and folders.
 
     Example:
         >>> open_file("/dev/null")
@@ -38,28 +29,18 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
         OSError: [Errno 22] is a device: '/dev/null'
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # which doesn't wait for a pipe's other end
-    except ValueError as error:  # a NUL, or what is no text
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # doesn't wait for a pipe's writer
+    except ValueError as error:  # a NUL byte or a lone surrogate in the path
         raise OSError(errno.EINVAL, str(error)) from None
     kind = stat.S_IFMT(os.fstat(handle).st_mode)
     if kind != stat.S_IFREG:
         os.close(handle)
-        raise OSError(errno.EINVAL, _UNWANTED.get(kind, "is no file"), os.fspath(path))
+        raise OSError(errno.EINVAL, _SPECIAL_FILES.get(kind, "is no file"), os.fspath(path))
     return os.fdopen(handle, "rb")
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
-    """The content of a file that is not too long.
-
-    Args:
-        path: the file.
-        limit: bytes.
-
-    Returns:
-        Its content.
-
-    Raises:
-        OSError: it can't be read, is no file, or is longer.
+    """Reads a whole file of at most `limit` bytes; raises `OSError`, which names the file, if that fails.
 
     Example:
         >>> read_bytes(__file__, 10)  # doctest: +ELLIPSIS
@@ -67,10 +48,10 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
         OSError: [Errno 27] is longer than 10 bytes: ...
     """
     with open_file(path) as stream:
-        length = os.fstat(stream.fileno()).st_size  # reading sets aside as much as it is told to
+        length = os.fstat(stream.fileno()).st_size  # read(n) allocates n bytes at once
         try:
             content = stream.read(min(length, limit) + 1)
-        except OSError as error:  # which doesn't say of which file
+        except OSError as error:  # of a stream, which names no file
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"is longer than {limit} bytes", os.fspath(path))
@@ -78,24 +59,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def own_folder(folder: Path, name: str) -> Path:
-    """Makes a folder within another one, where there is none.
-
-    Args:
-        folder: an output folder.
-        name: of the folder in it.
-
-    Returns:
-        The folder in it.
-
-    Raises:
-        OSError: it can't be made, or a link is in its place: what lies behind that is somebody else's.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     own_folder(Path(folder), "plots").name
-        'plots'
-    """
+    """Makes a folder inside an output folder unless it exists; refuses a link, which may lead out of it."""
     inner = folder / name
     if inner.is_symlink():
         raise OSError(
@@ -106,30 +70,13 @@ def own_folder(folder: Path, name: str) -> Path:
 
 
 def open_to_append(file: Path) -> BinaryIO:
-    """Opens a file to write at its end; makes it where there is none.
-
-    Args:
-        file: the file; its folder must exist.
-
-    Returns:
-        A stream.
-
-    Raises:
-        OSError: it can't be written, or is a link.
-    """
+    """Opens a file for appending and makes it if needed; raises `OSError` for a link."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return os.fdopen(os.open(file, flags, 0o666), "ab")
 
 
 def write_atomically(file: Path, content: bytes) -> None:
-    """Replaces a file by new content, on disk before it takes the old one's place.
-
-    Args:
-        file: the file; its folder must exist.
-        content: its new content.
-
-    Raises:
-        OSError: it can't be written; the old content is still there.
+    """Replaces a file's content in one step, once the new content is on disk; if that fails, the old one stays.
 
     Example:
         >>> import pathlib, tempfile
@@ -158,7 +105,7 @@ def replacing(file: Path) -> Iterator[BinaryIO]:
     """
     temporary = file.with_name(f".{file.name}.part")
     try:
-        with _anew(temporary) as stream:
+        with _create_fresh(temporary) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -176,7 +123,7 @@ def replacing(file: Path) -> Iterator[BinaryIO]:
         os.close(handle)
 
 
-def _anew(file: Path) -> BinaryIO:
-    """A file that wasn't there before: what is left of a killed process goes, and so does a link to somewhere else."""
+def _create_fresh(file: Path) -> BinaryIO:
+    """Creates a new file in place of a killed process's leftover, or of a link, which is removed, not followed."""
     file.unlink(missing_ok=True)
     return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb")

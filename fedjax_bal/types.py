@@ -14,7 +14,7 @@ Key = jax.Array
 
 
 class Variables(NamedTuple):
-    """What a model consists of.
+    """A model's trainable parameters and running statistics.
 
     Attributes:
         params: trainable parameters; the only thing that optimizers, penalties and control variates see.
@@ -26,7 +26,7 @@ class Variables(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a forward pass yields.
+    """The results of a forward pass.
 
     Attributes:
         logits: `Float[B, C]`.
@@ -76,11 +76,11 @@ class Dataset(NamedTuple):
         test_images: `UInt8[T, H, W, K]`.
         test_labels: `Int32[T]`.
         class_names: C names, in the order of the labels.
-        train_clients: whose each training image is, the number of a writer or user, `Int32[D]`; None where the data set
-            doesn't say.
-        mean: K numbers, subtracted from pixels scaled to [0, 1], which `federate` normalises with; None for those of
-            the training images. `load` fills them in.
-        std: K numbers that the difference is divided by, or None in the same way.
+        train_clients: number of the writer or user of each training image, `Int32[D]`; None if the data set doesn't
+            say.
+        mean: K numbers that `federate` subtracts from pixels scaled to [0, 1]; None for the means of the training
+            images. `load` fills them in.
+        std: K numbers that the difference is divided by; None for the training images' deviations.
     """
 
     train_images: Any
@@ -94,7 +94,7 @@ class Dataset(NamedTuple):
 
 
 class Warp(NamedTuple):
-    """How augmented copies differ from their originals: each one takes a map from a table, by its row and its number.
+    """The affine maps of augmented copies: a copy's row and number choose its map from a table.
 
     Attributes:
         seed: decides which map each copy takes, `UInt32[]`.
@@ -106,7 +106,7 @@ class Warp(NamedTuple):
 
 
 class ClientTests(NamedTuple):
-    """Rows on which clients are tested and nobody is trained: client i's are `rows[offsets[i]:offsets[i + 1]]`.
+    """Clients' own test rows, kept out of training: client i's are `rows[offsets[i]:offsets[i + 1]]`.
 
     Attributes:
         rows: `Int32[Q]`, row numbers into the federation's images and labels.
@@ -118,23 +118,23 @@ class ClientTests(NamedTuple):
 
 
 class Federation(NamedTuple):
-    """A partitioned data set: every image stored once, a client is a span of row numbers (CSR).
+    """A partitioned data set in CSR form: every image is stored once, and a client is a span of row numbers.
 
     Client i owns `rows[offsets[i]:offsets[i + 1]]`, sorted by class.
 
     Attributes:
-        images: `UInt8[D, H, W, K]` (or floats, taken as they are).
+        images: `UInt8[D, H, W, K]`, or floats, which are not normalised.
         labels: `Int32[D]`.
         rows: `Int32[R]`, row numbers into images and labels.
         offsets: `Int32[N + 1]`.
         class_counts: `Int32[N, C]`.
         copy: `Int32[R]`: 0 for an original, j > 0 for its j-th augmented copy.
         auxiliary: named row sets that the server holds, kept out of clients, each `Int32[A]`; the global model is
-            evaluated on the one called `validation`, where there is one.
+            evaluated on the one called `validation`, if there is one.
         mean: `Float32[K]`, subtracted from pixels scaled to [0, 1].
-        std: `Float32[K]`, what the difference is divided by.
-        warp: what augmented copies look like; None where there are none, or their pixels are among the images.
-        tests: the clients' own test rows, kept out of training; None where they have none.
+        std: `Float32[K]`, the divisor of the difference.
+        warp: affine maps of augmented copies; None without copies, or if their pixels are stored among the images.
+        tests: the clients' own test rows; None if they have none.
     """
 
     images: Any
@@ -167,9 +167,9 @@ class Batch(NamedTuple):
         images: `Float[B, H, W, K]`, normalised.
         labels: `Int32[B]`.
         rows: `Int32[B]`, row numbers into the federation's images.
-        real: `Bool[B]`; False marks rows that must count for nothing in losses over labels.
-        extra: `Bool[B]`, rows that a part has added to the client's own, none of them real: the model sees them, batch
-            statistics too, and the cross-entropy doesn't. None where there are none.
+        real: `Bool[B]`; False marks rows that losses over labels must ignore.
+        extra: `Bool[B]`, rows that a part has added to the client's own, with `real` False: the model and batch
+            statistics see them, the cross-entropy doesn't. None if there are none.
     """
 
     images: Array
@@ -180,12 +180,12 @@ class Batch(NamedTuple):
 
     @property
     def seen(self) -> Array:
-        """The rows that may enter batch statistics, `Bool[B]`; what is left is padding."""
+        """Rows that may enter batch statistics, `Bool[B]`: all but padding."""
         return self.real if self.extra is None else self.real | self.extra
 
 
 class Context(NamedTuple):
-    """What a part may know during one visit to one client.
+    """Everything that a part may read during one client's local training.
 
     Attributes:
         round: the round number from 0, `Int32[]`.
@@ -193,15 +193,15 @@ class Context(NamedTuple):
         class_counts: `Int32[C]`.
         size: the number of the client's rows, `Int32[]`.
         start: the `Variables` received.
-        broadcast: what each server part sent, by slot.
-        memory: what each memory part keeps for this client, by slot.
-        prepared: what each prepare part computed before training, by slot.
+        broadcast: the value that each server part sent, by slot.
+        memory: the value that each memory part keeps for this client, by slot.
+        prepared: the value that each prepare part computed before training, by slot.
         model: the `Model`.
         federation: the `Federation`, on the device.
-        learning_rate: the local learning rate of this round, within a step that of the step, `Float[]`.
-        momentum: the local optimizer's momentum, 0 where it has none.
+        learning_rate: the local learning rate of this round, or, within a local step, of that step, `Float[]`.
+        momentum: the local optimizer's momentum, 0 if it has none.
         batch_size: B, a Python int.
-        steps: the number of local steps of this visit, `Int32[]`.
+        steps: the number of local steps that the client takes, `Int32[]`.
     """
 
     round: Array
@@ -221,14 +221,14 @@ class Context(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one visit to one client produced.
+    """The result of one client's local training.
 
     Attributes:
         start: the `Variables` received.
         end: the `Variables` after local training.
         steps: the number of local steps taken, `Int32[]`.
         learning_rate_sum: the sum of the learning rate over these steps, `Float[]`.
-        ctx: the visit's `Context`.
+        ctx: the `Context` of the local training.
     """
 
     start: Variables
@@ -241,21 +241,21 @@ class Outcome(NamedTuple):
 class Cohort(NamedTuple):
     """The chains of a round as the server sees them, known before training.
 
-    A chain counts with those of its clients that deliver.
+    Only the clients of a chain that deliver count.
 
     Attributes:
-        sizes: samples behind each chain, `Float[G]`.
+        sizes: number of samples of each chain, `Float[G]`.
         class_counts: `Float[G, C]`.
         steps: local steps taken along each chain, `Int32[G]`.
-        visit_steps: local steps of each visit, once for every pass, `Int32[G, L]`; 0 for a client that doesn't deliver.
+        visit_steps: local steps of each client in one pass, `Int32[G, L]`; 0 for a client that doesn't deliver.
         passes: how often a chain goes through its clients, a Python int.
         learning_rate: the local learning rate of this round, `Float[]`.
-        momentum: the local optimizer's momentum, 0 where it has none.
-        delivered: `Bool[G]`, whether anybody in the chain delivers.
+        momentum: the local optimizer's momentum, 0 if it has none.
+        delivered: `Bool[G]`, whether any client of the chain delivers.
         num_clients: N, a Python int.
         total_size: samples of the whole federation, `Float[]`.
-        full_steps: what `visit_steps` amount to in steps at `learning_rate`, `Float[G, L]`, where the learning rate
-            changes from step to step; None where it does not.
+        full_steps: `visit_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
+            from step to step; None if it doesn't.
     """
 
     sizes: Array
@@ -272,11 +272,11 @@ class Cohort(NamedTuple):
 
 
 class Aggregate(NamedTuple):
-    """What reaches the server at the end of a round.
+    """The aggregated result of a round, as server parts receive it.
 
     Attributes:
         delta: the reduced parameter change, like params; for Reduce parts the weighted mean.
-        reports: the sum over the cohort of what each report part sent, by slot.
+        reports: the sum of each report part's reports over the cohort, by slot.
         weights: the normalised cohort weights, `Float[G]`.
         cohort: the `Cohort`.
     """
@@ -323,14 +323,14 @@ class Exhibit(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Who trains in a round, with whom, and who comes back.
+    """The chains of a round, and the clients that deliver.
 
     Attributes:
         clients: client ids, `Int32[G, L]`; N marks an empty place.
         delivered: `Bool[G, L]`, whether the client's update arrives; False for an empty place.
-        limits: the most local steps that each client can take in a visit, `Int32[G, L]`; None for as many as it should.
-        bound: the largest norm of a chain's update, beyond which it is scaled down, `Float32[]`, infinite for no bound;
-            None where nobody asks how long updates are.
+        limits: the most local steps that each client can take in one pass, `Int32[G, L]`; None for no limits.
+        bound: the norm to which a longer update of a chain is scaled down, `Float32[]`, infinite for no bound; None if
+            no part measures updates.
     """
 
     clients: Any
@@ -340,7 +340,7 @@ class Plan(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that is carried from round to round on the device.
+    """Everything that is carried from round to round on the device.
 
     Attributes:
         variables: the global model.
@@ -356,26 +356,26 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a round reports; never carried.
+    """The measurements of a round: reported, never carried.
 
     Attributes:
-        train_loss: mean training loss over the steps of the clients that delivered, `Float[]`; nan where nobody did.
+        train_loss: mean training loss over the steps of the clients that delivered, `Float[]`; nan if none did.
         update_diversity: mean squared distance of the delivered models from their mean, `Float[]` (ReBaFL eq. 24); nan
-            where nobody asked for it.
+            unless it is measured.
         local_accuracy: share of the delivering clients' rows that each one's own trained model classifies correctly,
-            `Float[]`; 0 where nobody asked for it, nan where nobody delivered.
+            `Float[]`; 0 unless it is measured, nan if no client delivered.
         local_test_accuracy: mean accuracy of the delivering clients' own trained models on test images, `Float[]`;
-            0 in rounds that aren't evaluated, nan where nobody asked for it or delivered.
-        steps: local steps of each visit, `Int32[G, L]`.
-        broken: what is wrong with what each client delivered, `Int32[G, L]`, 0 for nothing, 1 where it is not finite, 2
-            where it is of an earlier round; in each chain only of the first with which something is wrong.
+            0 in rounds that aren't evaluated, nan unless it is measured, or if no client delivered.
+        steps: local steps of each client in one pass, `Int32[G, L]`.
+        broken: fault of each client's delivery, `Int32[G, L]`: 0 for none, 1 if it is not finite, 2 if it is of an
+            earlier round; in each chain only that of the first faulty client.
         model_finite: whether the new global model is finite, `Bool[]`.
-        losses: mean training loss of each visit, `Float[G, L]`; nan where nobody delivered.
-        probes: what each probe part found out about each client that delivered, by slot, leaves `[G, L, ...]`.
+        losses: mean training loss of each client, `Float[G, L]`; nan if it didn't deliver.
+        probes: each probe part's value for each client that delivered, by slot, leaves `[G, L, ...]`.
         own_hits: how many of its own test rows each client's own trained model classifies correctly, `Int32[G, L]`; 0
             in rounds that aren't evaluated, and without test rows.
-        norms: the norm of the parameters that each visit of the first pass hands back, `Float[G, L]`; where updates
-            may be scaled down, that of its chain's update before it is. Where nothing is delivered it means nothing.
+        norms: the norm of the parameters that each client delivers in the first pass, `Float[G, L]`; if updates may be
+            scaled down, the norm of its chain's update before scaling. Undefined for clients that don't deliver.
     """
 
     train_loss: Array
@@ -392,13 +392,13 @@ class Info(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The global model on the test set.
+    """The global model's results on the test set.
 
     Attributes:
         confusion: test images by true and predicted class, `Int32[C, C]`.
         loss: mean cross-entropy in nats, `Float[]`.
-        validation: the same of the validation rows; None where there are none.
-        client_hits: how many of each client's test rows it classifies correctly, `Int32[N]`; None where there are none.
+        validation: the same for the validation rows; None if there are none.
+        client_hits: how many of each client's test rows it classifies correctly, `Int32[N]`; None if there are none.
     """
 
     confusion: Array
@@ -408,7 +408,7 @@ class Evaluation(NamedTuple):
 
 
 def size_in_bytes(tree: PyTree) -> int:
-    """The size of all arrays in a tree, or of their shapes.
+    """The number of bytes of all arrays, or of their shapes, in a tree.
 
     Example:
         >>> import numpy as np

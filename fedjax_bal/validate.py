@@ -1,4 +1,4 @@
-"""Checks on what a caller hands in, each with a message that says what was received and what is allowed."""
+"""Checks on arguments; each message names the value received and the values allowed."""
 
 import difflib
 import math
@@ -9,23 +9,11 @@ from typing import Any
 import numpy as np
 
 LARGEST = 3.4028235e38
-"""The largest number of 32 bits: beyond it nothing is finite on a device."""
+"""The largest finite number in 32 bits, the precision of the devices."""
 
 
 def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
-    """A finite number in a closed range.
-
-    Args:
-        name: what it is, for the message.
-        value: what was received.
-        low: the smallest allowed value.
-        high: the largest allowed value.
-
-    Returns:
-        The value as a float.
-
-    Raises:
-        ValueError: it is something else.
+    """Returns a finite number of a closed range as a float; raises `ValueError` otherwise.
 
     Example:
         >>> finite_number("mu", float("nan"))
@@ -40,18 +28,9 @@ def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.in
 
 
 def whole_number(name: str, value: Any, low: int = 1) -> int:
-    """An integer that is not too small.
+    """Returns an integer of at least `low`; raises `ValueError` otherwise, also for True and for 2.0.
 
-    Args:
-        name: what it is, for the message.
-        value: what was received.
-        low: the smallest allowed value.
-
-    Returns:
-        The value as an `int`; NumPy's are taken too.
-
-    Raises:
-        ValueError: it is something else; True and 2.0 are.
+    NumPy's integers are taken too, and returned as `int`.
 
     Example:
         >>> whole_number("rounds", 0)
@@ -68,18 +47,7 @@ def whole_number(name: str, value: Any, low: int = 1) -> int:
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
-    """A name from a list.
-
-    Args:
-        name: what it is, for the message.
-        value: what was received.
-        allowed: the names.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: it is none of them; the message has the nearest.
+    """Returns one of the allowed names; raises `ValueError`, which suggests the nearest, for any other value.
 
     Example:
         >>> one_of("strategy", "vmpa", ["map", "vmap"])
@@ -95,25 +63,14 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def switch(name: str, value: Any) -> bool:
-    """True or False, nothing like them.
-
-    Args:
-        name: what it is, for the message.
-        value: what was received.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Returns True or False; raises `ValueError` for anything else, also for 0 and 1."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}: received {value!r}, must be true or false")
     return value
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number; True and False are not."""
+    """Tells whether a value is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

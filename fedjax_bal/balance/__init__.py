@@ -1,6 +1,6 @@
-"""The mathematics of balancing, as pure jitted functions of arrays.
+"""Class balancing as pure jitted functions of arrays.
 
-Nothing here knows of clients, rounds or models: use these functions in any JAX training loop.
+The functions know nothing of clients, rounds or models: use them in any JAX training loop.
 """
 
 from fedjax_bal.balance.affine import affine_matrix, random_affine, random_matrices, warp

@@ -1,4 +1,4 @@
-"""Images shifted, rotated, sheared and zoomed: what an augmented copy of a sample looks like."""
+"""Random affine maps of images: shift, rotation, shear and zoom."""
 
 from functools import partial
 
@@ -16,13 +16,13 @@ def random_affine(
     shear: Num[Array, ""] | float,
     zoom: Num[Array, ""] | float,
 ) -> Num[Array, "B H W K"]:
-    """Each image under a random affine map of its own.
+    """Applies to each image a random affine map of its own.
 
-    About its centre an image is zoomed, then sheared, then rotated, then shifted, by amounts that are uniform in
-    plus or minus the range; see `affine_matrix`. Bilinear, and zero outside: warp pixels before they are normalised.
+    Each image is zoomed about its centre, then sheared, rotated and shifted, by amounts uniform in plus or minus the
+    range; see `affine_matrix`. Interpolation is bilinear, and the outside is zero: warp pixels before normalising them.
 
     Args:
-        keys: one JAX random key an image, `[B]`. The same key always gives the same map.
+        keys: one JAX random key per image, `[B]`. The same key always gives the same map.
         images: `[B, H, W, K]`, of any real type.
         shift: share of the side, along each axis.
         rotate: degrees.
@@ -30,7 +30,7 @@ def random_affine(
         zoom: relative, below 1; the same along both axes.
 
     Returns:
-        `[B, H, W, K]` of the type of `images`: integers are rounded. Ranges of 0 give the images back exactly.
+        `[B, H, W, K]` of the type of `images`: integers are rounded. Ranges of 0 return the images exactly.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -40,7 +40,7 @@ def random_affine(
         (dtype('uint8'), 200)
 
     References:
-        Astraea (Duan et al., 2019), section III-B: shift, rotation, shear and zoom. It gives neither ranges nor order.
+        Astraea (Duan et al., 2019), section III-B: shift, rotation, shear and zoom, without ranges or order.
     """
     return warp(images, random_matrices(keys, images.shape[1], images.shape[2], shift, rotate, shear, zoom))
 
@@ -55,12 +55,12 @@ def random_matrices(
     shear: Num[Array, ""] | float,
     zoom: Num[Array, ""] | float,
 ) -> Float[Array, "B 2 3"]:
-    """The maps that `random_affine` draws.
+    """Draws the affine maps of `random_affine`.
 
-    For images that must move together, such as a picture and its mask.
+    Use it for images that must move together, such as a picture and its mask.
 
     Args:
-        keys: one JAX random key a map, `[B]`.
+        keys: one JAX random key per map, `[B]`.
         height: H, in pixels.
         width: W, in pixels.
         shift: largest shift, as a share of the side.
@@ -89,17 +89,17 @@ def affine_matrix(
     shear: Num[Array, "*batch"] | float,
     zoom: Num[Array, "*batch"] | float,
 ) -> Float[Array, "*batch 2 3"]:
-    r"""Where the pixels of a zoomed, sheared, rotated and shifted image come from.
+    r"""Affine maps from the pixels of a zoomed, sheared, rotated and shifted image back to the original's.
 
     With offsets $p$ from the centre, in pixels, rows downwards and columns to the right, the image's point $p$ goes to
     $q = R S z p + t$: zoomed by $z$, then sheared by $S$ (columns move by $s$ times the row), then rotated by $R$,
-    then shifted by $t$. The matrix is of the way back, $p = [A \mid -A t] (q, 1)$ with $A = (R S z)^{-1}$.
+    then shifted by $t$. The matrix is of the inverse map, $p = [A \mid -A t] (q, 1)$ with $A = (R S z)^{-1}$.
 
     Args:
         shift: t, rows down and columns to the right, in pixels, `[..., 2]`.
-        rotate: degrees, anticlockwise as seen, `[...]`.
+        rotate: degrees, anticlockwise on the screen, `[...]`.
         shear: s, a tangent, `[...]`.
-        zoom: z, above 0; 2 shows everything at twice the size, `[...]`.
+        zoom: z, above 0; 2 doubles every size, `[...]`.
 
     Returns:
         `[..., 2, 3]`, for `warp`.
@@ -114,13 +114,13 @@ def affine_matrix(
     rows = jnp.stack([cosine, sine], -1)
     columns = jnp.stack([-sine - shear * cosine, cosine - shear * sine], -1)
     back = jnp.stack([rows, columns], -2) / jnp.asarray(zoom, float)[..., None, None]
-    # Summed by hand: a matrix product may be cut to fewer bits on an accelerator.
+    # Not a matrix product, which accelerators may compute in fewer bits.
     return jnp.concatenate([back, -(back * shift[..., None, :]).sum(-1, keepdims=True)], -1)
 
 
 @jax.jit
 def warp(images: Num[Array, "B H W K"], matrices: Float[Array, "B 2 3"]) -> Num[Array, "B H W K"]:
-    r"""Images under affine maps, each pixel mixed from the four around the place where it comes from.
+    """Applies an affine map to each image, with bilinear interpolation.
 
     The output's pixel at the offset $q$ from the centre, $((H - 1) / 2, (W - 1) / 2)$, is the input at $M (q, 1)$,
     bilinear between pixel centres and zero from the first pixel outside on.
@@ -140,17 +140,18 @@ def warp(images: Num[Array, "B H W K"], matrices: Float[Array, "B 2 3"]) -> Num[
         >>> warp(image, jnp.array([[[1.0, 0.0, 0.0], [0.0, 1.0, -1.0]]]))[0, 0, :, 0].tolist()
         [0, 1, 2]
     """
-    return jax.vmap(_warped)(images, matrices)
+    return jax.vmap(_warp_image)(images, matrices)
 
 
-def _warped(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[Array, "H W K"]:
+def _warp_image(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[Array, "H W K"]:
     height, width, channels = image.shape
     down = jnp.arange(height)[:, None] - (height - 1) / 2
     right = jnp.arange(width)[None, :] - (width - 1) / 2
     row, column = (line[0] * down + line[1] * right + line[2] for line in matrix)
     top, low = _split(row + (height - 1) / 2, height)
     left, far = _split(column + (width - 1) / 2, width)
-    # Framed by zeros, so that no neighbour needs a mask: one before, two behind, as places run from -1 to the side.
+    # A frame of zeros spares a mask for each neighbour. Positions run from -1 to the side, and each reads the pixel
+    # at or before it and the next one: so one zero before, two after.
     framed = jnp.pad(image, ((1, 2), (1, 2), (0, 0))).reshape(-1, channels)
     first = (top + 1) * (width + 3) + left + 1
     exact = jnp.promote_types(image.dtype, jnp.float32)
@@ -162,7 +163,7 @@ def _warped(image: Num[Array, "H W K"], matrix: Float[Array, "2 3"]) -> Num[Arra
 
 
 def _split(place: Float[Array, "H W"], side: int) -> tuple[Num[Array, "H W"], Float[Array, "H W 1"]]:
-    """The pixel at or before a place, and how far behind it the place is; places further out count as just outside."""
+    """Pixel at or before a position, and the remaining fraction; positions far outside count as just outside."""
     place = jnp.clip(place, -1.0, side)
     before = jnp.floor(place)
     return before.astype(int), (place - before)[..., None]

@@ -1,4 +1,4 @@
-"""How many synthetic copies the samples of rare classes get, so that the classes come out more even."""
+"""Numbers of synthetic copies that make up for rare classes."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
 _MODES = ("floor", "round", "stochastic", "target")
 # The largest number of copies: the largest float of 32 bits that is still an integer of 32 bits.
-_MOST = 2**31 - 128
+_LARGEST = 2**31 - 128
 
 
 @partial(jax.jit, static_argnames="mode")
@@ -19,30 +19,30 @@ def augmentation_counts(
     key: PRNGKeyArray | None = None,
     max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, "*batch C"]:
-    r"""Extra copies of each sample, by its class: the more, the rarer the class.
+    r"""Number of extra copies of each sample, by class: the rarer the class, the more.
 
-    From $r_c = (\bar n / n_c)^\alpha$ with the mean $\bar n$ over all C classes, for classes with $0 < n_c < \bar n$:
+    With $r_c = (\bar n / n_c)^\alpha$ and the mean $\bar n$ over all C classes, a class with $0 < n_c < \bar n$ gets
 
     - `"floor"`: $\lfloor r_c \rfloor$, so at least one copy.
-    - `"round"`: $r_c$ to the nearest integer, halves to the even one.
-    - `"stochastic"`: $\lfloor r_c \rfloor$, and one more with the probability of what is left; $r_c$ on average.
-    - `"target"`: the same for $r_c - 1$, so that a class grows to $r_c n_c$ samples: to the mean at alpha 1, by
-      nothing at alpha 0.
+    - `"round"`: $r_c$ rounded to the nearest integer, halves to the even one.
+    - `"stochastic"`: $\lfloor r_c \rfloor$, plus one with the probability of the fraction; $r_c$ on average.
+    - `"target"`: `"stochastic"` for $r_c - 1$, so that a class grows to $r_c n_c$ samples: to the mean at alpha 1, not
+      at all at alpha 0.
 
     Args:
         class_counts: samples of each class over all clients, `[..., C]`.
-        alpha: degree of augmentation, 0 or more, of which 0 to 1 is recommended; beyond it a rare class overtakes.
+        alpha: degree of augmentation, at least 0; above 1 a rare class overtakes the mean.
         mode: `"floor"`, `"round"`, `"stochastic"` or `"target"`.
-        key: a JAX random key, needed by the last two modes. One draw a class, from its own place in `class_counts`.
-            Under `vmap` give each its own, `vmap(lambda n, key: augmentation_counts(n, 1.0, "target", key))(counts,
-            keys)`; leading axes share one, and draw apart.
+        key: a JAX random key, for the last two modes. There is one draw per class. Leading axes share a key and draw
+            independently; under `vmap` pass one key each, `vmap(lambda n, key: augmentation_counts(n, 1.0, "target",
+            key))(counts, keys)`.
         max_copies: the most copies of one sample; None for no limit short of 2 147 483 520.
 
     Returns:
         `[..., C]`; 0 for classes at or above the mean, and for empty ones.
 
     Raises:
-        ValueError: another mode, or no key for a mode that draws.
+        ValueError: an unknown mode, or no key for a random mode.
 
     Example:
         >>> import jax.numpy as jnp
@@ -54,14 +54,14 @@ def augmentation_counts(
         [0, 2, 3, 2]
 
     References:
-        Astraea (Duan et al., 2019), Algorithm 2, where $r_c$ is the number of augmentations. It leaves open what
-        becomes of fractions and whether the original counts; `"floor"` comes nearest to the storage that it reports.
+        Astraea (Duan et al., 2019), Algorithm 2, where $r_c$ is the number of augmentations. It leaves open how
+        fractions are rounded and whether the original counts; `"floor"` comes nearest to the storage that it reports.
 
         Ratios within a millionth of an integer count as that integer, so that neither the rounding of 32 bits nor an
         alpha like 0.7 takes a copy away; and a class within a millionth of the mean is at the mean. At alpha 1 this
         changes nothing up to 900,000 samples.
     """
-    return _copies(_ratio(class_counts, alpha), mode, key, max_copies)
+    return _round_ratios(_ratio(class_counts, alpha), mode, key, max_copies)
 
 
 @partial(jax.jit, static_argnames="mode")
@@ -73,10 +73,10 @@ def augmentation_copies(
     key: PRNGKeyArray | None = None,
     max_copies: Int[Array, ""] | int | None = None,
 ) -> Int[Array, " D"]:
-    """Extra copies of each sample, with a draw of its own for every one.
+    """Number of extra copies of each sample, drawn sample by sample.
 
-    What `augmentation_counts` gives for the sample's class; but where that draws once a class, so that all its samples
-    get the same number, here the random modes draw once a sample, which leaves little chance in the size of a class.
+    The law is that of `augmentation_counts` for the sample's class. That function draws once per class, so that all of
+    its samples get the same number; here the random modes draw once per sample, so that a class's size hardly varies.
 
     Args:
         labels: `[D]`.
@@ -90,7 +90,7 @@ def augmentation_copies(
         `[D]`.
 
     Raises:
-        ValueError: another mode, or no key for a mode that draws.
+        ValueError: an unknown mode, or no key for a random mode.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -102,7 +102,7 @@ def augmentation_copies(
     References:
         Astraea, Algorithm 2.
     """
-    return _copies(_ratio(class_counts, alpha)[labels], mode, key, max_copies)
+    return _round_ratios(_ratio(class_counts, alpha)[labels], mode, key, max_copies)
 
 
 def _ratio(class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
@@ -110,21 +110,21 @@ def _ratio(class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float) 
     counts = jnp.asarray(class_counts, float)
     present = counts > 0
     # One division of sums, not the mean by the count: exact where the ratio is an integer.
-    below = _settled(counts.sum(-1, keepdims=True) / jnp.where(present, counts.shape[-1] * counts, 1.0))
+    below = _snap_to_integers(counts.sum(-1, keepdims=True) / jnp.where(present, counts.shape[-1] * counts, 1.0))
     rare = present & (below > 1)
-    return jnp.where(rare, _settled(jnp.where(rare, below, 1.0) ** jnp.asarray(alpha, float)), 0.0)
+    return jnp.where(rare, _snap_to_integers(jnp.where(rare, below, 1.0) ** jnp.asarray(alpha, float)), 0.0)
 
 
-def _settled(ratio: Float[Array, "..."]) -> Float[Array, "..."]:
-    """What rounding may have moved off an integer, put back onto it."""
+def _snap_to_integers(ratio: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Rounds ratios that are within rounding error of an integer to that integer."""
     whole = jnp.round(ratio)
     return jnp.where(jnp.abs(ratio - whole) <= 8 * jnp.finfo(ratio.dtype).eps * whole, whole, ratio)
 
 
-def _copies(
+def _round_ratios(
     ratio: Float[Array, "*shape"], mode: str, key: PRNGKeyArray | None, max_copies: Int[Array, ""] | int | None
 ) -> Int[Array, "*shape"]:
-    """Whole numbers of copies from ratios."""
+    """Converts ratios to whole numbers of copies."""
     if mode not in _MODES:
         raise ValueError(f"mode: received {mode!r}, must be 'floor', 'round', 'stochastic' or 'target'")
     if mode in ("stochastic", "target"):
@@ -135,5 +135,5 @@ def _copies(
         wanted = certain + (jax.random.uniform(key, ratio.shape, ratio.dtype) < wanted - certain)
     else:
         wanted = jnp.floor(ratio) if mode == "floor" else jnp.round(ratio)
-    copies = jnp.minimum(wanted, _MOST).astype(int)
+    copies = jnp.minimum(wanted, _LARGEST).astype(int)
     return copies if max_copies is None else jnp.minimum(copies, max_copies)

@@ -1,4 +1,4 @@
-"""How far what a network sees is from what its batch normalisation has seen before."""
+"""Divergence of a batch's statistics from the running statistics of batch normalisation."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_VARIANCE = 1e-6
+_EPSILON = 1e-6
 MODES = ("mean", "sum")
 
 
@@ -19,9 +19,9 @@ def batch_norm_statistics_loss(
     running_variances: Sequence[Float[Array, " _"]],
     mode: str = "mean",
 ) -> Float[Array, ""]:
-    r"""Divergence of the stored from the observed statistics of each batch normalisation, taken as normal laws.
+    r"""Divergence of the running from the observed statistics of batch normalisation, taken as normal laws.
 
-    With $\hat\mu, \hat v$ mean and biased variance of a channel of a layer's input and $\mu, v$ the stored ones, each
+    With $\hat\mu, \hat v$ mean and biased variance of a channel of a layer's input and $\mu, v$ the running ones, each
     channel adds
 
     $$KL(N(\hat\mu, \hat v) \| N(\mu, v)) = \frac12 \log \frac{v + \epsilon}{\hat v + \epsilon} +
@@ -35,8 +35,8 @@ def batch_norm_statistics_loss(
     Args:
         means: observed, a sequence of layers, each `[channels]` with a number of channels of its own.
         variances: observed and biased, as `means`.
-        running_means: stored, as `means`; constants, no gradient reaches them.
-        running_variances: stored, as `means`; constants, no gradient reaches them.
+        running_means: as `means`; constants, no gradient reaches them.
+        running_variances: as `means`; constants, no gradient reaches them.
         mode: `"mean"` or `"sum"`.
 
     Returns:
@@ -44,7 +44,7 @@ def batch_norm_statistics_loss(
         $\epsilon / 4v$ a channel.
 
     Raises:
-        ValueError: another mode, or sequences that do not match.
+        ValueError: an unknown mode, or sequences that do not match.
 
     Example:
         >>> import jax.numpy as jnp
@@ -72,14 +72,14 @@ def batch_norm_statistics_loss(
 def _divergence(
     mean: Float[Array, " K"], variance: Float[Array, " K"], stored_mean: Float[Array, " K"], stored: Float[Array, " K"]
 ) -> Float[Array, " K"]:
-    """Of each channel of one layer."""
+    """Divergence of each channel of one layer, in nats."""
     stored_mean, stored = jax.lax.stop_gradient((stored_mean, stored))
-    spread = 0.5 * jnp.log((stored + _VARIANCE) / (variance + _VARIANCE))
-    return spread + (variance + (mean - stored_mean) ** 2) / (2.0 * stored + _VARIANCE) - 0.5
+    spread = 0.5 * jnp.log((stored + _EPSILON) / (variance + _EPSILON))
+    return spread + (variance + (mean - stored_mean) ** 2) / (2.0 * stored + _EPSILON) - 0.5
 
 
 def _check(name: str, shapes: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]]) -> None:
-    """Raise unless there is a value for each channel of each layer."""
+    """Raises unless every channel of every layer has a value."""
     if list(shapes) != list(wanted):
         raise ValueError(
             f"{name}: received layers of channels {[shape[0] for shape in shapes]}, must be those of means, "

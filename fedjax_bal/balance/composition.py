@@ -1,4 +1,4 @@
-"""What a client's model tells of the classes that its client holds, and how much a balanced client is worth."""
+"""Estimates of a client's class composition from its model, and the reward of selecting a balanced client."""
 
 from functools import partial
 
@@ -8,10 +8,10 @@ from jaxtyping import Array, Float, Num
 
 from fedjax_bal.balance.divergence import kl_to_uniform
 
-# What a class without any gradient counts as, unless others have less.
-_NO_GRADIENT = 1e-12
-# What is added to shares, so that their logarithm is finite.
-_NO_SHARE = 1e-15
+# Norm of a class without any gradient, unless another class has less.
+_SMALLEST_NORM = 1e-12
+# Added to shares, so that their logarithm is finite.
+_SMALLEST_SHARE = 1e-15
 _LEAST_DIVERGENCE = 1e-6
 
 
@@ -21,10 +21,11 @@ def composition_from_gradients(
 ) -> Float[Array, "*batch C"]:
     r"""Class shares of a client, estimated from its model's gradients on a few balanced images.
 
-    A class that the client trained on has been learnt, so that $g_c$, the squared gradient of its loss, is small.
+    The model has learnt the classes that the client trained on, so that $g_c$, the squared gradient of the loss of
+    class c, is small for them.
 
     - `"inverse"`: $R_c \propto 1 / g_c$.
-    - `"softmax_inv"`: $R_c \propto \exp(\beta / g_c)$; for gradients well below 1 nearly all of it is one class.
+    - `"softmax_inv"`: $R_c \propto \exp(\beta / g_c)$; for gradients well below 1 it is close to a single class.
     - `"softmax_rel"`: $R_c \propto \exp(\beta \min g / g_c)$, which does not depend on the scale of the gradients.
 
     Args:
@@ -33,10 +34,10 @@ def composition_from_gradients(
         beta: sharpness of the softmaxes, 0 or more.
 
     Returns:
-        Shares `[..., C]` that sum to 1. Finite for anything but NaN, which gives NaN: the model has diverged.
+        Shares `[..., C]` that sum to 1. Finite unless a norm is NaN, which means that the model has diverged.
 
     Raises:
-        ValueError: another mode.
+        ValueError: an unknown mode.
 
     Example:
         >>> import jax.numpy as jnp
@@ -45,44 +46,45 @@ def composition_from_gradients(
 
     References:
         FL-CIR (Yang et al., 2021), eq. 7, is `"softmax_inv"` of the gradient of each output neuron's weights. The
-        authors' code gives that up for `"inverse"` of the whole network's, and has `"softmax_rel"` commented out.
+        authors' code replaces it by `"inverse"` of the whole network's, and has `"softmax_rel"` commented out.
     """
     if mode not in ("inverse", "softmax_inv", "softmax_rel"):
         raise ValueError(f"mode: received {mode!r}, must be 'inverse', 'softmax_inv' or 'softmax_rel'")
-    norms = _positive(jnp.asarray(squared_norms, float))
+    norms = _clamp_norms(jnp.asarray(squared_norms, float))
     least = norms.min(-1, keepdims=True)
     if mode == "inverse":
         shares = least / norms
         return shares / shares.sum(-1, keepdims=True)
-    # The exponent less its largest value: min g / g - 1, and for 1 / g the same over min g. Runs to -inf at worst.
+    # The exponent minus its largest value: min g / g - 1, and for 1 / g that divided by min g. It is never above 0, so
+    # that exp() can underflow but not overflow.
     exponent = beta * ((least - norms) / norms)
     return jax.nn.softmax(exponent / least if mode == "softmax_inv" else exponent)
 
 
-def _positive(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
-    """Norms between the smallest and the largest normal number, with zeros not above the smallest of the others."""
+def _clamp_norms(norms: Float[Array, "*batch C"]) -> Float[Array, "*batch C"]:
+    """Norms clamped to the normal numbers; zeros become no larger than the smallest of the others."""
     limits = jnp.finfo(norms.dtype)
     none = norms < limits.tiny
     smallest = jnp.where(none, jnp.inf, norms).min(-1, keepdims=True)
-    return jnp.minimum(jnp.where(none, jnp.minimum(smallest, _NO_GRADIENT), norms), limits.max)
+    return jnp.minimum(jnp.where(none, jnp.minimum(smallest, _SMALLEST_NORM), norms), limits.max)
 
 
 @partial(jax.jit, static_argnames="mode")
 def composition_reward(composition: Num[Array, "*batch C"], mode: str = "bounded") -> Float[Array, "*batch"]:
-    r"""What choosing a client of this composition is worth: the more even, the more.
+    r"""Reward for selecting a client of this composition: the more balanced, the larger.
 
     - `"bounded"`: $1 / (\log C + KL(U \| R))$, between 0 and $1 / \log C$.
     - `"literal"`: $1 / KL(R \| U)$ with a divergence of at least $10^{-6}$, so at most a million.
 
     Args:
-        composition: R, `[..., C]`; normalised inside. Zeros are fine; nothing but zeros counts as uniform.
+        composition: R, `[..., C]`; normalised inside. Zeros are allowed; a row of zeros counts as uniform.
         mode: `"bounded"` or `"literal"`.
 
     Returns:
         One over nats, `[...]`; NaN for a composition with NaN.
 
     Raises:
-        ValueError: another mode.
+        ValueError: an unknown mode.
 
     Example:
         >>> import jax.numpy as jnp
@@ -92,8 +94,8 @@ def composition_reward(composition: Num[Array, "*batch C"], mode: str = "bounded
         1.4427
 
     References:
-        FL-CIR, eq. 9, is `"literal"`. The authors' code takes the cross-entropy of the uniform distribution against
-        the composition, which is `"bounded"`: a reward without bound would drown the bonus for exploring.
+        FL-CIR, eq. 9, is `"literal"`. The authors' code uses the cross-entropy of the uniform distribution against the
+        composition, which is `"bounded"`: an unbounded reward would drown the bonus for exploring.
     """
     if mode not in ("bounded", "literal"):
         raise ValueError(f"mode: received {mode!r}, must be 'bounded' or 'literal'")
@@ -101,7 +103,7 @@ def composition_reward(composition: Num[Array, "*batch C"], mode: str = "bounded
     total = shares.sum(-1, keepdims=True)
     shares = jnp.where(total == 0, 1.0 / shares.shape[-1], shares / jnp.where(total == 0, 1.0, total))
     if mode == "bounded":
-        divergence = -jnp.log(shares + _NO_SHARE).mean(-1)
+        divergence = -jnp.log(shares + _SMALLEST_SHARE).mean(-1)
     else:
         divergence = jnp.where(jnp.isnan(total[..., 0]), jnp.nan, kl_to_uniform(shares))
     return 1.0 / jnp.maximum(divergence, _LEAST_DIVERGENCE)
@@ -114,15 +116,15 @@ def discounted_mean(
     value: Num[Array, "*shape"],
     rho: Num[Array, ""] | float,
 ) -> tuple[Float[Array, "*shape"], Float[Array, ""]]:
-    r"""A mean in which each value counts rho times as much as the one after it, brought up to date with one more.
+    r"""Updates a discounted mean, in which each value counts rho times as much as the next one.
 
-    $S \leftarrow \rho S + 1$ and $\bar R \leftarrow \bar R + (R - \bar R) / S$, which comes to
+    $S \leftarrow \rho S + 1$ and $\bar R \leftarrow \bar R + (R - \bar R) / S$, which gives
     $\sum_t \rho^{T - t} R(t) / \sum_t \rho^{T - t}$ without keeping the values.
 
     Args:
-        mean: of the values so far, of any shape; 0 before the first.
+        mean: mean of the values so far, of any shape; 0 before the first.
         weight: S, the sum of their weights; 0 before the first.
-        value: the new one.
+        value: the new value.
         rho: in [0, 1]; at 1 all values count the same.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Losses that pull a student towards a teacher: in its logits, and in where its feature maps are active."""
+"""Losses that pull a student towards a teacher: in its logits, or in the places where its feature maps are active."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num
 
-# What is added to the length of an attention map before dividing by it.
-_LENGTH = 1e-6
+# Added to the length of an attention map before dividing by it.
+_EPSILON = 1e-6
 DIRECTIONS = ("teacher_student", "student_teacher")
 
 
@@ -20,7 +20,7 @@ def distillation_loss(
     direction: str = "teacher_student",
     real: Bool[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
-    r"""How far a student's class probabilities are from its teacher's, both softened by a temperature.
+    r"""Divergence between the class probabilities of a student and its teacher, softened by a temperature.
 
     With $p_t$ and $p_s$ the softmax of the logits over T, the mean over the rows of
 
@@ -34,13 +34,13 @@ def distillation_loss(
         teacher_logits: `[B, C]`; a constant, no gradient reaches it.
         temperature: T, above 0.
         direction: `"teacher_student"` or `"student_teacher"`.
-        real: `[B]`; False leaves a row out, whatever it holds. None for all rows.
+        real: `[B]`; False leaves a row out, even one that is not finite. None for all rows.
 
     Returns:
         Nats, `[]`; 0 where no row is real.
 
     Raises:
-        ValueError: another direction.
+        ValueError: an unknown direction.
 
     Example:
         >>> import jax.numpy as jnp
@@ -52,15 +52,15 @@ def distillation_loss(
 
     References:
         CBFL (Li et al., 2023), eq. 11, is `"student_teacher"` without a temperature, so 1. The authors' code, and the
-        default here, is `"teacher_student"` at T = 5, which is that of Hinton et al., "Distilling the Knowledge in a
-        Neural Network", 2015.
+        default here, is `"teacher_student"` at T = 5, as in Hinton et al., "Distilling the Knowledge in a Neural
+        Network", 2015.
     """
     if direction not in DIRECTIONS:
         raise ValueError(f"direction: received {direction!r}, must be 'teacher_student' or 'student_teacher'")
-    teacher = jax.lax.stop_gradient(_real_rows(teacher_logits, real))
+    teacher = jax.lax.stop_gradient(_mask_rows(teacher_logits, real))
     student_log, teacher_log = (
         jax.nn.log_softmax(jnp.asarray(logits, float) / temperature)
-        for logits in (_real_rows(student_logits, real), teacher)
+        for logits in (_mask_rows(student_logits, real), teacher)
     )
     pair = (teacher_log, student_log) if direction == "teacher_student" else (student_log, teacher_log)
     return jnp.asarray(temperature, float) ** 2 * _mean(_divergence(*pair), real)
@@ -72,7 +72,7 @@ def attention_transfer_loss(
     teacher_features: Sequence[Float[Array, "B _ _ _"]],
     real: Bool[Array, " B"] | None = None,
 ) -> Float[Array, ""]:
-    r"""How differently a student and its teacher spread their activity over an image.
+    r"""Difference between the attention maps of a student and its teacher.
 
     The attention map of a feature map F is $A(F) = \sum_k F_k^2$ over its channels, divided by its length over all
     pixels, $\|A(F)\|_2 + 10^{-6}$. The loss is the sum over layers of the mean over rows and pixels of the squared
@@ -82,13 +82,13 @@ def attention_transfer_loss(
         student_features: feature maps, each `[B, H, W, K]` with sizes of its own.
         teacher_features: as many, each of the same B, H and W as the student's; K may differ. Constants, no gradient
             reaches them.
-        real: `[B]`; False leaves a row out, whatever it holds. None for all rows.
+        real: `[B]`; False leaves a row out, even one that is not finite. None for all rows.
 
     Returns:
-        `[]`; 0 where no row is real, and for no layers. A map of zeros counts as itself: its gradient is 0.
+        `[]`; 0 without real rows or without layers. The gradient of a map of zeros is 0.
 
     Raises:
-        ValueError: numbers or shapes of the maps that do not match.
+        ValueError: numbers or shapes of maps that do not match.
 
     Example:
         >>> import jax.numpy as jnp
@@ -98,51 +98,51 @@ def attention_transfer_loss(
 
     References:
         CBFL (Li et al., 2023), eq. 12, after Zagoruyko and Komodakis, "Paying More Attention to Attention", ICLR 2017.
-        As printed, eq. 12 divides the features, not the maps, by the length of the map and takes a length in place of
-        a mean of squares; the authors' code does what is done here, and its weight of 400 goes with the mean.
+        As printed, eq. 12 divides the features, not the maps, by the length of the map and has a length in place of
+        the mean of squares; this is the form of the authors' code, whose weight of 400 goes with the mean.
     """
     _check_maps([maps.shape for maps in student_features], [maps.shape for maps in teacher_features])
     loss = jnp.zeros(())
     for student, teacher in zip(student_features, teacher_features, strict=True):
-        difference = _attention(_real_rows(student, real)) - jax.lax.stop_gradient(
-            _attention(_real_rows(teacher, real))
+        difference = _attention_maps(_mask_rows(student, real)) - jax.lax.stop_gradient(
+            _attention_maps(_mask_rows(teacher, real))
         )
         loss += _mean((difference**2).mean((1, 2)), real)
     return loss
 
 
 def _divergence(p: Float[Array, "B C"], q: Float[Array, "B C"]) -> Float[Array, " B"]:
-    """Divergence of q from p, both logarithms of probabilities; 0 log 0 = 0, in the gradient too."""
+    """Divergence of q from p, both log-probabilities; 0 log 0 = 0, in the gradient too."""
     shares = jnp.exp(p)
     present = shares > 0
     ratio = jnp.where(present, p, 0.0) - jnp.where(present, q, 0.0)
     return (shares * ratio).sum(-1)
 
 
-def _attention(features: Float[Array, "B H W K"]) -> Float[Array, "B H W"]:
+def _attention_maps(features: Float[Array, "B H W K"]) -> Float[Array, "B H W"]:
     """Attention maps of length 1; shorter for maps that are near the added 1e-6."""
     maps = (jnp.asarray(features, float) ** 2).sum(-1)
-    # Measured in the largest pixel, so that squares of squares do not overflow.
-    unit = jax.lax.stop_gradient(jnp.maximum(maps.max((1, 2), keepdims=True), _LENGTH))
+    # In units of the largest pixel, so that squares of squares do not overflow.
+    unit = jax.lax.stop_gradient(jnp.maximum(maps.max((1, 2), keepdims=True), _EPSILON))
     scaled = maps / unit
     squares = (scaled**2).sum((1, 2), keepdims=True)
     length = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
-    return scaled / (length + _LENGTH / unit)
+    return scaled / (length + _EPSILON / unit)
 
 
-def _real_rows(rows: Float[Array, "B ..."], real: Bool[Array, " B"] | None) -> Float[Array, "B ..."]:
-    """The rows with zeros in place of those that do not count, so that nothing of them reaches value or gradient."""
+def _mask_rows(rows: Float[Array, "B ..."], real: Bool[Array, " B"] | None) -> Float[Array, "B ..."]:
+    """Sets the rows that do not count to 0, so that they reach neither value nor gradient."""
     return rows if real is None else jnp.where(real.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
 def _mean(values: Float[Array, " B"], real: Bool[Array, " B"] | None) -> Float[Array, ""]:
-    """Mean over the real rows; 0 where there are none."""
+    """Mean over the real rows; 0 without any."""
     counted = jnp.ones(values.shape, bool) if real is None else real
     return jnp.where(counted, values, 0.0).sum() / jnp.maximum(counted.sum(), 1)
 
 
 def _check_maps(student: Sequence[tuple[int, ...]], teacher: Sequence[tuple[int, ...]]) -> None:
-    """Raise unless the maps can be compared pixel by pixel."""
+    """Raises unless the maps can be compared pixel by pixel."""
     if len(student) != len(teacher):
         raise ValueError(
             f"teacher_features: received {len(teacher)} feature maps for the student's {len(student)}, must be as many"

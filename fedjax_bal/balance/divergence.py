@@ -1,4 +1,4 @@
-"""How far a class distribution is from another one, or from uniform."""
+"""Kullback-Leibler divergence of class distributions."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def kl_divergence(p: Num[Array, "*#batch C"], q: Num[Array, "*#batch C"]) -> Flo
 def kl_to_uniform(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
     r"""Divergence of a class distribution from the uniform one.
 
-    $KL(P \| U) = \log C - H(P)$, the imbalance that Astraea's mediators and FL-CIR's selection bring down.
+    $KL(P \| U) = \log C - H(P)$, the imbalance that Astraea's mediators and FL-CIR's selection reduce.
 
     Args:
         counts: class counts or probabilities, `[..., C]`; normalised inside.

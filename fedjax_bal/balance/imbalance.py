@@ -1,4 +1,4 @@
-"""How imbalanced a federation is: its classes as a whole, and its clients among each other."""
+"""Measures of a federation's imbalance: of its classes as a whole, and between its clients."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from fedjax_bal.balance.divergence import kl_to_uniform
 
 @jax.jit
 def multiclass_imbalance_degree(counts: Num[Array, "*batch C"]) -> Float[Array, "*batch"]:
-    r"""Global class imbalance (MID): divergence from the uniform law as a share of the largest possible one.
+    r"""Global class imbalance (MID): divergence from the uniform distribution, relative to the largest possible.
 
     $MID = \sum_c \frac{n_c}{n} \log_C \frac{C n_c}{n} = KL(P \| U) / \log C$, with 0 log 0 = 0.
 
@@ -33,7 +33,7 @@ def multiclass_imbalance_degree(counts: Num[Array, "*batch C"]) -> Float[Array, 
 
 @jax.jit
 def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[Array, "*batch"]:
-    r"""How alike clients' classes are to those of all clients together (WCS).
+    r"""Similarity of clients' class counts to those of all clients together (WCS).
 
     $WCS = \sum_k \frac{n_k}{n} \cos(l_k, L)$, where l_k are the class counts of client k, n_k their sum, L the class
     counts of all clients and n the sum of those.
@@ -42,8 +42,8 @@ def weighted_cosine_similarity(class_counts: Num[Array, "*batch N C"]) -> Float[
         class_counts: `[..., N, C]`.
 
     Returns:
-        `[...]`, in (0, 1]: 1 where every client has the classes of all in their proportions, 1 / sqrt(C) where each
-        client has one of C classes that are equal as a whole; 1 for counts of zero.
+        `[...]`, in (0, 1]: 1 if all clients have the same class proportions, 1 / sqrt(C) if each client has a single
+        class and all C classes are equally large; 1 for counts of zero.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""How often to draw each class so that a client sees most of what it holds least of."""
+"""Class probabilities that favour the classes a client holds least of."""
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +7,10 @@ from jaxtyping import Array, Float, Num
 
 @jax.jit
 def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*batch C"]:
-    r"""Probabilities that fall as fast as a client's class shares rise.
+    r"""Sampling probabilities that decrease linearly with a client's class shares.
 
     $\tilde P_c = (1 - P_c) / (C - 1)$ with $P_c = n_c / n$: a client's only class has probability 0, an absent one
-    $1 / (C - 1)$, which is the most there is.
+    $1 / (C - 1)$, the maximum.
 
     Args:
         class_counts: `[..., C]`, 0 or more, of at least two classes.
@@ -37,6 +37,6 @@ def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*
             "class there is nothing to balance"
         )
     total = counts.sum(-1, keepdims=True)
-    # n - n_c before the division: exact for whole numbers, where 1 - n_c / n would lose the digits of a small rest.
+    # n - n_c is exact for whole numbers; 1 - n_c / n would lose the digits of a small difference.
     shares = (total - counts) / jnp.where(total > 0, total * (classes - 1), 1.0)
     return jnp.where(total > 0, shares, 1.0 / classes)

@@ -1,4 +1,4 @@
-"""Logits shifted or scaled by how many samples of each class a client holds."""
+"""Offsets and factors on the logits that depend on a client's class counts."""
 
 from functools import partial
 
@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-# A class without samples counts as this many, which makes its offset 100 tau: excluded for all purposes, yet finite.
+# Count of a class without samples: its offset is 100 tau, finite but large enough to exclude the class.
 _FEWEST = 1e-8
 
 
 @jax.jit
 def logit_calibration(class_counts: Num[Array, "*batch C"], tau: Num[Array, ""] | float) -> Float[Array, "*batch C"]:
-    r"""What to subtract from the training logits, so that rare classes must win by a wider margin.
+    r"""Offsets to subtract from the training logits, so that rare classes must win by a wider margin.
 
     $\tau n_c^{-1/4}$, with $n_c$ at least $10^{-8}$. It depends on the counts themselves, not on their shares.
 
@@ -31,7 +31,7 @@ def logit_calibration(class_counts: Num[Array, "*batch C"], tau: Num[Array, ""] 
     References:
         FedLC (Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibration", ICML 2022), the
         fine-grained calibrated cross-entropy. It leaves absent classes open; ReBaFL's code adds 1e-9 to all counts,
-        which gives them 178 tau.
+        so that their offset is 178 tau.
     """
     counts = jnp.maximum(jnp.asarray(class_counts, float), _FEWEST)
     return jax.lax.stop_gradient(jnp.asarray(tau, float) * counts**-0.25)
@@ -41,9 +41,10 @@ def logit_calibration(class_counts: Num[Array, "*batch C"], tau: Num[Array, ""] 
 def restricted_scale(
     class_counts: Num[Array, "*batch C"], alpha: Num[Array, ""] | float, mode: str = "hard"
 ) -> Float[Array, "*batch C"]:
-    r"""Factor on the training logits that holds the classes a client lacks back from being pushed away.
+    r"""Factors on the training logits that protect a client's absent classes from being pushed away.
 
-    `"hard"`: 1 for a class that is there, $\alpha$ for one that is not. `"soft"`: $\alpha + (1 - \alpha) n_c / \max n$.
+    `"hard"`: 1 for a class that the client holds, $\alpha$ for an absent one. `"soft"`: $\alpha + (1 - \alpha) n_c /
+    \max n$.
 
     Args:
         class_counts: `[..., C]`.
@@ -54,7 +55,7 @@ def restricted_scale(
         `[..., C]`; alpha throughout for an empty client. A constant: no gradient passes.
 
     Raises:
-        ValueError: another mode.
+        ValueError: an unknown mode.
 
     Example:
         >>> import jax.numpy as jnp
@@ -65,14 +66,13 @@ def restricted_scale(
 
     References:
         FedRS (Li and Zhan, "FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data", KDD
-        2021); the soft form is that of the authors' code. In its first revision each local step applies it to its own
-        last result, so that the factors run to 1 within a few steps; this was corrected later. Here, as there since,
-        they stay as they are.
+        2021); the soft form is that of the authors' code. In the code's first revision each local step scaled its own
+        last result, so that the factors reached 1 within a few steps; this was corrected later. Here they are constant.
     """
     if mode not in ("hard", "soft"):
         raise ValueError(f"mode: received {mode!r}, must be 'hard' or 'soft'")
     counts, alpha = jnp.asarray(class_counts, float), jnp.asarray(alpha, float)
     most = counts.max(-1, keepdims=True)
     degree = counts / jnp.where(most > 0, most, 1.0) if mode == "soft" else (counts > 0).astype(counts.dtype)
-    # Written so that a degree of 1 gives 1 and one of 0 gives alpha, to the last bit.
+    # This form gives exactly 1 for a degree of 1 and exactly alpha for 0.
     return jax.lax.stop_gradient(degree + alpha * (1.0 - degree))

@@ -1,10 +1,10 @@
-"""Cross-entropy corrected for the class distribution that a client happens to hold."""
+"""Cross-entropy corrected for a client's class distribution."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
-# Low enough that exp() of it is exactly 0, high enough that sums and products of it stay finite.
+# exp() of it is exactly 0, while its sums and products stay finite.
 EXCLUDED = -1e9
 
 
@@ -41,13 +41,13 @@ def smoothed_prior(class_counts: Num[Array, "*batch C"], epsilon: Float[Array, "
 def prior_calibrated_logits(
     logits: Float[Array, "*batch C"], prior: Float[Array, "*#batch C"]
 ) -> Float[Array, "*batch C"]:
-    r"""Logits whose softmax weighs every class with its prior.
+    r"""Logits whose softmax weighs every class by its prior.
 
     $z_c + \log p_c$. A class of prior 0 is excluded exactly: its probability is 0 and no gradient reaches its logit.
 
     Args:
         logits: `[..., C]`.
-        prior: `[C]`, or one for each row; need not sum to one.
+        prior: `[C]`, or one per row; need not sum to one.
 
     Returns:
         `[..., C]`, finite.
@@ -69,7 +69,7 @@ def prior_calibrated_logits(
 def prior_calibrated_cross_entropy(
     logits: Float[Array, "B C"], labels: Int[Array, " B"], prior: Float[Array, " C"]
 ) -> Float[Array, " B"]:
-    r"""Balanced softmax cross-entropy, one value a sample.
+    r"""Balanced softmax cross-entropy of each sample.
 
     $-\log \frac{p_y e^{z_y}}{\sum_c p_c e^{z_c}}$.
 

@@ -1,4 +1,4 @@
-"""Class prototypes: mean features by class, and moving features from one class to another."""
+"""Class prototypes: mean features by class, and features moved from one class to another."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ def class_sums(
 ) -> tuple[Float[Array, "C F"], Float[Array, " C"]]:
     """Sum of features and number of samples, by class.
 
-    What a mean over many batches is put together from.
+    Sums and counts of many batches add up to those of a mean over all of them.
 
     Args:
         features: `[B, F]`.
@@ -90,8 +90,8 @@ def transfer_features(
         scale: lambda, the factor on the offset.
 
     Returns:
-        Features `[B, F]` and their new labels `[B]`; a row is left as it is where its own or its target's prototype
-        is missing.
+        Features `[B, F]` and their new labels `[B]`; a row is unchanged if its own or its target's prototype is
+        missing.
 
     Example:
         >>> import jax.numpy as jnp
@@ -108,6 +108,6 @@ def transfer_features(
     """
     targets = jnp.arange(features.shape[0]) % prototypes.shape[0]
     moves = present[targets] & present[labels]
-    # Written so that a scale of 1 with target == label gives the feature back to the last bit.
+    # This form returns the feature exactly if the scale is 1 and the target is its own class.
     moved = scale * features + (prototypes[targets] - scale * prototypes[labels])
     return jnp.where(moves[:, None], moved, features), jnp.where(moves, targets, labels)

@@ -1,4 +1,4 @@
-"""Optimizers as data: any of optax's, with their numbers as pytree leaves."""
+"""Optimizers as data: those of optax, with their numbers as pytree leaves."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from fedjax_bal.optim.schedules import Schedule
 from fedjax_bal.types import Array, PyTree
 from fedjax_bal.validate import finite_number, is_number, one_of
 
-# The learning rate is ours; the rest of these never make sense as a number from a configuration.
+# `optimizer` has its own learning rate and decay; the others are not numbers or have their own argument.
 _NOT_OPTIONS = {"decay", "learning_rate", "mask", "kwargs", "schedule", "step_schedule", "clip_norm", "clip_value"}
 # They need more than a gradient at each step (a loss, a key), or are deprecated.
 _NOT_OFFERED = {"lbfgs", "noisy_sgd", "optimistic_adam", "polyak_sgd"}
@@ -24,19 +24,20 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """An optax optimizer by name, its numbers swappable without another compilation.
+    """An optax optimizer by name, whose numbers can change without another compilation.
 
     Build it with `optimizer`, which validates.
 
     Attributes:
         name: the name of the factory in optax.
         learning_rate: the learning rate of round 0.
-        decay: factor on the learning rate each round; None for a constant rate.
+        decay: factor on the learning rate per round; None for a constant rate.
         weight_decay: coupled weight decay, added to the gradient; None for none.
         options: the factory's other numbers.
         flags: the factory's options that are not numbers, as pairs.
         schedule: a further factor on the learning rate, by round; None for none.
-        step_schedule: a further factor on the learning rate, by local step of a visit; None for none.
+        step_schedule: a further factor on the learning rate, by local step, from 0 in each local training; None for
+            none.
         clip_norm: the largest global norm of a gradient; None for no limit.
         clip_value: the largest magnitude of each number of a gradient; None for no limit.
     """
@@ -54,29 +55,24 @@ class Optimizer:
 
     @property
     def momentum(self) -> Any:
-        """The momentum, 0 where there is none."""
+        """The momentum, 0 if there is none."""
         return self.options.get("momentum", 0.0)
 
     def rate(self, round: Any) -> Any:
-        """The learning rate of a round (from 0), before any schedule by local steps."""
+        """Learning rate of a round (from 0), before any schedule by local steps."""
         rate = self.learning_rate if self.decay is None else self.learning_rate * self.decay**round
         return rate if self.schedule is None else rate * self.schedule.factor(round)
 
     def rate_at(self, round: Any, step: Any) -> Any:
-        """The learning rate of a local step (from 0 in each visit) of a round."""
+        """Learning rate of a local step of a round; steps count from 0 in each local training."""
         rate = self.rate(round)
         return rate if self.step_schedule is None else rate * self.step_schedule.factor(step)
 
     def full_steps(self, steps: Array, most: int) -> Array | None:
-        """What some numbers of steps amount to in steps at the round's own learning rate.
+        """Converts numbers of local steps, `Int[...]` of at most `most`, to steps at the round's own learning rate.
 
-        Args:
-            steps: of visits, `Int[...]`.
-            most: none of them is larger.
-
-        Returns:
-            The sum of the step schedule's factors over them, `Float[...]`; None where there is no such schedule, so
-            that a step is a step.
+        A client that takes s steps trains as far as the sum of the step schedule's first s factors, `Float[...]`; None
+        without a step schedule.
         """
         if self.step_schedule is None:
             return None
@@ -84,7 +80,7 @@ class Optimizer:
         return jnp.concatenate([jnp.zeros(1), jnp.cumsum(factors)])[steps]
 
     def clipped(self, grads: PyTree) -> PyTree:
-        """A gradient within its limits: each of its numbers first, its norm then."""
+        """Clips each number of a gradient, then the gradient's norm."""
         if self.clip_value is not None:
             grads = optax.clip(self.clip_value).update(grads, optax.EmptyState())[0]
         if self.clip_norm is not None:
@@ -92,10 +88,10 @@ class Optimizer:
         return grads
 
     def transform(self, round: Any, step: Any = 0) -> optax.GradientTransformation:
-        """The optax transformation of a round, and of a local step in it; its state fits all of them.
+        """The optax transformation of a round, or of a local step in it; all have the same state.
 
-        Weight decay is inside the gradient, as in PyTorch's SGD: it passes through momentum. Clipping is not in here,
-        as it comes before what parts do to the gradient.
+        Weight decay is added to the gradient, as in PyTorch's SGD, and so passes through momentum. Clipping is not
+        included: it happens earlier, before parts change the gradient.
         """
         factory = getattr(optax, self.name)
         transform = factory(learning_rate=self.rate_at(round, step), **self.options, **dict(self.flags))
@@ -105,7 +101,7 @@ class Optimizer:
 
 
 def optimizer_names() -> list[str]:
-    """The names of optax's optimizers that take a learning rate.
+    """Names of optax's optimizers that take a learning rate.
 
     Example:
         >>> {"sgd", "adam", "yogi", "adagrad"} <= set(optimizer_names())
@@ -115,13 +111,7 @@ def optimizer_names() -> list[str]:
 
 
 def option_names(name: str) -> list[str]:
-    """The options of an optimizer beside its learning rate.
-
-    Args:
-        name: a name from `names()`.
-
-    Returns:
-        The names, sorted.
+    """Options of an optimizer besides its learning rate, sorted.
 
     Example:
         >>> option_names("sgd")
@@ -147,14 +137,14 @@ def optimizer(
     Args:
         name: any optax optimizer that takes a learning rate.
         learning_rate: the learning rate of round 0; finite, not negative.
-        decay: factor on the learning rate each round, in (0, 1]; hides rmsprop's own option of that name.
+        decay: factor on the learning rate per round, in (0, 1]; hides rmsprop's own option of that name.
         weight_decay: coupled weight decay; an optimizer with a weight decay of its own gets this number instead of
             optax's default, so that none is the default everywhere.
-        schedule: a further factor on the learning rate by round, from `fedjax_bal.optim.schedules.schedule`.
-        step_schedule: the same by local step, from 0 in each visit; for clients only.
-        clip_norm: the largest global norm of a gradient, above 0. A client's is clipped as the loss gives it, before
-            SCAFFOLD's correction, say, and before weight decay.
-        clip_value: the largest magnitude of each number of a gradient, above 0; comes before the norm.
+        schedule: a further factor on the learning rate by round, from `fedjax_bal.optim.schedule`.
+        step_schedule: the same by local step, from 0 in each local training; for clients only.
+        clip_norm: the largest global norm of a gradient, above 0. A client's gradient is clipped before weight decay
+            and before parts change it, such as SCAFFOLD's correction.
+        clip_value: the largest magnitude of each number of a gradient, above 0; applied before `clip_norm`.
         **options: the factory's other options, e.g. `momentum=0.9`; a momentum is in [0, 1).
 
     Returns:
@@ -167,7 +157,7 @@ def optimizer(
         >>> sgd = optimizer("sgd", 0.1, momentum=0.9, decay=0.5)
         >>> sgd.rate(2)
         0.025
-        >>> from fedjax_bal.optim.schedules import schedule
+        >>> from fedjax_bal.optim import schedule
         >>> stepped = optimizer("sgd", 0.1, schedule=schedule("step", every=2, factor=0.5), clip_norm=1.0)
         >>> [round(float(stepped.rate(number)), 3) for number in range(4)]
         [0.1, 0.1, 0.05, 0.05]
@@ -189,12 +179,7 @@ def optimizer(
     own_decay = "weight_decay" in known
     if own_decay:
         options["weight_decay"] = weight_decay
-    if options.get("momentum") == 0 and _default(name, "momentum") is None:
-        del options["momentum"]  # the same steps without a buffer
-    if options.get("momentum") is not None:
-        finite_number("optimizer: momentum", options["momentum"], high=_BELOW_ONE)
-    numbers = {key: _finite(key, value) for key, value in options.items() if _is_leaf(name, key, value)}
-    flags = tuple(sorted((key, value) for key, value in options.items() if key not in numbers))
+    numbers, flags = _numbers_and_flags(name, options)
     return Optimizer(
         name,
         rate,
@@ -207,6 +192,15 @@ def optimizer(
         clip_norm=_limit("clip_norm", clip_norm),
         clip_value=_limit("clip_value", clip_value),
     )
+
+
+def _numbers_and_flags(name: str, options: dict[str, Any]) -> tuple[dict[str, float], tuple[tuple[str, Any], ...]]:
+    if options.get("momentum") == 0 and _default(name, "momentum") is None:
+        del options["momentum"]  # the same steps without a buffer
+    if options.get("momentum") is not None:
+        finite_number("optimizer: momentum", options["momentum"], high=_BELOW_ONE)
+    numbers = {key: _finite(key, value) for key, value in options.items() if _is_leaf(name, key, value)}
+    return numbers, tuple(sorted((key, value) for key, value in options.items() if key not in numbers))
 
 
 @functools.cache
@@ -224,7 +218,7 @@ def _takes_learning_rate(candidate: Any) -> bool:
 
 
 def _is_leaf(name: str, option: str, value: Any) -> bool:
-    # Whole numbers such as a block size decide on shapes, and have to stay Python numbers.
+    # Whole numbers such as a block size determine shapes, and must stay Python numbers.
     whole = isinstance(_default(name, option), int) and not isinstance(_default(name, option), bool)
     return is_number(value) and not whole
 

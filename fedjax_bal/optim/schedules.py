@@ -1,4 +1,4 @@
-"""Learning-rate schedules as data: a factor on the rate, by rounds or by the local steps of a visit."""
+"""Learning-rate schedules as data: a factor on the rate, by rounds or by local steps."""
 
 import dataclasses
 import functools
@@ -17,24 +17,24 @@ from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
 Factor = Callable[[Any], Any]
 
-# Made of other schedules, or changing an optimizer rather than a rate.
+# They combine other schedules, or change an optimizer rather than a rate.
 _NOT_OFFERED = {"join_schedules", "scale_by_schedule", "sgdr_schedule"}
-# Where an optax schedule has a value to begin with or to peak at, it is that many times the learning rate.
+# Defaults of the initial and peak values of optax's schedules, as factors on the learning rate.
 _VALUES = {"value": 1.0, "init_value": 1.0, "peak_value": 1.0}
-_PROBED = np.unique(np.r_[0:64, np.geomspace(64, 1e6, 64)]).astype(np.int32)
+_PROBE_COUNTS = np.unique(np.r_[0:64, np.geomspace(64, 1e6, 64)]).astype(np.int32)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A schedule by name, its numbers swappable without another compilation where they only change values.
+    """A schedule by name; numbers that only change values can change without another compilation.
 
     Build it with `schedule`, which validates.
 
     Attributes:
-        name: one of `names()`.
+        name: one of `schedule_names()`.
         numbers: its parameters that are pytree leaves.
-        fixed: the others, as pairs.
+        fixed: its other parameters, as pairs.
     """
 
     name: str = dataclasses.field(metadata={"static": True})
@@ -42,16 +42,12 @@ class Schedule:
     fixed: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata={"static": True})
 
     def factor(self, count: Any) -> Array:
-        """What the learning rate is multiplied by, `Float[]`.
-
-        Args:
-            count: rounds, or local steps of the visit, before this one, `Int[]`.
-        """
-        return jnp.asarray(_factory(self.name)(**self.numbers, **_thawed(self.fixed))(count), float)
+        """Factor on the learning rate, `Float[]`, after `count` rounds or local steps, `Int[]`."""
+        return jnp.asarray(_factory(self.name)(**self.numbers, **_thaw(self.fixed))(count), float)
 
 
 def constant() -> Factor:
-    """The same rate always.
+    """Keeps the learning rate constant.
 
     Example:
         >>> constant()(7)
@@ -61,7 +57,7 @@ def constant() -> Factor:
 
 
 def exponential(factor: float) -> Factor:
-    r"""Lower every time by the same factor, $f^t$.
+    """Multiplies the learning rate by the same factor every time, $f^t$.
 
     Args:
         factor: f, above 0.
@@ -74,7 +70,7 @@ def exponential(factor: float) -> Factor:
 
 
 def step(every: int, factor: float = 0.1) -> Factor:
-    r"""Lower at regular intervals, $f^{\lfloor t / e \rfloor}$.
+    r"""Lowers the learning rate at regular intervals, $f^{\lfloor t / e \rfloor}$.
 
     Args:
         every: e, at least 1.
@@ -88,12 +84,12 @@ def step(every: int, factor: float = 0.1) -> Factor:
 
 
 def cosine(length: int, end: float = 0.0, warmup: int = 0) -> Factor:
-    r"""Half a cosine, $e + (1 - e) (1 + \cos(\pi s)) / 2$, with $s$ the share of its length that has passed.
+    r"""Half a cosine, $e + (1 - e) (1 + \cos(\pi s)) / 2$, where $s$ is the elapsed share of its length.
 
     Args:
-        length: where it ends, and stays, at least 1 and above `warmup`.
+        length: the count at which it reaches `end` and stays there, at least 1 and above `warmup`.
         end: e, the last factor, at least 0.
-        warmup: so many counts at the beginning rise in equal steps up to 1, and the cosine begins after them.
+        warmup: number of counts at the beginning that rise in equal steps to 1; the cosine begins after them.
 
     Example:
         >>> [round(float(cosine(12, warmup=2)(t)), 2) for t in (0, 1, 2, 7, 12, 20)]
@@ -112,10 +108,10 @@ def cosine(length: int, end: float = 0.0, warmup: int = 0) -> Factor:
 
 
 def linear_warmup(length: int) -> Factor:
-    """Rises in equal steps to 1, which it has from the last of them on.
+    """Rises in equal steps to 1 and stays there.
 
     Args:
-        length: how many steps, at least 1.
+        length: number of steps, at least 1.
 
     Example:
         >>> [float(linear_warmup(4)(t)) for t in (0, 1, 3, 9)]
@@ -134,7 +130,7 @@ _OWN: Mapping[str, Callable[..., Factor]] = {
 
 
 def schedule_names() -> list[str]:
-    """The names of the schedules: the five of this module, and optax's own.
+    """Names of the schedules: the five of this module, and optax's own.
 
     Example:
         >>> {"step", "cosine", "warmup_cosine_decay_schedule"} <= set(schedule_names())
@@ -144,13 +140,7 @@ def schedule_names() -> list[str]:
 
 
 def schedule_factory(name: str) -> Callable[..., Factor]:
-    """The function of a name, with factors for values; its parameters are those that `schedule` takes.
-
-    Args:
-        name: one of `names()`.
-
-    Returns:
-        A function that returns one of the round or step.
+    """The function of a schedule's name; its parameters are those that `schedule` takes.
 
     Example:
         >>> "decay_steps" in inspect.signature(schedule_factory("cosine_decay_schedule")).parameters
@@ -163,15 +153,15 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
     """Builds a schedule from numbers.
 
     Args:
-        name: one of `names()`. For optax's, values are factors on the learning rate: where one begins or peaks at
-            something, that is 1 unless given, and what warms up begins at 0.
+        name: one of `schedule_names()`. Values of optax's schedules are factors on the learning rate: an initial or
+            peak value is 1 unless given, and a warm-up begins at 0.
         **parameters: those of the function of that name.
 
     Returns:
         The schedule; None for `constant`, which changes nothing.
 
     Raises:
-        ValueError: an unknown name or parameter, one that is missing or out of range, or factors below 0.
+        ValueError: an unknown name or parameter, a parameter that is missing or out of range, or factors below 0.
 
     Example:
         >>> float(schedule("step", every=10, factor=0.5).factor(20))
@@ -193,7 +183,7 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
     parameters = {key: dict(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
     leaves = {key: value for key, value in parameters.items() if _is_leaf(name, key, parameters)}
     rest = {key: value for key, value in parameters.items() if key not in leaves}
-    made = Schedule(name, leaves, tuple(sorted((key, _frozen(value)) for key, value in rest.items())))
+    made = Schedule(name, leaves, tuple(sorted((key, _freeze(value)) for key, value in rest.items())))
     _check_factors(made)
     return made
 
@@ -238,7 +228,7 @@ def _check_own(name: str, parameters: Mapping[str, Any]) -> None:
 
 
 def _is_leaf(name: str, key: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether a parameter is a number that the function takes without having to know it."""
+    """Tells whether the schedule's function accepts a traced array in place of this number."""
     if not is_number(parameters[key]):
         return False
     if name in _OWN:
@@ -250,29 +240,29 @@ def _is_leaf(name: str, key: str, parameters: Mapping[str, Any]) -> bool:
         jax.eval_shape(lambda value: _factory(name)(**rest, **{key: value})(0), 1.0)
     except (jax.errors.JAXTypeError, TypeError):
         return False
-    except (ValueError, AttributeError):  # of another parameter, and told later
+    except (ValueError, AttributeError):  # another parameter's fault, which `_check_factors` reports
         return True
     return True
 
 
 def _check_factors(made: Schedule) -> None:
     try:
-        factors = np.asarray(jax.jit(jax.vmap(made.factor))(_PROBED))
+        factors = np.asarray(jax.jit(jax.vmap(made.factor))(_PROBE_COUNTS))
     except (ValueError, TypeError, AttributeError, AssertionError) as error:
         raise ValueError(f"schedule: {made.name}: {error}") from None
-    wrong = _PROBED[~(np.isfinite(factors) & (factors >= 0))]
+    wrong = _PROBE_COUNTS[~(np.isfinite(factors) & (factors >= 0))]
     if wrong.size:
-        value = float(factors[np.flatnonzero(wrong[0] == _PROBED)[0]])
+        value = float(factors[np.flatnonzero(wrong[0] == _PROBE_COUNTS)[0]])
         raise ValueError(
             f"schedule: {made.name}: its factor on the learning rate is {value:g} at {wrong[0]} (from 0), must be "
             "finite and at least 0"
         )
 
 
-def _frozen(value: Any) -> Any:
-    """A mapping as sorted pairs."""
+def _freeze(value: Any) -> Any:
+    """Converts a mapping to sorted pairs, which can be hashed."""
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
 
 
-def _thawed(fixed: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+def _thaw(fixed: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     return {key: dict(value) if isinstance(value, tuple) else value for key, value in fixed}

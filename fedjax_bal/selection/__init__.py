@@ -1,4 +1,4 @@
-"""Host-side decisions, in NumPy: who is available, who is chosen, who delivers."""
+"""Host-side decisions, in NumPy: available clients, selected clients, clients that deliver."""
 
 from fedjax_bal.selection import speed
 from fedjax_bal.selection.availability import AVAILABILITY, DELIVERY, Presence, always, bernoulli, clustered, periodic

@@ -1,4 +1,4 @@
-"""Who is there: masks before selection (availability) and after training (delivery)."""
+"""Masks of clients: availability before selection, delivery after training."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,25 +15,17 @@ class Presence:
     """Independent presence of clients, by probability.
 
     Attributes:
-        probabilities: of client i being there, `probabilities[i % len(probabilities)]`; each in (0, 1].
-        period: rounds for which a draw is held.
+        probabilities: client i's is `probabilities[i % len(probabilities)]`; each in (0, 1].
+        period: rounds for which a draw is kept.
     """
 
     probabilities: tuple[float, ...] = (1.0,)
     period: int = 1
 
     def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, somebody: bool) -> np.ndarray:
-        """Draws who is there.
+        """Draws the eligible clients that are present, `Bool[N]`; with `somebody` at least one, if any is eligible.
 
-        Args:
-            seed: the run's seed.
-            purpose: "availability" or "delivery"; each is drawn on its own.
-            round: the round, from 0.
-            eligible: `Bool[N]`, clients that can be there at all.
-            somebody: draw again until somebody is there.
-
-        Returns:
-            `Bool[N]`, False where not eligible.
+        Each purpose, "availability" or "delivery", is drawn independently.
         """
         if min(self.probabilities) >= 1:
             return eligible
@@ -42,7 +34,7 @@ class Presence:
         mask = (rng.random(len(eligible)) < chance) & eligible
         if mask.any() or not somebody or not eligible.any():
             return mask
-        return _given_somebody(rng, np.broadcast_to(chance, eligible.shape), eligible)
+        return _draw_nonempty(rng, np.broadcast_to(chance, eligible.shape), eligible)
 
     def _chances(self, clients: int) -> np.ndarray:
         """Each client's probability, or the one that all share."""
@@ -52,7 +44,7 @@ class Presence:
 
 
 def always() -> Presence:
-    """Everybody, every round.
+    """All clients are present in every round.
 
     Example:
         >>> import numpy as np
@@ -63,7 +55,7 @@ def always() -> Presence:
 
 
 def bernoulli(p: float) -> Presence:
-    """Each client is there with the same probability, drawn every round.
+    """Each client is present with the same probability, drawn in every round.
 
     Args:
         p: probability, in (0, 1].
@@ -82,7 +74,7 @@ def bernoulli(p: float) -> Presence:
 
 
 def periodic(p: float, period: int) -> Presence:
-    """As `bernoulli`, each draw held for several rounds.
+    """As `bernoulli`, but each draw is kept for several rounds.
 
     Args:
         p: probability, in (0, 1].
@@ -105,11 +97,11 @@ def periodic(p: float, period: int) -> Presence:
 
 
 def clustered(p: Sequence[float] = (0.5, 0.5, 0.3, 0.3, 0.2), period: int = 1) -> Presence:
-    """As `bernoulli`, client i with the probability `p[i % len(p)]`.
+    """As `bernoulli`, but client i has the probability `p[i % len(p)]`.
 
     Args:
         p: probabilities, each in (0, 1].
-        period: rounds for which a draw is held.
+        period: rounds for which a draw is kept.
 
     Raises:
         ValueError: a value out of range.
@@ -136,11 +128,12 @@ AVAILABILITY: dict[str, Callable[..., Presence | Trace]] = {
 DELIVERY: dict[str, Callable[..., Presence | Trace]] = {"always": always, "bernoulli": bernoulli, "trace": trace}
 
 
-def _given_somebody(rng: np.random.Generator, chance: np.ndarray, eligible: np.ndarray) -> np.ndarray:
-    # The law of drawing again until somebody is there, without the wait: first who comes first, then the rest.
+def _draw_nonempty(rng: np.random.Generator, chance: np.ndarray, eligible: np.ndarray) -> np.ndarray:
+    # The same law as drawing until the mask isn't empty, in one go: first the lowest present client, whose probability
+    # is its own times that of all clients before it being absent, then independently those after it.
     chance = np.where(eligible, chance, 0.0)
-    nobody_before = np.concatenate([[0.0], np.cumsum(np.log1p(-chance))[:-1]])
-    law = np.cumsum(chance * np.exp(nobody_before))
+    log_none_before = np.concatenate([[0.0], np.cumsum(np.log1p(-chance))[:-1]])
+    law = np.cumsum(chance * np.exp(log_none_before))
     first = int(np.searchsorted(law, (1.0 - rng.random()) * law[-1], side="left"))
     mask = rng.random(len(chance)) < chance
     mask[:first] = False

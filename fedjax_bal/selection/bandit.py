@@ -1,19 +1,19 @@
-"""FL-CIR's selection: a bandit picks one client, the others are added so that the classes come out even."""
+"""FL-CIR's selection: a bandit picks one client, and others are added so that the classes together are even."""
 
 import math
 from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_bal.selection.estimates import ABSENT, COMPOSITION, BanditState, Reward, from_uniform, learned, to_uniform
-from fedjax_bal.selection.greedy import check_clients, checked_table, smallest, spans
+from fedjax_bal.selection.estimates import ABSENT, COMPOSITION, BanditState, Reward, from_uniform, learn, to_uniform
+from fedjax_bal.selection.greedy import check_clients, check_table, smallest, spans
 from fedjax_bal.selection.selectors import Selector, delivered_probe, single
 from fedjax_bal.types import Plan
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
 Direction = Literal["from_uniform", "to_uniform"]
 
-_LAST = 1e300  # a divergence after all others, and before infinity, which marks those taken
+_LAST = 1e300  # larger than any divergence, but less than infinity, which marks clients already taken
 
 
 def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: float) -> np.ndarray:
@@ -38,8 +38,8 @@ def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: float) -> np.nd
         [0.586, 0.672, inf]
 
     References:
-        FL-CIR (Yang et al., 2021), Algorithm 1. Its round starts at N after the first sweep; here it is the global one,
-        as in the published code.
+        FL-CIR (Yang et al., 2021), Algorithm 1. Its round starts at N after the first sweep; here, as in the published
+        code, it is the global one.
     """
     means, counts = np.asarray(mean_rewards, np.float64), np.asarray(pulls)
     if means.shape != counts.shape or (counts < 0).any():
@@ -54,13 +54,12 @@ def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: float) -> np.nd
 def class_balancing_set(
     compositions: Any, scores: Any, size: int, *, direction: Direction = "from_uniform"
 ) -> np.ndarray:
-    r"""Clients whose compositions are together close to even, starting from the one with the highest score.
+    r"""Greedy set of clients whose compositions together are close to even, from the highest score on.
 
-    After the first client, the highest score's (lowest index on ties), one after another is added: k with the smallest
+    The first client has the highest score (lowest index on ties). Each further one is the k with the smallest
     $KL(U \| \bar R_{S \cup k})$, where $\bar R_S$ is the plain mean of the members' compositions, plus 1e-15 in each
-    class and normalised. Equal divergences (within 1e-12 nats) go to the lowest index. A client of which nothing is
-    known has a composition of zeros and changes nothing; next to a first client of this kind, where there is nothing
-    to change, those that something is known of come before others like it.
+    class and normalised. Equal divergences (within 1e-12 nats) go to the lowest index. An unknown composition is a row
+    of zeros and changes nothing; while all members' compositions are unknown, clients with a known one come first.
 
     Args:
         compositions: `[N, C]`, not negative, each of sum 1 or all zeros.
@@ -80,9 +79,9 @@ def class_balancing_set(
 
     References:
         FL-CIR, Algorithm 2. There the first client's composition is left out of the sum, and eq. 8 has KL(R || U);
-        the published code has it in, and KL(U || R).
+        the published code includes it, and has KL(U || R).
     """
-    table = checked_table("compositions", compositions, "the composition of each client by class")
+    table = check_table("compositions", compositions, "the composition of each client by class")
     size, base = whole_number("size", size), np.asarray(scores, np.float64)
     one_of("direction", direction, ("from_uniform", "to_uniform"))
     if base.shape != table.shape[:1]:
@@ -113,16 +112,17 @@ def cucb(
     *,
     num_classes: int,
 ) -> Selector:
-    r"""Clients by a combinatorial bandit that learns their class compositions from probes.
+    """Selects clients by a combinatorial bandit that learns their class compositions from probes.
 
-    First everybody is asked once: in rounds 0 to ceil(N / |S|) - 1 come the available clients that were asked the
-    least, in the order of their numbers, so blocks of |S|, of which the last one wraps round to client 0. Later the
-    highest of `ucb_scores` and its `class_balancing_set` among the available. A client that came too late for the
-    sweep, or whose update was lost in it, has an infinite score: one of them a round, the lowest number first.
+    A first sweep asks every client once: rounds 0 to ceil(N / |S|) - 1 select the available clients that were asked the
+    least, in the order of their numbers, so blocks of |S|, of which the last one wraps round to client 0. Later rounds
+    select the client with the highest of `ucb_scores` and its `class_balancing_set` among the available. A client that
+    missed the sweep, or whose update was lost in it, has an infinite score: one of them per round, the lowest number
+    first.
 
-    After a round, of every client that delivered a finite composition R: T <- T + 1, the plain mean of its rewards,
-    S <- rho S + 1 and mean <- mean + (R - mean) / S, which weighs the t-th of T compositions with rho^(T - t). A client
-    that didn't deliver, or whose composition isn't finite, keeps all it had but the count of how often it was asked.
+    After a round, every client that delivered a finite composition R updates T <- T + 1, the plain mean of its rewards,
+    S <- rho S + 1 and mean <- mean + (R - mean) / S, which weighs the t-th of T compositions by rho^(T - t). For other
+    clients only the count of how often they were asked changes.
 
     Args:
         clients_per_round: |S|, at least 1.
@@ -161,20 +161,20 @@ def cucb(
 
     def select(state: BanditState, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, BanditState]:
         check_clients("selector's state", len(state.pulls), len(available))
-        there = np.flatnonzero(available)
+        online = np.flatnonzero(available)
         if round * size < len(available):
-            chosen = there[np.argsort(state.asked[there], kind="stable")[:size]]
-        elif len(there):
-            scores = ucb_scores(state.mean_rewards[there], state.pulls[there], round, alpha)
-            chosen = there[class_balancing_set(state.compositions[there], scores, size, direction=direction)]
+            chosen = online[np.argsort(state.asked[online], kind="stable")[:size]]
+        elif len(online):
+            scores = ucb_scores(state.mean_rewards[online], state.pulls[online], round, alpha)
+            chosen = online[class_balancing_set(state.compositions[online], scores, size, direction=direction)]
         else:
-            chosen = there
+            chosen = online
         return single(chosen, size, len(available)), state
 
     def update(state: BanditState, plan: Plan, probes: Any) -> BanditState:
         arrived = delivered_probe(plan, probes, COMPOSITION, classes)
         asked = state.asked + np.bincount(plan.clients.ravel(), minlength=len(state.asked) + 1)[:-1]
-        return learned(state._replace(asked=asked), *arrived, rho, reward)
+        return learn(state._replace(asked=asked), *arrived, rho, reward)
 
     return Selector(init, select, update, size, 1, 1, True, None, (COMPOSITION,), lambda state: state.compositions)
 
@@ -187,7 +187,7 @@ def greedy(
     *,
     num_classes: int,
 ) -> Selector:
-    """`cucb` without exploration: alpha 0, so that the first client is the one with the best mean reward.
+    """`cucb` without exploration, alpha 0: starts from the client with the best mean reward.
 
     Args:
         clients_per_round: |S|, at least 1.
@@ -213,7 +213,7 @@ def greedy(
 
 
 def _divergences(columns: np.ndarray, total: np.ndarray, members: int, direction: Direction) -> np.ndarray:
-    """The divergence of each client's composition `columns[:, k]` averaged with the total of the members before."""
+    """Divergence of the members' mean composition with each client `columns[:, k]` added to their total."""
     measure = from_uniform if direction == "from_uniform" else to_uniform
     found = np.empty(columns.shape[1])
     for span in spans(*columns.shape):

@@ -1,4 +1,4 @@
-"""A selector by its name, for a federation that isn't known yet."""
+"""A selector by name and options, built once the federation is known."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -22,42 +22,37 @@ SELECTORS: Mapping[str, Callable[..., Selector]] = {
     "cucb": cucb,
     "greedy": greedy,
 }
-"""Name of each selector -> its factory.
-
-What belongs to the federation is given by keyword: the names in `FROM_FEDERATION`.
-"""
+"""Factory of each selector by name; arguments that the federation provides, see `FROM_FEDERATION`, are keyword-only."""
 
 FROM_FEDERATION: Mapping[str, Callable[[Federation], Any]] = {
     "class_counts": lambda federation: federation.class_counts,
     "sizes": lambda federation: np.diff(federation.offsets),
     "num_classes": lambda federation: federation.num_classes,
 }
-"""What a factory may ask of the federation."""
+"""Arguments of a factory that the federation provides."""
 
 
 class Choice(NamedTuple):
-    """Which selector, with which options.
+    """A selector's name and options.
 
     Attributes:
         name: one of `SELECTORS`.
-        options: its options by name, in order; all but the number of clients and what the federation says.
+        options: the selector's options by name, in order, without the number of clients and what the federation
+            provides.
     """
 
     name: str = "uniform"
     options: tuple[tuple[str, Any], ...] = ()
 
     def build(self, clients_per_round: int, federation: Federation) -> Selector:
-        """The selector for a federation.
+        """Builds the selector for a federation.
 
         Args:
             clients_per_round: at least 1.
-            federation: as it is trained on, copies included.
-
-        Returns:
-            The selector.
+            federation: the one that is trained on, copies included.
 
         Raises:
-            ValueError: an unknown name, an option that is unknown, missing or out of range.
+            ValueError: an unknown name, or an option that is unknown, missing or out of range.
 
         Example:
             >>> from fedjax_bal.testing.toy import federation
@@ -65,10 +60,10 @@ class Choice(NamedTuple):
             2
         """
         factory = SELECTORS[one_of("selector", self.name, tuple(SELECTORS))]
-        takes = inspect.signature(factory).parameters
-        known = {name: look(federation) for name, look in FROM_FEDERATION.items() if name in takes}
+        parameters = inspect.signature(factory).parameters
+        known = {name: look_up(federation) for name, look_up in FROM_FEDERATION.items() if name in parameters}
         options = dict(self.options)
-        own = {name: one for name, one in takes.items() if name not in ("clients_per_round", *known)}
+        own = {name: value for name, value in parameters.items() if name not in ("clients_per_round", *known)}
         _check_options(self.name, options, own)
         return factory(clients_per_round, **options, **known)
 

@@ -1,4 +1,4 @@
-"""What greedy searches over clients share: their tables, a smallest score that rounding can't move, checks."""
+"""Tools of the greedy searches over clients: ties within rounding, cache-sized spans, checks of their tables."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,23 +6,17 @@ from typing import Any
 import numpy as np
 
 TIE = 1e-12
-"""Scores, in nats, that are no farther apart count as equal: 64-bit arithmetic can't tell them from rounding."""
+"""Largest difference of equal scores, in nats: 64-bit arithmetic can't tell it from rounding."""
 
-_LARGEST = 1e15  # beyond it 64 bits don't hold every whole number, nor 32 bits every sum
-_BLOCK = 2**15  # numbers worked on at a time: few enough for the processor's second cache
+_LARGEST = 1e15  # larger ones lose whole numbers in 64 bits, and sums in 32 bits
+_BLOCK = 2**15  # numbers processed at a time; they fit into a core's second-level cache
 
 
 def smallest(scores: np.ndarray) -> np.ndarray:
-    """Positions of the smallest score and of those equal to it.
+    """Positions of the smallest score and of those equal to it, ascending.
 
-    The same distribution reached with other numbers, say scaled or with its classes in another order, has the same
-    score on paper and another last bit; both count as equal here, see `TIE`.
-
-    Args:
-        scores: `Float[K]`, in nats.
-
-    Returns:
-        Positions, ascending.
+    Scores, in nats, that differ by at most `TIE` are equal: the same distribution, scaled or with its classes in
+    another order, has the same score on paper, but another last bit.
 
     Example:
         >>> smallest(np.array([0.7, 0.1 + 0.2, 0.3])).tolist()
@@ -32,14 +26,7 @@ def smallest(scores: np.ndarray) -> np.ndarray:
 
 
 def spans(rows: int, columns: int) -> Iterator[slice]:
-    """Spans of columns of a table, each of which fits into the processor's cache.
-
-    Args:
-        rows: rows of the table.
-        columns: its columns.
-
-    Yields:
-        Slices, which together cover the columns once.
+    """Yields consecutive spans of a table's columns, each small enough for the processor's cache.
 
     Example:
         >>> [(span.start, span.stop) for span in spans(2**14, 5)]
@@ -50,20 +37,8 @@ def spans(rows: int, columns: int) -> Iterator[slice]:
         yield slice(begin, min(begin + width, columns))
 
 
-def checked_table(name: str, table: Any, hint: str) -> np.ndarray:
-    """A table of clients by classes, of numbers that are neither negative nor absurd.
-
-    Args:
-        name: what it is, for the message.
-        table: what was received.
-        hint: what a row holds, for the message.
-
-    Returns:
-        `Float64[N, C]`.
-
-    Raises:
-        ValueError: it is something else.
-    """
+def check_table(name: str, table: Any, hint: str) -> np.ndarray:
+    """Checks a table of clients by classes, and returns it as `Float64[N, C]`; `hint` says what a row holds."""
     found = _numbers(name, table, lambda array: array.ndim == 2 and array.shape[1] > 0, f"[clients, classes], {hint}")
     wrong = ~((found >= 0) & (found <= _LARGEST))
     if wrong.any():
@@ -74,18 +49,8 @@ def checked_table(name: str, table: Any, hint: str) -> np.ndarray:
     return found
 
 
-def checked_sizes(sizes: Any) -> np.ndarray:
-    """The clients' numbers of samples.
-
-    Args:
-        sizes: what was received.
-
-    Returns:
-        `Float64[N]`.
-
-    Raises:
-        ValueError: it is something else, or nobody has a sample.
-    """
+def check_sizes(sizes: Any) -> np.ndarray:
+    """Checks the clients' numbers of samples, and returns them as `Float64[N]`."""
     found = _numbers("sizes", sizes, lambda array: array.ndim == 1, "[clients], the samples of each client")
     if not (np.isfinite(found) & (found >= 0)).all() or not found.any():
         raise ValueError("sizes: received a number that is negative or not finite, or only zeros; give sample counts")
@@ -93,16 +58,7 @@ def checked_sizes(sizes: Any) -> np.ndarray:
 
 
 def check_clients(name: str, known: int, num_clients: int) -> None:
-    """Refuses a table that belongs to another federation.
-
-    Args:
-        name: what the table is.
-        known: its clients.
-        num_clients: those of the federation.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """Raises if a table has another number of clients than the federation."""
     if known != num_clients:
         raise ValueError(f"{name}: received {known} clients, but the federation has {num_clients}: give one row each")
 

@@ -1,4 +1,4 @@
-"""Astraea's mediators: clients put together so that each group's classes are close to even."""
+"""Astraea's mediators: groups of clients whose classes together are close to even."""
 
 import functools
 import math
@@ -7,32 +7,32 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_bal.selection.draws import generator, sample
-from fedjax_bal.selection.greedy import check_clients, checked_table, smallest, spans
+from fedjax_bal.selection.greedy import check_clients, check_table, smallest, spans
 from fedjax_bal.selection.selectors import Selector, open_loop
 from fedjax_bal.validate import one_of, whole_number
 
 Pool = Literal["counts", "distributions"]
 
-_ABSENT = 1e-30  # stands for a count of 0, so that 0 log 0 comes out as 0
-_STALE = 0.75  # share of columns still in use, below which the table is written anew
+_ABSENT = 1e-30  # in place of a count of 0, so that 0 log 0 is 0
+_REWRITE_BELOW = 0.75  # share of columns still in use below which the table is rewritten
 
 
 def mediators(class_counts: Any, size: int, *, pool: Pool = "counts") -> list[np.ndarray]:
-    r"""Groups clients greedily by how even their classes are together.
+    r"""Groups clients greedily, so that the classes of each group together are as even as possible.
 
-    A group starts empty and takes, one after another, the client k with the smallest
-    $KL(P_{m \cup k} \| U) = \log C - H(P_{m \cup k})$, P being the class distribution of the group with this client. A
-    full group is closed and the next one opened. So the first member is the most uniform client left. Equal divergences
-    (within 1e-12 nats) go to the lowest client id.
+    A group starts empty and adds, one after another, the client k with the smallest
+    $KL(P_{m \cup k} \| U) = \log C - H(P_{m \cup k})$, where P is the class distribution of the group with this client.
+    A full group is closed and the next one opened, so that the first member is the most uniform client left. Equal
+    divergences (within 1e-12 nats) go to the lowest client id.
 
-    Every step looks at all clients left, in 32 bits, and again in 64 bits at those that rounding could have put first;
-    the choice is that of 64 bits. Time grows as N^2 C, whatever the size of the groups.
+    Every step scores all clients left in 32 bits, and those that rounding could have put first again in 64 bits, which
+    decide. Time grows as N^2 C, whatever the size of the groups.
 
     Args:
-        class_counts: `[N, C]`, samples of each client by class, after augmentation if there is any.
-        size: gamma, clients a group, at least 1.
-        pool: what is added up: `"counts"`, the samples, or `"distributions"`, each client's shares, as if all had
-            equally many.
+        class_counts: `[N, C]`, samples of each client by class, augmented copies included.
+        size: gamma, clients per group, at least 1.
+        pool: sum of a group: `"counts"` adds samples, `"distributions"` adds class shares, as if all clients had
+            equally many samples.
 
     Returns:
         ceil(K / size) arrays of client ids for K clients with samples, members in the order they were added; the last
@@ -48,16 +48,16 @@ def mediators(class_counts: Any, size: int, *, pool: Pool = "counts") -> list[np
 
     References:
         Astraea (Duan et al., 2019), Algorithm 3. Its P_m + P_i leaves open whether samples or distributions are added;
-        the text has the distribution of the collection of data, which is `"counts"`.
+        the text speaks of the distribution of the pooled data, which is `"counts"`.
     """
-    counts = checked_table("class_counts", class_counts, "the samples of each client by class")
+    counts = check_table("class_counts", class_counts, "the samples of each client by class")
     size = whole_number("size", size)
     one_of("pool", pool, ("counts", "distributions"))
     clients = np.flatnonzero(counts.sum(1) > 0)
     rows = counts[clients]
     if pool == "distributions":
         rows /= rows.sum(1, keepdims=True)
-    order = clients[_order_added(rows, size)]
+    order = clients[_grouping_order(rows, size)]
     return [order[begin : begin + size] for begin in range(0, len(order), size)]
 
 
@@ -71,19 +71,19 @@ def mediated(
     *,
     class_counts: Any,
 ) -> Selector:
-    """Mediators that train side by side, the clients of each one after another.
+    """Groups clients into mediators, which train side by side, each its clients one after another.
 
-    Rescheduled per round, the clients are those that `uniform` draws, put into groups. Rescheduled once, all clients of
-    the federation are put into groups at the start, and each round draws ceil(c / size) of the groups in which somebody
-    is available; members that are away are left out.
+    Rescheduled per round, the clients are those that `uniform` draws. Rescheduled once, all clients of the federation
+    are grouped at the start, and each round draws ceil(c / size) of the groups that have available clients; unavailable
+    members are left out.
 
     Args:
         clients_per_round: c, at least 1.
-        size: gamma, clients a mediator.
+        size: gamma, clients per mediator.
         passes: mediator epochs, how often a mediator goes through its clients.
-        resched: when clients are put into groups, `"per_round"` or `"once"`.
-        order: in which the clients of a mediator train: `"fixed"`, as they were added, or `"shuffled"`, drawn for each
-            seed and round. All passes of a round keep to it.
+        resched: when clients are grouped, `"per_round"` or `"once"`.
+        order: training order within a mediator: `"fixed"`, as clients were added, or `"shuffled"`, drawn for each seed
+            and round. All passes of a round share it.
         pool: see `mediators`.
         class_counts: `[N, C]`, known to the server.
 
@@ -101,10 +101,10 @@ def mediated(
         [[0, 1], [2, 3]]
 
     References:
-        Astraea, Algorithm 1 and 3. Algorithm 3 reads as if it grouped all clients, the cost that the paper gives counts
-        the online ones; the latter is the default.
+        Astraea, Algorithms 1 and 3. Algorithm 3 reads as if it grouped all clients, while the paper's cost estimate
+        counts the online ones, which is the default here.
     """
-    counts = checked_table("class_counts", class_counts, "the samples of each client by class")
+    counts = check_table("class_counts", class_counts, "the samples of each client by class")
     wanted, size = whole_number("clients_per_round", clients_per_round), whole_number("size", size)
     whole_number("passes", passes)
     one_of("resched", resched, ("per_round", "once"))
@@ -112,19 +112,20 @@ def mediated(
     one_of("pool", pool, ("counts", "distributions"))
     groups = math.ceil(wanted / size)
     size = min(size, max(wanted if resched == "per_round" else len(counts), 1))
-    everybody = functools.cache(lambda: mediators(counts, size, pool=pool))
+    all_groups = functools.cache(lambda: mediators(counts, size, pool=pool))
 
-    def regrouped(rng: np.random.Generator, available: np.ndarray) -> list[np.ndarray]:
+    def group_online(rng: np.random.Generator, available: np.ndarray) -> list[np.ndarray]:
         online = np.sort(sample(rng, available, wanted))
         return [online[group] for group in mediators(counts[online], size, pool=pool)]
 
-    def drawn(rng: np.random.Generator, available: np.ndarray) -> list[np.ndarray]:
-        present = [group[available[group]] for group in everybody()]
-        open_groups = np.array([len(group) > 0 for group in present], bool)
-        return [present[i] for i in sample(rng, open_groups, groups)]
+    def draw_groups(rng: np.random.Generator, available: np.ndarray) -> list[np.ndarray]:
+        present = [group[available[group]] for group in all_groups()]
+        nonempty = np.array([len(group) > 0 for group in present], bool)
+        return [present[i] for i in sample(rng, nonempty, groups)]
 
     def select(state: tuple, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, tuple]:
-        chosen = (regrouped if resched == "per_round" else drawn)(generator(seed, "selection", round), available)
+        form_groups = group_online if resched == "per_round" else draw_groups
+        chosen = form_groups(generator(seed, "selection", round), available)
         if order == "shuffled":
             chosen = list(map(generator(seed, "order in a chain", round).permutation, chosen))
         clients = np.full((groups, size), len(available), np.int32)
@@ -140,9 +141,9 @@ def mediated(
     return open_loop(select, groups, init, size, passes, most)
 
 
-def _order_added(rows: np.ndarray, size: int) -> np.ndarray:
-    """The order in which rows `Float[K, C]` join groups."""
-    left, order = _Left(rows, size), np.empty(len(rows), np.int64)
+def _grouping_order(rows: np.ndarray, size: int) -> np.ndarray:
+    """Order in which the rows `Float[K, C]` join groups."""
+    left, order = _Ungrouped(rows, size), np.empty(len(rows), np.int64)
     total = np.zeros(rows.shape[1])
     for place in range(len(rows)):
         if place % size == 0:
@@ -152,8 +153,8 @@ def _order_added(rows: np.ndarray, size: int) -> np.ndarray:
     return order
 
 
-class _Left:
-    """The rows that are in no group yet: equal ones once, as 32-bit columns, which a processor goes through fastest."""
+class _Ungrouped:
+    """The rows that are in no group yet, each distinct row once, as 32-bit columns, the fastest layout to scan."""
 
     def __init__(self, rows: np.ndarray, size: int) -> None:
         alike: dict[bytes, list[int]] = {}
@@ -163,14 +164,14 @@ class _Left:
         self.first = np.array([next(numbers) for numbers in self.waiting], np.int64)
         self.kinds, self.classes = rows[self.first], rows.shape[1]
         logs = np.abs(np.log(rows.sum(1)[:, None] * (1.0, size))).max(initial=0.0)
-        # Twice the rounding error of sum T log T / sum T, since both scores compared are off: a few units in each T,
-        # in its logarithm and in their product, and one for each addition.
+        # Twice the rounding error of sum T log T / sum T, because both scores that are compared have it: a few units in
+        # each T, in its logarithm and in their product, and one for each addition.
         self.slack = 2.0**-23 * (self.classes + 8) * (1 + math.log(self.classes) + logs)
         self._write(np.arange(len(self.kinds)))
 
     def take(self, total: np.ndarray) -> int:
-        """Removes and returns the row that makes the total `Float[C]` most even, of equal scores the first row."""
-        rough = self._rough(total)
+        """Removes and returns the row that makes the total `Float[C]` most even; among equals the first row."""
+        rough = self._rough_scores(total)
         near = np.flatnonzero(rough <= rough.min() + self.slack)
         best = near[smallest(_divergences(total + self.kinds[self.listed[near]]))]
         place = best[np.argmin(self.first[self.listed[best]])]
@@ -183,21 +184,21 @@ class _Left:
         return chosen
 
     def _drop(self, place: int) -> None:
-        self.there[place] = False
+        self.present[place] = False
         self.count -= 1
-        if self.count < _STALE * len(self.listed):
-            self._write(self.listed[self.there])
+        if self.count < _REWRITE_BELOW * len(self.listed):
+            self._write(self.listed[self.present])
 
     def _write(self, kinds: np.ndarray) -> None:
-        self.listed, self.count, self.there = kinds, len(kinds), np.ones(len(kinds), bool)
+        self.listed, self.count, self.present = kinds, len(kinds), np.ones(len(kinds), bool)
         self.columns = np.ascontiguousarray(self.kinds[kinds].T, np.float32)
         self.sums = self.kinds[kinds].sum(1)
         self.spans = list(spans(*self.columns.shape))
         width = max((span.stop - span.start for span in self.spans), default=0)
         self.scratch = np.empty((2, self.classes, width), np.float32)
 
-    def _rough(self, total: np.ndarray) -> np.ndarray:
-        """KL(P || U) - log C of every column added to the total, in 32 bits; infinite for those taken."""
+    def _rough_scores(self, total: np.ndarray) -> np.ndarray:
+        """KL(P || U) - log C for every column added to the total, in 32 bits; infinite for columns already taken."""
         start, found = (total + _ABSENT).astype(np.float32)[:, None], np.empty(len(self.listed), np.float32)
         for span in self.spans:
             pooled, logs = self.scratch[:, :, : span.stop - span.start]
@@ -205,7 +206,7 @@ class _Left:
             np.log(pooled, out=logs)
             np.einsum("ck,ck->k", pooled, logs, out=found[span])
         sums = self.sums + total.sum()
-        return np.where(self.there, found / sums - np.log(sums), np.inf)
+        return np.where(self.present, found / sums - np.log(sums), np.inf)
 
 
 def _divergences(counts: np.ndarray) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""Selectors that order clients: in turn, by how many samples they have, by the loss they last had."""
+"""Selectors that order clients: in turn, by number of samples, or by their last known loss."""
 
 from typing import Any
 
 import numpy as np
 
 from fedjax_bal.selection.draws import generator, weighted_sample
-from fedjax_bal.selection.greedy import check_clients, checked_sizes
+from fedjax_bal.selection.greedy import check_clients, check_sizes
 from fedjax_bal.selection.selectors import Selector, delivered_probe, open_loop, single
 from fedjax_bal.types import Plan
 from fedjax_bal.validate import whole_number
@@ -15,13 +15,13 @@ LOSS = "loss"
 
 
 def round_robin(clients_per_round: int) -> Selector:
-    """Clients in the order of their numbers, going on where the round before stopped; those away are passed over.
+    """Selects clients in the order of their numbers, continuing from the round before; skips unavailable ones.
 
     Args:
         clients_per_round: at least 1.
 
     Returns:
-        The selector; its state is the number of the client whose turn it is.
+        The selector; its state is the number of the next client.
 
     Raises:
         ValueError: fewer than 1.
@@ -49,7 +49,7 @@ def round_robin(clients_per_round: int) -> Selector:
 
 
 def by_size(clients_per_round: int, *, sizes: Any) -> Selector:
-    """Clients at random without replacement, each draw in proportion to the number of samples.
+    """Draws clients without replacement, each draw in proportion to the number of samples.
 
     Args:
         clients_per_round: at least 1.
@@ -66,7 +66,7 @@ def by_size(clients_per_round: int, *, sizes: Any) -> Selector:
         >>> selector.select(selector.init(0, 2), 0, 0, np.ones(2, bool))[0].tolist()
         [[1]]
     """
-    groups, weights = whole_number("clients_per_round", clients_per_round), checked_sizes(sizes)
+    groups, weights = whole_number("clients_per_round", clients_per_round), check_sizes(sizes)
 
     def init(seed: int, num_clients: int) -> tuple:
         check_clients("sizes", len(weights), num_clients)
@@ -80,10 +80,10 @@ def by_size(clients_per_round: int, *, sizes: Any) -> Selector:
 
 
 def power_of_choice(clients_per_round: int, candidates: int, *, sizes: Any) -> Selector:
-    """Of some candidates those with the highest loss, as far as it is known.
+    """Selects the clients with the highest known loss among random candidates.
 
-    Candidates are drawn as `by_size` draws clients. Of each, the loss that it sent when it last delivered counts; one
-    that never did comes before all others. Equal losses: in the order drawn. A loss that isn't finite is not kept.
+    Candidates are drawn as in `by_size`. A client's loss is the one that it sent when it last delivered; clients that
+    never did come first. Equal losses keep the order of the draw. A loss that isn't finite is ignored.
 
     Args:
         clients_per_round: m, at least 1.
@@ -106,9 +106,10 @@ def power_of_choice(clients_per_round: int, candidates: int, *, sizes: Any) -> S
 
     References:
         Cho, Wang and Joshi: Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection
-        Strategies, 2020, section 5: the variant rpow-d, which asks candidates for nothing and goes by stale losses.
+        Strategies, 2020, section 5: the variant rpow-d, which uses stale losses instead of asking candidates for
+        theirs.
     """
-    groups, weights = whole_number("clients_per_round", clients_per_round), checked_sizes(sizes)
+    groups, weights = whole_number("clients_per_round", clients_per_round), check_sizes(sizes)
     whole_number("candidates", candidates)
     if candidates < groups:
         raise ValueError(

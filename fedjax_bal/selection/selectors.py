@@ -1,4 +1,4 @@
-"""Who trains: selectors as pure triples of functions, and the plan that comes of a choice."""
+"""Selectors as pure triples of functions, uniform selection, and the round's plan."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from fedjax_bal.validate import whole_number
 
 
 class Selector(NamedTuple):
-    """A way of choosing each round's cohort.
+    """A rule that selects each round's cohort.
 
     Attributes:
         init: `init(seed, num_clients) -> state`; a pytree of NumPy arrays, so that it can be saved.
@@ -19,14 +19,14 @@ class Selector(NamedTuple):
             `Int32[chains, chain_length]`, N marking empty places.
         update: `update(state, plan, probes) -> state` after the round; probes are a dict of arrays `[G, L, ...]` by
             slot.
-        chains: G, chains a round.
-        chain_length: L, clients a chain.
+        chains: G, chains per round.
+        chain_length: L, clients per chain.
         passes: how often a chain goes through its clients.
-        closed_loop: whether a choice depends on what earlier rounds brought, which then must be over first.
-        clients: the most clients a round, where the last chain is short; None for as many as there are places.
+        closed_loop: whether a selection depends on the results of earlier rounds, which must then be complete.
+        clients: the most clients per round, if the last chain is short; None for as many as there are places.
         needs: the slots of the probes that `update` learns from.
-        compositions: `compositions(state) -> Float[N, C]`, what it believes each client to hold, zeros where it knows
-            nothing; None for a selector that believes nothing.
+        compositions: `compositions(state) -> Float[N, C]`, its estimate of each client's class shares, zeros where
+            unknown; None for a selector that estimates none.
     """
 
     init: Callable[[int, int], Any]
@@ -42,12 +42,12 @@ class Selector(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The most clients a round."""
+        """The most clients per round."""
         return self.chains * self.chain_length if self.clients is None else self.clients
 
 
 def uniform(clients_per_round: int) -> Selector:
-    """Clients at random, without replacement, each its own chain; all of them where fewer are available.
+    """Selects clients at random, without replacement; all of them if fewer are available.
 
     Args:
         clients_per_round: at least 1.
@@ -78,32 +78,12 @@ def open_loop(
     passes: int = 1,
     clients: int | None = None,
 ) -> Selector:
-    """A selector that learns nothing from the rounds.
-
-    Args:
-        select: as in `Selector`.
-        chains: as in `Selector`.
-        init: as in `Selector`; without state unless given.
-        chain_length: as in `Selector`.
-        passes: as in `Selector`.
-        clients: as in `Selector`.
-
-    Returns:
-        The selector, its `update` handing the state back.
-    """
+    """Builds a selector that learns nothing from the rounds; arguments as in `Selector`."""
     return Selector(init, select, lambda state, plan, probes: state, chains, chain_length, passes, False, clients)
 
 
 def single(chosen: np.ndarray, chains: int, num_clients: int) -> np.ndarray:
-    """Clients as chains of one.
-
-    Args:
-        chosen: at most `chains` clients.
-        chains: G.
-        num_clients: N, which marks the places left empty.
-
-    Returns:
-        `Int32[G, 1]`.
+    """Arranges at most `chains` clients as chains of one, `Int32[chains, 1]`; `num_clients` marks empty places.
 
     Example:
         >>> single(np.array([2]), 2, 4).tolist()
@@ -115,21 +95,9 @@ def single(chosen: np.ndarray, chains: int, num_clients: int) -> np.ndarray:
 
 
 def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the clients that delivered sent in one slot.
+    """Selects the clients `Int[K]` that delivered, and their values `Float64[K, *shape]` in one slot of the probes.
 
-    A value that is not finite counts as not delivered: a client that diverged has nothing to say about itself.
-
-    Args:
-        plan: the round's plan.
-        probes: arrays `[G, L, ...]` by slot.
-        slot: which of them.
-        *shape: what follows G and L.
-
-    Returns:
-        Clients `Int[K]` and their values `Float64[K, ...]`.
-
-    Raises:
-        ValueError: there is no such slot, or its shape is another one.
+    A value that is not finite counts as not delivered: the client diverged.
 
     Example:
         >>> plan = Plan(np.array([[1], [3]]), np.array([[True], [False]]))
@@ -152,9 +120,9 @@ def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np
 
 
 def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
-    """Orders chains by their smallest client and marks who delivers.
+    """Orders chains by their smallest client and marks the clients that deliver.
 
-    Sums over chains are then the same to the last bit, however the selector listed them.
+    Sums over chains then have the same bits, in whatever order the selector listed them.
 
     Args:
         clients: `Int32[G, L]`, N marking empty places.
@@ -164,7 +132,7 @@ def make_plan(clients: np.ndarray, arriving: np.ndarray) -> Plan:
         The plan.
 
     Raises:
-        ValueError: a client that stands in two places.
+        ValueError: a client occurs twice.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""How fast clients compute: who is late for a round's deadline, and how long the round takes."""
+"""Computing speeds of clients, which decide who misses a round's deadline, and how long the round takes."""
 
 import dataclasses
 import functools
@@ -17,23 +17,24 @@ from fedjax_bal.validate import finite_number, one_of, switch
 
 LATE = ("partial", "drop")
 _MOST = 2**31 - 1
-_SLACK = 1 + 1e-9  # of a deadline, so that 0.3 seconds at 10 steps a second are 3 steps
+_SLACK = 1 + 1e-9  # factor on a deadline, so that 0.3 seconds at 10 steps per second are 3 steps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Speed:
-    """Local steps a second of each client, and what happens to those who are late.
+    """Local steps per second of each client, and the treatment of late ones.
 
     Build it with one of the functions of this module.
 
     Attributes:
         law: "constant", "uniform", "lognormal" or "file".
-        numbers: of the law.
+        numbers: parameters of the law.
         table: `Float64[N]` for "file", else None.
-        deadline: seconds that a client has for its work in a round; None for as long as it takes.
-        late: what becomes of who would take longer: "partial", it does the steps that fit; "drop", it doesn't deliver.
-        per_round: whether speeds are drawn anew each round, rather than once for each client.
-        source: where the table comes from, for messages.
+        deadline: seconds that a client has for its work in a round; None for no deadline.
+        late: treatment of a client that would take longer: "partial", it does the steps that fit; "drop", it doesn't
+            deliver.
+        per_round: whether speeds are drawn in each round, rather than once for each client.
+        source: the table's file, for messages.
     """
 
     law: str
@@ -45,34 +46,16 @@ class Speed:
     source: str = ""
 
     def drawn(self, seed: int, round: int, clients: int) -> np.ndarray:
-        """Each client's speed.
-
-        Args:
-            seed: the run's seed.
-            round: the round, from 0.
-            clients: N.
-
-        Returns:
-            Steps a second, `Float64[N]`.
-        """
+        """Steps per second of each client in a round, `Float64[clients]`."""
         if self.table is not None:
             return self.table
         return _drawn(self.law, self.numbers, seed, round if self.per_round else 0, clients)
 
     def limited(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> Plan:
-        """A plan in which nobody does more than fits before the deadline.
+        """Limits a plan to the steps that fit before the deadline.
 
-        Args:
-            seed: the run's seed.
-            round: the round, from 0.
-            plan: who trains.
-            steps: local steps of a visit to each of them, `Int[G, L]`.
-            passes: how often each of them is visited.
-            clients: N.
-
-        Returns:
-            The plan, with limits under "partial". Who can't do a single step in each visit doesn't deliver, nor does
-            who is late under "drop".
+        The full numbers of steps per pass are `steps`, `Int[G, L]`. Under "partial" the result has limits, and clients
+        that can't do a step in each pass don't deliver; under "drop" no late client delivers.
         """
         if self.deadline is None:
             return plan
@@ -83,21 +66,10 @@ class Speed:
         return plan._replace(delivered=plan.delivered & (fit >= 1), limits=fit)
 
     def seconds(self, seed: int, round: int, plan: Plan, steps: np.ndarray, passes: int, clients: int) -> float:
-        """How long a round takes.
+        """Duration of a round in seconds, for a plan from `limited` and unlimited `steps` per pass, `Int[G, L]`.
 
-        The server waits for the slowest chain. A client takes as long as its steps do, at most until the deadline; one
-        that doesn't deliver is waited for until the deadline, or not at all where there is none.
-
-        Args:
-            seed: as in `limited`.
-            round: as in `limited`.
-            plan: what `limited` returned.
-            steps: as in `limited`, without any limit.
-            passes: as in `limited`.
-            clients: as in `limited`.
-
-        Returns:
-            Seconds, 0 where nobody is waited for.
+        The server waits for the slowest chain. A client takes as long as its steps do, at most until the deadline; for
+        one that doesn't deliver the server waits until the deadline, or not at all without one.
         """
         pace = self.drawn(seed, round, clients)[np.minimum(plan.clients, clients - 1)]
         own = passes * steps / pace
@@ -106,28 +78,13 @@ class Speed:
         return float((own * (plan.clients < clients)).sum(1).max(initial=0.0))
 
     def check_clients(self, clients: int) -> None:
-        """Refuses a table of other clients.
-
-        Args:
-            clients: N.
-
-        Raises:
-            ValueError: it has another number of clients.
-        """
+        """Raises if the table has another number of clients."""
         if self.table is not None and len(self.table) != clients:
             raise ValueError(f"{self.source}: has {len(self.table)} speeds, but there are {clients} clients")
 
     def check_deadline(self, steps: np.ndarray, passes: int) -> None:
-        """Refuses a deadline that not even the fastest client could ever meet.
-
-        Args:
-            steps: local steps of a visit to each client, `Int[N]`, some of them above 0.
-            passes: how often each of them is visited.
-
-        Raises:
-            ValueError: nobody would deliver.
-        """
-        if self.deadline is None or self.law == "lognormal":  # of which any speed may come
+        """Raises if not even the fastest client can meet the deadline with its `steps` per pass, `Int[N]`."""
+        if self.deadline is None or self.law == "lognormal":  # whose speeds have no upper limit
             return
         fastest = np.full(len(steps), max(self.numbers)) if self.table is None else self.table
         needed = steps if self.late == "drop" else np.minimum(steps, 1)
@@ -141,17 +98,17 @@ class Speed:
 
     @property
     def digest(self) -> bytes | None:
-        """The SHA-256 of what the table says; None where there is none."""
+        """SHA-256 of the table; None without one."""
         return None if self.table is None else hashlib.sha256(self.table.tobytes()).digest()
 
 
 def constant(steps_per_s: float, deadline: float | None = None, late: str = "partial") -> Speed:
-    """Every client the same.
+    """Gives every client the same speed.
 
     Args:
-        steps_per_s: local steps a second, above 0.
-        deadline: seconds that a client has for its work in a round; None for as long as it takes.
-        late: "partial", who is late does the steps that fit; "drop", it doesn't deliver.
+        steps_per_s: local steps per second, above 0.
+        deadline: seconds that a client has for its work in a round; None for no deadline.
+        late: "partial", a late client does the steps that fit; "drop", it doesn't deliver.
 
     Raises:
         ValueError: a value out of range.
@@ -166,14 +123,14 @@ def constant(steps_per_s: float, deadline: float | None = None, late: str = "par
 def uniform(
     low: float, high: float, deadline: float | None = None, late: str = "partial", per_round: bool = False
 ) -> Speed:
-    """Speeds anywhere in a range.
+    """Draws speeds uniformly from a range.
 
     Args:
         low: the slowest, above 0.
         high: the fastest, at least `low`.
         deadline: as in `constant`.
         late: as in `constant`.
-        per_round: draw anew each round, rather than once for each client.
+        per_round: draw in each round, rather than once for each client.
 
     Raises:
         ValueError: a value out of range.
@@ -189,14 +146,14 @@ def uniform(
 def lognormal(
     median: float, sigma: float, deadline: float | None = None, late: str = "partial", per_round: bool = False
 ) -> Speed:
-    r"""Speeds $m e^{\sigma z}$ with z normal: a few devices are far slower than most.
+    r"""Draws speeds $m e^{\sigma z}$ with z normal: a few devices are far slower than most.
 
     Args:
-        median: m, steps a second, above 0.
+        median: m, steps per second, above 0.
         sigma: the standard deviation of the logarithm, from 0 to 10.
         deadline: as in `constant`.
         late: as in `constant`.
-        per_round: draw anew each round, rather than once for each client.
+        per_round: draw in each round, rather than once for each client.
 
     Raises:
         ValueError: a value out of range.
@@ -206,11 +163,11 @@ def lognormal(
 
 
 def table(file: str | os.PathLike[str], deadline: float | None = None, late: str = "partial") -> Speed:
-    """Speeds from a file.
+    """Reads speeds from a file.
 
     Args:
         file: a CSV file with the columns `client,steps_per_s`, a line for each client, counted from 0; or an npz file
-            with one array `[clients]`, `steps_per_s` by name where it has several.
+            with one array `[clients]`, called `steps_per_s` if the file has several.
         deadline: as in `constant`.
         late: as in `constant`.
 
@@ -232,7 +189,7 @@ def table(file: str | os.PathLike[str], deadline: float | None = None, late: str
 
 
 def unlimited() -> None:
-    """No speeds: everybody has all the time that it takes, and no time is simulated."""
+    """Simulates no time: every client has all the time that it needs."""
     return
 
 
@@ -243,7 +200,7 @@ SPEEDS: dict[str, Any] = {
     "lognormal": lognormal,
     "file": table,
 }
-"""Name of each law of speeds -> its function."""
+"""Function of each law of speeds, by name."""
 
 
 def _speed(law: str, numbers: dict[str, float], deadline: float | None, late: str, per_round: bool = False) -> Speed:

@@ -1,4 +1,4 @@
-"""Tables that users bring: CSV files with a header, and npz files of one array; never anything that is unpickled."""
+"""Tables in users' files: CSV files with a header, and npz files of one array, which are never unpickled."""
 
 import csv
 import io
@@ -11,27 +11,19 @@ from typing import Any
 import numpy as np
 
 LARGEST_TEXT = 64_000_000
-"""Bytes of a CSV file; what is larger belongs into an npz file."""
+"""Largest size of a CSV file, in bytes."""
 
 LARGEST_ARRAY = 1_000_000_000
-"""Bytes of an array."""
+"""Largest size of an array, in bytes."""
 
 LARGEST_ID = 2**31 - 2
 
 
 def read_csv(file: Path, headers: Sequence[tuple[str, ...]], kinds: Mapping[str, Callable[[str], Any]]) -> np.ndarray:
-    """Reads a CSV file whose first line names its columns.
+    """Reads a CSV file whose first line is one of the `headers`, as `Float64[lines, columns]` with at least one line.
 
-    Args:
-        file: the file.
-        headers: the columns that it may have, in this order.
-        kinds: how the text of each column becomes a number; raises `ValueError` with what is allowed.
-
-    Returns:
-        `Float64[lines, columns]`, at least one line.
-
-    Raises:
-        ValueError: it can't be read, is too large, or a line is wrong; the message names file and line.
+    `kinds` converts the text of each column to a number, or raises `ValueError` with the allowed values. Raises
+    `ValueError`, which names file and line, for a file that can't be read, is too large or has a wrong line.
     """
     lines = csv.reader(io.StringIO(_text(file)), strict=True)
     rows: list[list[float]] = []
@@ -39,7 +31,7 @@ def read_csv(file: Path, headers: Sequence[tuple[str, ...]], kinds: Mapping[str,
         header = tuple(name.strip() for name in next(lines, []))
         if header not in headers:
             allowed = " or ".join(",".join(names) for names in headers)
-            raise ValueError(f"{file}: its first line is {_shown(','.join(header))}, must be {allowed}")
+            raise ValueError(f"{file}: its first line is {_quote(','.join(header))}, must be {allowed}")
         for line in lines:
             if line:
                 rows.append(_numbers(line, header, kinds, f"{file}: line {lines.line_num}"))
@@ -51,19 +43,7 @@ def read_csv(file: Path, headers: Sequence[tuple[str, ...]], kinds: Mapping[str,
 
 
 def read_npz(file: Path, name: str, dimensions: int) -> np.ndarray:
-    """Reads the one array of an npz file.
-
-    Args:
-        file: the file.
-        name: of the array, where the file has several.
-        dimensions: how many the array must have.
-
-    Returns:
-        The array, of numbers or booleans.
-
-    Raises:
-        ValueError: it can't be read, is too large, or holds something else.
-    """
+    """Reads an npz file's only array, or the one called `name`; raises `ValueError` for any other content."""
     _check_file(file)
     try:
         with zipfile.ZipFile(file) as archive:
@@ -73,7 +53,7 @@ def read_npz(file: Path, name: str, dimensions: int) -> np.ndarray:
             elif name in members:
                 member = members[name]
             else:
-                raise ValueError(f"{file}: holds {_listed(members)}, must hold one array, or one called {name}")
+                raise ValueError(f"{file}: holds {_quote_names(members)}, must hold one array, or one called {name}")
             with archive.open(member) as stream:
                 return _array(stream, file, dimensions)
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
@@ -81,7 +61,7 @@ def read_npz(file: Path, name: str, dimensions: int) -> np.ndarray:
 
 
 def whole(low: int = 0, high: int = LARGEST_ID) -> Callable[[str], int]:
-    """A column of integers in a closed range.
+    """Reads a column of integers in a closed range.
 
     Example:
         >>> whole()("7")
@@ -99,7 +79,7 @@ def whole(low: int = 0, high: int = LARGEST_ID) -> Callable[[str], int]:
 
 
 def positive(text: str) -> float:
-    """A column of finite numbers above 0.
+    """Reads a column of finite numbers above 0.
 
     Example:
         >>> positive("2.5")
@@ -129,7 +109,7 @@ def _text(file: Path) -> str:
 
 
 def _check_file(file: Path) -> int:
-    """The size of a file, which must be one."""
+    """Raises unless the path is a regular file; returns its size in bytes."""
     try:
         if file.is_file():
             return file.stat().st_size
@@ -147,12 +127,12 @@ def _numbers(line: Sequence[str], header: Sequence[str], kinds: Mapping[str, Any
         try:
             numbers.append(kinds[name](text))
         except ValueError as error:
-            raise ValueError(f"{place}: {name}: received {_shown(text)}, {error}") from None
+            raise ValueError(f"{place}: {name}: received {_quote(text)}, {error}") from None
     return numbers
 
 
 def _array(stream: Any, file: Path, dimensions: int) -> np.ndarray:
-    # The header is looked at first: what it claims decides how much memory is taken.
+    # The header is checked first, because it decides how much memory is allocated.
     content = io.BufferedReader(stream)
     try:
         version = np.lib.format.read_magic(content)
@@ -170,7 +150,7 @@ def _array(stream: Any, file: Path, dimensions: int) -> np.ndarray:
         data = content.read(count * dtype.itemsize)
     except (zipfile.BadZipFile, EOFError, OSError):
         raise
-    except Exception as error:  # the header is a Python literal, and what is packed can be wrong in many ways too
+    except Exception as error:  # a damaged header, a Python literal, or damaged compressed data raise many types
         raise ValueError(f"{file}: {' '.join(str(error).split())[:200]}") from None
     if len(data) != count * dtype.itemsize:
         raise ValueError(f"{file}: is cut off; its array needs {count * dtype.itemsize:,} bytes, has {len(data):,}")
@@ -180,10 +160,10 @@ def _array(stream: Any, file: Path, dimensions: int) -> np.ndarray:
     return array
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return ascii(text if len(text) <= 40 else text[:37] + "...")
 
 
-def _listed(names: Mapping[str, Any]) -> str:
-    shown = ", ".join(sorted(map(_shown, names))[:5])
+def _quote_names(names: Mapping[str, Any]) -> str:
+    shown = ", ".join(sorted(map(_quote, names))[:5])
     return shown or "nothing"

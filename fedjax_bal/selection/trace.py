@@ -1,4 +1,4 @@
-"""Who is there as a file tells it: recorded or made up elsewhere, the same for every seed and method."""
+"""Availability read from a file, the same for every seed and method."""
 
 import dataclasses
 import hashlib
@@ -15,55 +15,38 @@ AT_END = ("repeat", "hold")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace:
-    """Presence by a table.
+    """A table of available clients by round.
 
     Build it with `trace`, which reads and checks a file.
 
     Attributes:
-        there: `Bool[T, M]`, who is there in round t. A client from M on never is.
-        at_end: what comes after T rounds: "repeat", the table again; "hold", its last round.
-        source: where the table comes from, for messages.
-        whole: whether the table has a column for each client; otherwise those that it doesn't name are never there.
+        available: `Bool[T, M]`, by round and client. Clients from M on are never available.
+        at_end: continuation after T rounds: "repeat", the table from its start; "hold", its last round.
+        source: the table's file, for messages.
+        whole: whether the table must have a column for each client; otherwise clients that it doesn't name are never
+            available.
     """
 
-    there: np.ndarray
+    available: np.ndarray
     at_end: str = "repeat"
     source: str = "trace"
     whole: bool = False
 
     def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, somebody: bool) -> np.ndarray:
-        """Reads who is there.
-
-        Args:
-            seed: changes nothing.
-            purpose: changes nothing.
-            round: the round, from 0.
-            eligible: `Bool[N]`, clients that can be there at all.
-            somebody: changes nothing; a round in which nobody is there stays empty.
-
-        Returns:
-            `Bool[N]`, False where not eligible.
-        """
+        """Eligible clients `Bool[N]` that the table lists for a round, possibly none; other arguments are ignored."""
         del seed, purpose, somebody
-        last = len(self.there) - 1
-        row = self.there[round % (last + 1) if self.at_end == "repeat" else min(round, last)]
+        last = len(self.available) - 1
+        row = self.available[round % (last + 1) if self.at_end == "repeat" else min(round, last)]
         mask = np.zeros(len(eligible), bool)
         mask[: len(row)] = row
         return mask & eligible
 
     def check_clients(self, clients: int) -> None:
-        """Refuses a table of other clients.
-
-        Args:
-            clients: N.
-
-        Raises:
-            ValueError: it names clients that there aren't, or has another number of columns.
-        """
-        named = self.there.shape[1]
+        """Raises if the table names clients that don't exist, or doesn't fit the number of clients."""
+        named = self.available.shape[1]
         if self.whole and named != clients:
             raise ValueError(
-                f"{self.source}: its array has shape {self.there.shape}, but there are {clients} clients; must be "
+                f"{self.source}: its array has shape {self.available.shape}, but there are {clients} clients; must be "
                 "rounds by clients"
             )
         if named > clients:
@@ -74,18 +57,18 @@ class Trace:
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 of what the table says."""
-        return hashlib.sha256(repr(self.there.shape).encode() + np.packbits(self.there).tobytes()).digest()
+        """SHA-256 of the table."""
+        return hashlib.sha256(repr(self.available.shape).encode() + np.packbits(self.available).tobytes()).digest()
 
 
 def trace(file: str | os.PathLike[str], at_end: str = "repeat") -> Trace:
-    r"""Reads who is there in each round.
+    r"""Reads the available clients of each round from a file.
 
     Args:
-        file: an npz file with an array `[rounds, clients]` of 0 and 1, `available` by name where it has several; or a
-            CSV file with the columns `round,client`, which lists who is there, or `round,client,available` with 0 or 1
-            in the last one. Rounds and clients count from 0. A CSV file may leave out who isn't there.
-        at_end: what comes after the last round of the file: "repeat", the first one again; "hold", the last one.
+        file: an npz file with an array `[rounds, clients]` of 0 and 1, called `available` if the file has several; or a
+            CSV file with the columns `round,client`, which lists available clients, or `round,client,available` with 0
+            or 1 in the last one. Rounds and clients count from 0. A CSV file may leave out unavailable clients.
+        at_end: continuation after the last round of the file: "repeat", from its start; "hold", its last round.
 
     Returns:
         The trace.
@@ -108,14 +91,14 @@ def trace(file: str | os.PathLike[str], at_end: str = "repeat") -> Trace:
         table = read_npz(path, "available", 2)
         if not ((table == 0) | (table == 1)).all():
             raise ValueError(f"{path}: its array holds other numbers than 0 and 1")
-        return _told(Trace(table.astype(bool), at_end, str(path), whole=True))
+        return _refuse_empty(Trace(table.astype(bool), at_end, str(path), whole=True))
     kinds = {"round": whole(), "client": whole(), "available": whole(0, 1)}
     lines = read_csv(path, [("round", "client"), ("round", "client", "available")], kinds).astype(np.int64)
-    return _told(Trace(_spread(lines, path), at_end, str(path)))
+    return _refuse_empty(Trace(_to_table(lines, path), at_end, str(path)))
 
 
-def _spread(lines: np.ndarray, path: Path) -> np.ndarray:
-    """From lines `Int64[lines, 2 or 3]` to `Bool[T, M]`."""
+def _to_table(lines: np.ndarray, path: Path) -> np.ndarray:
+    """Converts lines `Int64[lines, 2 or 3]` to a table `Bool[T, M]`."""
     rounds, clients = (int(column.max()) + 1 for column in lines[:, :2].T)
     if rounds * clients > LARGEST_ARRAY:
         raise ValueError(
@@ -127,13 +110,13 @@ def _spread(lines: np.ndarray, path: Path) -> np.ndarray:
     if times.max() > 1:
         number, client = divmod(int(listed[times.argmax()]), clients)
         raise ValueError(f"{path}: has more than one line for round {number}, client {client}; leave one")
-    there = np.zeros(rounds * clients, bool)
-    there[places] = lines[:, 2] if lines.shape[1] == 3 else True
-    return there.reshape(rounds, clients)
+    table = np.zeros(rounds * clients, bool)
+    table[places] = lines[:, 2] if lines.shape[1] == 3 else True
+    return table.reshape(rounds, clients)
 
 
-def _told(read: Trace) -> Trace:
-    if read.there.any():
+def _refuse_empty(read: Trace) -> Trace:
+    if read.available.any():
         return read
     raise ValueError(
         f"{read.source}: nobody is ever there; a client that a round doesn't list as available (1) isn't there"
