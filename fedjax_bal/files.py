@@ -6,10 +6,12 @@ place of files, which are never waited for.
 
 import contextlib
 import errno
+import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _UNWANTED = {
     stat.S_IFDIR: "is a directory",
@@ -74,6 +76,29 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"is longer than {limit} bytes", os.fspath(path))
     return content
+
+
+def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = None) -> Any:
+    """Reads JSON, however deep or long.
+
+    Args:
+        content: the text, or its bytes.
+        undefined: what NaN and infinite numbers are read as, given their names; None for floats.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deep, or has a number of thousands of digits.
+
+    Example:
+        >>> parse_json("[NaN, 1]", lambda name: None)
+        [None, 1]
+    """
+    try:
+        return json.loads(content, parse_constant=undefined)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
 
 
 def own_folder(folder: Path, name: str) -> Path:

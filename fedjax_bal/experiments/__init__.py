@@ -4,7 +4,6 @@ from fedjax_bal.experiments import display
 from fedjax_bal.experiments.backends.backend import Backend
 from fedjax_bal.experiments.backends.ray.backend import RayBackend
 from fedjax_bal.experiments.backends.ray.connection import connected
-from fedjax_bal.experiments.backends.remote_folder import RemoteRunFolder
 from fedjax_bal.experiments.display.sweep import SweepProgress
 from fedjax_bal.experiments.environment import device_name, versions
 from fedjax_bal.experiments.interim_table import InterimTable
@@ -14,17 +13,14 @@ from fedjax_bal.experiments.results_table import result_rows
 from fedjax_bal.experiments.runner import Runner, Stopped
 from fedjax_bal.experiments.schedule import SweepWork
 from fedjax_bal.experiments.setup import set_up, take_auxiliary, take_client_tests, take_validation
-from fedjax_bal.experiments.sweep_folder import SweepFolder
 
 __all__ = [
     "Backend",
     "InterimTable",
     "RayBackend",
-    "RemoteRunFolder",
     "Runner",
     "Stopped",
     "Sweep",
-    "SweepFolder",
     "SweepProgress",
     "SweepWork",
     "batch_title",

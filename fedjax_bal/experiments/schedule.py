@@ -21,7 +21,7 @@ from fedjax_bal.experiments.plan import Point, Sweep
 from fedjax_bal.experiments.runner import Runner, Stopped
 from fedjax_bal.experiments.saved_runs import SavedRun
 from fedjax_bal.experiments.setup import SharedInputs, set_up
-from fedjax_bal.runs import RunFolder
+from fedjax_bal.runs import RunFolder, SweepFolder
 
 _TRIES = 3  # of a group that gets no further, for whoever trains it gets lost
 
@@ -53,7 +53,7 @@ class SweepWork:
 
     Args:
         sweep: the sweep.
-        folder: where its points' folders are, below `points`.
+        folder: the sweep's folder.
         display: what the user sees.
         data_dir: the folder with the data set's files, where it isn't embedded.
         devices: how many devices share the work, whatever the configurations say; None leaves it to them.
@@ -95,7 +95,7 @@ class SweepWork:
         find = self._seen if look else self._resumed
         for number, point in enumerate(sweep.points):
             try:
-                tasks += find(number, point, RunFolder(folder / "points" / point.label), workshop)
+                tasks += find(number, point, SweepFolder(folder).point(point.label), workshop)
             except ValueError as error:
                 self.broken[number] = str(error)
                 display.note(f"{point.label}: left out: {error}")
