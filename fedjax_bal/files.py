@@ -6,11 +6,12 @@ pipes and devices in place of files are refused, since reading them could block 
 
 import contextlib
 import errno
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _SPECIAL_FILES = {
     stat.S_IFDIR: "is a directory",
@@ -56,6 +57,29 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"is longer than {limit} bytes", os.fspath(path))
     return content
+
+
+def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = None) -> Any:
+    """Reads JSON, however deep or long.
+
+    Args:
+        content: the text, or its bytes.
+        undefined: what NaN and infinite numbers are read as, given their names; None for floats.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deep, or has a number of thousands of digits.
+
+    Example:
+        >>> parse_json("[NaN, 1]", lambda name: None)
+        [None, 1]
+    """
+    try:
+        return json.loads(content, parse_constant=undefined)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
 
 
 def own_folder(folder: Path, name: str) -> Path:

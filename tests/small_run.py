@@ -7,7 +7,7 @@ from pathlib import Path
 from fedjax_bal.config import Config, load_config
 from fedjax_bal.contrib.trackers import Mirror, tracked_runs
 from fedjax_bal.experiments.runner import Runner
-from fedjax_bal.runs.folder import RunFolder
+from fedjax_bal.runs import RunFolder
 
 TEXT = """
 name: small

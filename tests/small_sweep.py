@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedjax_bal.cli.sweep import run_sweep
 from fedjax_bal.experiments.plan import Sweep, load_sweep
-from fedjax_bal.experiments.sweep_folder import SweepFolder
+from fedjax_bal.runs import SweepFolder
 
 BASE = small_run.TEXT.replace("rounds: 7", "rounds: 4").replace("seeds: [0, 1]", "seeds: [0]")
 FEDAVG = "methods=[{recipe: fedavg}]"

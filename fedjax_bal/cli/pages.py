@@ -17,14 +17,15 @@ def compare_folders(folders: list[Path], out: Path | None, console: Console) -> 
         console: where to say it.
 
     Raises:
-        ReportError: they can't be compared, and `out` asks for it.
+        FolderError: they can't be compared, and `out` asks for it.
     """
     with drawing():
-        from fedjax_bal.report import ReportError, build_comparison
+        from fedjax_bal.report import build_comparison
+        from fedjax_bal.runs import FolderError, RunFolder
 
         try:
-            say(console, f"comparison: {build_comparison(folders, out or folders[0] / 'comparison.html')}")
-        except ReportError as error:
+            say(console, f"comparison: {build_comparison(folders, out or RunFolder(folders[0]).comparison)}")
+        except FolderError as error:
             if out is not None:
                 raise
             say(console, f"not compared: {error}")
@@ -32,7 +33,7 @@ def compare_folders(folders: list[Path], out: Path | None, console: Console) -> 
 
 def build_page(path: Path) -> Path:
     """The page of a run's folder, or of a sweep's."""
-    return build_report(path, sweep=(path / "sweep.yaml").is_file())
+    return build_report(path, sweep=is_sweep(path))
 
 
 def build_report(path: Path, *, sweep: bool = False) -> Path:
@@ -41,3 +42,10 @@ def build_report(path: Path, *, sweep: bool = False) -> Path:
         from fedjax_bal.report import build, build_sweep
 
         return build_sweep(path) if sweep else build(path)
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a folder is a sweep's."""
+    from fedjax_bal.runs import SweepFolder
+
+    return SweepFolder(path).exists()

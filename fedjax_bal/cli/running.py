@@ -46,12 +46,11 @@ def run_command(
     """
     from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
-    from fedjax_bal.experiments import RemoteRunFolder
     from fedjax_bal.experiments import display as progress
-    from fedjax_bal.runs import RunFolder
+    from fedjax_bal.runs import RemoteFiles, RunFolder
 
     first = processes().first
-    folder = RunFolder(path) if first else RemoteRunFolder(path)
+    folder = RunFolder(path, None if first else RemoteFiles(path))
     with folder.claimed(config), interruptible() as asked, _console(shown=first) as console:
         display = progress.PlainProgress(console) if plain or not first else progress.choose(console)
         try:

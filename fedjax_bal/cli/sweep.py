@@ -10,13 +10,13 @@ from fedjax_bal.experiments import (
     InterimTable,
     Stopped,
     Sweep,
-    SweepFolder,
     SweepProgress,
     SweepWork,
     batch_title,
     result_rows,
     sweep_outline,
 )
+from fedjax_bal.runs import SweepFolder
 
 
 def run_sweep(

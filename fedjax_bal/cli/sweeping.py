@@ -41,7 +41,7 @@ def sweep_command(
     Raises:
         typer.Exit: it was stopped, or some runs have no result.
     """
-    from fedjax_bal.experiments import SweepFolder
+    from fedjax_bal.runs import SweepFolder
 
     folder, console = SweepFolder(path), Output()
     place = None if data_dir is None else str(data_dir.absolute())
@@ -67,7 +67,7 @@ def sweep_command(
         say(console, f"\nStopped; all is saved in {path}. The same command again goes on from there.")
         raise typer.Exit(INTERRUPTED)
     if not dry_run:
-        _conclude_sweep(path, table, console)
+        _conclude_sweep(folder, table, console)
 
 
 def devices_of_a_group(plan: Any, devices: str | int | None) -> int:
@@ -106,9 +106,9 @@ def _engine(name: str, address: str | None, devices: Any, data_dir: str | None) 
         yield RayBackend(ray, devices, data_dir)
 
 
-def _conclude_sweep(path: Path, table: list[dict[str, Any]], console: Console) -> None:
-    say(console, f"table: {path / 'results.csv'}")
-    say(console, f"page: {build_page(path)}")
+def _conclude_sweep(folder: Any, table: list[dict[str, Any]], console: Console) -> None:
+    say(console, f"table: {folder.results}")
+    say(console, f"page: {build_page(folder.path)}")
     lost = [row for row in table if row["failure"]]
     if lost:
         told = [

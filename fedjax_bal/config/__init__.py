@@ -15,9 +15,10 @@ from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, neares
 from fedjax_bal.config.resolved import config_digest, config_leaves, differences, is_resolved, resolved_yaml
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import check_section, merge_sections, to_plain
-from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
+from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
 
 __all__ = [
+    "LARGEST_YAML",
     "AuxiliarySection",
     "ClientTestSection",
     "Config",

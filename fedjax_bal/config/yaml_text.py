@@ -14,7 +14,9 @@ import yaml
 from fedjax_bal.config.problems import ConfigError, received_value
 from fedjax_bal.files import open_file
 
-_LARGEST_FILE = 1_000_000
+LARGEST_YAML = 1_000_000
+"""Bytes of a file."""
+
 _DEEPEST = 20
 _LONGEST_NUMBER = 40
 _MOST_VALUES = 50_000  # which take seconds to read
@@ -144,14 +146,14 @@ def read_yaml(path: str | os.PathLike[str], source: str) -> Any:
     """
     try:
         with open_file(path) as file:
-            content = file.read(_LARGEST_FILE + 1)
+            content = file.read(LARGEST_YAML + 1)
     except FileNotFoundError:
         raise ConfigError(f"{source}: there is no such file") from None
     except OSError as error:
         reason = error.strerror or str(error)
         told = reason if reason.startswith("is ") else f"can't be read: {reason}"
         raise ConfigError(f"{source}: {told}; give a YAML file") from None
-    if len(content) > _LARGEST_FILE:
+    if len(content) > LARGEST_YAML:
         raise ConfigError(f"{source}: larger than 1 MB; a configuration is a short text")
     try:
         return parse_yaml(content.decode("utf-8-sig"), source)

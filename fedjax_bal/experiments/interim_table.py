@@ -6,8 +6,8 @@ from typing import Any
 
 from fedjax_bal.experiments.plan import Sweep
 from fedjax_bal.experiments.results_table import costs_of, row_of
-from fedjax_bal.experiments.sweep_folder import SweepFolder
 from fedjax_bal.experiments.sweep_work import SweepWork
+from fedjax_bal.runs import SweepFolder
 
 # Each writing of the table writes all of its rows: done for every row, that would be quadratic in their number. So a
 # writing waits while writing has taken more than this share of the time so far. The table of a small sweep, which is

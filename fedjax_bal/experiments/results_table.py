@@ -1,8 +1,6 @@
 """One tidy table: a row for each run of a sweep."""
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedjax_bal.experiments.final_metrics import AT_THE_END, PERSONALISED, TIMES
@@ -107,17 +105,3 @@ def _status(refused: bool, failure: str | None, finished: bool) -> str:
     if refused:
         return REFUSED
     return DIVERGED if failure else DONE if finished else UNFINISHED
-
-
-def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
-    r"""The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them.
-
-    Example:
-        >>> as_csv([{"alpha": 0.1, "seed": 0, "failure": None}])
-        'alpha,seed,failure\n0.1,0,\n'
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue()

@@ -20,7 +20,7 @@ from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import SavedRun
 from fedjax_bal.experiments.setup import SharedInputs, set_up
 from fedjax_bal.experiments.training import BatchTraining
-from fedjax_bal.runs import RunFolder
+from fedjax_bal.runs import RunFolder, SweepFolder
 
 _MAX_RETRIES = 3  # consecutive losses of a worker without progress before a batch is given up
 
@@ -52,7 +52,7 @@ class SweepWork:
 
     Args:
         sweep: the sweep.
-        folder: where its points' folders are, below `points`.
+        folder: the sweep's folder.
         display: what the user sees.
         data_dir: the folder with the data set's files, where it isn't embedded.
         devices: how many devices share the work, whatever the configurations say; None leaves it to them.
@@ -94,7 +94,7 @@ class SweepWork:
         find = self._seen if look else self._resumed
         for number, point in enumerate(sweep.points):
             try:
-                tasks += find(number, point, RunFolder(folder / "points" / point.label), workshop)
+                tasks += find(number, point, SweepFolder(folder).point(point.label), workshop)
             except ValueError as error:
                 self.broken[number] = str(error)
                 display.note(f"{point.label}: left out: {error}")

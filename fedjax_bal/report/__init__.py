@@ -6,7 +6,6 @@
 
 from fedjax_bal.metrics import Curve, Difference, MethodSummary, Spread, compare, curve
 from fedjax_bal.report.comparison import build_comparison
-from fedjax_bal.report.folder import ReportError, RunRecord
 from fedjax_bal.report.page import build
 from fedjax_bal.report.partition_picture import write_partition_picture
 from fedjax_bal.report.sweep_page import build_sweep
@@ -17,8 +16,6 @@ __all__ = [
     "Curve",
     "Difference",
     "MethodSummary",
-    "ReportError",
-    "RunRecord",
     "Spread",
     "Table",
     "build",

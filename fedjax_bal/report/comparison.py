@@ -8,9 +8,9 @@ from typing import Any
 
 from fedjax_bal.files import write_atomically
 from fedjax_bal.metrics import MethodSummary, compare
-from fedjax_bal.report.folder import ReportError, RunRecord, read
 from fedjax_bal.report.page import definitions, display_name, document, encoded, figure_html, methods_table
 from fedjax_bal.report.wording import LONGEST_NAME, printable, verdict
+from fedjax_bal.runs import FolderError, RunFolder, RunRecord
 
 _MOST = 20
 _OF_DATA = ("dataset", "partition", "auxiliary", "evaluation.validation", "evaluation.client_test")
@@ -27,18 +27,18 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
         The file.
 
     Raises:
-        ReportError: a folder can't be read, the folders don't go together, or the file can't be written.
+        FolderError: a folder can't be read, the folders don't go together, or the file can't be written.
     """
     from fedjax_bal.report.gallery import draw
 
     both = join(folders)
     names = _names([folder.resolve() for folder in folders])
-    configs = {name: read(folder).config for name, folder in zip(names, folders, strict=True)}
+    configs = {name: RunFolder(folder).read().config for name, folder in zip(names, folders, strict=True)}
     pictures = [figure_html(picture.html, picture.title, picture.caption) for picture in draw(both)]
     try:
         write_atomically(file, encoded(_page(configs, both, pictures)))
     except OSError as error:
-        raise ReportError(f"{file}: can't be written ({error.strerror}); choose another place with --out") from error
+        raise FolderError(f"{file}: can't be written ({error.strerror}); choose another place with --out") from error
     return file
 
 
@@ -52,15 +52,15 @@ def join(folders: Sequence[Path]) -> RunRecord:
         A folder's content, its methods named `method (folder)`; settings that are the same in all are left out.
 
     Raises:
-        ReportError: the folders don't go together.
+        FolderError: the folders don't go together.
     """
     resolved = [folder.resolve() for folder in folders]
     if not 2 <= len(set(resolved)) == len(resolved) <= _MOST:
-        raise ReportError(f"report: received {len(folders)} folders; a comparison takes 2 to {_MOST} different ones")
-    found = [read(folder) for folder in folders]
+        raise FolderError(f"report: received {len(folders)} folders; a comparison takes 2 to {_MOST} different ones")
+    found = [RunFolder(folder).read() for folder in folders]
     for folder, run in zip(folders[1:], found[1:], strict=True):
         if run.summary["class_names"] != found[0].summary["class_names"]:
-            raise ReportError(f"{folder}: has other classes than {folders[0]}; compare runs on one data set")
+            raise FolderError(f"{folder}: has other classes than {folders[0]}; compare runs on one data set")
     names = _names(resolved)
     renamed = [_renamed(run, name) for run, name in zip(found, names, strict=True)]
     runs = [entry for run in renamed for entry in run.summary["runs"]]

@@ -19,9 +19,9 @@ from fedjax_bal.report.cohorts import (
     pooled_composition,
     times_chosen,
 )
-from fedjax_bal.report.folder import RunRecord
 from fedjax_bal.report.svg import inline, to_svg
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, megabytes, printable
+from fedjax_bal.runs import RunRecord
 
 BAND = "Bands are one standard deviation either side of the mean over seeds."
 ONE_SEED = "One seed, so there is no band."

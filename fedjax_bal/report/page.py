@@ -7,10 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.files import own_folder, write_atomically
 from fedjax_bal.metrics import MethodSummary, compare
 from fedjax_bal.report.details import broken, details, ending
-from fedjax_bal.report.folder import LARGEST, ReportError, RunRecord, read
 from fedjax_bal.report.wording import (
     INTERVAL_IN_WORDS,
     KL_IN_WORDS,
@@ -22,6 +20,7 @@ from fedjax_bal.report.wording import (
     tied,
     verdict,
 )
+from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _KINDS = {"final": "final accuracy", "best": "best accuracy", "last5": "mean of last 5"}
@@ -49,31 +48,27 @@ def build(folder: str | os.PathLike[str]) -> Path:
         The path of the page.
 
     Raises:
-        ReportError: a file is missing or damaged, or the folder can't be written to.
+        FolderError: a file is missing or damaged, or the folder can't be written to.
 
     >>> build("no/such/folder")  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     ...
-    ReportError: no/such/folder: no such folder; give the folder that a run wrote
+    FolderError: no/such/folder: no such folder; give the folder that a run wrote
     """
     # Imported late: matplotlib takes longer to load than most commands take to run.
     from fedjax_bal.report.gallery import draw
 
-    folder = Path(folder)
-    run = read(folder)
+    own = RunFolder(Path(folder))
+    run = own.read()
     pictures = draw(run)
     page = _page(run, [(picture.html, picture.title, picture.caption) for picture in pictures])
     try:
-        plots = own_folder(folder, "plots")
-        for picture in pictures:
-            write_atomically(plots / f"{picture.name}.svg", picture.document.encode())
-        write_atomically(folder / "report.html", encoded(page))
+        return own.write_report(encoded(page), {picture.name: picture.document for picture in pictures})
     except OSError as error:
-        raise ReportError(
+        raise FolderError(
             f"{folder}: the report can't be written there ({error.strerror}); "
             "make the folder writable, with a folder `plots` or no such name in it"
         ) from error
-    return folder / "report.html"
 
 
 def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:

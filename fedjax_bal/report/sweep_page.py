@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from fedjax_bal.files import own_folder, write_atomically
-from fedjax_bal.report.folder import ReportError
 from fedjax_bal.report.page import document, encoded, figure_html, grid
 from fedjax_bal.report.sweep_results import (
     TEST,
@@ -20,6 +18,7 @@ from fedjax_bal.report.sweep_results import (
     read_results,
 )
 from fedjax_bal.report.wording import LONGEST_NAME, Table, printable
+from fedjax_bal.runs import FolderError, SweepFolder
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _HOW_PICKED = {
@@ -38,7 +37,7 @@ def build_sweep(folder: Path) -> Path:
         The page.
 
     Raises:
-        ReportError: a file is missing or damaged, or the folder can't be written to.
+        FolderError: a file is missing or damaged, or the folder can't be written to.
     """
     from fedjax_bal.report.svg import inline, to_svg
     from fedjax_bal.report.sweep_plots import figures
@@ -47,13 +46,10 @@ def build_sweep(folder: Path) -> Path:
     drawn = [(name, title, text, to_svg(figure, name, title, text)) for name, title, text, figure in figures(results)]
     html = [figure_html(inline(document), title, text) for _, title, text, document in drawn]
     try:
-        plots = own_folder(folder, "plots")
-        for name, _, _, document in drawn:
-            write_atomically(plots / f"{name}.svg", document.encode())
-        write_atomically(folder / "sweep.html", encoded(page(results, html)))
+        documents = {name: document for name, _, _, document in drawn}
+        return SweepFolder(folder).write_page(encoded(page(results, html)), documents)
     except OSError as error:
-        raise ReportError(f"{folder}: the page can't be written there ({error.strerror})") from error
-    return folder / "sweep.html"
+        raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
 
 
 def page(results: Results, figures: Iterable[str]) -> str:

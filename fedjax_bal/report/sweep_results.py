@@ -1,7 +1,5 @@
 """A sweep's table, read and summarised: what each method does along each axis, and where it does best."""
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,14 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.config import ConfigError, read_yaml
-from fedjax_bal.files import read_bytes
-from fedjax_bal.report.folder import ReportError
+from fedjax_bal.runs import SweepFolder
 
-_LARGEST = 100_000_000
 TEST, VALIDATION = "final_accuracy", "validation_accuracy"
-_WORDS = ("point", "method", "status", "failure")
-AGAIN = "run `fedjax-bal sweep` on its file again to write it anew"
 
 
 class Results(NamedTuple):
@@ -71,15 +64,13 @@ def read_results(folder: Path) -> Results:
         The results.
 
     Raises:
-        ReportError: a file is missing or damaged.
+        FolderError: a file is missing or damaged.
     """
-    sheet, text = _sheet(folder / "sweep.yaml")
-    rows = _rows(folder / "results.csv")
+    own = SweepFolder(folder)
+    sheet, text = own.read_sheet()
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
+    rows = own.read_results([key for axis in every for key in axis])
     axes = tuple(axis for axis in every if not all(key.rpartition(".")[2] in ("seed", "seeds") for key in axis))
-    for key in (key for axis in every for key in axis):
-        if rows and key not in rows[0]:
-            raise ReportError(f"{folder / 'results.csv'}: has no column {key!r}, which sweep.yaml sweeps; {AGAIN}")
     return Results(str(sheet.get("name") or folder.name), axes, rows, text, _asked(sheet))
 
 
@@ -196,43 +187,3 @@ def _asked(sheet: Mapping[str, Any]) -> int | None:
     lists = [next(iter(axis.values())) for axis in sheet["sweep"]] + [sheet.get("methods"), sheet.get("seeds")]
     swept = any(key in ("methods", "seeds") for axis in sheet["sweep"] for key in axis)
     return None if swept or not all(isinstance(own, list) for own in lists) else math.prod(map(len, lists))
-
-
-def _sheet(path: Path) -> tuple[dict[str, Any], str]:
-    try:
-        sheet = read_yaml(path, str(path))
-        text = read_bytes(path, _LARGEST).decode()
-    except (ConfigError, OSError, UnicodeDecodeError) as error:
-        raise ReportError(f"{error}; {AGAIN}") from error
-    axes = sheet.get("sweep") if isinstance(sheet, dict) else None
-    if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
-        raise ReportError(f"{path}: has no list of axes under `sweep`; {AGAIN}")
-    return sheet, text
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        text = read_bytes(path, _LARGEST).decode()
-    except OSError as error:
-        raise ReportError(f"{path}: can't be read ({error.strerror}); {AGAIN}") from error
-    except UnicodeDecodeError as error:
-        raise ReportError(f"{path}: not UTF-8 text; {AGAIN}") from error
-    try:
-        table = list(csv.DictReader(io.StringIO(text), strict=True))
-    except csv.Error as error:
-        raise ReportError(f"{path}: not CSV ({error}); {AGAIN}") from error
-    if not table or any(key not in table[0] for key in _WORDS):
-        raise ReportError(f"{path}: must have a line of headings with {', '.join(_WORDS)}, and rows; {AGAIN}")
-    if any(None in row or None in row.values() for row in table):
-        raise ReportError(f"{path}: has rows of other lengths than the line of headings; {AGAIN}")
-    return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in table]
-
-
-def _value(text: str) -> Any:
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return (int(text) if text.lstrip("-").isdecimal() else number) if math.isfinite(number) else None

@@ -1,14 +1,18 @@
-"""The run folder: its files, and checkpoints."""
+"""The folders of runs and of sweeps: the only place where their files are named, written and read."""
 
 from fedjax_bal.runs import checkpoint
-from fedjax_bal.runs.folder import LARGEST_NOTES, LOCK, FolderError, RunFolder, keep_others_out, writable
+from fedjax_bal.runs.folder import RunFolder
+from fedjax_bal.runs.output_files import FolderError, RemoteFiles
+from fedjax_bal.runs.record import RunRecord
+from fedjax_bal.runs.schema import LARGEST
+from fedjax_bal.runs.sweep_folder import SweepFolder
 
 __all__ = [
-    "LARGEST_NOTES",
-    "LOCK",
+    "LARGEST",
     "FolderError",
+    "RemoteFiles",
     "RunFolder",
+    "RunRecord",
+    "SweepFolder",
     "checkpoint",
-    "keep_others_out",
-    "writable",
 ]

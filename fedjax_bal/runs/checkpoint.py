@@ -9,11 +9,9 @@ import zipfile
 from pathlib import Path
 from typing import IO, Any
 
-import jax
 import numpy as np
 
 from fedjax_bal.files import open_file, write_atomically
-from fedjax_bal.types import PyTree
 
 GENERATIONS = 2
 _MANIFEST = "manifest.json"
@@ -24,7 +22,7 @@ class CheckpointError(ValueError):
     """A checkpoint that is damaged, or that belongs to something else."""
 
 
-def save(folder: Path, round: int, tree: PyTree) -> Path:
+def save(folder: Path, round: int, tree: Any) -> Path:
     """Writes a checkpoint and drops all but the newest generations.
 
     The file appears under its name only once it is complete and on disk.
@@ -52,7 +50,7 @@ def save(folder: Path, round: int, tree: PyTree) -> Path:
     return file
 
 
-def load(file: Path | IO[bytes], template: PyTree) -> PyTree:
+def load(file: Path | IO[bytes], template: Any) -> Any:
     """Reads a checkpoint and checks every byte of it.
 
     Nothing is unpickled.
@@ -67,6 +65,8 @@ def load(file: Path | IO[bytes], template: PyTree) -> PyTree:
     Raises:
         CheckpointError: the file is damaged, or was saved from a tree of other names, shapes or types.
     """
+    import jax  # late, as reports read run folders without it
+
     arrays = {_EARLIER.sub(".snapshot", name): array for name, array in _decode(file).items()}
     paths, structure = jax.tree_util.tree_flatten_with_path(template)
     wanted = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
@@ -100,8 +100,10 @@ def _half_written(folder: Path) -> list[Path]:
     return list(folder.glob(".round-*.npz.part"))
 
 
-def encode(tree: PyTree) -> bytes:
+def encode(tree: Any) -> bytes:
     """What is in the file of a checkpoint."""
+    import jax
+
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     members = {f"{jax.tree_util.keystr(path)}.npy": _npy(leaf) for path, leaf in leaves}
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}

@@ -12,8 +12,7 @@ from fedjax_bal.experiments.fault_summary import MOST_NAMED, summarise_faults
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import saved_template
 from fedjax_bal.report import build as build_report
-from fedjax_bal.runs import checkpoint
-from fedjax_bal.runs.folder import FolderError, RunFolder
+from fedjax_bal.runs import FolderError, RunFolder, checkpoint
 
 FAULTS = "{name: faults, kind: not_a_number, clients: [0, 1, 2, 3, 4], rounds: [4, 5]}"
 METHOD = f"methods=[{{recipe: [fedavg, {FAULTS}], name: tried}}]"

@@ -15,7 +15,7 @@ from fedjax_bal.experiments.leaks import _correlations
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.setup import set_up
 from fedjax_bal.experiments.summary import summarise_partitions
-from fedjax_bal.runs.folder import RunFolder
+from fedjax_bal.runs import RunFolder
 
 pytestmark = pytest.mark.slow
 

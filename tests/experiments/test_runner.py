@@ -12,7 +12,7 @@ import small_run
 
 from fedjax_bal import data
 from fedjax_bal.experiments import Stopped, runner
-from fedjax_bal.runs.folder import FolderError
+from fedjax_bal.runs import FolderError
 
 
 @pytest.fixture(scope="module")

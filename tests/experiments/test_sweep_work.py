@@ -12,9 +12,8 @@ from small_sweep import sweep as sweep_of
 from fedjax_bal.engine.host import stack
 from fedjax_bal.experiments import interim_table
 from fedjax_bal.experiments.results_table import COSTS
-from fedjax_bal.report.folder import ReportError
 from fedjax_bal.report.sweep_page import build_sweep
-from fedjax_bal.runs.folder import FolderError
+from fedjax_bal.runs import FolderError
 
 AXES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}, {partition.samples_per_client: [40, 40000]}]"
 RATES = "sweep: [{training.optimizer.learning_rate: [0.05, 0.2, 1.0e+30]}]"
@@ -181,7 +180,7 @@ def test_a_damaged_folder_is_told(finished, tmp_path, file, text, message):
     for name in ("results.csv", "sweep.yaml"):
         (tmp_path / name).write_bytes((finished[0] / name).read_bytes())
     (tmp_path / file).write_text(text)
-    with pytest.raises(ReportError, match=message):
+    with pytest.raises(FolderError, match=message):
         build_sweep(tmp_path)
 
 

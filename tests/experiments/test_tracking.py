@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from fedjax_bal.cli import app, running
 from fedjax_bal.contrib import trackers
 from fedjax_bal.experiments import Stopped
-from fedjax_bal.runs.folder import RunFolder
+from fedjax_bal.runs import RunFolder
 
 ONE = "methods=[{recipe: fedavg}]"
 

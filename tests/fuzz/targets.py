@@ -415,8 +415,7 @@ def _prepare_leavings(folder: Path) -> None:
 
 def _read_leavings(case: Path) -> None:
     """What a run or a sweep that goes on reads of what was there."""
-    from fedjax_bal.experiments.sweep_folder import SweepFolder
-    from fedjax_bal.runs.folder import RunFolder
+    from fedjax_bal.runs import RunFolder, SweepFolder
 
     run, sweep = RunFolder(case / "in"), SweepFolder(case / "in")
     try:

@@ -97,8 +97,8 @@ def run_files(folder):
 
 
 def test_every_field_of_a_run_can_be_anything(valid, tmp_path):
-    from fedjax_bal.report.folder import read
     from fedjax_bal.report.page import _page
+    from fedjax_bal.runs import RunFolder
 
     folder = valid("report")
     trees = run_files(folder)
@@ -114,7 +114,7 @@ def test_every_field_of_a_run_can_be_anything(valid, tmp_path):
         try:
             tree = replaced(trees[name], path, value)
             (tmp_path / name).write_text(json.dumps(tree if name == "summary.json" else tree[0] if tree else {}) + "\n")
-            outcome = attempt(lambda: _page(read(tmp_path), []))
+            outcome = attempt(lambda: _page(RunFolder(tmp_path).read(), []))
             assert not outcome.bad, (name, path, outcome)
         finally:
             (tmp_path / name).write_bytes((folder / name).read_bytes())

@@ -23,15 +23,14 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.data import DataError, load
-from fedjax_bal.experiments.sweep_folder import SweepFolder
 from fedjax_bal.files import open_file, open_to_append, own_folder, read_bytes, write_atomically
-from fedjax_bal.report import ReportError, build
+from fedjax_bal.report import build
 from fedjax_bal.report.comparison import build_comparison
-from fedjax_bal.report.folder import _pixels
 from fedjax_bal.report.sweep_page import build_sweep
+from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
 from fedjax_bal.runs.checkpoint import CheckpointError
 from fedjax_bal.runs.checkpoint import load as load_checkpoint
-from fedjax_bal.runs.folder import FolderError, RunFolder
+from fedjax_bal.runs.record import read_pictures
 
 SCRIPT = "</title></style></svg><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
 
@@ -121,8 +120,8 @@ def test_pictures_of_a_run_that_swell(run):
     archive(file, {"real.npy": npy(np.zeros((3, 2, 10_000, 10_000, 1), np.uint8))})
     assert file.stat().st_size < 2**20  # which would be six hundred times as much
     message = "claims arrays of 600000128 bytes, at most 268435456 are read"
-    refused(lambda: _pixels(file, 3), message, ReportError, measured=True)
-    refused(lambda: build(run), message, ReportError)
+    refused(lambda: read_pictures(file, 3), message, FolderError, measured=True)
+    refused(lambda: build(run), message, FolderError)
 
 
 def test_a_checkpoint_that_swells_or_claims(tmp_path):
@@ -279,7 +278,7 @@ def test_a_report_is_not_written_through_links(run, outside):
         file.unlink()
     (run / "plots").rmdir()
     (run / "plots").symlink_to(outside)
-    refused(lambda: build(run), "can't be written there .plots is a link", ReportError)
+    refused(lambda: build(run), "can't be written there .plots is a link", FolderError)
 
 
 def test_a_lock_and_checkpoints_are_not_made_through_links(tmp_path, outside):

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from fedjax_bal.config import ConfigError, load_config
-from fedjax_bal.report import ReportError, build, gallery
+from fedjax_bal.report import build, gallery
 from fedjax_bal.report.comparison import build_comparison, join
 from fedjax_bal.report.wording import NOTHING
+from fedjax_bal.runs import FolderError
 
 
 @pytest.fixture
@@ -126,13 +127,13 @@ BAD = [
 
 @pytest.mark.parametrize(("pick", "message"), BAD, ids=[message for _, message in BAD])
 def test_what_can_not_be_compared_is_told(folders, tmp_path, pick, message):
-    with pytest.raises(ReportError, match=message):
+    with pytest.raises(FolderError, match=message):
         build_comparison(pick(folders), tmp_path / "out.html")
 
 
 def test_runs_on_other_classes_are_refused(make_run, folders, tmp_path):
     other = make_run(tmp_path / "other", classes=7)
-    with pytest.raises(ReportError, match="has other classes than"):
+    with pytest.raises(FolderError, match="has other classes than"):
         join([folders[0], other])
 
 

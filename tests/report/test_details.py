@@ -6,9 +6,9 @@ import pytest
 
 from fedjax_bal.report.clients import accuracy_by_client, ranked_clients
 from fedjax_bal.report.details import DETAILS, details, ending
-from fedjax_bal.report.folder import ReportError, read
 from fedjax_bal.report.page import missing_runs
 from fedjax_bal.report.wording import NOTHING
+from fedjax_bal.runs import FolderError, RunFolder
 
 
 def runs(**values):
@@ -76,5 +76,5 @@ def test_damaged_numbers_are_refused(make_run, tmp_path, key):
     summary = json.loads((folder / "summary.json").read_text())
     summary["runs"][0][key] = "x"
     (folder / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(ReportError, match=rf"runs\[0\].{key}: a number"):
-        read(folder)
+    with pytest.raises(FolderError, match=rf"runs\[0\].{key}: a number"):
+        RunFolder(folder).read()

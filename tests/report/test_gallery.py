@@ -3,8 +3,8 @@ import json
 import pytest
 
 from fedjax_bal.report import gallery
-from fedjax_bal.report.folder import read
 from fedjax_bal.report.gallery import draw
+from fedjax_bal.runs import RunFolder
 
 ALWAYS = ["accuracy", "traffic", "classes", "partition-1", "confusion-1", "confusion-2"]
 ABOUT_COHORTS = ["augmentation-1", "evenness", "chosen", "composition-2"]
@@ -23,7 +23,7 @@ def edit(folder, change):
 
 
 def pictures(folder):
-    return {picture.name: picture for picture in draw(read(folder))}
+    return {picture.name: picture for picture in draw(RunFolder(folder).read())}
 
 
 def names(folder):

@@ -104,3 +104,12 @@ def test_matplotlibs_own_settings_neither_matter_nor_change():
     with style():
         small = [size for key, size in matplotlib.rcParams.items() if key.endswith(("labelsize", "legend.fontsize"))]
         assert all(isinstance(size, str) or size >= 9 for size in small)
+
+
+def test_a_curve_has_as_many_points_as_can_be_told_apart():
+    rounds = np.arange(1, 5001)
+    whole = Curve(rounds, rounds / 5000, rounds / 5000 - 0.1, rounds / 5000 + 0.1)
+    drawn = plots.accuracy_by_round([("fedavg", whole)]).axes[0].lines[0]
+    at, height = drawn.get_data()
+    assert len(at) == plots.MOST_POINTS and (at[0], at[-1]) == (1, 5000)
+    np.testing.assert_allclose(height, at / 50)

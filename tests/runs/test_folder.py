@@ -4,11 +4,12 @@ import hashlib
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import small_run
 
 from fedjax_bal.config import config_digest
-from fedjax_bal.runs.folder import FolderError, RunFolder
+from fedjax_bal.runs import FolderError, RemoteFiles, RunFolder
 
 MODEL = "model: {name: mlp, convolution: fast}\n"
 
@@ -129,3 +130,25 @@ def test_metrics_leave_out_lines_that_are_cut_off_or_damaged(tmp_path):
     wrong = first.replace('"a"', "[1]") + first.replace("0.5", "null") + "garbage\n" + first.replace(": 1,", ': "1",')
     (tmp_path / "metrics.jsonl").write_text(first + wrong + second + second[:15])
     assert [line["round"] for line in folder.read_metrics()] == [1, 2]
+
+
+def test_a_folder_that_another_process_writes_is_left_alone(tmp_path):
+    path, config = tmp_path / "run", small_run.config(tmp_path)
+    folder = RunFolder(path, RemoteFiles(path))
+    for round in (1, 2):  # before and after the other process has written there
+        with folder.claimed(config):
+            folder.begin(config, fresh=True)
+            folder.clear_checkpoints(0, 0)
+            folder.clear_pictures(0, 0)
+            folder.save(0, 0, round, {"w": np.zeros(3)})
+            folder.write_metrics([{"round": round}])
+            folder.append_metrics([{"round": round}])
+            folder.write_summary({"runs": []})
+            folder.write_pictures(0, 0, {"real": np.zeros(3)})
+            folder.write_leaks(0, 0, {})
+            folder.write_personalised(0, 0, {})
+        assert (folder.read_metrics(), folder.read_summary(), folder.read_leaks(0, 0)) == ([], {}, None)
+        assert not path.exists() or [file.name for file in path.iterdir()] == ["summary.json"]
+        path.mkdir(exist_ok=True)
+        (path / "summary.json").write_text('{"runs": 1}')
+    assert (path / "summary.json").read_text() == '{"runs": 1}'

@@ -9,10 +9,9 @@ from typing import Any
 
 from fedjax_bal.contrib.trackers.protocol import Tracker
 from fedjax_bal.contrib.trackers.runs import TrackedRun
-from fedjax_bal.files import read_bytes, write_atomically
+from fedjax_bal.runs import RunFolder
 
 Lines = Sequence[Mapping[str, Any]]
-_LARGEST = 2**24
 
 
 class Mirror:
@@ -62,7 +61,7 @@ class Mirror:
         note: Callable[[str], None],
     ) -> None:
         self._trackers, self._runs, self._note = list(trackers), runs, note
-        self._file = folder / "tracking.json"
+        self._folder = RunFolder(folder)
         self._open: dict[tuple[str, str], int] = {}  # how many lines a tracker has of an open run
         self._told = False
 
@@ -124,12 +123,8 @@ class Mirror:
         return [run for run in self._runs.values() if (tracker.name, run.key) in self._open]
 
     def _marks(self) -> dict[str, dict[str, str]]:
-        try:
-            found = json.loads(read_bytes(self._file, _LARGEST))
-        except (FileNotFoundError, ValueError, RecursionError):
-            return {}
-        whole = isinstance(found, dict) and all(isinstance(below, dict) for below in found.values())
-        return found if whole else {}
+        found = self._folder.read_tracking()
+        return found if all(isinstance(below, dict) for below in found.values()) else {}
 
     def _mark(self, tracker: Tracker, run: TrackedRun, digest: str | None) -> None:
         """Notes that a tracker has a run whole, or that it hasn't."""
@@ -137,7 +132,7 @@ class Mirror:
         own = {key: value for key, value in marks.get(tracker.name, {}).items() if key != run.key}
         after = {**marks, tracker.name: own if digest is None else {**own, run.key: digest}}
         if after != marks:
-            write_atomically(self._file, (json.dumps(after, indent=1) + "\n").encode())
+            self._folder.write_tracking(after)
 
 
 def _digest(lines: Lines) -> str:

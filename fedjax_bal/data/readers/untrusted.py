@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.data.errors import DataError
-from fedjax_bal.files import open_file
+from fedjax_bal.files import open_file, parse_json
 
 
 def read_file(file: Path, limit: int, again: str) -> bytes:
@@ -52,8 +52,8 @@ def read_json(file: Path, limit: int, again: str) -> Any:
     """
     content = read_file(file, limit, again)
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
+        return parse_json(content)
+    except ValueError as error:
         raise DataError(f"{file}: is no JSON file ({shortened(str(error))}); {again}") from error
 
 

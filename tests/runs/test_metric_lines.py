@@ -6,11 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from fedjax_bal.metrics.seeds import Curve, cumulate_traffic, curve
-from fedjax_bal.report import metric_lines, plots
-from fedjax_bal.report.folder import ReportError, read
-from fedjax_bal.report.metric_lines import read_lines
-from fedjax_bal.report.page import build
+from fedjax_bal.metrics.seeds import cumulate_traffic, curve
+from fedjax_bal.report import build
+from fedjax_bal.runs import FolderError, RunFolder, metric_lines
+from fedjax_bal.runs.metric_lines import read_lines
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def test_thinned_lines_tell_the_same_at_their_rounds(make_run, tmp_path, few):
         line["bytes_up"] = 1 + number**2
     rng = np.random.default_rng(0)
     rewrite(folder, [whole[place] for place in rng.permutation(len(whole))])
-    run = read(folder)
+    run = RunFolder(folder).read()
     assert len(run.lines) + run.left_out == 200 and len(run.lines) <= 60
     for method in ("fedavg", "rebafl"):
         for value in ("test_accuracy", "traffic_bytes"):
@@ -48,7 +47,7 @@ def test_the_last_line_of_each_run_stays_and_the_later_of_two_counts(make_run, t
     whole = [line for line in lines_of(folder) if line["seed"] == 0 or line["round"] <= 37]
     again = {**whole[-1], "test_accuracy": 0.125}
     rewrite(folder, [*whole, again])
-    run = read(folder)
+    run = RunFolder(folder).read()
     last = {line["seed"]: line for line in sorted(run.lines, key=lambda line: line["round"])}
     assert (last[0]["round"], last[1]["round"], last[1]["test_accuracy"]) == (50, 37, 0.125)
     assert len(run.lines) + run.left_out == 87
@@ -60,7 +59,7 @@ def test_bytes_that_are_not_known_stay_unknown(make_run, tmp_path, few):
     whole = lines_of(folder)
     whole[48]["bytes_up"] = None
     rewrite(folder, whole)
-    run = read(folder)
+    run = RunFolder(folder).read()
     totals = {line["round"]: line["traffic_bytes"] for line in cumulate_traffic(run.lines)}
     wanted = {line["round"]: line["traffic_bytes"] for line in cumulate_traffic(whole)}
     assert totals == {round: wanted[round] for round in totals}
@@ -71,22 +70,13 @@ def test_damage_is_found_in_lines_that_are_not_shown(make_run, tmp_path, few):
     folder = make_run(tmp_path / "run", rounds=50)
     text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join([*text[:150], "{\n", *text[150:]]))
-    with pytest.raises(ReportError, match="line 151: expected JSON"):
-        read(folder)
+    with pytest.raises(FolderError, match="line 151: expected JSON"):
+        RunFolder(folder).read()
 
 
 def test_the_page_says_so(make_run, tmp_path, few):
     folder = make_run(tmp_path / "run", methods=("fedavg",), seeds=(0,), rounds=100)
     assert "Of the 100 lines of metrics.jsonl the figures show 50" in build(folder).read_text()
-
-
-def test_a_curve_has_as_many_points_as_can_be_told_apart():
-    rounds = np.arange(1, 5001)
-    whole = Curve(rounds, rounds / 5000, rounds / 5000 - 0.1, rounds / 5000 + 0.1)
-    drawn = plots.accuracy_by_round([("fedavg", whole)]).axes[0].lines[0]
-    at, height = drawn.get_data()
-    assert len(at) == plots.MOST_POINTS and (at[0], at[-1]) == (1, 5000)
-    np.testing.assert_allclose(height, at / 50)
 
 
 def test_memory_does_not_grow_with_the_file(monkeypatch):

@@ -1,0 +1,159 @@
+"""The files of an output folder, on disk or in the hands of another process."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedjax_bal.files import open_to_append, own_folder, parse_json, read_bytes, write_atomically
+from fedjax_bal.runs import checkpoint
+
+LARGEST_FILE = 2**28
+"""Bytes; longer files are not read, but for metrics."""
+
+_LOCK = ".lock"
+
+
+class FolderError(ValueError):
+    """A folder of runs that can't be used; the message names the file and the line where there is one, and what to do.
+
+    Example:
+        >>> raise FolderError("runs/mine: another process is running in this folder; choose another with --out")
+        Traceback (most recent call last):
+        fedjax_bal.runs.output_files.FolderError: runs/mine: another process is running in this folder; choose ...
+    """
+
+
+class OutputFiles:
+    """Reads and writes a folder's files by their names in it; nothing is written outside of it, nor through a link.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        """What the folder holds, its lock apart."""
+        return sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
+
+    def prepare(self, check: Callable[[], None]) -> None:
+        """Makes the folder where there is none, and has it checked before anything is written into it."""
+        with self.writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            check()
+
+    @contextlib.contextmanager
+    def locked(self, check: Callable[[], None]) -> Iterator[None]:
+        """Makes the folder, has it checked, and keeps other processes out of it.
+
+        Raises:
+            FolderError: it can't be written, is in use, or `check` says so.
+        """
+        self.prepare(check)
+        with self.writing():
+            lock = open_to_append(self.path / _LOCK)
+        with lock:
+            # The file stays behind: whoever removed it could remove the one that another process has just locked.
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FolderError(
+                    f"{self.path}: another process is running in this folder; wait for it, or choose another with --out"
+                ) from None
+            check()  # again: another process may have written here before the lock
+            yield
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turns an `OSError` into a `FolderError` that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise FolderError(
+                f"{self.path}: the output folder can't be written ({reason}); choose another with --out"
+            ) from error
+
+    def read(self, name: str, limit: int = LARGEST_FILE) -> bytes:
+        """The content of a file of at most `limit` bytes."""
+        return read_bytes(self.path / name, limit)
+
+    def read_json(self, name: str) -> Any:
+        """What a JSON file holds; None where there is none, or it is damaged."""
+        try:
+            return parse_json(self.read(name))
+        except (OSError, ValueError):
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replaces a file; a folder that it is in is made where there is none."""
+        folder, _, file = name.rpartition("/")
+        write_atomically((own_folder(self.path, folder) if folder else self.path) / file, content)
+
+    def make_folder(self, name: str) -> None:
+        """Makes a folder in it, where there is none."""
+        own_folder(self.path, name)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Replaces a JSON file."""
+        self.write(name, (json.dumps(value, indent=1) + "\n").encode())
+
+    def write_page(self, name: str, page: bytes, figures: Mapping[str, str]) -> Path:
+        """Replaces a page and `plots/*.svg`, its figures by name; returns the page's file."""
+        self.make_folder("plots")
+        for figure, document in figures.items():
+            self.write(f"plots/{figure}.svg", document.encode())
+        self.write(name, page)
+        return self.path / name
+
+    def append(self, name: str, lines: Iterable[bytes]) -> None:
+        """Adds lines to a file, on disk before it returns."""
+        file = self.path / name
+        try:
+            with open_to_append(file) as stream:
+                stream.writelines(lines)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(file)) from error
+
+    def remove(self, *patterns: str) -> None:
+        """Removes the files that match; what is behind a link belongs to somebody else."""
+        for pattern in patterns:
+            for file in self.path.glob(pattern):
+                if file.is_file() and file.resolve() == self.path.resolve() / file.relative_to(self.path):
+                    file.unlink()
+
+    def save_checkpoint(self, folder: str, round: int, tree: Any) -> None:
+        """Writes a checkpoint of a run."""
+        checkpoint.save(self.path / folder, round, tree)
+
+    def clear_checkpoints(self, folder: str) -> None:
+        """Removes all checkpoints of a run."""
+        checkpoint.clear(self.path / folder)
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Does nothing."""
+
+
+class RemoteFiles(OutputFiles):
+    """Files that another process reads and writes: none are there, and nothing is done to them.
+
+    What has to be known of them comes from that process, so that they need not lie on a file system that all share.
+    """
+
+    prepare = make_folder = write = append = remove = save_checkpoint = clear_checkpoints = _do_nothing
+
+    def locked(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Leaves it to the other process."""
+        return contextlib.nullcontext()
+
+    def read(self, name: str, limit: int = LARGEST_FILE) -> bytes:
+        """Finds nothing."""
+        raise FileNotFoundError(name)

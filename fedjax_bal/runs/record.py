@@ -1,0 +1,164 @@
+"""Reads the files of a run's folder for a report: checked, or one message that says what is wrong and what to do."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from fedjax_bal.config import LARGEST_YAML, ConfigError, parse_yaml
+from fedjax_bal.files import open_file, parse_json, read_bytes
+from fedjax_bal.runs.metric_lines import LONGEST_LINE, read_lines
+from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError
+from fedjax_bal.runs.schema import JsonObject, MetricLine, SummaryFile, misfit
+
+_LARGEST_PICTURES = 2**28  # bytes of all arrays of a file
+_LARGEST_SHOWN = 10**100
+_DEEPEST = 20
+_AGAIN = "run `fedjax-bal run` on this folder again to write it anew"
+
+
+class RunRecord(NamedTuple):
+    """What a run left behind.
+
+    Attributes:
+        config: the resolved configuration.
+        config_text: the same as the file has it.
+        lines: of `metrics.jsonl`, one per run and round, in the order of the file.
+        summary: `summary.json`.
+        pictures: of methods that have learnt to make images, by method's name: the first seed's, by what they are,
+            `UInt8[c, S, H, W, K]`; real ones are among them.
+        left_out: how many lines of a very long `metrics.jsonl` were thinned out.
+    """
+
+    config: dict[str, Any]
+    config_text: str
+    lines: list[dict[str, Any]]
+    summary: dict[str, Any]
+    pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
+    left_out: int = 0
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], str]:
+    """The resolved configuration, and the text that it was read from."""
+    text = _decode(path, _read_bytes(path, LARGEST_YAML))
+    try:
+        config = parse_yaml(text, str(path))
+    except ConfigError as error:
+        raise FolderError(f"{error}; the file is damaged: {_AGAIN}") from error
+    if not isinstance(config, dict):
+        raise _damaged(path, 1, "a mapping of sections such as dataset and training", _shown(config))
+    return config, text
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The summary, with null for keys that are missing."""
+    summary = _parse(path, 1, _decode(path, _read_bytes(path, LARGEST_FILE)))
+    _refuse_extremes(path, summary)
+    names = summary.get("class_names") if isinstance(summary, dict) else None
+    return _checked(path, 1, SummaryFile, summary, len(names) if isinstance(names, list) else 0).model_dump()
+
+
+def read_metrics(path: Path, classes: int) -> tuple[list[dict[str, Any]], int]:
+    """The lines of metrics, and how many were left out of very many."""
+    try:
+        with open_file(path) as stream:
+            return read_lines(stream, lambda number, raw: _read_line(path, number, raw, classes))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
+    """What a run has to show, `UInt8[c, S, H, W, K]` by name."""
+    from fedjax_bal.data import DataError, read_arrays  # late, as few runs have pictures
+
+    try:
+        arrays = read_arrays(path, None, _LARGEST_PICTURES)
+    except DataError as error:
+        raise FolderError(f"{path}: can't be read as arrays ({error}); {_AGAIN}, or remove the file") from error
+    for name, pixels in arrays.items():
+        if pixels.dtype != np.uint8 or pixels.ndim != 5 or len(pixels) > classes or pixels.shape[-1] not in (1, 3):
+            raise FolderError(
+                f"{path}: {name!r}: {pixels.dtype}{list(pixels.shape)}, must be uint8[at most {classes}, S, H, W, "
+                f"1 or 3]: {_AGAIN}, or remove the file"
+            )
+    return arrays
+
+
+def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, Any] | None:
+    if len(raw) > LONGEST_LINE:
+        raise FolderError(f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, which no run writes; {_AGAIN}")
+    if not raw.strip() or not (raw.endswith(b"\n") or _is_json(raw)):
+        return None
+    line = _parse(path, number, _decode(path, raw.removesuffix(b"\n"), number))
+    _checked(path, number, MetricLine, line, classes)
+    return line
+
+
+def _checked(path: Path, line: int, kind: type[JsonObject], value: Any, classes: int) -> JsonObject:
+    try:
+        return kind.model_validate(value, context={"classes": classes})
+    except ValidationError as error:
+        expected, received = misfit(error)
+        raise _damaged(path, line, expected, _shown(received)) from error
+
+
+def _read_bytes(path: Path, limit: int) -> bytes:
+    try:
+        return read_bytes(path, limit)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> FolderError:
+    return FolderError(f"{path}: can't be read ({error.strerror}); a run folder holds this file; {_AGAIN}")
+
+
+def _decode(path: Path, raw: bytes, line: int | None = None) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = line or raw[: error.start].count(b"\n") + 1
+        raise _damaged(path, at, "UTF-8 text", f"the byte 0x{raw[error.start]:02x}") from error
+
+
+def _parse(path: Path, line: int, text: str) -> Any:
+    try:
+        return parse_json(text, lambda name: None)
+    except json.JSONDecodeError as error:
+        raise _damaged(path, line + error.lineno - 1, "JSON", f"{error.msg} at column {error.colno}") from error
+    except ValueError as error:
+        raise _damaged(path, line, "JSON", "nesting or numbers beyond all bounds") from error
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        parse_json(raw)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_extremes(path: Path, value: Any) -> None:
+    """Refuses what can't be shown: nesting without end, and numbers of thousands of digits."""
+    left = [(value, 0)]
+    while left:
+        item, depth = left.pop()
+        if depth > _DEEPEST:
+            raise _damaged(path, 1, f"values nested at most {_DEEPEST} deep", "deeper nesting")
+        if isinstance(item, int) and abs(item) > _LARGEST_SHOWN:
+            raise _damaged(path, 1, "numbers of at most 100 digits", "a longer one")
+        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        left.extend((one, depth + 1) for one in inner)
+
+
+def _damaged(path: Path, line: int, expected: str, received: str) -> FolderError:
+    return FolderError(f"{path}, line {line}: expected {expected}; received {received}; the file is damaged: {_AGAIN}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

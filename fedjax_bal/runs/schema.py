@@ -1,0 +1,240 @@
+"""What `summary.json` and a line of `metrics.jsonl` hold, as far as it is read; other keys may stand beside it.
+
+A key that is missing short_list as null.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+)
+from pydantic_core import PydanticCustomError
+
+LARGEST = 1e18
+"""Of numbers: far beyond any count of bytes, and small enough to be added and drawn."""
+
+# As a run writes them: chains (or tested clients) of a round, and clients of a selector in a picture at most 50.
+_MOST_CHAINS = 100
+_MOST_SHOWN = 1000
+_MOST_TIMES = 100_000
+
+NUMBERS_OF_A_RUN = (
+    *("rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "last10_accuracy"),
+    *("rounds_to_target", "traffic_bytes", "traffic_to_target_bytes"),
+    *("chain_kl", "clients_per_chain", "copies", "excluded", "clipped"),
+    *("stopped_early", "best_validation_round", "accuracy_at_best_validation"),
+    *("balanced_accuracy", "worst_class_accuracy"),
+    *("many_shot_accuracy", "medium_shot_accuracy", "few_shot_accuracy"),
+    *("client_accuracy", "client_accuracy_std", "client_accuracy_worst10"),
+    *("own_accuracy", "own_accuracy_worst10"),
+    *("personalised_accuracy", "personalised_accuracy_std", "personalised_accuracy_worst10"),
+    *("simulated_s", "simulated_s_to_target"),
+)
+"""The keys of a run in the summary that are a number or null."""
+
+_WORDS = {
+    "string_type": "a value of type str",
+    "int_type": "a value of type int",
+    "float_type": "a value of type float",
+    "bool_type": "a value of type bool",
+    "list_type": "a value of type list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "string_unicode": "keys of text",
+}
+
+
+def numbers(*shape: str, low: float = -LARGEST, high: float = LARGEST, gaps: bool = False) -> AfterValidator:
+    """Accepts null, a number, or lists of numbers, with null among them where there may be gaps.
+
+    `shape` says what the lists are as long as, outermost first: "classes", or the list with that key.
+    """
+    bounds = f"within ±{high:g}" if low == -high else f"from {low:g} to {high:g}"
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        sizes = [(info.context or {})[key] if key == "classes" else len(info.data.get(key) or ()) for key in shape]
+        if value is not None and not _are_numbers(value, sizes, low, high, gaps):
+            what = " of ".join([*(f"a list of {size}" for size in sizes), "a number"])
+            raise _expected(f"{what} ({bounds}), or null")
+        return value
+
+    return AfterValidator(check)
+
+
+def short_list(most: int, *, whole: bool = True) -> AfterValidator:
+    """Accepts null, or a list of at most so many numbers from 0 on."""
+    what = f"a list of at most {most} {'whole ' * whole}numbers from 0 to {LARGEST:g}, or null"
+
+    def check(value: Any) -> Any:
+        if value is None:
+            return value
+        fits = isinstance(value, list) and len(value) <= most and _are_numbers(value, [len(value)], 0, LARGEST)
+        if not fits or (whole and any(type(entry) is not int for entry in value)):
+            raise _expected(what)
+        return value
+
+    return AfterValidator(check)
+
+
+def _are_numbers(value: Any, sizes: Sequence[int], low: float, high: float, gaps: bool = False) -> bool:
+    if sizes:
+        fits = isinstance(value, list) and len(value) == sizes[0]
+        return fits and all(_are_numbers(entry, sizes[1:], low, high, gaps) for entry in value)
+    if value is None:
+        return gaps
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _expected(what: str) -> PydanticCustomError:
+    return PydanticCustomError("expected", "{what}", {"what": what})
+
+
+_NULL: Any = None  # of a key that must be there: null is checked like any value, and the message names the type
+_Number = Annotated[Any, numbers()]
+_Shares = Annotated[list, numbers("shown", "classes", low=0, high=1)]
+_Shown = Annotated[list, short_list(_MOST_SHOWN)]
+_PerClass = Annotated[list, numbers("classes", low=0)]
+_Amount = Annotated[int, numbers(low=0)]
+_Measured = Annotated[float, numbers()]
+
+
+class JsonObject(BaseModel):
+    """An object of a file; types are not converted."""
+
+    model_config = ConfigDict(extra="allow", strict=True, validate_default=True)
+
+
+class ResumableLine(JsonObject, extra="ignore"):
+    """A line of metrics that a run can go on from."""
+
+    method: str
+    seed: int
+    round: int
+    test_accuracy: float
+    bytes_up: int
+    bytes_down: int
+    wall_s: float
+
+
+class MetricLine(JsonObject, extra="ignore"):
+    """A line of metrics that a report can show."""
+
+    method: str = _NULL
+    seed: Annotated[int, numbers()] = _NULL
+    round: Annotated[int, numbers()] = _NULL
+    test_accuracy: _Number = None
+    bytes_up: _Number = None
+    bytes_down: _Number = None
+    chain_kl: _Number = None
+    local_test_accuracy: _Number = None
+    chain_kls: Annotated[Any, short_list(_MOST_CHAINS, whole=False)] = None
+    client_accuracies: Annotated[Any, short_list(_MOST_CHAINS, whole=False)] = None
+    per_class_accuracy: Annotated[Any, numbers("classes", gaps=True)] = None
+
+
+class CompositionEntry(JsonObject):
+    """Which classes a selector believes clients to have."""
+
+    clients: _Amount = _NULL
+    rank_correlation: Annotated[Any, numbers(low=-1, high=1)] = None
+    shown: _Shown = _NULL
+    estimated: _Shares = _NULL
+    true: _Shares = _NULL
+
+
+class DistanceEntry(JsonObject):
+    """How far images are from the clients'."""
+
+    mean: _Measured = _NULL
+    least: _Measured = _NULL
+
+
+class NearestEntry(JsonObject):
+    """How far generated images are from the clients', and test images."""
+
+    generated: DistanceEntry = _NULL
+    test: DistanceEntry = _NULL
+
+
+class AttackEntry(JsonObject):
+    """How much an attack's images are like the truth."""
+
+    truth: _Measured = _NULL
+    others: _Measured = _NULL
+
+
+class LeakEntry(JsonObject):
+    """What a run gives away."""
+
+    nearest: Annotated[NearestEntry | None, BeforeValidator(lambda value: value or None)] = None
+    inversion: dict[str, AttackEntry] = {}
+
+
+_FIGURES: dict[str, Any] = dict.fromkeys(NUMBERS_OF_A_RUN, (_Number, None))
+
+
+class RunEntry(create_model("Figures", __base__=JsonObject, **_FIGURES)):
+    """A run of the summary."""
+
+    method: str = _NULL
+    seed: Annotated[int, numbers()] = _NULL
+    chosen: Annotated[Any, short_list(_MOST_TIMES)] = None
+    composition: CompositionEntry | None = None
+    broken_clients: str | None = None
+    leaks: LeakEntry | None = None
+    # A run without an evaluation has a matrix of size 0.
+    confusion_matrix: Annotated[Any, BeforeValidator(lambda value: value or None), numbers("classes", "classes")] = None
+
+
+class AugmentationEntry(JsonObject):
+    """What augmentation has added to the clients' images."""
+
+    before: _PerClass = _NULL
+    after: _PerClass = _NULL
+    extra_rows: _Amount = _NULL
+    extra_bytes: _Amount = _NULL
+
+
+class PartitionEntry(JsonObject):
+    """Who holds what."""
+
+    methods: list = _NULL
+    clients: int = _NULL
+    shown: list = _NULL
+    class_counts: Annotated[Any, numbers("shown", "classes")] = None
+    augmentation: AugmentationEntry | None = None
+
+
+class BatchEntry(JsonObject):
+    """The classes of mini-batches before and after a method has changed them."""
+
+    methods: list = _NULL
+    shown: _Shown = _NULL
+    before: _Shares = _NULL
+    after: _Shares = _NULL
+
+
+class SummaryFile(JsonObject):
+    """The summary of a run folder."""
+
+    finished: bool = _NULL
+    class_names: Annotated[list[str], FailFast()] = _NULL
+    target_accuracy: _Number = None
+    runs: Annotated[list[RunEntry], FailFast()] = _NULL
+    partitions: Annotated[list[PartitionEntry], FailFast()] = []
+    batches: Annotated[list[BatchEntry], FailFast()] = []
+
+
+def misfit(error: ValidationError) -> tuple[str, Any]:
+    """What was expected where, and what stands there instead."""
+    first = error.errors(include_url=False)[0]
+    place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
+    return f"{place or 'the line'}: {_WORDS.get(first['type'], first['msg'])}", first["input"]

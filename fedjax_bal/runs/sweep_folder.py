@@ -1,0 +1,186 @@
+"""A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `costs.json` and `sweep.html`."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from fedjax_bal.config import ConfigError, parse_yaml, read_yaml
+from fedjax_bal.files import read_bytes
+from fedjax_bal.runs.folder import RunFolder
+from fedjax_bal.runs.output_files import FolderError, OutputFiles
+
+_SHEET, _RESULTS, _COSTS, _PAGE = "sweep.yaml", "results.csv", "costs.json", "sweep.html"
+_LARGEST_TABLE = 100_000_000  # bytes
+_WORDS = ("point", "method", "status", "failure")  # columns of text
+_OF_RUN = ("point", "method", "seed")
+_AGAIN = "run `fedjax-bal sweep` on its file again to write it anew"
+
+
+class SweepFolder:
+    """One sweep's files.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files = OutputFiles(path)
+
+    @property
+    def results(self) -> Path:
+        """The file with the table."""
+        return self.path / _RESULTS
+
+    def exists(self) -> bool:
+        """Whether the folder is a sweep's."""
+        return (self.path / _SHEET).is_file()
+
+    def point(self, label: str) -> RunFolder:
+        """The run folder of a point."""
+        return RunFolder(self.path / "points" / label)
+
+    def claimed(self) -> AbstractContextManager[None]:
+        """Makes the folder if needed, and keeps other processes out of it.
+
+        Returns:
+            A context, in which the folder can be used.
+
+        Raises:
+            FolderError: it can't be written, is in use, or is not a sweep's.
+        """
+        return self.files.locked(self._check_owner)
+
+    def begin(self, text: str) -> None:
+        """Writes down what is swept; more values on its axes are welcome, anything else is another sweep.
+
+        Raises:
+            FolderError: the folder holds another sweep.
+        """
+        try:
+            there = _without_values(self.files.read(_SHEET).decode())
+        except FileNotFoundError:
+            there = None
+        except (OSError, ValueError) as error:
+            raise FolderError(
+                f"{self.path}: its sweep.yaml can't be read ({error}); choose another with --out"
+            ) from error
+        if there is not None and there != _without_values(text):
+            raise FolderError(
+                f"{self.path}: holds another sweep (its sweep.yaml differs in more than the values of the axes), and "
+                "nothing in it is touched; choose another folder with --out"
+            )
+        self.files.write(_SHEET, text.encode())
+
+    def read_sheet(self) -> tuple[dict[str, Any], str]:
+        """What is swept, and the text that it was read from.
+
+        Raises:
+            FolderError: `sweep.yaml` is missing or damaged.
+        """
+        path = self.path / _SHEET
+        try:
+            sheet = read_yaml(path, str(path))
+            text = read_bytes(path, _LARGEST_TABLE).decode()
+        except (ConfigError, OSError, UnicodeDecodeError) as error:
+            raise FolderError(f"{error}; {_AGAIN}") from error
+        axes = sheet.get("sweep") if isinstance(sheet, dict) else None
+        if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
+            raise FolderError(f"{path}: has no list of axes under `sweep`; {_AGAIN}")
+        return sheet, text
+
+    def read_results(self, keys: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The rows of the table, values as numbers, texts or None.
+
+        Args:
+            keys: columns that there must be.
+
+        Raises:
+            FolderError: `results.csv` is missing or damaged.
+        """
+        path = self.results
+        try:
+            text = read_bytes(path, _LARGEST_TABLE).decode()
+            table = list(csv.DictReader(io.StringIO(text), strict=True))
+        except OSError as error:
+            raise FolderError(f"{path}: can't be read ({error.strerror}); {_AGAIN}") from error
+        except UnicodeDecodeError as error:
+            raise FolderError(f"{path}: not UTF-8 text; {_AGAIN}") from error
+        except csv.Error as error:
+            raise FolderError(f"{path}: not CSV ({error}); {_AGAIN}") from error
+        if not table or any(key not in table[0] for key in _WORDS):
+            raise FolderError(f"{path}: must have a line of headings with {', '.join(_WORDS)}, and rows; {_AGAIN}")
+        if any(None in row or None in row.values() for row in table):
+            raise FolderError(f"{path}: has rows of other lengths than the line of headings; {_AGAIN}")
+        lacking = next((key for key in keys if key not in table[0]), None)
+        if lacking is not None:
+            raise FolderError(f"{path}: has no column {lacking!r}, which sweep.yaml sweeps; {_AGAIN}")
+        return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in table]
+
+    def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
+        """Replaces the table."""
+        self.files.write(_RESULTS, as_csv(table).encode())
+
+    def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
+        """What earlier sessions noted about the cost of each run, by point, method and seed; damaged notes are lost."""
+        try:
+            return {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in self.files.read_json(_COSTS)}
+        except (TypeError, KeyError, AttributeError):
+            return {}
+
+    def write_costs(self, costs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> None:
+        """Notes what each run's group has cost."""
+        entries = [{**dict(zip(_OF_RUN, run, strict=True)), **own} for run, own in costs.items()]
+        self.files.write_json(_COSTS, entries)
+
+    def write_page(self, page: bytes, figures: Mapping[str, str]) -> Path:
+        """Replaces the sweep's page and its figures, SVG documents by name; returns the page."""
+        return self.files.write_page(_PAGE, page, figures)
+
+    def _check_owner(self) -> None:
+        there = self.files.names()
+        if there and _SHEET not in there and not all(name.endswith(".part") for name in there):
+            raise FolderError(
+                f"{self.path}: is not empty and not a sweep's folder (it holds {there[0]}); choose another with --out"
+            )
+
+
+def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
+    r"""The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them.
+
+    Example:
+        >>> as_csv([{"alpha": 0.1, "seed": 0, "failure": None}])
+        'alpha,seed,failure\n0.1,0,\n'
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
+
+
+def _value(text: str) -> Any:
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return (int(text) if text.lstrip("-").isdecimal() else number) if math.isfinite(number) else None
+
+
+def _without_values(text: str) -> tuple[Any, Any]:
+    """A sweep without the values of its axes."""
+    sheet = parse_yaml(text, _SHEET)
+    if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
+        raise ValueError("it is no sweep")
+    axes = [list(axis) if isinstance(axis, dict) else axis for axis in sheet.pop("sweep")]
+    return sheet, axes
+
+
+def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key not in _OF_RUN and isinstance(value, int | float)}

@@ -1,0 +1,3 @@
+"""Synthetic run folders."""
+
+from report.conftest import make_run  # noqa: F401
