@@ -338,35 +338,26 @@ class Info(NamedTuple):
     """What a round reports; never carried.
 
     Attributes:
-        train_loss: mean training loss over the steps of the clients that delivered, `Float[]`; nan where nobody did.
-        update_diversity: mean squared distance of the delivered models from their mean, `Float[]` (ReBaFL eq. 24); nan
-            where nobody asked for it.
-        local_accuracy: share of the delivering clients' rows that each one's own trained model classifies correctly,
-            `Float[]`; 0 where nobody asked for it, nan where nobody delivered.
-        local_test_accuracy: mean accuracy of the delivering clients' own trained models on test images, `Float[]`;
-            0 in rounds that aren't evaluated, nan where nobody asked for it or delivered.
+        metrics: what was asked for of these, by name; zeros in rounds that aren't evaluated, but for the first two:
+            `train_loss`, always: mean training loss over the steps of the clients that delivered, `Float[]`, nan where
+            nobody did; `update_diversity`: mean squared distance of the delivered models from their mean, `Float[]`
+            (ReBaFL eq. 24), nan where nobody delivered; and the metrics of `fedjax_bal.engine.device.client_metrics`.
         steps: local steps of each visit, `Int32[G, L]`.
         broken: what is wrong with what each client delivered, `Int32[G, L]`, 0 for nothing, 1 where it is not finite, 2
             where it is of an earlier round; in each chain only of the first with which something is wrong.
         model_finite: whether the new global model is finite, `Bool[]`.
         losses: mean training loss of each visit, `Float[G, L]`; nan where nobody delivered.
         probes: what each probe part found out about each client that delivered, by slot, leaves `[G, L, ...]`.
-        own_hits: how many of its own test rows each client's own trained model classifies correctly, `Int32[G, L]`; 0
-            in rounds that aren't evaluated, and without test rows.
         norms: the norm of the parameters that each visit of the first pass hands back, `Float[G, L]`; where updates
             may be scaled down, that of its chain's update before it is. Where nothing is delivered it means nothing.
     """
 
-    train_loss: Array
-    update_diversity: Array
-    local_accuracy: Array
-    local_test_accuracy: Array
+    metrics: Mapping[str, Array]
     steps: Array
     broken: Array
     model_finite: Array
     losses: Array
     probes: Mapping[str, PyTree]
-    own_hits: Array
     norms: Array
 
 

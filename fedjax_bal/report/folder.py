@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.files import open_file, read_bytes
-from fedjax_bal.report.details import DETAILS
+from fedjax_bal.metrics import ALL_METRICS
 from fedjax_bal.report.metric_lines import LONGEST_LINE, read_lines
 
 # Far beyond any count of bytes, and small enough to be added and drawn.
@@ -40,7 +40,7 @@ NUMBERS_OF_A_RUN = (
     "best_validation_round",
     "excluded",
     "clipped",
-    *DETAILS,
+    *(metric.name for metric in ALL_METRICS if metric.column),
 )
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 RERUN = "run `fedjax-bal run` on this folder again to write it anew"
