@@ -359,35 +359,26 @@ class Info(NamedTuple):
     """The measurements of a round: reported, never carried.
 
     Attributes:
-        train_loss: mean training loss over the steps of the clients that delivered, `Float[]`; nan if none did.
-        update_diversity: mean squared distance of the delivered models from their mean, `Float[]` (ReBaFL eq. 24); nan
-            unless it is measured.
-        local_accuracy: share of the delivering clients' rows that each one's own trained model classifies correctly,
-            `Float[]`; 0 unless it is measured, nan if no client delivered.
-        local_test_accuracy: mean accuracy of the delivering clients' own trained models on test images, `Float[]`;
-            0 in rounds that aren't evaluated, nan unless it is measured, or if no client delivered.
+        metrics: values of the metrics that are measured, by name; zeros in rounds that aren't evaluated, but for the
+            first two: `train_loss`, always: mean training loss over the steps of the clients that delivered, `Float[]`,
+            nan if none did; `update_diversity`: mean squared distance of the delivered models from their mean,
+            `Float[]` (ReBaFL eq. 24), nan if no client delivered; and those of `engine.device.client_metrics`.
         steps: local steps of each client in one pass, `Int32[G, L]`.
         broken: fault of each client's delivery, `Int32[G, L]`: 0 for none, 1 if it is not finite, 2 if it is of an
             earlier round; in each chain only that of the first faulty client.
         model_finite: whether the new global model is finite, `Bool[]`.
         losses: mean training loss of each client, `Float[G, L]`; nan if it didn't deliver.
         probes: each probe part's value for each client that delivered, by slot, leaves `[G, L, ...]`.
-        own_hits: how many of its own test rows each client's own trained model classifies correctly, `Int32[G, L]`; 0
-            in rounds that aren't evaluated, and without test rows.
         norms: the norm of the parameters that each client delivers in the first pass, `Float[G, L]`; if updates may be
             scaled down, the norm of its chain's update before scaling. Undefined for clients that don't deliver.
     """
 
-    train_loss: Array
-    update_diversity: Array
-    local_accuracy: Array
-    local_test_accuracy: Array
+    metrics: Mapping[str, Array]
     steps: Array
     broken: Array
     model_finite: Array
     losses: Array
     probes: Mapping[str, PyTree]
-    own_hits: Array
     norms: Array
 
 

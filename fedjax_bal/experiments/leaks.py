@@ -214,3 +214,18 @@ def _shown(federation: Federation, images: np.ndarray) -> np.ndarray:
 def _pixels(images: np.ndarray) -> np.ndarray:
     """Images as `UInt8`; those that are floats count from 0 to 1."""
     return images if images.dtype == np.uint8 else np.clip(np.rint(images * 255), 0, 255).astype(np.uint8)
+
+
+def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:
+    """Clients' images to look at beside others, of each class the first; black where there are too few.
+
+    The result is `UInt8[classes, count, H, W, K]`.
+    """
+    rows = np.unique(np.asarray(federation.rows))
+    labels, images = np.asarray(federation.labels)[rows], federation.images
+    found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)
+    scale = 1.0 if images.dtype == np.uint8 else 255.0
+    for label in range(classes):
+        own = rows[labels == label][:count]
+        found[label, : len(own)] = np.clip(np.rint(np.asarray(images[own]) * scale), 0, 255)
+    return found

@@ -3,25 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedjax_bal.experiments.final_metrics import AT_THE_END, PERSONALISED, TIMES
 from fedjax_bal.experiments.plan import Point, Sweep
+from fedjax_bal.metrics import ALL_METRICS
 
-FIGURES = (
-    "rounds",
-    "final_accuracy",
-    "best_accuracy",
-    "last5_accuracy",
-    "rounds_to_target",
-    "traffic_bytes",
-    "traffic_to_target_bytes",
-    "last10_accuracy",
-    "stopped_early",
-    "best_validation_round",
-    "accuracy_at_best_validation",
-    *AT_THE_END,
-    *PERSONALISED,
-    *TIMES,
-)
+FIGURES = tuple(metric.name for metric in ALL_METRICS if metric.of_run and metric.swept)
 COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "samples_per_s", "device_bytes")
 DONE, UNFINISHED, DIVERGED, REFUSED, FAILED = "done", "unfinished", "diverged", "refused", "failed"
 

@@ -14,18 +14,25 @@ from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fe
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.backends.backend import BatchTask, BuiltBatch, StepResult
 from fedjax_bal.experiments.backends.local import LocalBackend
-from fedjax_bal.experiments.client_summary import some_of_each_class, summarise_selection
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import device_name, versions
-from fedjax_bal.experiments.final_metrics import is_over
 from fedjax_bal.experiments.fine_tuned import FineTuningTask
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
-from fedjax_bal.experiments.leaks import attack_prototypes, nearest_images
+from fedjax_bal.experiments.leaks import attack_prototypes, nearest_images, some_of_each_class
 from fedjax_bal.experiments.saved_runs import SavedRun, newest_saved, saved_template
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
-from fedjax_bal.experiments.summary import Cost, batches, cost_of, number, summarise_partitions, summarise_run
+from fedjax_bal.experiments.summary import (
+    Cost,
+    batches,
+    cost_of,
+    history_of,
+    is_over,
+    number,
+    summarise_partitions,
+    summarise_selection,
+)
 from fedjax_bal.experiments.training import BatchTraining
-from fedjax_bal.metrics import Counts
+from fedjax_bal.metrics import Counts, summarise_run
 from fedjax_bal.runs import RunFolder, checkpoint
 
 
@@ -352,10 +359,11 @@ class Runner:
         (method, seed), name, failure = run, self.name(run), self.failed(run)
         simulation, known = self.comparison.simulations[method], self.clients.get(name)
         personalised = self.folder.read_personalised(*run)
+        history = history_of(self.comparison.methods[method], simulation, self.lines[name], personalised, failure)
         return {
             "method": name[0],
             "seed": seed,
-            **summarise_run(self.comparison.methods[method], simulation, self.lines[name], personalised, failure),
+            **summarise_run(history),
             "confusion_matrix": [] if failure else np.asarray(self.confusions[name]).tolist(),
             **({} if known is None else summarise_selection(simulation, *known)),
             "leaks": self.folder.read_leaks(*run),

@@ -1,16 +1,10 @@
 """What is measured of a run: how it is computed from counts, confusions and seeds."""
 
-from fedjax_bal.metrics.class_groups import (
-    SHOTS,
-    Shots,
-    across_clients,
-    client_accuracies,
-    shot_accuracies,
-    shot_groups,
-)
-from fedjax_bal.metrics.classification import classification_metrics, order_statistics, rank_correlations, summarise
+from fedjax_bal.metrics.class_groups import SHOTS, Shots, across_clients, client_accuracies, shot_groups
+from fedjax_bal.metrics.classification import divergences, order_statistics, rank_correlations
 from fedjax_bal.metrics.faults import FAULT_WORDS, HUGE, LONG, NOT_FINITE, OUTDATED, Fault, FaultCounts
-from fedjax_bal.metrics.records import held_out_metrics
+from fedjax_bal.metrics.round_result import RoundResult
+from fedjax_bal.metrics.run_history import RunHistory
 from fedjax_bal.metrics.seeds import (
     Curve,
     Difference,
@@ -24,16 +18,32 @@ from fedjax_bal.metrics.seeds import (
     spread,
 )
 from fedjax_bal.metrics.stopping import METRICS, EarlyStopping
-from fedjax_bal.metrics.traffic import Counts, Traffic, chain_divergences, count_round
+from fedjax_bal.metrics.table import (
+    ALL_METRICS,
+    REPORT_TABLES,
+    Column,
+    Metric,
+    ReportTable,
+    record_round,
+    summarise_run,
+)
+from fedjax_bal.metrics.traffic import Counts, Traffic, count_round
+from fedjax_bal.metrics.units import NOTHING, SHARE, TEXT
 
 __all__ = [
+    "ALL_METRICS",
     "FAULT_WORDS",
     "HUGE",
     "LONG",
     "METRICS",
+    "NOTHING",
     "NOT_FINITE",
     "OUTDATED",
+    "REPORT_TABLES",
+    "SHARE",
     "SHOTS",
+    "TEXT",
+    "Column",
     "Counts",
     "Curve",
     "Difference",
@@ -41,24 +51,26 @@ __all__ = [
     "Fault",
     "FaultCounts",
     "MethodSummary",
+    "Metric",
+    "ReportTable",
+    "RoundResult",
+    "RunHistory",
     "Shots",
     "Spread",
     "Traffic",
     "across_clients",
-    "chain_divergences",
     "class_accuracies",
-    "classification_metrics",
     "client_accuracies",
     "compare",
     "count_round",
     "cumulate_traffic",
     "curve",
-    "held_out_metrics",
+    "divergences",
     "order_statistics",
     "pooled_confusion",
     "rank_correlations",
-    "shot_accuracies",
+    "record_round",
     "shot_groups",
     "spread",
-    "summarise",
+    "summarise_run",
 ]

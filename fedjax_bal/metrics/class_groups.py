@@ -1,7 +1,7 @@
 """Accuracy by groups: classes with many and with few training images, clients that do well and those that do badly."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,25 +50,6 @@ def shot_groups(class_counts: np.ndarray, shots: Shots = SHOTS) -> dict[str, np.
     return {"many": many, "medium": ~(many | few), "few": few}
 
 
-def shot_accuracies(per_class: Sequence[float | None], groups: Mapping[str, np.ndarray]) -> dict[str, float | None]:
-    """Mean accuracy over the classes of each group.
-
-    Args:
-        per_class: accuracy of each class, None for one without test images.
-        groups: from `shot_groups`.
-
-    Returns:
-        `many_shot_accuracy` and so on; None for a group without a class that is tested.
-
-    Example:
-        >>> shot_accuracies([0.5, 1.0, None], {"many": np.array([1, 1, 0], bool), "few": np.array([0, 0, 1], bool)})
-        {'many_shot_accuracy': 0.75, 'few_shot_accuracy': None}
-    """
-    values = np.array([np.nan if value is None else value for value in per_class], float)
-    found = {name: values[mask & np.isfinite(values)] for name, mask in groups.items()}
-    return {f"{name}_shot_accuracy": float(own.mean()) if len(own) else None for name, own in found.items()}
-
-
 def client_accuracies(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Accuracy of each client that has test rows.
 
@@ -87,26 +68,37 @@ def client_accuracies(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(hits, float)[there] / np.asarray(sizes, float)[there]
 
 
+def worst_tenth(accuracies: np.ndarray) -> float:
+    """The mean of the worst tenth of the clients' accuracies, rounded up to whole clients."""
+    return float(np.sort(accuracies)[: -(-len(accuracies) * _WORST // 100)].mean())
+
+
+OVER_CLIENTS: Mapping[str, Callable[[np.ndarray], Any]] = {
+    "": np.mean,
+    "_std": np.std,
+    "_worst10": worst_tenth,
+    "_p10": lambda accuracies: np.percentile(accuracies, 10),
+    "_p90": lambda accuracies: np.percentile(accuracies, 90),
+}
+"""How accuracies, one of each client, are summarised, each client counting the same: the name's ending, and how.
+
+The standard deviation is over these clients (divisor K).
+"""
+
+
 def across_clients(name: str, accuracies: np.ndarray) -> dict[str, float | None]:
-    """How an accuracy spreads over clients, each of which counts the same.
+    """How an accuracy spreads over clients.
 
     Args:
         name: what the mean is called; the others begin with it.
         accuracies: one of each client, `Float[K]`.
 
     Returns:
-        NAME, the mean; NAME_std, the standard deviation over these clients (divisor K); NAME_worst10, the mean of the
-        worst tenth of them, rounded up; NAME_p10 and NAME_p90, percentiles. All None without any client.
+        A number for each way of `OVER_CLIENTS`; all None without any client.
 
     Example:
         >>> {key: round(value, 2) for key, value in across_clients("it", np.array([1.0, 0.0, 0.5, 0.5])).items()}
         {'it': 0.5, 'it_std': 0.35, 'it_worst10': 0.0, 'it_p10': 0.15, 'it_p90': 0.85}
     """
-    values = np.sort(np.asarray(accuracies, float))
-    names = (name, f"{name}_std", f"{name}_worst10", f"{name}_p10", f"{name}_p90")
-    if not len(values):
-        return dict.fromkeys(names)
-    worst = values[: -(-len(values) * _WORST // 100)]
-    low, high = np.percentile(values, [10, 90])
-    numbers = (values.mean(), values.std(), worst.mean(), low, high)
-    return {name: float(number) for name, number in zip(names, numbers, strict=True)}
+    ranked = np.sort(accuracies)
+    return {name + end: float(summary(ranked)) if len(ranked) else None for end, summary in OVER_CLIENTS.items()}

@@ -1,72 +1,58 @@
-"""What a confusion matrix says, and what a run's curve says."""
-
-from collections.abc import Sequence
-from typing import Any
+"""What confusion matrices, class counts and rankings say."""
 
 import numpy as np
 
 
-def classification_metrics(confusion: np.ndarray) -> dict[str, Any]:
-    """The usual scores of a classifier.
+def accuracy(confusion: np.ndarray) -> float:
+    """The share of the images that is classified correctly.
 
     Args:
-        confusion: `Int[C, C]`, true class by predicted class.
-
-    Returns:
-        A dict of Python floats in [0, 1]: `test_accuracy`; `per_class_accuracy`, the recall of each class, None for a
-        class without test images; `balanced_accuracy`, its mean over the classes that have some;
-        `worst_class_accuracy`, its minimum; `macro_f1`, the mean F1 over the same classes, where a class that is
-        never predicted counts 0.
+        confusion: `Int[C, C]`, true class by predicted class, here and below.
 
     Example:
-        >>> import numpy as np
-        >>> scores = classification_metrics(np.array([[3, 1], [0, 4]]))
-        >>> scores["test_accuracy"], scores["per_class_accuracy"], round(scores["macro_f1"], 3)
-        (0.875, [0.75, 1.0], 0.873)
+        >>> accuracy(np.array([[3, 1], [0, 4]]))
+        0.875
     """
-    confusion = np.asarray(confusion, np.int64)
+    return float(np.trace(confusion) / np.sum(confusion))
+
+
+def recalls(confusion: np.ndarray) -> np.ndarray:
+    """The share of each class that is classified correctly, `Float64[C]`; nan for a class without images.
+
+    Example:
+        >>> recalls(np.array([[3, 1, 0], [0, 4, 0], [0, 0, 0]])).tolist()
+        [0.75, 1.0, nan]
+    """
+    hits, truths = np.diag(confusion), confusion.sum(1)
+    return np.divide(hits, truths, out=np.full(len(hits), np.nan), where=truths > 0)
+
+
+def balanced_accuracy(confusion: np.ndarray) -> float:
+    """The mean of `recalls` over the classes that have images."""
+    return mean_known(recalls(confusion))
+
+
+def worst_class_accuracy(confusion: np.ndarray) -> float:
+    """The smallest of `recalls`."""
+    return float(np.nanmin(recalls(confusion)))
+
+
+def macro_f1(confusion: np.ndarray) -> float:
+    """The mean F1 over the classes that have images, 0 for one that is never predicted.
+
+    Example:
+        >>> round(macro_f1(np.array([[3, 1], [0, 4]])), 3)
+        0.873
+    """
     hits, truths, guesses = np.diag(confusion), confusion.sum(1), confusion.sum(0)
     tested = truths > 0
-    recall = hits[tested] / truths[tested]
-    f1 = 2 * hits[tested] / (truths + guesses)[tested]
-    by_class = iter(recall)
-    return {
-        "test_accuracy": float(hits.sum() / truths.sum()),
-        "balanced_accuracy": float(recall.mean()),
-        "macro_f1": float(f1.mean()),
-        "worst_class_accuracy": float(recall.min()),
-        "per_class_accuracy": [float(next(by_class)) if there else None for there in tested],
-    }
+    return float((2 * hits[tested] / (truths + guesses)[tested]).mean())
 
 
-def summarise(accuracies: Sequence[float], rounds: Sequence[int], target: float | None) -> dict[str, Any]:
-    """What one run's accuracy curve comes to.
-
-    Args:
-        accuracies: test accuracy of each evaluated round, in order.
-        rounds: those rounds, counted from 1.
-        target: the accuracy to reach, or None.
-
-    Returns:
-        `final_accuracy`; `best_accuracy`; `last5_accuracy` and `last10_accuracy`, the mean of the last five and ten
-        evaluations (of all, where there are fewer); `rounds_to_target`, the first round that reached the target, or
-        None. All None without any round.
-
-    Example:
-        >>> summarise([0.5, 0.75, 0.625], [1, 2, 3], 0.7)["rounds_to_target"]
-        2
-    """
-    if not accuracies:
-        names = ("final_accuracy", "best_accuracy", "last5_accuracy", "last10_accuracy", "rounds_to_target")
-        return dict.fromkeys(names)
-    reached = [round for round, value in zip(rounds, accuracies, strict=True) if target is not None and value >= target]
-    return {
-        "final_accuracy": float(accuracies[-1]),
-        "best_accuracy": float(max(accuracies)),
-        "last5_accuracy": float(np.mean(accuracies[-5:])),
-        "last10_accuracy": float(np.mean(accuracies[-10:])),
-        "rounds_to_target": reached[0] if reached else None,
-    }
+def mean_known(values: np.ndarray) -> float:
+    """The mean of the values that are not nan; nan where there is none."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else np.nan
 
 
 def divergences(class_counts: np.ndarray) -> np.ndarray:
@@ -116,14 +102,10 @@ def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         >>> rank_correlations(np.array([[1, 2, 3]]), np.array([[10, 30, 20]])).tolist()
         [0.5]
     """
-    ranks = [_ranks(np.asarray(table, np.float64)) for table in (first, second)]
+    # Imported late, as in `seeds`. Of all rows at once: `scipy.stats.spearmanr` takes one pair of rows a call.
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(table, axis=1) for table in (first, second)]
     a, b = (rank - rank.mean(1, keepdims=True) for rank in ranks)
     lengths = np.sqrt((a**2).sum(1) * (b**2).sum(1))
-    return np.where(lengths > 0, (a * b).sum(1) / np.where(lengths > 0, lengths, 1.0), np.nan)
-
-
-def _ranks(table: np.ndarray) -> np.ndarray:
-    """Mean ranks within each row: how many are smaller, and half of the others that are equal."""
-    smaller = (table[:, None, :] < table[:, :, None]).sum(2)
-    equal = (table[:, None, :] == table[:, :, None]).sum(2)
-    return smaller + (equal - 1) / 2
+    return np.divide((a * b).sum(1), lengths, out=np.full(len(a), np.nan), where=lengths > 0)

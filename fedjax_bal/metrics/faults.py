@@ -29,6 +29,9 @@ class Fault(NamedTuple):
 MOST_NAMED = 16
 """How many broken clients are recorded by name between two evaluations."""
 
+MOST_SUMMARISED = 8
+"""How many of them a run's summary names."""
+
 
 class FaultCounts(NamedTuple):
     """What became of broken clients since the last evaluation, in arrays of fixed size so that they can be saved.
@@ -53,3 +56,23 @@ class FaultCounts(NamedTuple):
         """What to write down."""
         names = [[int(round), int(client), FAULT_WORDS[int(why)]] for round, client, why in self.named if round]
         return {"excluded": int(self.excluded), "clipped": int(self.clipped), "broken_clients": names}
+
+
+def name_faults(rows: Sequence[Any], total: int) -> str | None:
+    """The first few broken clients of a run, in words.
+
+    Args:
+        rows: round, client and why of those that are known by name, maybe from a file: what isn't that is passed over.
+        total: how many there are.
+
+    Returns:
+        The text; None where there are none.
+
+    Example:
+        >>> name_faults([[5, 3, "not finite"]], 2)
+        'client 3 in round 5 (not finite), and 1 more'
+    """
+    known = [row for row in rows if isinstance(row, list) and len(row) == 3]
+    named = [f"client {client} in round {round} ({why})" for round, client, why in known[:MOST_SUMMARISED]]
+    rest = total - len(named)
+    return ", ".join(named) + (f", and {rest} more" if rest > 0 else "") if total else None

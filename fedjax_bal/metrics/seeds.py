@@ -120,13 +120,7 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
 
 
 def spread(values: Sequence[float | None]) -> Spread:
-    """Mean and sample standard deviation of the values that are defined.
-
-    Args:
-        values: one number or None per seed.
-
-    Returns:
-        The spread; mean None without a value, std None with fewer than two.
+    """Mean and sample standard deviation of one number or None per seed.
 
     >>> spread([1.0, 3.0, None])
     Spread(mean=2.0, std=1.4142135623730951, seeds=2)
@@ -142,13 +136,6 @@ def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) ->
 
     With n differences of mean d and sample standard deviation s the interval is
     $d \pm t_{0.975, n-1}\, s / \sqrt{n}$.
-
-    Args:
-        ours: value per seed.
-        theirs: value per seed of what it is set against.
-
-    Returns:
-        The difference; the interval is None for fewer than two pairs.
 
     >>> paired_difference({0: 0.5, 1: 0.75}, {1: 0.5, 2: 0.1})
     Difference(mean=0.25, low=None, high=None, pairs=1)
@@ -194,13 +181,9 @@ def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
 
 
 def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Adds `traffic_bytes` to every line: what the run has sent up and down until then.
+    """Adds `traffic_bytes`, what the run has sent up and down until then, to copies of lines, in order of rounds.
 
-    Args:
-        lines: lines of a `metrics.jsonl`; `bytes_up` and `bytes_down` are of the rounds since the line before.
-
-    Returns:
-        Copies of the lines, by run and round; from a line without a count on, the sum is None.
+    From a line without a count on, it is None.
 
     >>> lines = [{"method": "a", "seed": 0, "round": r, "bytes_up": 2, "bytes_down": 3} for r in (1, 2)]
     >>> [line["traffic_bytes"] for line in cumulate_traffic(lines)]
@@ -220,15 +203,10 @@ def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 def class_accuracies(
     lines: Sequence[Mapping[str, Any]], method: str
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None] | None:
-    """Accuracy of each class at the last evaluation of each run: mean over seeds, and one standard deviation about it.
+    """Accuracy of each class at the last evaluation: mean over seeds, and one standard deviation below and above.
 
-    Args:
-        lines: lines of a `metrics.jsonl`.
-        method: its name.
-
-    Returns:
-        mean, low, high, each `Float[C]`, nan for a class without a value in some run; low and high are None for a
-        single seed. None where the method has no class accuracies.
+    Each is `Float[C]`, nan for a class without a value in some run; the edges are None for a single seed, and all is
+    None where the method has no class accuracies.
 
     >>> lines = [{"method": "a", "seed": 0, "round": r, "per_class_accuracy": [r / 4, None]} for r in (1, 2)]
     >>> class_accuracies(lines, "a")
@@ -241,15 +219,9 @@ def class_accuracies(
 
 
 def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
-    """Confusion matrix of a method with the test answers of all its seeds together.
+    """The shares of each true class (row) that were predicted as each class, over all seeds, `Float[C, C]`.
 
-    Args:
-        runs: `runs` of a `summary.json`.
-        method: its name.
-
-    Returns:
-        `Float[C, C]`: the share of each true class (row) that was predicted as each class (column); nan in the row of
-        a class that the test set lacks. None where no run has a matrix.
+    Rows of classes that the test set lacks are nan; None where no run has a matrix.
 
     >>> pooled_confusion([{"method": "a", "confusion_matrix": [[3, 1], [0, 0]]}], "a")
     array([[0.75, 0.25],

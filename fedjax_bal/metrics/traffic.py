@@ -1,15 +1,14 @@
-"""What a round is recorded by, from its plan: who came, what was sent, how even the classes were."""
+"""What is counted from round to round: who came, what was sent, how long it took."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.metrics.classification import divergences, order_statistics
 from fedjax_bal.metrics.faults import Fault, FaultCounts
 
 if TYPE_CHECKING:
-    from fedjax_bal.types import Federation, Plan
+    from fedjax_bal.types import Plan
 
 
 class Traffic(NamedTuple):
@@ -93,19 +92,3 @@ def count_round(
         bytes_down=counts.bytes_down + (asked * exchanges + opened) * bytes_.down,
         simulated_s=counts.simulated_s + seconds,
     )
-
-
-def chain_divergences(federation: "Federation", plan: "Plan") -> dict[str, Any]:
-    """How far the classes of the chains that deliver are from even, each chain's clients taken together.
-
-    Args:
-        federation: the federation.
-        plan: the round's plan.
-
-    Returns:
-        `chain_kl`: the mean of KL(P || U) over the chains, in nats, None where nobody delivers; `chain_kls`: the values
-        in rising order, evenly spaced ones where there are many.
-    """
-    counts = np.asarray(federation.class_counts)[np.minimum(plan.clients, federation.num_clients - 1)]
-    values = divergences((counts * plan.delivered[..., None]).sum(1, dtype=np.float64))
-    return {"chain_kl": float(values.mean()) if len(values) else None, "chain_kls": order_statistics(values)}

@@ -32,14 +32,7 @@ class Composition(NamedTuple):
 
 
 def chain_divergences(lines: Sequence[Mapping[str, Any]], method: str) -> dict[tuple[int, int], tuple[float, ...]]:
-    """How far from even the classes are behind each model that enters the average.
-
-    Args:
-        lines: lines of a `metrics.jsonl`; `chain_kls` in nats.
-        method: its name.
-
-    Returns:
-        The values of each seed and evaluated round that has some.
+    """How far from even the classes are behind each averaged model, in nats, of each seed and evaluated round.
 
     >>> chain_divergences([{"method": "a", "seed": 0, "round": 1, "chain_kls": [0.1, 0.2]}], "a")
     {(0, 1): (0.1, 0.2)}
@@ -54,13 +47,6 @@ def chain_divergences(lines: Sequence[Mapping[str, Any]], method: str) -> dict[t
 def mean_divergence(lines: Sequence[Mapping[str, Any]], method: str) -> float | None:
     """The mean of `chain_kl` over the evaluated rounds of each seed and then over seeds, as the comparison has it.
 
-    Args:
-        lines: lines of a `metrics.jsonl`; `chain_kl` in nats, the mean of all of a round's chains.
-        method: its name.
-
-    Returns:
-        The mean; None where no line has a value.
-
     >>> mean_divergence([{"method": "a", "seed": 0, "round": r, "chain_kl": r / 4} for r in (1, 3)], "a")
     0.5
     """
@@ -72,13 +58,7 @@ def mean_divergence(lines: Sequence[Mapping[str, Any]], method: str) -> float | 
 
 
 def pooled(values: Mapping[Any, Sequence[float]]) -> np.ndarray:
-    """All the values together, in rising order.
-
-    Args:
-        values: some for each seed and round.
-
-    Returns:
-        `Float[K]`.
+    """The values of all seeds and rounds together, in rising order, `Float[K]`.
 
     >>> pooled({(0, 1): (0.1, 0.4), (1, 1): (0.2,)})
     array([0.1, 0.2, 0.4])
@@ -87,14 +67,7 @@ def pooled(values: Mapping[Any, Sequence[float]]) -> np.ndarray:
 
 
 def times_chosen(runs: Sequence[Mapping[str, Any]], method: str) -> dict[tuple[int, int | None], tuple[int, ...]]:
-    """How many clients were chosen 0 times, once, twice and so on.
-
-    Args:
-        runs: `runs` of a `summary.json`.
-        method: its name.
-
-    Returns:
-        The counts of each run that has some, by its seed and the rounds that it has come to.
+    """How many clients were chosen 0 times, once, twice and so on, by seed and the rounds that the run has come to.
 
     >>> times_chosen([{"method": "a", "seed": 0, "rounds": 4, "chosen": [2, 0, 1]}], "a")
     {(0, 4): (2, 0, 1)}

@@ -1,10 +1,10 @@
 """What a table of accuracies leaves out, by class, client, validation and time; only where there is something."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_bal.metrics import Spread, spread
-from fedjax_bal.report.wording import LONGEST_NAME, NOTHING, Table, percent, printable
+from fedjax_bal.metrics import ALL_METRICS, REPORT_TABLES, Column, Metric, ReportTable, spread
+from fedjax_bal.report.wording import LONGEST_NAME, Table, printable
 
 
 class Details(NamedTuple):
@@ -21,77 +21,8 @@ class Details(NamedTuple):
     note: str
 
 
-class _Plan(NamedTuple):
-    """What a table is made of: the keys of `runs` with their headings, its words, and how a number is written."""
-
-    title: str
-    columns: Mapping[str, str]
-    note: str
-    cell: Callable[[Spread], str] = percent
-
-
-def _seconds(value: Spread) -> str:
-    if value.mean is None:
-        return NOTHING
-    return f"{value.mean:,.1f}" + (f" ± {value.std:,.1f}" if value.std is not None else "")
-
-
 _MOST_BROKEN = 12  # runs of which broken clients are named
 _LONGEST_TEXT = 400
-
-_SHOTS = {
-    "many_shot_accuracy": "Many-shot, %",
-    "medium_shot_accuracy": "Medium-shot, %",
-    "few_shot_accuracy": "Few-shot, %",
-}
-_PLANS = (
-    _Plan(
-        "Classes",
-        {"balanced_accuracy": "Mean over classes, %", "worst_class_accuracy": "Worst class, %", **_SHOTS},
-        "On the test set, at the last evaluation. Classes are many-, medium- or few-shot by their training images in "
-        "the whole federation; evaluation.shots says where the groups end.",
-    ),
-    _Plan(
-        "Other readings of the curve",
-        {
-            "last10_accuracy": "Mean of last 10, %",
-            "accuracy_at_best_validation": "Test accuracy at the best validation, %",
-        },
-        "The mean of a run's last ten evaluations. The accuracy on the test set in the round in which the validation "
-        "metric was best, which unlike the best of all nobody has picked on the test set.",
-    ),
-    _Plan(
-        "Clients, global model",
-        {
-            "client_accuracy": "Mean, %",
-            "client_accuracy_std": "Spread, points",
-            "client_accuracy_worst10": "Worst 10%, %",
-        },
-        "The global model on each client's own test images, at the last evaluation; every client counts the same. "
-        "Spread: standard deviation over clients. Worst 10%: mean of that tenth of them.",
-    ),
-    _Plan(
-        "Clients, own models",
-        {
-            "own_accuracy": "After local training, %",
-            "own_accuracy_worst10": "Worst 10%, %",
-            "personalised_accuracy": "Fine-tuned, %",
-            "personalised_accuracy_std": "Spread, points",
-            "personalised_accuracy_worst10": "Worst 10% fine-tuned, %",
-        },
-        "Each model on its own client's test images. After local training: of the last evaluated round's cohort. "
-        "Fine-tuned: the final global model, trained on each client with plain cross-entropy.",
-    ),
-    _Plan(
-        "Simulated time",
-        {"simulated_s": "All rounds, s", "simulated_s_to_target": "To the target accuracy, s"},
-        "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
-        "rounds of the slowest chain's local training; sending is not counted. To the target: of runs that reach it.",
-        _seconds,
-    ),
-)
-DETAILS = tuple(key for plan in _PLANS for key in plan.columns)
-"""The keys of a run that these tables show."""
 
 
 def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
@@ -108,10 +39,8 @@ def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
     >>> details([run])[0].table
     Table(headings=('Method', 'Mean over classes, %', 'Worst class, %'), rows=[('fedavg', '50.0', '25.0')])
     """
-    known = {key for key in DETAILS if any(run.get(key) is not None for run in runs)}
-    if len(known & set(_SHOTS)) < 2:
-        known -= set(_SHOTS)
-    return [_details(plan, runs, known) for plan in _PLANS if known & set(plan.columns)]
+    shown = ((table, _columns(table, runs)) for table in REPORT_TABLES)
+    return [_details(table, columns, runs) for table, columns in shown if columns]
 
 
 def ending(runs: Sequence[Mapping[str, Any]]) -> str | None:
@@ -161,11 +90,21 @@ def broken(runs: Sequence[Mapping[str, Any]]) -> str | None:
     return f"Broken clients. {'; '.join(told[:_MOST_BROKEN])}{rest}." if told else None
 
 
-def _details(plan: _Plan, runs: Sequence[Mapping[str, Any]], known: set[str]) -> Details:
-    keys = [key for key in plan.columns if key in known]
+def _columns(table: ReportTable, runs: Sequence[Mapping[str, Any]]) -> list[tuple[Metric, Column]]:
+    """The metrics of a table for which there are numbers."""
+    own = [(metric, metric.column) for metric in ALL_METRICS if metric.column and metric.column.table is table]
+    known = [pair for pair in own if any(run.get(pair[0].name) is not None for run in runs)]
+    lone = sum(column.optional for _, column in known) < 2
+    return [pair for pair in known if not (lone and pair[1].optional)]
+
+
+def _details(
+    table: ReportTable, columns: Sequence[tuple[Metric, Column]], runs: Sequence[Mapping[str, Any]]
+) -> Details:
     rows = []
     for method in dict.fromkeys(run["method"] for run in runs):
         own = [run for run in runs if run["method"] == method]
-        cells = [plan.cell(spread([run.get(key) for run in own])) for key in keys]
+        cells = [metric.unit.show(spread([run.get(metric.name) for run in own])) for metric, _ in columns]
         rows.append((printable(method, LONGEST_NAME), *cells))
-    return Details(plan.title, Table(("Method", *(plan.columns[key] for key in keys)), rows), plan.note)
+    headings = (f"{column.heading}, {metric.unit.symbol}" for metric, column in columns)
+    return Details(table.title, Table(("Method", *headings), rows), table.note)

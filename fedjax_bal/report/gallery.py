@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedjax_bal.metrics import Curve, class_accuracies, cumulate_traffic, curve, pooled_confusion
+from fedjax_bal.metrics import Curve, class_accuracies, cumulate_traffic, curve, divergences, pooled_confusion
 from fedjax_bal.report import cohort_plots, plots
 from fedjax_bal.report.clients import accuracy_by_client, ranked_clients
 from fedjax_bal.report.cohorts import (
@@ -251,21 +251,15 @@ def _batches(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
     entries, rest = _some([entry for entry in run.summary.get("batches", []) if np.size(entry["before"])])
     for place, entry in enumerate(entries):
         before, after = (np.array(entry[key], dtype=float) for key in ("before", "after"))
-        divergences = " to ".join(f"{mean:.2f}" for mean in (_mean_divergence(before), _mean_divergence(after)))
+        change = " to ".join(f"{mean:.2f}" for mean in (divergences(before).mean(), divergences(after).mean()))
         names = ", ".join(printable(str(method), LONGEST_NAME) for method in entry["methods"])
         caption = (
             "The share of each class, by client, before the method fills up mini-batches and once it does; darker is "
-            f"more, and even columns are balanced. The mean divergence from equal shares goes from {divergences} nats."
+            f"more, and even columns are balanced. The mean divergence from equal shares goes from {change} nats."
             f"{rest}"
         )
         figure = cohort_plots.batches(before, after, entry["shown"], run.summary["class_names"])
         yield f"batches-{place + 1}", f"Classes in the clients' mini-batches, {names}", caption, figure
-
-
-def _mean_divergence(shares: np.ndarray) -> float:
-    """Mean Kullback-Leibler divergence of rows of shares from uniform ones, in nats."""
-    logs = np.log(np.where(shares > 0, shares, 1) * shares.shape[1])
-    return float((shares * logs).sum(1).mean())
 
 
 def _evenness(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:

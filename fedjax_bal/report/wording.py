@@ -1,12 +1,11 @@
 """Numbers as people read them: table cells, and the answer in a sentence that claims no more than the runs show."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fedjax_bal.metrics import Difference, MethodSummary, Spread
+from fedjax_bal.metrics import NOTHING, SHARE, Difference, MethodSummary, Spread
 
 MINUS = "\N{MINUS SIGN}"
-NOTHING = "\N{EN DASH}"
 LONGEST_NAME = 80
 INTERVAL_IN_WORDS = (
     "The interval is a two-sided 95% Student t interval for the mean difference over paired seeds. If the seeds were "
@@ -49,23 +48,6 @@ def printable(text: str, limit: int | None = None) -> str:
     line = " ".join(text.split())
     shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
     return shown if limit is None or len(shown) <= limit else shown[: limit - 1].rstrip() + "…"
-
-
-def percent(value: Spread) -> str:
-    """A share over seeds in percent: mean, and standard deviation where there is one.
-
-    Args:
-        value: shares in [0, 1].
-
-    Returns:
-        Such as "71.2 ± 0.8"; a dash without a value.
-
-    >>> percent(Spread(0.7123, 0.008, 3)), percent(Spread(0.5, None, 1))
-    ('71.2 ± 0.8', '50.0')
-    """
-    if value.mean is None:
-        return NOTHING
-    return f"{100 * value.mean:.1f}" if value.std is None else f"{100 * value.mean:.1f} ± {100 * value.std:.1f}"
 
 
 def points(value: Difference | None) -> str:
@@ -135,32 +117,12 @@ def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
     return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
 
 
-def table_row(
-    summary: MethodSummary, target: bool = True, short: bool = False, divergence: bool = False
-) -> tuple[str, ...]:
-    """One method's line of the comparison.
+class _Column(NamedTuple):
+    """A column of the comparison: its headings on the page and in a narrow terminal, None for none, and its cells."""
 
-    Args:
-        summary: of the method.
-        target: whether the table has the columns of rounds and traffic to a target accuracy.
-        short: whether it is the one for a narrow terminal, which has no room for traffic to the target.
-        divergence: whether the table has the column of `chain_kl`, in a short one in the place of the best accuracy.
-
-    Returns:
-        One cell for each heading of `table`.
-
-    >>> one = Spread(0.5, None, 1)
-    >>> table_row(MethodSummary("fedavg", 1, one, one, one, 12.0, 1, 2e6, None, 1.5e6))
-    ('fedavg', '50.0', '–', '50.0', '50.0', '12', '1.5', '2', '1')
-    """
-    missing = summary.seeds - summary.final.seeds
-    final = percent(summary.final) + (f" ({summary.final.seeds} of {summary.seeds} seeds)" if missing else "")
-    cells = [summary.method, final, points(summary.difference), percent(summary.last5)]
-    cells += [] if divergence and short else [percent(summary.best)]
-    cells += [nats(summary.chain_kl)] if divergence else []
-    cells += [_rounds_to_target(summary)] if target else []
-    cells += [_traffic_to_target(summary)] if target and not short else []
-    return (*cells, megabytes(summary.traffic_bytes), str(summary.seeds))
+    heading: str
+    short: str | None
+    cell: Callable[[MethodSummary], str]
 
 
 def table(
@@ -185,25 +147,31 @@ def table(
     >>> table([MethodSummary("fedavg", 1, one, one, one, None, 0, 2e6, None)]).rows
     [('fedavg', '50.0', '–', '50.0', '50.0', '2', '1')]
     """
-    target, divergence = target_accuracy is not None, shows_divergence(summaries)
-    kl = ["KL"] if divergence else []
-    rows = [table_row(summary, target, short, divergence) for summary in summaries]
-    first = baseline or (summaries[0].method if summaries else "the first")
+    columns = _columns(summaries, target_accuracy, baseline or (summaries[0].method if summaries else "the first"))
+    shown = [(column.short if short else column.heading, column.cell) for column in columns]
+    headings, cells = zip(*((heading, cell) for heading, cell in shown if heading), strict=True)
+    return Table(headings, [tuple(cell(summary) for cell in cells) for summary in summaries])
+
+
+def _columns(summaries: Sequence[MethodSummary], target: float | None, first: str) -> list[_Column]:
     paired = any(summary.difference and summary.difference.low is not None for summary in summaries)
-    if short:
-        goal = [f"to {100 * target_accuracy:g}%"] if target_accuracy is not None else []
-        versus = f"vs {first}" + (" [95%]" if paired else "")
-        return Table(("method", "final", versus, "last 5", *(kl or ["best"]), *goal, "MB", "seeds"), rows)
-    headings = [
-        "Method",
-        "Final accuracy, %",
-        f"Difference from {first}, points" + (" [95% interval]" if paired else ""),
+    uneven, goal = shows_divergence(summaries), "" if target is None else f"{100 * target:g}%"
+    difference = f"Difference from {first}, points" + (" [95% interval]" if paired else "")
+    to_target = [
+        _Column(f"Rounds to {goal}", f"to {goal}", _rounds_to_target),
+        _Column(f"Traffic to {goal}, MB", None, _traffic_to_target),
     ]
-    headings += ["Mean of last 5, %", "Best, %", *kl]
-    if target_accuracy is not None:
-        headings += [f"Rounds to {100 * target_accuracy:g}%", f"Traffic to {100 * target_accuracy:g}%, MB"]
-    headings += ["Traffic, MB", "Seeds"]
-    return Table(tuple(headings), rows)
+    return [
+        _Column("Method", "method", lambda own: own.method),
+        _Column("Final accuracy, %", "final", _final),
+        _Column(difference, f"vs {first}" + (" [95%]" if paired else ""), lambda own: points(own.difference)),
+        _Column("Mean of last 5, %", "last 5", lambda own: SHARE.show(own.last5)),
+        _Column("Best, %", None if uneven else "best", lambda own: SHARE.show(own.best)),
+        *([_Column("KL", "KL", lambda own: nats(own.chain_kl))] if uneven else []),
+        *(to_target if goal else []),
+        _Column("Traffic, MB", "MB", lambda own: megabytes(own.traffic_bytes)),
+        _Column("Seeds", "seeds", lambda own: str(own.seeds)),
+    ]
 
 
 def tied(summaries: Sequence[MethodSummary]) -> bool:
@@ -274,7 +242,12 @@ def _distance(summary: MethodSummary, first: str) -> str:
 
 
 def _percent_sign(value: Spread) -> str:
-    return f"{percent(value)}%"
+    return f"{SHARE.show(value)}%"
+
+
+def _final(summary: MethodSummary) -> str:
+    missing = summary.seeds - summary.final.seeds
+    return SHARE.show(summary.final) + (f" ({summary.final.seeds} of {summary.seeds} seeds)" if missing else "")
 
 
 def _rounds_to_target(summary: MethodSummary) -> str:

@@ -25,20 +25,7 @@ LARGEST = 1e18
 _MOST_CHAINS = 100
 _MOST_SHOWN = 1000
 _MOST_TIMES = 100_000
-
-NUMBERS_OF_A_RUN = (
-    *("rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "last10_accuracy"),
-    *("rounds_to_target", "traffic_bytes", "traffic_to_target_bytes"),
-    *("chain_kl", "clients_per_chain", "copies", "excluded", "clipped"),
-    *("stopped_early", "best_validation_round", "accuracy_at_best_validation"),
-    *("balanced_accuracy", "worst_class_accuracy"),
-    *("many_shot_accuracy", "medium_shot_accuracy", "few_shot_accuracy"),
-    *("client_accuracy", "client_accuracy_std", "client_accuracy_worst10"),
-    *("own_accuracy", "own_accuracy_worst10"),
-    *("personalised_accuracy", "personalised_accuracy_std", "personalised_accuracy_worst10"),
-    *("simulated_s", "simulated_s_to_target"),
-)
-"""The keys of a run in the summary that are a number or null."""
+from fedjax_bal.metrics import ALL_METRICS, TEXT
 
 _WORDS = {
     "string_type": "a value of type str",
@@ -178,7 +165,8 @@ class LeakEntry(JsonObject):
     inversion: dict[str, AttackEntry] = {}
 
 
-_FIGURES: dict[str, Any] = dict.fromkeys(NUMBERS_OF_A_RUN, (_Number, None))
+_NUMBERS = [metric.name for metric in ALL_METRICS if metric.of_run and metric.unit is not TEXT]
+_FIGURES: dict[str, Any] = dict.fromkeys(_NUMBERS, (_Number, None))
 
 
 class RunEntry(create_model("Figures", __base__=JsonObject, **_FIGURES)):

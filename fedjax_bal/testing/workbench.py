@@ -429,7 +429,7 @@ def one_round(
     with jax.default_matmul_precision(matmul_precision(setting.precision)):
         state, info = run_round(setting, key, row.number, state, row.plan, row.plan.clients, row.assignment, federation)
     loss = evaluate_model(setting, key, state, row.number, federation, test).loss if tested else jnp.zeros(())
-    return state, ObservedRound(info.train_loss, loss, info.probes)
+    return state, ObservedRound(info.metrics["train_loss"], loss, info.probes)
 
 
 def _quickly(function: Any) -> Any:

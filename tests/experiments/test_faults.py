@@ -8,7 +8,6 @@ import pytest
 import small_run
 
 from fedjax_bal.experiments import Stopped
-from fedjax_bal.experiments.fault_summary import MOST_NAMED, summarise_faults
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import saved_template
 from fedjax_bal.report import build as build_report
@@ -76,20 +75,3 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
         small_run.run(
             tmp_path / "run", small_run.config(tmp_path, METHOD, *COMMON, "training.optimizer.learning_rate=0.01")
         )
-
-
-def test_lines_that_somebody_else_wrote_do_no_harm():
-    odd = [
-        {"excluded": "x", "broken_clients": 3},
-        {"excluded": 2, "broken_clients": [7, [1, 2], ["<b>", None, []]]},
-        {},
-    ]
-    found = summarise_faults(odd)
-    assert (found["excluded"], found["clipped"]) == (2, None)
-    assert found["broken_clients"] == "client None in round <b> ([]), and 1 more"
-    many = summarise_faults(
-        [{"excluded": 50, "clipped": 1, "broken_clients": [[1, client, "long"] for client in range(16)]}]
-    )
-    assert many["broken_clients"].count("client") == MOST_NAMED
-    assert many["broken_clients"].endswith(f", and {51 - MOST_NAMED} more")
-    assert summarise_faults([{"round": 1}]) == {"excluded": None, "clipped": None, "broken_clients": None}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_bal.metrics.class_groups import Shots, across_clients, client_accuracies, shot_accuracies, shot_groups
+from fedjax_bal.metrics.class_groups import Shots, across_clients, client_accuracies, shot_groups
 
 
 def test_more_than_100_is_many_fewer_than_20_is_few_and_both_ends_are_medium():
@@ -18,15 +18,6 @@ def test_other_ends_may_be_given_and_every_class_is_in_one_group():
     assert [groups[name].sum() for name in ("few", "medium", "many")] == [3, 1, 8]
     with pytest.raises(ValueError, match="few=5 above many=3"):
         shot_groups(np.arange(12), Shots(few=5, many=3))
-
-
-def test_a_group_is_the_mean_of_its_classes_and_none_without_a_tested_one():
-    groups = shot_groups(np.array([200, 150, 50, 5]))
-    assert shot_accuracies([0.9, 0.5, None, 0.25], groups) == {
-        "many_shot_accuracy": pytest.approx(0.7),
-        "medium_shot_accuracy": None,
-        "few_shot_accuracy": 0.25,
-    }
 
 
 def test_clients_count_the_same_whatever_they_hold():

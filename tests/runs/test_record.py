@@ -3,9 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedjax_bal.report.details import DETAILS
 from fedjax_bal.runs import FolderError, RunFolder
-from fedjax_bal.runs.schema import NUMBERS_OF_A_RUN
 
 
 @pytest.fixture
@@ -275,7 +273,3 @@ def test_a_run_without_an_evaluation_has_no_matrix(folder):
 def test_a_report_error_is_a_value_error(tmp_path):
     with pytest.raises(ValueError, match="no such folder; give the folder that a run wrote"):
         RunFolder(tmp_path / "nowhere").read()
-
-
-def test_every_number_that_tables_show_is_checked():
-    assert set(DETAILS) <= set(NUMBERS_OF_A_RUN)

@@ -2,8 +2,9 @@
 
 from fedjax_bal.engine.device.accumulator import ChainWeights
 from fedjax_bal.engine.device.assignment import Assignment
-from fedjax_bal.engine.device.chain import ChainClients, LocalTest, RoundInputs, client_context, zero_result
+from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, zero_result
 from fedjax_bal.engine.device.client_axis import over_chains
+from fedjax_bal.engine.device.client_metrics import OWN_HITS, LocalTest
 from fedjax_bal.engine.device.evaluation import TestSet, chunked, padded
 from fedjax_bal.engine.device.held_out import VALIDATION
 from fedjax_bal.engine.device.keys import purpose_key
@@ -26,6 +27,7 @@ from fedjax_bal.engine.device.setting import LocalTraining, Setting
 from fedjax_bal.engine.device.stacked_program import dispatch_together
 
 __all__ = [
+    "OWN_HITS",
     "VALIDATION",
     "Assignment",
     "ChainClients",

@@ -6,16 +6,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.data import over_rows
-from fedjax_bal.engine.device.evaluation import TestSet, hits
+from fedjax_bal.engine.device.client_metrics import LocalTest, measure
 from fedjax_bal.engine.device.faults import fault_codes, first_faults
-from fedjax_bal.engine.device.held_out import own_hits
 from fedjax_bal.engine.device.keys import training_key
 from fedjax_bal.engine.device.local_training import outcome_of, prepare, train_locally
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.update_diversity import clip_to_norm, norm, squared_norm
 from fedjax_bal.parts import Deliver, Memory, Probe, Report
-from fedjax_bal.types import Array, Batch, Context, Federation, Key, Outcome, PyTree, Variables
+from fedjax_bal.types import Array, Context, Federation, Key, Outcome, PyTree, Variables
 
 
 class ChainClients(NamedTuple):
@@ -35,10 +33,8 @@ class ClientRecord(NamedTuple):
         loss_sum: training loss summed over the steps of the last pass, `Float[]`.
         steps: steps of the last pass, `Int32[]`.
         broken: what is wrong with what it hands back, a code of `metrics.faults`, `Int32[]`.
-        correct: the client's rows that its trained model classifies correctly, `Int32[]`; 0 unless asked for.
-        tried: the test images of the local_test that it classifies correctly, `Int32[]`; 0 where there is none.
         probes: what each probe part found out in the last pass, by slot.
-        own_hits: the client's own test rows that it classifies correctly, `Int32[]`; 0 unless they are due.
+        metrics: what `client_metrics` measures of its trained model in the last pass, by name, `Int32[]`.
         norm: that of the parameters handed back, `Float[]`, in the first pass, infinite beyond what squares can hold;
             where updates have a bound that of its chain's update.
     """
@@ -47,10 +43,8 @@ class ClientRecord(NamedTuple):
     loss_sum: Array
     steps: Array
     broken: Array
-    correct: Array
-    tried: Array
     probes: PyTree
-    own_hits: Array
+    metrics: dict[str, Array]
     norm: Array
 
 
@@ -82,22 +76,10 @@ class ChainCarry(NamedTuple):
     optimizer: PyTree
 
 
-class LocalTest(NamedTuple):
-    """What clients' own models are tried on after training, beside their own test rows.
-
-    Attributes:
-        test: test images; None for none.
-        due: whether they are tried this round, `Bool[]`.
-    """
-
-    test: TestSet | None
-    due: Array
-
-
 class RoundInputs(NamedTuple):
     """What is the same for all chains of a round.
 
-    `local_test` is None where clients' models aren't tried, `bound` where nobody asks how long updates are.
+    `local_test` is None where clients' models aren't measured, `bound` where nobody asks how long updates are.
     """
 
     key: Key
@@ -206,10 +188,15 @@ def finish_client(
     others = outcome.end.stats, memory, reports, probes
     finite = surely_finite(squares + squared_norm(_inexact(others)), (outcome.end.params, *others))
     broken = jnp.where(on, fault_codes(finite, outdated), 0)
-    correct = _correct(outcome) if setting.local_accuracy else jnp.zeros((), jnp.int32)
-    tried = jnp.where(on & (outcome.steps > 0), _test_hits(setting, shared, outcome.end), 0)
-    own = jnp.where(on, _own_hits(setting, shared, client, outcome.end), 0)
-    records = ClientRecord(memory, loss_sum, outcome.steps, broken, correct, tried, probes, own, jnp.sqrt(squares))
+    records = ClientRecord(
+        memory=memory,
+        loss_sum=loss_sum,
+        steps=outcome.steps,
+        broken=broken,
+        probes=probes,
+        metrics=measure(setting, shared.local_test, outcome, on),
+        norm=jnp.sqrt(squares),
+    )
     return _where(on, outcome.end, outcome.start), (reports, records)
 
 
@@ -290,34 +277,6 @@ def surely_finite(squares: Array, tree: PyTree) -> Array:
 
 def _inexact(tree: PyTree) -> list[Array]:
     return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-
-
-def _correct(outcome: Outcome) -> Array:
-    """How many of its own rows a client's trained model classifies correctly, `Int32[]`."""
-
-    def add(total: Array, batch: Batch) -> Array:
-        outputs, _ = outcome.ctx.model.apply(outcome.end, batch.images, train=False)
-        return total + (batch.real & (outputs.logits.argmax(-1) == batch.labels)).sum()
-
-    return over_rows(add, jnp.zeros((), jnp.int32), outcome.ctx)
-
-
-def _test_hits(setting: Setting, shared: RoundInputs, end: Variables) -> Array:
-    """How many test images of the local_test a client's trained model classifies correctly, `Int32[]`."""
-    none = jnp.zeros((), jnp.int32)
-    if shared.local_test is None or shared.local_test.test is None:
-        return none
-    test, (mean, std) = shared.local_test.test, (shared.federation.mean, shared.federation.std)
-    return lax.cond(shared.local_test.due, lambda: hits(setting.model, end, test, mean, std), lambda: none)
-
-
-def _own_hits(setting: Setting, shared: RoundInputs, client: ChainClients, end: Variables) -> Array:
-    """How many of its own test rows a client's trained model classifies correctly, `Int32[]`."""
-    none, tests = jnp.zeros((), jnp.int32), shared.federation.tests
-    if shared.local_test is None or tests is None:
-        return none
-    look = lambda: own_hits(setting.model, end, shared.federation, tests, client.id, setting.batch_size)
-    return lax.cond(shared.local_test.due, look, lambda: none)
 
 
 def _result(shared: RoundInputs, end: Variables, reports: PyTree, records: ClientRecord) -> ChainResult:

@@ -107,7 +107,7 @@ def _own_chains(
         deltas = None if total.deltas is None else jax.tree.map(put, total.deltas, results.delta)
         return CohortResult(summed, jax.tree.map(put, total.records, results.records), deltas)
 
-    return over_buckets(setting.layout, assignment, add_bucket, _zero_result(setting, shared, chains, runs))
+    return over_buckets(setting.layout, assignment, add_bucket, zero_cohort_result(setting, shared, chains, runs))
 
 
 def _weights_of(weights: ChainWeights, numbers: Array, there: Array) -> ChainWeights:
@@ -140,7 +140,8 @@ def _each(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTr
     return jax.tree.map(lambda leaf: leaf[None], alone)
 
 
-def _zero_result(setting: Setting, shared: RoundInputs, chains: ChainClients, runs: Runs) -> CohortResult:
+def zero_cohort_result(setting: Setting, shared: RoundInputs, chains: ChainClients, runs: Runs = ALONE) -> CohortResult:
+    """Zeros in the shapes of what `over_chains` returns, found without tracing any training."""
     first = runs.view(setting, shared, jnp.zeros((), jnp.int32))
     one = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
     stacked = lambda shape, tree: jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), tree)

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.device.evaluation import CHUNK
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
-from fedjax_bal.types import Array, ClientTests, Evaluation, Federation, Model, Outputs, PyTree, Variables
+from fedjax_bal.types import Array, ClientTests, Evaluation, Federation, Model, Outcome, Outputs, PyTree, Variables
 
 VALIDATION = "validation"
 """The name of the auxiliary set on which the global model is evaluated."""
@@ -97,31 +97,20 @@ def hits_by_client(
     return _fold(add, none, len(tests.rows), layout, variables, tests, federation)
 
 
-def own_hits(
-    model: Model, variables: Variables, federation: Federation, tests: ClientTests, client: Array, batch_size: int
-) -> Array:
-    """How many of its own test rows a client's own model classifies correctly.
-
-    Args:
-        model: the model.
-        variables: the client's.
-        federation: the federation, on the device.
-        tests: its test rows.
-        client: the client's number, `Int32[]`.
-        batch_size: rows a forward pass.
-
-    Returns:
-        The hits, `Int32[]`.
-    """
-    rows, offsets = tests
-    first, end = (offsets.at[client + shift].get(mode="clip") for shift in (0, 1))
+def own_hits(outcome: Outcome) -> Array:
+    """How many of its own test rows a client's trained model classifies correctly, `Int32[]`; 0 without test rows."""
+    ctx, federation, none = outcome.ctx, outcome.ctx.federation, jnp.zeros((), jnp.int32)
+    if federation.tests is None:
+        return none
+    rows, offsets = federation.tests
+    first, end = (offsets.at[ctx.client + shift].get(mode="clip") for shift in (0, 1))
 
     def add(index: Array, hits: Array) -> Array:
-        places = first + index * batch_size + jnp.arange(batch_size)
-        outputs, labels = _seen(model, variables, federation, rows.at[places].get(mode="clip"))
+        places = first + index * ctx.batch_size + jnp.arange(ctx.batch_size)
+        outputs, labels = _seen(ctx.model, outcome.end, federation, rows.at[places].get(mode="clip"))
         return hits + ((places < end) & (outputs.logits.argmax(-1) == labels)).sum()
 
-    return lax.fori_loop(0, -(-(end - first) // batch_size), add, jnp.zeros((), jnp.int32))
+    return lax.fori_loop(0, -(-(end - first) // ctx.batch_size), add, none)
 
 
 def _seen(model: Model, variables: Variables, federation: Federation, rows: Array) -> tuple[Outputs, Array]:

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.engine.device.assignment import Assignment
-from fedjax_bal.engine.device.chain import ChainClients, ChainResult, LocalTest, RoundInputs, zero_result
+from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, zero_result
+from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.evaluation import TestSet, evaluate, first_images
 from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.precision import matmul_precision
-from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context
+from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context, zero_info
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Memory, Server
@@ -85,16 +86,17 @@ def dispatch(
         The state after, and what the rounds report and evaluate to, leaves `[T, ...]`; zeros in rounds that are not
         live or not evaluated.
     """
-    tried = local_test_of(setting, test)
+    images = local_test_images(setting, test)
 
     def advance(state: State, row: DispatchPlan) -> tuple[State, Info]:
-        local_test = None if tried is None and federation.tests is None else LocalTest(tried, row.evaluate)
-        return run_round(setting, key, row.number, state, row.plan, row.seats, row.assignment, federation, local_test)
+        due = LocalTest(images, row.evaluate)
+        return run_round(setting, key, row.number, state, row.plan, row.seats, row.assignment, federation, due)
 
     def appraise(state: State, number: Array) -> Evaluation:
         return evaluate_model(setting, key, state, number, federation, test)
 
-    nothing = zero_reports(setting, schedule, state, federation)
+    plan = jax.tree.map(lambda leaf: leaf[0], schedule.plan)
+    nothing = zero_reports(setting, state, plan, federation, images)
     return rounds(setting, schedule, state, nothing, advance, appraise)
 
 
@@ -134,8 +136,8 @@ def rounds(
     return lax.fori_loop(0, schedule.live.sum(), one, (state, *shown))
 
 
-def local_test_of(setting: Setting, test: TestSet) -> TestSet | None:
-    """The test images that clients' own models are tried on; None where they aren't."""
+def local_test_images(setting: Setting, test: TestSet) -> TestSet | None:
+    """The test images that clients' own models are measured on; None where they aren't."""
     return first_images(test, setting.local_test_images, setting.test_images) if setting.local_test_images else None
 
 
@@ -150,10 +152,14 @@ def evaluate_model(
 
 
 def zero_reports(
-    setting: Setting, schedule: DispatchPlan, state: State, federation: Federation
+    setting: Setting, state: State, plan: Plan, federation: Federation, images: TestSet | None
 ) -> tuple[Info, Evaluation]:
-    """Zeros in the shapes of what a round of a single run shows."""
-    return _nothing(schedule.plan.clients.shape[-2:], _visit(setting, state, federation), federation)
+    """Zeros in the shapes of what a round of a single run with such a plan reports and evaluates to."""
+    tested = Evaluation(confusion=jnp.zeros((federation.num_classes,) * 2, jnp.int32), loss=jnp.zeros(()))
+    clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
+    validation = tested if VALIDATION in federation.auxiliary else None
+    info = zero_info(setting, state, plan, federation, LocalTest(images, jnp.zeros((), bool)))
+    return info, tested._replace(validation=validation, client_hits=clients)
 
 
 def evaluated_model(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> Variables:
@@ -166,17 +172,6 @@ def exhibits(setting: Setting, key: Key, state: State, number: Array, federation
     """What server parts have to show after a round (from 0), by slot."""
     server = server_context(setting, number, state, federation)
     return {part.slot: part.show(key, seen_by(part, server)) for part in setting.parts_with(Server)}
-
-
-def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation) -> tuple[Info, Evaluation]:
-    number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
-    probes = jax.tree.map(lambda leaf: jnp.zeros((*places, *leaf.shape), leaf.dtype), visit.records.probes)
-    unseen = (visits, jnp.zeros((), bool), jnp.zeros(places))
-    info = Info(number, number, number, number, visits, *unseen, probes, visits, jnp.zeros(places))
-    tested = Evaluation(jnp.zeros((federation.num_classes, federation.num_classes), jnp.int32), number)
-    clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
-    validation = tested if VALIDATION in federation.auxiliary else None
-    return info, tested._replace(validation=validation, client_hits=clients)
 
 
 def traffic_of(setting: Setting, federation: Federation, state: State) -> Traffic:

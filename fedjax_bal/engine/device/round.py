@@ -9,8 +9,9 @@ import optax
 
 from fedjax_bal.engine.device.accumulator import ChainWeights
 from fedjax_bal.engine.device.assignment import Assignment
-from fedjax_bal.engine.device.chain import ChainClients, LocalTest, RoundInputs, all_finite
-from fedjax_bal.engine.device.client_axis import CohortResult, over_chains
+from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, all_finite
+from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero_cohort_result
+from fedjax_bal.engine.device.client_metrics import LocalTest, summarise_cohort
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.parts import Part, Reduce, Refine, Server, Step, Weigh
@@ -51,15 +52,12 @@ def run_round(
         seats: where in the memory each client's part is, `Int32[G, L]`.
         assignment: which device trains which chain.
         federation: the federation, on the device.
-        local_test: what clients' own models are tried on; None for nothing.
+        local_test: when and on what clients' own models are measured; None for never.
 
     Returns:
         The new state, and what the round has to report.
     """
-    begun = open_round(setting, key, number, state, plan, federation)
-    memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
-    chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
-    shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, plan.bound)
+    begun, shared, chains = _set_out(setting, key, number, state, plan, seats, federation, local_test)
     result = over_chains(setting, shared, chains, begun.chain_weights, assignment)
     state, info = close_round(setting, key, number, state, federation, begun, result)
     return state._replace(memory=update_memory(state.memory, plan, seats, result.records.memory)), info
@@ -79,6 +77,24 @@ class RoundStart(NamedTuple):
     sent: dict[str, PyTree]
     cohort: Cohort
     chain_weights: ChainWeights
+
+
+def _set_out(
+    setting: Setting,
+    key: Key,
+    number: Array,
+    state: State,
+    plan: Plan,
+    seats: Array,
+    federation: Federation,
+    local_test: LocalTest | None,
+) -> tuple[RoundStart, RoundInputs, ChainClients]:
+    """What is known of a round before training; the arguments are those of `run_round`."""
+    begun = open_round(setting, key, number, state, plan, federation)
+    memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
+    chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
+    shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, plan.bound)
+    return begun, shared, chains
 
 
 def open_round(
@@ -228,26 +244,29 @@ def update_memory(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTr
     return jax.tree.map(lambda all_, own: all_.at[kept].set(own, mode="drop"), memory, new)
 
 
+def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation, local_test: LocalTest) -> Info:
+    """Zeros in the shapes of what a round reports, found without tracing any training; arguments as of `run_round`."""
+
+    def untrained() -> Info:
+        key, number = jax.random.key(0), jnp.zeros((), jnp.int32)
+        begun, shared, chains = _set_out(setting, key, number, state, plan, plan.clients, federation, local_test)
+        return _info(setting, begun.cohort, zero_cohort_result(setting, shared, chains), state.variables)
+
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(untrained))
+
+
 def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Variables) -> Info:
-    trained = (cohort.visit_steps > 0).sum()
     steps, losses, spread = result.records.steps, result.records.loss_sum, result.sums.spread
     mean = lambda total, count: jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
+    diversity = {} if spread is None else {"update_diversity": spread.diversity}
     return Info(
-        train_loss=mean(losses.sum(), steps.sum()),
-        update_diversity=jnp.array(jnp.nan) if spread is None else spread.diversity,
-        local_accuracy=result.records.correct.sum() / cohort.sizes.sum(),
-        local_test_accuracy=_share(setting, result.records.tried, trained),
+        metrics={"train_loss": mean(losses.sum(), steps.sum())}
+        | diversity
+        | summarise_cohort(setting, cohort, result.records.metrics),
         steps=steps,
         broken=result.records.broken,
         model_finite=all_finite(variables),
         losses=mean(losses, steps),
         probes=result.records.probes,
-        own_hits=result.records.own_hits,
         norms=result.records.norm,
     )
-
-
-def _share(setting: Setting, tried: Array, trained: Array) -> Array:
-    """Of the test images that all who trained were tried on, the share classified correctly."""
-    images = setting.local_test_images
-    return tried.sum() / (images * trained) if images else jnp.array(jnp.nan)

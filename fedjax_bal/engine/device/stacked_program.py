@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.device.chain import ChainClients, LocalTest, RoundInputs
+from fedjax_bal.engine.device.chain import ChainClients, RoundInputs
 from fedjax_bal.engine.device.client_axis import over_chains
+from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.evaluation import TestSet
-from fedjax_bal.engine.device.program import DispatchPlan, evaluate_model, local_test_of, rounds, zero_reports
+from fedjax_bal.engine.device.program import DispatchPlan, evaluate_model, local_test_images, rounds, zero_reports
 from fedjax_bal.engine.device.round import close_round, open_round
 from fedjax_bal.engine.device.run_axis import StackedRuns, federation_of, run_slice
 from fedjax_bal.engine.device.setting import Setting
@@ -39,11 +40,10 @@ def dispatch_together(
         rounding the same as those of `dispatch`.
     """
     each = _each(setting, len(keys))
-    tried = local_test_of(setting, test)
+    images = local_test_images(setting, test)
 
     def advance(state: State, row: DispatchPlan) -> tuple[State, Info]:
-        local_test = None if tried is None and federation.tests is None else LocalTest(tried, row.evaluate)
-        return _run_round(setting, keys, state, row, federation, local_test)
+        return _run_round(setting, keys, state, row, federation, LocalTest(images, row.evaluate))
 
     def appraise(state: State, number: Array) -> Evaluation:
         def one(run: Array) -> Evaluation:
@@ -54,13 +54,14 @@ def dispatch_together(
 
     first = jnp.zeros((), jnp.int32)
     alone, before = run_slice((setting, state), first)
-    nothing = zero_reports(alone, schedule, before, federation_of(federation, first))
+    plan = jax.tree.map(lambda leaf: leaf[0, 0], schedule.plan)
+    nothing = zero_reports(alone, before, plan, federation_of(federation, first), images)
     nothing = jax.tree.map(lambda leaf: jnp.zeros((len(keys), *leaf.shape), leaf.dtype), nothing)
     return rounds(setting, schedule, state, nothing, advance, appraise)
 
 
 def _run_round(
-    setting: Setting, keys: Key, state: State, row: DispatchPlan, federation: Federation, local_test: LocalTest | None
+    setting: Setting, keys: Key, state: State, row: DispatchPlan, federation: Federation, local_test: LocalTest
 ) -> tuple[State, Info]:
     runs = StackedRuns(*row.plan.clients.shape[:2])
     each, places = _each(setting, runs.count), jnp.arange(runs.count)[:, None, None]

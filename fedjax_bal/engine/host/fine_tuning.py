@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal.engine.device import (
+    OWN_HITS,
     Assignment,
     ChainClients,
     ChainWeights,
@@ -195,4 +196,4 @@ def fine_tune(
     none = jnp.zeros(len(cohort.clients))
     with jax.default_matmul_precision(matmul_precision(setting.precision)):
         result = over_chains(setting, shared, chains, ChainWeights(none, none, cohort.there[:, 0]), cohort.assignment)
-    return result.records.own_hits[:, 0], result.records.broken[:, 0]
+    return result.records.metrics[OWN_HITS.name][:, 0], result.records.broken[:, 0]

@@ -18,21 +18,10 @@ from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.planner import Dispatch, Planner
 from fedjax_bal.errors import DivergenceError
-from fedjax_bal.metrics import (
-    LONG,
-    Counts,
-    Fault,
-    FaultCounts,
-    Traffic,
-    chain_divergences,
-    classification_metrics,
-    count_round,
-    held_out_metrics,
-    shot_accuracies,
-)
+from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.parts import Server
 from fedjax_bal.selection import LOSS, Presence, Selector, Speed, Trace
-from fedjax_bal.types import Evaluation, Exhibit, Federation, Info, Plan, State, size_in_bytes
+from fedjax_bal.types import Evaluation, Exhibit, Federation, Info, Plan, PyTree, State, size_in_bytes
 
 
 class Snapshot(NamedTuple):
@@ -252,7 +241,7 @@ class Simulation:
         records, counts, confusion = self._read(snapshot, planned, info, evaluation)
         visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
         after = snapshot._replace(round=snapshot.round + len(plans), selector=selector, counts=counts)
-        losses = [float(loss) for loss in info.train_loss[: len(plans)]]
+        losses = [float(loss) for loss in info.metrics["train_loss"][: len(plans)]]
         asked = np.concatenate([plan.clients[plan.clients < self.federation.num_clients] for plan in plans])
         return DispatchResult(
             after, records, confusion, asked, visits, self._samples(plans), planned.work, losses, planned.faults
@@ -406,31 +395,12 @@ class Simulation:
             number = snapshot.round + offset + 1
             counts = counts.noted([fault for fault in planned.faults if fault.round == number])
             if planned.schedule.evaluate[offset]:
-                confusion = np.asarray(evaluation.confusion[offset])
-                scores = classification_metrics(confusion)
-                records.append(
-                    {
-                        "round": number,
-                        **scores,
-                        **shot_accuracies(scores["per_class_accuracy"], self.groups),
-                        "test_loss": _number(evaluation.loss[offset]),
-                        "train_loss": _number(info.train_loss[offset]),
-                        **chain_divergences(self.federation, plan),
-                        **self._asked(info, offset),
-                        **held_out_metrics(self.federation, plan, info, evaluation, offset),
-                        **counts.record(self.speed is not None),
-                    }
-                )
-                counts = self._no_counts
+                own, measured = _of_round(offset, (evaluation, dict(info.metrics)))
+                reported = measured | counts.record(self.speed is not None)
+                result = RoundResult(self.federation, plan, own, reported, self.groups)
+                records.append({"round": number, **record_round(result)})
+                confusion, counts = np.asarray(own.confusion), self._no_counts
         return records, counts, confusion
-
-    def _asked(self, info: Info, offset: int) -> dict[str, float | None]:
-        asked = {
-            "update_diversity": self.setting.diversity,
-            "local_accuracy": self.setting.local_accuracy,
-            "local_test_accuracy": self.setting.local_test_images > 0,
-        }
-        return {name: _number(getattr(info, name)[offset]) for name, wanted in asked.items() if wanted}
 
     def _samples(self, plans: list[Plan]) -> int:
         samples = 0
@@ -443,8 +413,9 @@ class Simulation:
 
 def _probes(info: Info) -> dict[str, Any]:
     """What a selector learns from, by slot, arrays `[G, L, ...]` of the only round of a dispatch."""
-    return jax.tree.map(lambda leaf: leaf[0], {LOSS: info.losses, **info.probes})
+    return _of_round(0, {LOSS: info.losses, **info.probes})
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _of_round(place: int, tree: PyTree) -> PyTree:
+    """One round's part of leaves `[T, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[place], tree)

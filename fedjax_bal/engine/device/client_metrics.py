@@ -1,0 +1,105 @@
+"""What is measured of the clients' own models, each metric once: for whom, how of a client, and how of a cohort."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_bal.data import over_rows
+from fedjax_bal.engine.device.evaluation import TestSet, hits
+from fedjax_bal.engine.device.held_out import own_hits
+from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.types import Array, Batch, Cohort, Federation, Outcome
+
+
+class LocalTest(NamedTuple):
+    """When clients' own models are measured, and on which images beside the clients' own.
+
+    Attributes:
+        test: test images; None for none.
+        due: whether they are measured this round, `Bool[]`.
+    """
+
+    test: TestSet | None
+    due: Array
+
+
+class ClientMetric(NamedTuple):
+    """A number of each client that trained, and what a round reports of its cohort's.
+
+    Attributes:
+        name: its key in `Info.metrics`.
+        asked: `asked(setting, federation)`, known when the program is traced: a metric that isn't asked for costs
+            nothing and is not reported.
+        of_client: `of_client(outcome, test)`, the client's number, `Int32[]`. It is computed in evaluated rounds alone,
+            and is 0 in the others, and for clients that don't deliver.
+        of_cohort: `of_cohort(values, cohort, setting)`, what the round reports, of the numbers `Int32[G, L]`.
+    """
+
+    name: str
+    asked: Callable[[Setting, Federation], bool]
+    of_client: Callable[[Outcome, TestSet | None], Array]
+    of_cohort: Callable[[Array, Cohort, Setting], Array]
+
+
+def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, delivered: Array) -> dict[str, Array]:
+    """The metrics of one client, by name; none where `local_test` is None."""
+    asked = [metric for metric in CLIENT_METRICS if metric.asked(setting, outcome.ctx.federation)]
+    if local_test is None or not asked:
+        return {}
+    none = jnp.zeros((), jnp.int32)
+    values = lax.cond(
+        local_test.due,
+        lambda: {metric.name: metric.of_client(outcome, local_test.test) for metric in asked},
+        lambda: {metric.name: none for metric in asked},
+    )
+    return {name: jnp.where(delivered, value, none) for name, value in values.items()}
+
+
+def summarise_cohort(setting: Setting, cohort: Cohort, values: dict[str, Array]) -> dict[str, Array]:
+    """What a round reports of its clients' metrics, `Int32[G, L]` by name."""
+    measured = [metric for metric in CLIENT_METRICS if metric.name in values]
+    return {metric.name: metric.of_cohort(values[metric.name], cohort, setting) for metric in measured}
+
+
+def _own_training_hits(outcome: Outcome, test: TestSet | None) -> Array:
+    """How many of its own rows a client's trained model classifies correctly."""
+
+    def add(total: Array, batch: Batch) -> Array:
+        outputs, _ = outcome.ctx.model.apply(outcome.end, batch.images, train=False)
+        return total + (batch.real & (outputs.logits.argmax(-1) == batch.labels)).sum()
+
+    return over_rows(add, jnp.zeros((), jnp.int32), outcome.ctx)
+
+
+def _test_hits(outcome: Outcome, test: TestSet | None) -> Array:
+    """How many test images a client's trained model classifies correctly, 0 for one that took no step."""
+    store = outcome.ctx.federation
+    found = (
+        jnp.zeros((), jnp.int32) if test is None else hits(outcome.ctx.model, outcome.end, test, store.mean, store.std)
+    )
+    return jnp.where(outcome.steps > 0, found, 0)
+
+
+OWN_HITS = ClientMetric(
+    "own_hits",
+    lambda setting, federation: federation.tests is not None,
+    lambda outcome, test: own_hits(outcome),
+    lambda values, cohort, setting: values,
+)
+CLIENT_METRICS = (
+    ClientMetric(
+        "local_accuracy",
+        lambda setting, federation: setting.local_accuracy,
+        _own_training_hits,
+        lambda values, cohort, setting: values.sum() / cohort.sizes.sum(),
+    ),
+    ClientMetric(
+        "local_test_accuracy",
+        lambda setting, federation: setting.local_test_images > 0,
+        _test_hits,
+        lambda values, cohort, setting: values.sum() / (setting.local_test_images * (cohort.visit_steps > 0).sum()),
+    ),
+    OWN_HITS,
+)

@@ -1,0 +1,266 @@
+"""Every metric once: its name, how it is computed of a round, what a summary says of it, and where a report shows it.
+
+The keys of `metrics.jsonl`, of the runs in `summary.json` and of `results.csv` are those of this table, in its order,
+and so are the columns of a report's further tables. What is measured on the devices is declared in
+`fedjax_bal.engine.device.client_metrics` and comes here under its name.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedjax_bal.metrics.class_groups import OVER_CLIENTS
+from fedjax_bal.metrics.classification import (
+    accuracy,
+    balanced_accuracy,
+    macro_f1,
+    mean_known,
+    order_statistics,
+    recalls,
+    worst_class_accuracy,
+)
+from fedjax_bal.metrics.faults import name_faults
+from fedjax_bal.metrics.round_result import RoundResult
+from fedjax_bal.metrics.run_history import RunHistory
+from fedjax_bal.metrics.units import NATS, NUMBER, POINTS, SECONDS, SHARE, TEXT, Unit
+from fedjax_bal.validate import is_number
+
+
+class ReportTable(NamedTuple):
+    """A table of a report that says more than the comparison: its title, and what its numbers are."""
+
+    title: str
+    note: str
+
+
+CLASSES = ReportTable(
+    "Classes",
+    "On the test set, at the last evaluation. Classes are many-, medium- or few-shot by their training images in the "
+    "whole federation; evaluation.shots says where the groups end.",
+)
+CURVE = ReportTable(
+    "Other readings of the curve",
+    "The mean of a run's last ten evaluations. The accuracy on the test set in the round in which the validation "
+    "metric was best, which unlike the best of all nobody has picked on the test set.",
+)
+CLIENTS = ReportTable(
+    "Clients, global model",
+    "The global model on each client's own test images, at the last evaluation; every client counts the same. "
+    "Spread: standard deviation over clients. Worst 10%: mean of that tenth of them.",
+)
+OWN_MODELS = ReportTable(
+    "Clients, own models",
+    "Each model on its own client's test images. After local training: of the last evaluated round's cohort. "
+    "Fine-tuned: the final global model, trained on each client with plain cross-entropy.",
+)
+TIME = ReportTable(
+    "Simulated time",
+    "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
+    "rounds of the slowest chain's local training; sending is not counted. To the target: of runs that reach it.",
+)
+REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME)
+
+
+class Column(NamedTuple):
+    """Where a report shows a metric; the heading is followed by the unit.
+
+    An optional column is left out where the table has no other one, as of classes that are all many-shot.
+    """
+
+    table: ReportTable
+    heading: str
+    optional: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        name: its key everywhere.
+        of_round: computes it from an evaluated round; nan and infinity are written as null, None says that the run
+            does not have this metric. None for a metric of whole runs.
+        of_run: computes what a summary says, None for null; "last" repeats the last round's. None for a metric of
+            rounds alone.
+        column: where a report shows what the summary says; None for nowhere, or for a place of its own.
+        unit: its unit.
+        swept: whether the table of a sweep has what the summary says.
+    """
+
+    name: str
+    of_round: Callable[[RoundResult], Any] | None = None
+    of_run: Callable[[RunHistory], Any] | Literal["last"] | None = None
+    column: Column | None = None
+    unit: Unit = SHARE
+    swept: bool = True
+
+
+def record_round(result: RoundResult) -> dict[str, Any]:
+    """The metrics of a round, ready for JSON."""
+    values = {metric.name: metric.of_round(result) for metric in ALL_METRICS if metric.of_round}
+    return {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def summarise_run(run: RunHistory) -> dict[str, Any]:
+    """What a summary says of a run, ready for JSON."""
+    return {
+        metric.name: run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run)
+        for metric in ALL_METRICS
+        if metric.of_run
+    }
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic | np.ndarray) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _reported(name: str, **more: Any) -> Metric:
+    """A metric whose value comes with the round, under its name."""
+    return Metric(name, lambda it: it.reported.get(name), **more)
+
+
+def _test(name: str, score: Callable[[np.ndarray], Any], *more: Any) -> Metric:
+    """A score of the test images."""
+    return Metric(name, lambda it: score(it.confusion), *more)
+
+
+def _validation(name: str, score: Callable[[np.ndarray], float], *more: Any) -> Metric:
+    """A score of the validation rows."""
+    return Metric(name, lambda it: None if it.validation is None else score(it.validation), *more)
+
+
+def _shots(group: str, heading: str) -> Metric:
+    """The mean accuracy over a group of classes."""
+    of_round = lambda it: mean_known(recalls(it.confusion)[it.groups[group]]) if group in it.groups else None
+    return Metric(f"{group}_shot_accuracy", of_round, "last", Column(CLASSES, heading, optional=True))
+
+
+def _over_clients(
+    name: str, values: Callable[[RoundResult], np.ndarray | None], columns: Mapping[str, Column | None]
+) -> list[Metric]:
+    """How an accuracy spreads over clients; what summaries repeat of it, with columns, by the ending of the name."""
+
+    def one(summary: Callable[[np.ndarray], Any], it: RoundResult) -> float | None:
+        accuracies = values(it)
+        return None if accuracies is None else float(summary(accuracies)) if len(accuracies) else np.nan
+
+    def metric(end: str, summary: Callable[[np.ndarray], Any]) -> Metric:
+        unit = POINTS if end == "_std" else SHARE
+        return Metric(name + end, partial(one, summary), "last" if end in columns else None, columns.get(end), unit)
+
+    return [metric(*pair) for pair in OVER_CLIENTS.items()]
+
+
+def _fine_tuned(name: str, heading: str, unit: Unit = SHARE) -> Metric:
+    """A metric of the clients' fine-tuned models, made once after the last round."""
+    of_run = lambda run: run.fine_tuned.get(name) if is_number(run.fine_tuned.get(name)) else None
+    return Metric(name, None, of_run, Column(OWN_MODELS, heading), unit)
+
+
+def _mean_of_last(count: int, run: RunHistory) -> float | None:
+    """The mean accuracy of the last evaluations, of all where there are fewer."""
+    return float(np.mean([line["test_accuracy"] for line in run.lines[-count:]])) if run.last else None
+
+
+def _mean_divergence(run: RunHistory) -> float | None:
+    known = run.numbers("chain_kl")
+    return math.fsum(known) / len(known) if known else None
+
+
+def _traffic(run: RunHistory | None) -> int | None:
+    return None if run is None else sum(line["bytes_up"] + line["bytes_down"] for line in run.lines)
+
+
+def _seconds(run: RunHistory | None) -> float | None:
+    total = None if run is None else run.total("simulated_s")
+    return None if total is None else round(total, 6)
+
+
+def _faults(run: RunHistory) -> str | None:
+    lists = [line.get("broken_clients") for line in run.lines]
+    rows = [row for own in lists if isinstance(own, list) for row in own]
+    return name_faults(rows, (run.total("excluded") or 0) + (run.total("clipped") or 0))
+
+
+ALL_METRICS = (
+    # Of a whole run.
+    Metric("rounds", None, lambda run: run.lines[-1]["round"] if run.lines else 0, unit=NUMBER),
+    Metric("final_accuracy", None, lambda run: run.last.get("test_accuracy")),
+    Metric("best_accuracy", None, lambda run: max(run.numbers("test_accuracy"), default=None)),
+    Metric("last5_accuracy", None, partial(_mean_of_last, 5)),
+    Metric("rounds_to_target", None, lambda run: run.rounds_to_target, unit=NUMBER),
+    Metric("traffic_bytes", None, _traffic, unit=NUMBER),
+    Metric("traffic_to_target_bytes", None, lambda run: _traffic(run.to_target), unit=NUMBER),
+    Metric("last10_accuracy", None, partial(_mean_of_last, 10), Column(CURVE, "Mean of last 10")),
+    Metric("stopped_early", None, lambda run: run.stopped_early, unit=NUMBER),
+    Metric("best_validation_round", None, lambda run: run.validated.get("round"), unit=NUMBER),
+    Metric(
+        "accuracy_at_best_validation",
+        None,
+        lambda run: run.validated.get("test_accuracy"),
+        Column(CURVE, "Test accuracy at the best validation"),
+    ),
+    # Of the global model in each evaluated round.
+    _test("test_accuracy", accuracy),
+    _validation("validation_accuracy", accuracy, "last"),
+    _validation("validation_balanced_accuracy", balanced_accuracy),
+    Metric("validation_loss", lambda it: it.evaluation.validation and it.evaluation.validation.loss, unit=NATS),
+    _test("balanced_accuracy", balanced_accuracy, "last", Column(CLASSES, "Mean over classes")),
+    _test("macro_f1", macro_f1),
+    _test("worst_class_accuracy", worst_class_accuracy, "last", Column(CLASSES, "Worst class")),
+    _test("per_class_accuracy", lambda confusion: list(map(_plain, recalls(confusion)))),
+    _shots("many", "Many-shot"),
+    _shots("medium", "Medium-shot"),
+    _shots("few", "Few-shot"),
+    Metric("test_loss", lambda it: it.evaluation.loss, unit=NATS),
+    # Of the clients' training, and of what is averaged.
+    _reported("train_loss", unit=NATS),
+    Metric("chain_kl", lambda it: mean_known(it.chain_divergences), _mean_divergence, unit=NATS, swept=False),
+    Metric("chain_kls", lambda it: order_statistics(it.chain_divergences), unit=NATS),
+    _reported("update_diversity", unit=NUMBER),
+    _reported("local_accuracy"),
+    _reported("local_test_accuracy"),
+    # On the clients' own test rows.
+    *_over_clients(
+        "client_accuracy",
+        lambda it: it.client_accuracies,
+        {"": Column(CLIENTS, "Mean"), "_std": Column(CLIENTS, "Spread"), "_worst10": Column(CLIENTS, "Worst 10%")},
+    ),
+    *_over_clients(
+        "own_accuracy",
+        lambda it: it.own_accuracies,
+        {"": Column(OWN_MODELS, "After local training"), "_std": None, "_worst10": Column(OWN_MODELS, "Worst 10%")},
+    ),
+    _fine_tuned("personalised_accuracy", "Fine-tuned"),
+    _fine_tuned("personalised_accuracy_std", "Spread", POINTS),
+    _fine_tuned("personalised_accuracy_worst10", "Worst 10% fine-tuned"),
+    Metric(
+        "client_accuracies",
+        lambda it: None if it.client_accuracies is None else order_statistics(it.client_accuracies),
+    ),
+    # Counted since the evaluation before.
+    _reported("clients", unit=NUMBER),
+    _reported("dropped", unit=NUMBER),
+    _reported("bytes_up", unit=NUMBER),
+    _reported("bytes_down", unit=NUMBER),
+    _reported("simulated_s", of_run=_seconds, column=Column(TIME, "All rounds"), unit=SECONDS),
+    Metric(
+        "simulated_s_to_target",
+        None,
+        lambda run: _seconds(run.to_target),
+        Column(TIME, "To the target accuracy"),
+        SECONDS,
+    ),
+    _reported("excluded", of_run=lambda run: run.total("excluded"), unit=NUMBER, swept=False),
+    _reported("clipped", of_run=lambda run: run.total("clipped"), unit=NUMBER, swept=False),
+    _reported("broken_clients", of_run=_faults, unit=TEXT, swept=False),
+    # What a method does about uneven classes.
+    Metric("clients_per_chain", None, lambda run: run.clients_per_chain, unit=NUMBER, swept=False),
+    Metric("copies", None, lambda run: run.copies, unit=NUMBER, swept=False),
+)
+"""Every metric, in order."""
