@@ -1,6 +1,6 @@
 """What `summary.json` and a line of `metrics.jsonl` hold, as far as it is read; other keys may stand beside it.
 
-A key that is missing short_list as null.
+A key that is missing counts as null.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from fedjax_bal.metrics import ALL_METRICS, TEXT
+
 LARGEST = 1e18
 """Of numbers: far beyond any count of bytes, and small enough to be added and drawn."""
 
@@ -25,7 +27,6 @@ LARGEST = 1e18
 _MOST_CHAINS = 100
 _MOST_SHOWN = 1000
 _MOST_TIMES = 100_000
-from fedjax_bal.metrics import ALL_METRICS, TEXT
 
 _WORDS = {
     "string_type": "a value of type str",
