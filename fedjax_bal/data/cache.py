@@ -24,37 +24,12 @@ FOLDER = "fedjax_bal"
 
 
 def place(name: str, data_dir: Path) -> Path:
-    """Where the file of a data set is.
-
-    Args:
-        name: the data set.
-        data_dir: the folder that holds its own files.
-
-    Returns:
-        The file, whether there is one or not.
-
-    Example:
-        >>> place("mnist", Path("data")).as_posix()
-        'data/fedjax_bal/mnist.npz'
-    """
+    """Where the file of a data set is, whether there is one or not."""
     return data_dir / FOLDER / f"{name}.npz"
 
 
 def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -> Path:
-    """Writes a data set.
-
-    Args:
-        name: the data set.
-        data_dir: the folder that holds its own files.
-        dataset: what was read from them.
-        places: the files and folders that decided what was read.
-
-    Returns:
-        The file.
-
-    Raises:
-        DataError: there is no room for it, or the folder can't be written.
-    """
+    """Writes a data set, and which files and folders decided what was read."""
     file = place(name, data_dir)
     arrays: dict[str, Any] = {key: getattr(dataset, key) for key in REQUIRED}
     arrays["class_names"] = np.array(dataset.class_names)
@@ -80,19 +55,7 @@ def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -
 
 
 def read(name: str, data_dir: Path, places: Sequence[Path] | None) -> Dataset | None:
-    """Reads what `write` wrote.
-
-    Args:
-        name: the data set.
-        data_dir: the folder that holds its own files.
-        places: the files and folders that decide what would be read there; None where they are gone.
-
-    Returns:
-        The data set; None where there is no file, or one that was made from others.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Reads what `write` wrote; None where there is no file, or it was made from other `places`, if these are known."""
     file = place(name, data_dir)
     if not file.is_file() or (places is not None and not is_current(name, data_dir, places)):
         return None
@@ -100,19 +63,7 @@ def read(name: str, data_dir: Path, places: Sequence[Path] | None) -> Dataset | 
 
 
 def is_current(name: str, data_dir: Path, places: Sequence[Path]) -> bool:
-    """Whether the file of a data set was made from what is there now.
-
-    Args:
-        name: the data set.
-        data_dir: the folder that holds its own files.
-        places: the files and folders that decide what would be read there.
-
-    Returns:
-        Whether there is such a file.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Whether the file of a data set was made from what is there now."""
     file = place(name, data_dir)
     if not file.is_file():
         return False

@@ -117,18 +117,7 @@ def inventory_digest(dataset: Dataset) -> str:
 
 
 def common_folder(places: Sequence[Path]) -> Path:
-    """The folder that all of some files and folders lie in.
-
-    Args:
-        places: at least one.
-
-    Returns:
-        The folder.
-
-    Example:
-        >>> common_folder([Path("a/b/c"), Path("a/b/d")]).as_posix()
-        'a/b'
-    """
+    """The folder that all of some files and folders lie in."""
     return Path(os.path.commonpath([path.parent for path in places]))
 
 

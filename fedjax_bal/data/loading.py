@@ -39,11 +39,10 @@ def load(
 ) -> Dataset:
     """Loads a data set into memory.
 
-    Sets that come with the package need no files. The others are read from `data_dir`, in their official file formats,
-    or else from a folder there that TensorFlow Datasets has prepared, which gives the same arrays; what `fedjax-bal
-    data prepare` wrote is read in place of them, as long as they are those that it was made from. Without `data_dir`
-    TensorFlow Datasets provides those that it has, which downloads them once. `fedjax-bal data list` says which sets
-    there are, and which of them a folder holds.
+    Sets that come with the package need no files. The others are read from `data_dir`, from their official files or
+    else from a folder that TensorFlow Datasets has prepared, which gives the same arrays. What `fedjax-bal data
+    prepare` wrote is read in their place until they change. Without `data_dir` TensorFlow Datasets provides the sets
+    that it has, and downloads them once. `fedjax-bal data list` shows all sets, and which of them a folder holds.
 
     One's own images come from an npz file, `load("npz", path="mine.npz")`, or from a folder of image files for each
     class, `load("image_folder", path="mine", side=64)`; a path that isn't absolute counts from `data_dir`, where that
@@ -98,18 +97,7 @@ def folder_of(name: str, data_dir: str | os.PathLike) -> Path:
 
 
 def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
-    """Looks for a data set with official files.
-
-    Args:
-        reader: of the data set.
-        data_dir: an existing folder.
-
-    Returns:
-        Its official files, or else the folder that TensorFlow Datasets has prepared.
-
-    Raises:
-        DataError: neither is there; the message says what was looked for.
-    """
+    """Finds the official files of a data set in a folder, or else what TensorFlow Datasets has prepared there."""
     try:
         return FoundFiles("official files", tuple(reader.find(data_dir)), lambda: reader.read(data_dir))
     except DataError:

@@ -25,17 +25,7 @@ def available_bytes() -> int | None:
 
 
 def check_memory(place: str | os.PathLike, count: int, shape: tuple[int, ...], advice: str) -> None:
-    """Refuses images that would need more memory than there is.
-
-    Args:
-        place: where they come from, for the message.
-        count: how many images.
-        shape: `(H, W, K)`, a byte each.
-        advice: what to do, for the end of the message.
-
-    Raises:
-        DataError: there is less memory.
-    """
+    """Refuses images of a shape `(H, W, K)`, a byte a value, that would need more memory than there is."""
     needed, there = count, available_bytes()
     for length in shape:
         needed *= length

@@ -43,17 +43,7 @@ class Kind(NamedTuple):
 
 @contextlib.contextmanager
 def decoder(name: str) -> Iterator[ModuleType]:
-    """Pillow, with its warning of oversized images as an error: it comes from reading the size alone.
-
-    Args:
-        name: the data set, for the message.
-
-    Yields:
-        The module `PIL.Image`.
-
-    Raises:
-        DataError: Pillow can't be imported.
-    """
+    """Pillow, with its warning of oversized images as an error: it comes from reading the size alone."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -66,21 +56,7 @@ def decoder(name: str) -> Iterator[ModuleType]:
 def decoded(
     pillow: ModuleType, content: bytes, place: str | os.PathLike, kind: Kind, make: Callable[[Any], Any]
 ) -> np.ndarray:
-    """The pixels of one image.
-
-    Args:
-        pillow: from `decoder`.
-        content: of the file.
-        place: where it comes from, for messages.
-        kind: what it must be like.
-        make: what the image becomes before its pixels are taken, an image of Pillow to another.
-
-    Returns:
-        `UInt8[H, W]` or `UInt8[H, W, K]`.
-
-    Raises:
-        DataError: it is no such image, or damaged as far as its format lets one see.
-    """
+    """The pixels, `UInt8[H, W]` or `UInt8[H, W, K]`, of what `make` turns an image of Pillow into."""
     image = opened(pillow, content, place, kind)
     try:
         if image.format == "PNG":
@@ -92,20 +68,7 @@ def decoded(
 
 
 def opened(pillow: ModuleType, content: bytes, place: str | os.PathLike, kind: Kind) -> Any:
-    """An image whose size and kind are known to be right; its pixels are still packed.
-
-    Args:
-        pillow: from `decoder`.
-        content: of the file.
-        place: where it comes from, for messages.
-        kind: what it must be like.
-
-    Returns:
-        An image of Pillow.
-
-    Raises:
-        DataError: it is no such image.
-    """
+    """An image whose size and kind are known to be right; its pixels are still packed."""
     try:
         return _checked(pillow, content, kind)
     except pillow.UnidentifiedImageError as error:
@@ -118,21 +81,7 @@ def opened(pillow: ModuleType, content: bytes, place: str | os.PathLike, kind: K
 def read_all(
     name: str, files: Sequence[Path], kind: Kind, shape: tuple[int, int, int], make: Callable[[ModuleType, Any], Any]
 ) -> np.ndarray:
-    """The pixels of many files, each written where it stays, by as many threads as there are cores.
-
-    Args:
-        name: the data set, for messages.
-        files: D files.
-        kind: what they must be like.
-        shape: `(H, W, K)`, what `make` makes of them.
-        make: as for `decoded`, with Pillow in front.
-
-    Returns:
-        `UInt8[D, H, W, K]`, in the order of the files.
-
-    Raises:
-        DataError: a file can't be read or is not like that.
-    """
+    """The pixels of many files, `UInt8[D, H, W, K]`, unpacked by as many threads as there are cores."""
     images = np.empty((len(files), *shape), np.uint8)
     with decoder(name) as pillow, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
 

@@ -57,49 +57,19 @@ def build_for_tfds(name: str, files: Path, data_dir: Path) -> Path:
 
 
 def find_tfds(reader: Reader, data_dir: Path) -> tuple[Path, Path] | None:
-    """The folders that TensorFlow Datasets has prepared for a data set.
-
-    Args:
-        reader: of the data set.
-        data_dir: the folder above them, which TensorFlow Datasets calls data_dir too; or one of them itself.
-
-    Returns:
-        The folder for training and the one for testing, mostly the same, each the latest version there; None where
-        there is none.
-    """
+    """The latest folders that TensorFlow Datasets has prepared for training and for testing, which may be the same."""
     train, test = (_latest(data_dir, known) for known in (reader.tfds.train, reader.tfds.test))
     return (train, test) if train and test else None
 
 
 def read_tfds(reader: Reader, folders: tuple[Path, Path]) -> Dataset:
-    """Reads a data set from folders that TensorFlow Datasets has prepared, in the format ArrayRecord.
-
-    Args:
-        reader: of the data set.
-        folders: from `find_tfds`.
-
-    Returns:
-        The data set, in the order of its official files.
-
-    Raises:
-        DataError: the folders are damaged, of another format, hold another data set, or lead elsewhere.
-    """
+    """Reads a data set from the folders that `find_tfds` found, in the order of its official files."""
     train, test = (_read_folder(reader, folder, half) for folder, half in zip(folders, _HALVES, strict=True))
     return _together(reader, train, test)
 
 
 def download(reader: Reader) -> Dataset:
-    """Has TensorFlow Datasets provide a data set from the folder that it keeps, into which it downloads it once.
-
-    Args:
-        reader: of the data set.
-
-    Returns:
-        The data set.
-
-    Raises:
-        DataError: it doesn't have the set, or can't provide it.
-    """
+    """Has TensorFlow Datasets provide a data set from the folder that it keeps, into which it downloads it once."""
     if not reader.tfds.published:
         raise DataError(
             f"{reader.name}: TensorFlow Datasets doesn't have it; pass --data-dir with the folder that holds "

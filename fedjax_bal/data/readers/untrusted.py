@@ -10,19 +10,7 @@ from fedjax_bal.files import open_file, parse_json
 
 
 def read_file(file: Path, limit: int, again: str) -> bytes:
-    """The content of a file that is not longer than it can need to be.
-
-    Args:
-        file: the file.
-        limit: bytes.
-        again: what to do about a file that is longer, for the end of the message.
-
-    Returns:
-        Its content.
-
-    Raises:
-        DataError: it can't be read, or is longer.
-    """
+    """The content of a file that is not longer than `limit` bytes; `again` ends the message on one that is."""
     try:
         with open_file(file) as stream:
             size = os.fstat(stream.fileno()).st_size  # reading sets aside as much as it is told to
@@ -37,19 +25,7 @@ def read_file(file: Path, limit: int, again: str) -> bytes:
 
 
 def read_json(file: Path, limit: int, again: str) -> Any:
-    """The content of a JSON file.
-
-    Args:
-        file: the file.
-        limit: bytes that it can need.
-        again: what to do about a file that is damaged, for the end of the message.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        DataError: it can't be read, is longer, or is no JSON.
-    """
+    """What a JSON file holds that is not longer than `limit` bytes; `again` ends the message on one that is."""
     content = read_file(file, limit, again)
     try:
         return parse_json(content)
@@ -76,18 +52,7 @@ def shortened(value: Any, limit: int = 100) -> str:
 
 
 def check_within(root: Path, path: Path) -> None:
-    """Refuses a link that leads out of a folder.
-
-    Args:
-        root: the folder, which may be reached by links itself.
-        path: a file or folder below it.
-
-    Raises:
-        DataError: it is a link to somewhere else.
-
-    Example:
-        >>> check_within(Path("/data"), Path("/data/train/cat.png"))
-    """
+    """Refuses a link that leads out of a folder, which may be reached by links itself."""
     real = os.path.realpath(path)
     if not Path(real).is_relative_to(os.path.realpath(root)):
         raise DataError(f"{path}: is a link that leads out of {root}, to {real}; put the file itself there.")
