@@ -60,21 +60,9 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = None) -> Any:
-    """Reads JSON, however deep or long.
+    """Reads JSON; a `ValueError` for any that is damaged, bottomless nesting and numbers of thousands of digits included.
 
-    Args:
-        content: the text, or its bytes.
-        undefined: what NaN and infinite numbers are read as, given their names; None for floats.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        ValueError: it is not JSON, is nested too deep, or has a number of thousands of digits.
-
-    Example:
-        >>> parse_json("[NaN, 1]", lambda name: None)
-        [None, 1]
+    `undefined` says what NaN and infinite numbers are read as, given their names; None for floats.
     """
     try:
         return json.loads(content, parse_constant=undefined)

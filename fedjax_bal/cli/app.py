@@ -27,7 +27,7 @@ from fedjax_bal.cli.arguments import (
 from fedjax_bal.cli.console import INTERRUPTED, Output, fail, messages, say
 from fedjax_bal.cli.describe import describe
 from fedjax_bal.cli.distributed import SWEEP_ALONE, is_first_process, joined_processes, place_of, shared_facts
-from fedjax_bal.cli.pages import build_page, compare_folders, is_sweep
+from fedjax_bal.cli.pages import build_page, compare_folders
 from fedjax_bal.cli.running import run_command
 from fedjax_bal.cli.sweeping import sweep_command
 
@@ -192,11 +192,13 @@ def report(
 ) -> None:
     """Write the pages of folders anew; of several runs also one page that compares them."""
     with messages():
+        from fedjax_bal.runs import SweepFolder
+
         console = Output()
         if out is None:
             for folder in folders:
                 say(console, f"report: {build_page(folder)}")
-        if out is not None or (len(folders) > 1 and not any(map(is_sweep, folders))):
+        if out is not None or (len(folders) > 1 and not any(SweepFolder(folder).exists() for folder in folders)):
             compare_folders(folders, out, console)
 
 

@@ -33,7 +33,9 @@ def compare_folders(folders: list[Path], out: Path | None, console: Console) -> 
 
 def build_page(path: Path) -> Path:
     """The page of a run's folder, or of a sweep's."""
-    return build_report(path, sweep=is_sweep(path))
+    from fedjax_bal.runs import SweepFolder
+
+    return build_report(path, sweep=SweepFolder(path).exists())
 
 
 def build_report(path: Path, *, sweep: bool = False) -> Path:
@@ -42,10 +44,3 @@ def build_report(path: Path, *, sweep: bool = False) -> Path:
         from fedjax_bal.report import build, build_sweep
 
         return build_sweep(path) if sweep else build(path)
-
-
-def is_sweep(path: Path) -> bool:
-    """Whether a folder is a sweep's."""
-    from fedjax_bal.runs import SweepFolder
-
-    return SweepFolder(path).exists()

@@ -31,16 +31,7 @@ class SavedRun(NamedTuple):
 
 
 def saved_template(config: Config, comparison: Comparison, run: tuple[int, int]) -> SavedRun:
-    """What a run's checkpoint has to look like.
-
-    Args:
-        config: the configuration.
-        comparison: what was built from it.
-        run: method and seed.
-
-    Returns:
-        The shapes of the run's state; its own fingerprint and owner; and zeros for what has been counted.
-    """
+    """What a run's checkpoint has to look like: shapes of its state, its fingerprint and owner, zeros for counts."""
     method, seed = run
     simulation, fingerprint = comparison.simulations[method], comparison.fingerprints[method]
     classes = simulation.setting.model.num_classes
@@ -53,16 +44,7 @@ def saved_template(config: Config, comparison: Comparison, run: tuple[int, int])
 def newest_saved(
     folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]
 ) -> SavedRun | None:
-    """The newest checkpoint of a run that is whole.
-
-    Args:
-        folder: the run folder.
-        run: method and seed.
-        wanted: the run's template.
-        note: told of each that is damaged or another run's.
-
-    Returns:
-        What it holds; None where there is none.
+    """What a run's newest checkpoint holds that is whole, None where there is none; `note` is told of the others.
 
     Raises:
         FolderError: the run was begun with other data.

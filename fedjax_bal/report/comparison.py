@@ -32,11 +32,9 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     from fedjax_bal.report.gallery import draw
 
     both = join(folders)
-    names = _names([folder.resolve() for folder in folders])
-    configs = {name: RunFolder(folder).read().config for name, folder in zip(names, folders, strict=True)}
     pictures = [figure_html(picture.html, picture.title, picture.caption) for picture in draw(both)]
     try:
-        write_atomically(file, encoded(_page(configs, both, pictures)))
+        write_atomically(file, encoded(_page(both, pictures)))
     except OSError as error:
         raise FolderError(f"{file}: can't be written ({error.strerror}); choose another place with --out") from error
     return file
@@ -49,7 +47,7 @@ def join(folders: Sequence[Path]) -> RunRecord:
         folders: run folders.
 
     Returns:
-        A folder's content, its methods named `method (folder)`; settings that are the same in all are left out.
+        A folder's content, its methods named `method (folder)`, and for a configuration those of all folders by name.
 
     Raises:
         FolderError: the folders don't go together.
@@ -73,7 +71,8 @@ def join(folders: Sequence[Path]) -> RunRecord:
         "finished": all(run.summary["finished"] for run in found),
         "target_accuracy": targets.pop() if len(targets) == 1 else None,
     }
-    return RunRecord({}, "", [line for run in renamed for line in run.lines], summary)
+    configs = {name: run.config for name, run in zip(names, found, strict=True)}
+    return RunRecord(configs, "", [line for run in renamed for line in run.lines], summary)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -94,7 +93,8 @@ def _renamed(run: RunRecord, name: str) -> RunRecord:
     return run._replace(lines=[called(line) for line in run.lines], summary=summary)
 
 
-def _page(configs: Mapping[str, Mapping[str, Any]], both: RunRecord, pictures: list[str]) -> str:
+def _page(both: RunRecord, pictures: list[str]) -> str:
+    configs = both.config
     groups = _compared(both.summary["runs"], _data_of_methods(configs))
     rounds = {entry["rounds"] for entry in both.summary["runs"]}
     differing = _differences(configs)

@@ -57,12 +57,6 @@ class Cell(NamedTuple):
 def read_results(folder: Path) -> Results:
     """Reads a sweep's folder.
 
-    Args:
-        folder: with `sweep.yaml` and `results.csv`.
-
-    Returns:
-        The results.
-
     Raises:
         FolderError: a file is missing or damaged.
     """
@@ -75,16 +69,7 @@ def read_results(folder: Path) -> Results:
 
 
 def cells(results: Results, method: str, figure: str) -> list[Cell]:
-    """A method's mean of a figure at each setting, in the order of the table.
-
-    Args:
-        results: the results.
-        method: its name.
-        figure: a column, such as `final_accuracy`.
-
-    Returns:
-        A cell for each setting that was asked for.
-    """
+    """A method's mean of a figure, such as `final_accuracy`, at each setting, in the order of the table."""
     found: dict[tuple[Any, ...], list[Any]] = {}
     for row in results.rows:
         if row["method"] == method:
@@ -109,15 +94,7 @@ def judge(results: Results) -> str:
 
 
 def best(results: Results, method: str) -> Cell | None:
-    """A method's final accuracy where it does best by `judge`, of the settings with most of their runs finished.
-
-    Args:
-        results: the results.
-        method: its name.
-
-    Returns:
-        The cell; None before anything is finished.
-    """
+    """A method's final accuracy where it does best by `judge`, of the settings with most of their runs finished."""
     top = _best_of(cells(results, method, judge(results)))
     return top and {cell.setting: cell for cell in cells(results, method, TEST)}[top.setting]
 
@@ -129,17 +106,7 @@ def _best_of(found: Sequence[Cell]) -> Cell | None:
 
 
 def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
-    """A figure along an axis, the other axes where the method does best by `judge` at that value.
-
-    Args:
-        results: the results.
-        axis: its number.
-        method: the method.
-        figure: a column.
-
-    Returns:
-        A cell for each value of the axis at which a run is finished, in order.
-    """
+    """A figure at each value of an axis that has a finished run, the other axes where the method does best there."""
     accuracies = cells(results, method, judge(results))
     figures = {cell.setting: cell for cell in cells(results, method, figure)}
     tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in values(results, axis)]

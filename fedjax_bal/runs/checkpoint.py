@@ -23,17 +23,9 @@ class CheckpointError(ValueError):
 
 
 def save(folder: Path, round: int, tree: Any) -> Path:
-    """Writes a checkpoint and drops all but the newest generations.
+    """Writes a checkpoint, a pytree of arrays and numbers, `round` rounds done; drops all but the newest generations.
 
     The file appears under its name only once it is complete and on disk.
-
-    Args:
-        folder: where the checkpoints of this run live; made if needed.
-        round: rounds done; names the file.
-        tree: any pytree of arrays and numbers.
-
-    Returns:
-        The file.
 
     Example:
         >>> import tempfile, pathlib, numpy as np
@@ -86,11 +78,7 @@ def generations(folder: Path) -> list[Path]:
 
 
 def clear(folder: Path) -> None:
-    """Removes all checkpoints of a run.
-
-    Args:
-        folder: where they live, if there are any.
-    """
+    """Removes all checkpoints of a run."""
     for file in [*generations(folder), *_half_written(folder)]:
         file.unlink()
 

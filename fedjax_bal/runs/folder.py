@@ -18,33 +18,14 @@ from fedjax_bal.runs.schema import ResumableLine
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
 _LARGEST_METRICS = 2**32
-
-
-def _checkpoints(method: int | str, seed: int | str) -> str:
-    return f"checkpoints/{_run(method, seed)}"
-
-
-def _pictures(method: int | str, seed: int | str) -> str:
-    return f"pictures/{_run(method, seed)}.npz"
-
-
-def _leaks(method: int | str, seed: int | str) -> str:
-    return f"pictures/{_run(method, seed)}.json"
-
-
-def _personalised(method: int | str, seed: int | str) -> str:
-    return f"personalised/{_run(method, seed)}.json"
-
-
-def _run(method: int | str, seed: int | str) -> str:
-    return f"method-{method}-seed-{seed}"
-
-
+_RUN = "method-{}-seed-{}"
+_CHECKPOINTS, _PICTURES, _LEAKS = f"checkpoints/{_RUN}", f"pictures/{_RUN}.npz", f"pictures/{_RUN}.json"
+_PERSONALISED = f"personalised/{_RUN}.json"
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder that belongs to nobody.
 _WRITTEN = (
     *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, "plots/*.svg"),
-    *(f"{_checkpoints('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.npz.part")),
-    *(name("*", "*") for name in (_pictures, _leaks, _personalised)),
+    *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.npz.part")),
+    *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
     "wandb/*run-*-fedjax-bal-*/**/*",
 )
@@ -63,13 +44,7 @@ class RunFolder:
         self.files = files or OutputFiles(path)
 
     def claimed(self, config: Config) -> AbstractContextManager[None]:
-        """Checks that the folder is this configuration's or free, and keeps other processes out of it.
-
-        Args:
-            config: the configuration.
-
-        Returns:
-            A context, in which the folder can be used.
+        """A context that makes the folder, checks that it is this configuration's or free, and locks it.
 
         Raises:
             FolderError: it can't be written, is in use, or holds something else.
@@ -77,14 +52,7 @@ class RunFolder:
         return self.files.locked(lambda: self._check_owner(config))
 
     def check(self, config: Config) -> None:
-        """Makes the folder, and checks that it is this configuration's or free.
-
-        Args:
-            config: the configuration.
-
-        Raises:
-            FolderError: it can't be written, or holds something else.
-        """
+        """Does the same without the lock."""
         self.files.prepare(lambda: self._check_owner(config))
 
     def begin(self, config: Config, *, fresh: bool) -> None:
@@ -93,9 +61,6 @@ class RunFolder:
         Args:
             config: the configuration.
             fresh: remove what an earlier run of the same configuration left.
-
-        Raises:
-            FolderError: it can't be written.
         """
         with self.files.writing():
             if fresh:
@@ -105,15 +70,15 @@ class RunFolder:
 
     def checkpoints(self, method: int, seed: int) -> Path:
         """Where the checkpoints of one run are."""
-        return self.path / _checkpoints(method, seed)
+        return self.path / _CHECKPOINTS.format(method, seed)
 
     def save(self, method: int, seed: int, round: int, tree: Any) -> None:
         """Writes a checkpoint of one run, `round` rounds done."""
-        self.files.save_checkpoint(_checkpoints(method, seed), round, tree)
+        self.files.save_checkpoint(_CHECKPOINTS.format(method, seed), round, tree)
 
     def clear_checkpoints(self, method: int, seed: int) -> None:
         """Removes all checkpoints of one run."""
-        self.files.clear_checkpoints(_checkpoints(method, seed))
+        self.files.clear_checkpoints(_CHECKPOINTS.format(method, seed))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, without those that are cut off or damaged."""
@@ -144,27 +109,27 @@ class RunFolder:
         content = io.BytesIO()
         arrays: dict[str, Any] = dict(pictures)
         np.savez_compressed(content, **arrays)
-        self.files.write(_pictures(method, seed), content.getvalue())
+        self.files.write(_PICTURES.format(method, seed), content.getvalue())
 
     def clear_pictures(self, method: int, seed: int) -> None:
         """Removes what an earlier run had to show, and what was found out about it at its end."""
-        self.files.remove(*(name(method, seed) for name in (_pictures, _leaks, _personalised)))
+        self.files.remove(*(name.format(method, seed) for name in (_PICTURES, _LEAKS, _PERSONALISED)))
 
     def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
         """What a run gives away; None where that hasn't been looked for, or the file is damaged."""
-        return self._mapping(_leaks(method, seed))
+        return self._mapping(_LEAKS.format(method, seed))
 
     def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
         """Notes what a run gives away."""
-        self.files.write_json(_leaks(method, seed), figures)
+        self.files.write_json(_LEAKS.format(method, seed), figures)
 
     def read_personalised(self, method: int, seed: int) -> dict[str, Any] | None:
         """How clients' fine-tuned models do; None where they haven't been made, or the file is damaged."""
-        return self._mapping(_personalised(method, seed))
+        return self._mapping(_PERSONALISED.format(method, seed))
 
     def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
         """Notes how clients' fine-tuned models do."""
-        self.files.write_json(_personalised(method, seed), figures)
+        self.files.write_json(_PERSONALISED.format(method, seed), figures)
 
     def read_tracking(self) -> dict[str, Any]:
         """Which finished runs which tracker has; empty where that isn't known."""
@@ -208,7 +173,7 @@ class RunFolder:
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
         # Methods begin in their order, so that their places in the summary are their numbers.
-        files = {name: self.path / _pictures(place, seed) for place, (name, seed) in enumerate(first.items())}
+        files = {name: self.path / _PICTURES.format(place, seed) for place, (name, seed) in enumerate(first.items())}
         pictures = {name: read_pictures(file, classes) for name, file in files.items() if file.is_file()}
         return RunRecord(config, text, lines, summary, pictures, left_out)
 

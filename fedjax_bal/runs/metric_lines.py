@@ -21,9 +21,7 @@ def read_lines(stream: BinaryIO, parse: Parse) -> tuple[list[dict[str, Any]], in
     Of more than `MOST_LINES` lines evenly spaced rounds are kept, the same for all seeds of a method, and the last one
     of each run; `bytes_up` and `bytes_down` of those left out are added to the next one that is kept.
 
-    Args:
-        stream: the file, at its start.
-        parse: turns the number of a line, from 1, and the line into a checked dict; None for one that doesn't count.
+    `parse` turns the number of a line, from 1, and the line into a checked dict; None for one that doesn't count.
 
     Returns:
         The lines, the later one where two are of the same run and round, and how many were left out.

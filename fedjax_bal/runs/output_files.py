@@ -18,13 +18,7 @@ _LOCK = ".lock"
 
 
 class FolderError(ValueError):
-    """A folder of runs that can't be used; the message names the file and the line where there is one, and what to do.
-
-    Example:
-        >>> raise FolderError("runs/mine: another process is running in this folder; choose another with --out")
-        Traceback (most recent call last):
-        fedjax_bal.runs.output_files.FolderError: runs/mine: another process is running in this folder; choose ...
-    """
+    """A folder of runs that can't be used; the message names the file, the line if any, and what to do."""
 
 
 class OutputFiles:
@@ -49,11 +43,7 @@ class OutputFiles:
 
     @contextlib.contextmanager
     def locked(self, check: Callable[[], None]) -> Iterator[None]:
-        """Makes the folder, has it checked, and keeps other processes out of it.
-
-        Raises:
-            FolderError: it can't be written, is in use, or `check` says so.
-        """
+        """Makes the folder, has it checked, and keeps other processes out of it."""
         self.prepare(check)
         with self.writing():
             lock = open_to_append(self.path / _LOCK)
@@ -113,14 +103,13 @@ class OutputFiles:
 
     def append(self, name: str, lines: Iterable[bytes]) -> None:
         """Adds lines to a file, on disk before it returns."""
-        file = self.path / name
         try:
-            with open_to_append(file) as stream:
+            with open_to_append(self.path / name) as stream:
                 stream.writelines(lines)
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
-            raise OSError(error.errno, error.strerror, str(file)) from error
+            raise OSError(error.errno, error.strerror, str(self.path / name)) from error
 
     def remove(self, *patterns: str) -> None:
         """Removes the files that match; what is behind a link belongs to somebody else."""

@@ -62,11 +62,10 @@ def short_list(most: int, *, whole: bool = True) -> AfterValidator:
     what = f"a list of at most {most} {'whole ' * whole}numbers from 0 to {LARGEST:g}, or null"
 
     def check(value: Any) -> Any:
-        if value is None:
-            return value
-        fits = isinstance(value, list) and len(value) <= most and _are_numbers(value, [len(value)], 0, LARGEST)
-        if not fits or (whole and any(type(entry) is not int for entry in value)):
-            raise _expected(what)
+        if value is not None:
+            fits = isinstance(value, list) and len(value) <= most and _are_numbers(value, [len(value)], 0, LARGEST)
+            if not fits or (whole and any(type(entry) is not int for entry in value)):
+                raise _expected(what)
         return value
 
     return AfterValidator(check)
@@ -128,9 +127,7 @@ class MetricLine(JsonObject, extra="ignore"):
     per_class_accuracy: Annotated[Any, numbers("classes", gaps=True)] = None
 
 
-class CompositionEntry(JsonObject):
-    """Which classes a selector believes clients to have."""
-
+class _Composition(JsonObject):
     clients: _Amount = _NULL
     rank_correlation: Annotated[Any, numbers(low=-1, high=1)] = None
     shown: _Shown = _NULL
@@ -138,73 +135,57 @@ class CompositionEntry(JsonObject):
     true: _Shares = _NULL
 
 
-class DistanceEntry(JsonObject):
-    """How far images are from the clients'."""
-
+class _Distance(JsonObject):
     mean: _Measured = _NULL
     least: _Measured = _NULL
 
 
-class NearestEntry(JsonObject):
-    """How far generated images are from the clients', and test images."""
-
-    generated: DistanceEntry = _NULL
-    test: DistanceEntry = _NULL
+class _Nearest(JsonObject):
+    generated: _Distance = _NULL
+    test: _Distance = _NULL
 
 
-class AttackEntry(JsonObject):
-    """How much an attack's images are like the truth."""
-
+class _Attack(JsonObject):
     truth: _Measured = _NULL
     others: _Measured = _NULL
 
 
-class LeakEntry(JsonObject):
-    """What a run gives away."""
-
-    nearest: Annotated[NearestEntry | None, BeforeValidator(lambda value: value or None)] = None
-    inversion: dict[str, AttackEntry] = {}
+class _Leak(JsonObject):
+    nearest: _Nearest | None = None
+    inversion: dict[str, _Attack] = {}
 
 
 _NUMBERS = [metric.name for metric in ALL_METRICS if metric.of_run and metric.unit is not TEXT]
 _FIGURES: dict[str, Any] = dict.fromkeys(_NUMBERS, (_Number, None))
 
 
-class RunEntry(create_model("Figures", __base__=JsonObject, **_FIGURES)):
-    """A run of the summary."""
-
+class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
     method: str = _NULL
     seed: Annotated[int, numbers()] = _NULL
     chosen: Annotated[Any, short_list(_MOST_TIMES)] = None
-    composition: CompositionEntry | None = None
+    composition: _Composition | None = None
     broken_clients: str | None = None
-    leaks: LeakEntry | None = None
+    leaks: _Leak | None = None
     # A run without an evaluation has a matrix of size 0.
     confusion_matrix: Annotated[Any, BeforeValidator(lambda value: value or None), numbers("classes", "classes")] = None
 
 
-class AugmentationEntry(JsonObject):
-    """What augmentation has added to the clients' images."""
-
+class _Augmentation(JsonObject):
     before: _PerClass = _NULL
     after: _PerClass = _NULL
     extra_rows: _Amount = _NULL
     extra_bytes: _Amount = _NULL
 
 
-class PartitionEntry(JsonObject):
-    """Who holds what."""
-
+class _Partition(JsonObject):
     methods: list = _NULL
     clients: int = _NULL
     shown: list = _NULL
     class_counts: Annotated[Any, numbers("shown", "classes")] = None
-    augmentation: AugmentationEntry | None = None
+    augmentation: _Augmentation | None = None
 
 
-class BatchEntry(JsonObject):
-    """The classes of mini-batches before and after a method has changed them."""
-
+class _Batch(JsonObject):
     methods: list = _NULL
     shown: _Shown = _NULL
     before: _Shares = _NULL
@@ -217,9 +198,9 @@ class SummaryFile(JsonObject):
     finished: bool = _NULL
     class_names: Annotated[list[str], FailFast()] = _NULL
     target_accuracy: _Number = None
-    runs: Annotated[list[RunEntry], FailFast()] = _NULL
-    partitions: Annotated[list[PartitionEntry], FailFast()] = []
-    batches: Annotated[list[BatchEntry], FailFast()] = []
+    runs: Annotated[list[_Run], FailFast()] = _NULL
+    partitions: Annotated[list[_Partition], FailFast()] = []
+    batches: Annotated[list[_Batch], FailFast()] = []
 
 
 def misfit(error: ValidationError) -> tuple[str, Any]:

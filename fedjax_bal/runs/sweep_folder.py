@@ -45,13 +45,10 @@ class SweepFolder:
         return RunFolder(self.path / "points" / label)
 
     def claimed(self) -> AbstractContextManager[None]:
-        """Makes the folder if needed, and keeps other processes out of it.
-
-        Returns:
-            A context, in which the folder can be used.
+        """A context that makes the folder, checks that it is a sweep's or free, and locks it.
 
         Raises:
-            FolderError: it can't be written, is in use, or is not a sweep's.
+            FolderError: it can't be written, is in use, or holds something else.
         """
         return self.files.locked(self._check_owner)
 
@@ -77,11 +74,7 @@ class SweepFolder:
         self.files.write(_SHEET, text.encode())
 
     def read_sheet(self) -> tuple[dict[str, Any], str]:
-        """What is swept, and the text that it was read from.
-
-        Raises:
-            FolderError: `sweep.yaml` is missing or damaged.
-        """
+        """What is swept, and the text that it was read from; a `FolderError` where it is missing or damaged."""
         path = self.path / _SHEET
         try:
             sheet = read_yaml(path, str(path))
@@ -93,14 +86,11 @@ class SweepFolder:
             raise FolderError(f"{path}: has no list of axes under `sweep`; {_AGAIN}")
         return sheet, text
 
-    def read_results(self, keys: Sequence[str] = ()) -> list[dict[str, Any]]:
+    def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """The rows of the table, values as numbers, texts or None.
 
-        Args:
-            keys: columns that there must be.
-
         Raises:
-            FolderError: `results.csv` is missing or damaged.
+            FolderError: `results.csv` is missing or damaged, or has no column for one of the swept keys.
         """
         path = self.results
         try:
@@ -116,7 +106,7 @@ class SweepFolder:
             raise FolderError(f"{path}: must have a line of headings with {', '.join(_WORDS)}, and rows; {_AGAIN}")
         if any(None in row or None in row.values() for row in table):
             raise FolderError(f"{path}: has rows of other lengths than the line of headings; {_AGAIN}")
-        lacking = next((key for key in keys if key not in table[0]), None)
+        lacking = next((key for key in swept if key not in table[0]), None)
         if lacking is not None:
             raise FolderError(f"{path}: has no column {lacking!r}, which sweep.yaml sweeps; {_AGAIN}")
         return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in table]
@@ -150,12 +140,7 @@ class SweepFolder:
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
-    r"""The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them.
-
-    Example:
-        >>> as_csv([{"alpha": 0.1, "seed": 0, "failure": None}])
-        'alpha,seed,failure\n0.1,0,\n'
-    """
+    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
     writer.writeheader()
