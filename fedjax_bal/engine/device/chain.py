@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.device.client_metrics import LocalTest, measure
+from fedjax_bal.engine.device.client_metrics import LocalTest, measure, zero_metrics
 from fedjax_bal.engine.device.faults import fault_codes, first_faults
 from fedjax_bal.engine.device.keys import training_key
 from fedjax_bal.engine.device.local_training import outcome_of, prepare, train_locally
@@ -242,8 +242,10 @@ def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> 
         )
         return _result(shared, end, reports, records)
 
-    shapes = jax.eval_shape(untrained, shared, client)
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    shapes = jax.eval_shape(untrained, shared._replace(local_test=None), client)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    metrics = zero_metrics(setting, shared.federation, shared.local_test)
+    return zeros._replace(records=zeros.records._replace(metrics=metrics))
 
 
 def only_visit_key(shared: RoundInputs, client: ChainClients) -> Key:

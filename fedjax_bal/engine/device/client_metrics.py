@@ -1,7 +1,7 @@
-"""What is measured of the clients' own models, each metric once: for whom, how of a client, and how of a cohort."""
+"""The metrics of the clients' own models, each declared once: who asks for it, a client's number, and the cohort's."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -32,33 +32,38 @@ class ClientMetric(NamedTuple):
         name: its key in `Info.metrics`.
         asked: `asked(setting, federation)`, known when the program is traced: a metric that isn't asked for costs
             nothing and is not reported.
-        of_client: `of_client(outcome, test)`, the client's number, `Int32[]`. It is computed in evaluated rounds alone,
+        of_client: `of_client(outcome, test)`, the client's number, a scalar. It is computed in evaluated rounds alone,
             and is 0 in the others, and for clients that don't deliver.
-        of_cohort: `of_cohort(values, cohort, setting)`, what the round reports, of the numbers `Int32[G, L]`.
+        of_cohort: `of_cohort(values, cohort, setting)`, what the round reports, of the numbers `[G, L]`.
+        dtype: of the client's number.
     """
 
     name: str
     asked: Callable[[Setting, Federation], bool]
     of_client: Callable[[Outcome, TestSet | None], Array]
     of_cohort: Callable[[Array, Cohort, Setting], Array]
+    dtype: Any = jnp.int32
+
+
+def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest | None) -> dict[str, Array]:
+    """Zeros for the metrics that a round measures, by name; none where `local_test` is None."""
+    asked = [] if local_test is None else [own for own in CLIENT_METRICS if own.asked(setting, federation)]
+    return {metric.name: jnp.zeros((), metric.dtype) for metric in asked}
 
 
 def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, delivered: Array) -> dict[str, Array]:
-    """The metrics of one client, by name; none where `local_test` is None."""
-    asked = [metric for metric in CLIENT_METRICS if metric.asked(setting, outcome.ctx.federation)]
-    if local_test is None or not asked:
-        return {}
-    none = jnp.zeros((), jnp.int32)
-    values = lax.cond(
-        local_test.due,
-        lambda: {metric.name: metric.of_client(outcome, local_test.test) for metric in asked},
-        lambda: {metric.name: none for metric in asked},
-    )
-    return {name: jnp.where(delivered, value, none) for name, value in values.items()}
+    """The metrics of one client, by name."""
+    zeros = zero_metrics(setting, outcome.ctx.federation, local_test)
+    if local_test is None or not zeros:
+        return zeros
+    asked = [metric for metric in CLIENT_METRICS if metric.name in zeros]
+    found = lambda: {metric.name: metric.of_client(outcome, local_test.test) for metric in asked}
+    values = lax.cond(local_test.due, found, lambda: zeros)
+    return {name: jnp.where(delivered, value, zeros[name]) for name, value in values.items()}
 
 
 def summarise_cohort(setting: Setting, cohort: Cohort, values: dict[str, Array]) -> dict[str, Array]:
-    """What a round reports of its clients' metrics, `Int32[G, L]` by name."""
+    """What a round reports of its clients' metrics, `[G, L]` by name."""
     measured = [metric for metric in CLIENT_METRICS if metric.name in values]
     return {metric.name: metric.of_cohort(values[metric.name], cohort, setting) for metric in measured}
 
