@@ -1,4 +1,4 @@
-"""From what the user asks for to the cases that are measured."""
+"""The cases to measure, from the options of the command."""
 
 import inspect
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ _CHANGEABLE = ("execution.", "model.convolution=")
 
 
 class BenchOptions(NamedTuple):
-    """What the user asked for.
+    """The options of `fedjax-bal bench`.
 
     Attributes:
         config: a configuration file; None for workloads.
         overrides: `key=value` changes.
         workloads: names; none for all of them. Not with a configuration.
-        seconds: how long to measure each case.
-        clients_per_round: the cohort's size where it is to be another one.
-        synthetic: random pixels, also where there is a folder of data.
+        seconds: time to measure each case.
+        clients_per_round: another size of the cohort; None for the case's own.
+        synthetic: random pixels, even with a folder of data.
         data_dir: the folder with the data sets' files.
-        devices: how many devices share the work, or "auto" for all; None for what the configuration says.
+        devices: number of devices that share the work, or "auto" for all; None for the configuration's.
     """
 
     config: str | None = None
@@ -41,16 +41,9 @@ class BenchOptions(NamedTuple):
 
 
 def cases(wanted: BenchOptions) -> list[Case]:
-    """The cases of a wish: workloads, or each method of a configuration.
+    """The cases of the options: workloads, or each method of a configuration.
 
-    Args:
-        wanted: what the user asked for.
-
-    Returns:
-        The cases; the workloads' data is made when they are measured.
-
-    Raises:
-        ValueError: options that don't fit; the message says which, and what is allowed.
+    Workloads make their data only when they are measured.
 
     Example:
         >>> [case.name for case in cases(BenchOptions(workloads=["W3", "W1"]))]
@@ -65,7 +58,7 @@ def cases(wanted: BenchOptions) -> list[Case]:
 
 
 def _execution(overrides: Sequence[str]) -> Config:
-    """A configuration that is only good for how things are executed."""
+    """A configuration that is used only for its execution and its convolution."""
     for change in overrides:
         if not change.startswith(_CHANGEABLE):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What `fedjax-bal bench` does: case after case, then a table and JSON."""
+"""The command `fedjax-bal bench`: measures case by case, then shows a table and JSON."""
 
 import json
 import os
@@ -20,19 +20,10 @@ from fedjax_bal.files import write_atomically
 
 
 def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None) -> Iterator[dict[str, Any]]:
-    """Measures all that is wanted, case by case, so that what is done is not lost when a later one fails.
+    """Yields the record of each case, as `measure` returns it, with `device`, `versions` and `data` added.
 
-    Compiled programs are neither read from a cache nor kept in one: compiling is measured too.
-
-    Args:
-        wanted: what the user asked for.
-        note: told what is going on.
-
-    Yields:
-        A record for each case, as `measure` returns it, with `device`, `versions` and `data` added.
-
-    Raises:
-        ValueError: options that don't fit, data that is not there, or a case that diverges; the message says which.
+    Results of finished cases are not lost when a later one fails. The compilation cache is off, because compiling is
+    measured too. Raises `ValueError`, which names the case, for wrong options, missing data or divergence.
     """
     chosen = cases(wanted)
     best: dict[str, float] = {}
@@ -45,32 +36,26 @@ def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None)
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         for case in chosen:
-            yield _measured(case, peak, wanted, note)
+            yield _measure(case, peak, wanted, note)
     finally:
         jax.config.update("jax_enable_compilation_cache", kept)
 
 
-def _measured(
+def _measure(
     case: Case, peak: Callable[[str], float], wanted: BenchOptions, note: Callable[[str], None]
 ) -> dict[str, Any]:
     try:
-        return measure(case, peak, wanted.seconds, note) | _surroundings(wanted)
+        return measure(case, peak, wanted.seconds, note) | _environment(wanted)
     except DivergenceError as error:
         raise ValueError(f"{case.name}: diverged in {error}") from error
 
 
 def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> None:
-    """Measures, then shows what there is, also when something ends the work early.
+    """Measures, then shows the results, also after an error or an interrupt.
 
-    Args:
-        wanted: what the user asked for.
-        console: for the table.
-        file: where JSON goes, a list of records; "-" for standard output, None for nowhere.
-
-    Raises:
-        ValueError: as `bench`, or a file that can't be written.
+    JSON, a list of records, goes to the file, or to standard output for "-".
     """
-    _check_place(file)
+    _check_writable(file)
     records: list[dict[str, Any]] = []
     log = Console(stderr=True)
     try:
@@ -78,10 +63,10 @@ def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> N
             records.append(record)
     finally:
         if records:
-            _show(records, console, file)
+            _report(records, console, file)
 
 
-def _show(records: Sequence[dict[str, Any]], console: Console, file: str | None) -> None:
+def _report(records: Sequence[dict[str, Any]], console: Console, file: str | None) -> None:
     console.print(table(records))
     console.print(caption(records), markup=False, highlight=False)
     text = json.dumps(records, indent=1) + "\n"
@@ -92,7 +77,7 @@ def _show(records: Sequence[dict[str, Any]], console: Console, file: str | None)
 
 
 def caption(records: Sequence[dict[str, Any]]) -> str:
-    """What all records have in common, in words."""
+    """A caption of the properties that all records share."""
     first = records[0]
     strategies = ", ".join(dict.fromkeys(record["strategy"] for record in records))
     peak = first["matmul_peak_flops_per_s"] / 1e9
@@ -104,15 +89,15 @@ def caption(records: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _check_place(file: str | None) -> None:
-    # At once, not when all has been measured.
+def _check_writable(file: str | None) -> None:
+    # Before measuring, which takes minutes.
     if file is None or file == "-":
         return
     if Path(file).is_dir() or not os.access(Path(file).parent, os.W_OK):
         raise ValueError(f"--json: received {file}, where no file can be written; choose one in a folder that is there")
 
 
-def _surroundings(wanted: BenchOptions) -> dict[str, Any]:
+def _environment(wanted: BenchOptions) -> dict[str, Any]:
     real = wanted.config is not None or wanted.data_dir is not None
     return {
         "device": device_name(),

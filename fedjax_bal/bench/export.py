@@ -20,18 +20,7 @@ from fedjax_bal.validate import one_of, whole_number
 
 
 def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: int = 50, seed: int = 0) -> None:
-    """Writes a workload.
-
-    Args:
-        workload: the workload.
-        file: an npz file.
-        data_dir: the folder with the data sets' files; None for random pixels.
-        rounds: T, how many cohorts to draw.
-        seed: decides clients and cohorts.
-
-    Raises:
-        ValueError: data that is not there or can't be read, or no round.
-        OSError: the file can't be written.
+    """Writes a workload, with `rounds` cohorts, to an npz file; `seed` decides clients and cohorts.
 
     Example:
         >>> import tempfile
@@ -58,7 +47,7 @@ def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: 
 
 
 def spec(workload: Workload) -> dict[str, object]:
-    """What a program has to know beside the arrays, ready for JSON.
+    """The workload's settings besides its arrays, ready for JSON.
 
     Example:
         >>> spec(WORKLOADS["W3"])["optimizer"]
@@ -76,7 +65,7 @@ def spec(workload: Workload) -> dict[str, object]:
 
 
 def main() -> int:
-    """The command; returns its exit code."""
+    """Runs the command and returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help=", ".join(WORKLOADS))
     parser.add_argument("file", type=Path, help="the npz file to write")

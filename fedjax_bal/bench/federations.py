@@ -1,4 +1,4 @@
-"""From a workload to a federation and a simulation of this package."""
+"""Federations and simulations of the workloads."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from fedjax_bal.selection import uniform
 from fedjax_bal.types import Federation, Model
 
 HORIZON = 2**30
-"""More rounds than anybody measures, so that no round is the last."""
+"""More rounds than any measurement takes, so that no round is the last."""
 
 
 def federate(workload: Workload, data_dir: str | None = None, seed: int = 0) -> Federation:
-    """The workload's federation, on the host; arguments as in `workloads.material`."""
+    """Builds the workload's federation, on the host; arguments as in `workloads.material`."""
     made, source = material(workload, data_dir, seed), workload.source
     return data.federate(
         made.images, made.labels, made.rows_per_client, source.num_classes, mean=source.mean, std=source.std
@@ -24,7 +24,7 @@ def federate(workload: Workload, data_dir: str | None = None, seed: int = 0) -> 
 
 
 def model_of(workload: Workload, convolution: str = "fast") -> Model:
-    """The workload's model."""
+    """Builds the workload's model."""
     source = workload.source
     return models.build(
         workload.model, source.num_classes, source.input_shape, convolution=convolution, **workload.options
@@ -34,19 +34,9 @@ def model_of(workload: Workload, convolution: str = "fast") -> Model:
 def simulation_of(
     workload: Workload, federation: Federation, clients_per_round: int | None = None, **options: Any
 ) -> Simulation:
-    """Federated averaging on a workload.
+    """Builds federated averaging on a workload, evaluated on a single image.
 
-    Args:
-        workload: the workload.
-        federation: its federation.
-        clients_per_round: the cohort's size; by default the workload's own.
-        **options: how it is executed, as `fedjax_bal.engine.host.build` takes it.
-
-    Returns:
-        The simulation, which tests on a single image.
-
-    Raises:
-        ValueError: a cohort or an option that doesn't fit.
+    The cohort has the workload's own size by default; options are those of `fedjax_bal.engine.host.build`.
     """
     return build(
         recipes.fedavg(),
@@ -64,17 +54,7 @@ def simulation_of(
 
 
 def cohorts(workload: Workload, clients: int, rounds: int, seed: int = 0) -> np.ndarray:
-    """Who trains in each round, as a simulation with this seed chooses.
-
-    Args:
-        workload: the workload.
-        clients: N.
-        rounds: T.
-        seed: the run's seed.
-
-    Returns:
-        `Int32[T, clients_per_round]`, ascending in each round.
-    """
+    """Clients of each round, ascending, `Int32[rounds, clients_per_round]`, as a simulation with this seed has them."""
     selector = uniform(workload.clients_per_round)
     state, everybody = selector.init(seed, clients), np.ones(clients, bool)
     chosen = [np.sort(selector.select(state, seed, number, everybody)[0][:, 0]) for number in range(rounds)]

@@ -1,9 +1,9 @@
-"""How much arithmetic a model is, counted from its own program.
+"""Floating-point operations of a model, counted in its own program.
 
-The rule: a multiply-add is two operations; dense layers and convolutions count, everything else doesn't. A
-convolution counts as such (with its padding), whatever form computes it, so the count is taken from the model with
-JAX's own convolution. Training is the forward pass and two more of the same size, the gradients of weights and of
-inputs, less the gradient of the images, which nobody needs.
+A multiply-add is two operations; dense layers and convolutions count, everything else doesn't. A convolution counts as
+such (with its padding), whatever form computes it, so the count is taken from the model with JAX's own convolution.
+Training is the forward pass and two more of the same size, the gradients of weights and of inputs, less the gradient of
+the images, which is not needed.
 """
 
 import math
@@ -18,7 +18,7 @@ from fedjax_bal.types import Model
 
 
 class Flops(NamedTuple):
-    """Floating-point operations for one sample.
+    """Floating-point operations per sample.
 
     Attributes:
         forward: of a forward pass.
@@ -30,13 +30,7 @@ class Flops(NamedTuple):
 
 
 def model_flops(model: Model) -> Flops:
-    """Counts a model's operations.
-
-    Args:
-        model: the model, built with `convolution="plain"`.
-
-    Returns:
-        The operations for one sample.
+    """Counts the operations per sample of a model built with `convolution="plain"`.
 
     Example:
         >>> from fedjax_bal import models
@@ -53,15 +47,9 @@ def model_flops(model: Model) -> Flops:
 
 
 def count(program: ClosedJaxpr | Jaxpr) -> Iterator[int]:
-    """The operations of each matrix product and convolution of a program, in order; zeros left out.
+    """Yields the operations of each matrix product and convolution of a program, in order.
 
-    A loop counts as often as it runs where that is known, a branch as much as its longest arm.
-
-    Args:
-        program: from `jax.make_jaxpr`.
-
-    Yields:
-        The operations of one of them.
+    A loop counts as often as it runs, if that is known, and a branch as much as its longest arm.
 
     Example:
         >>> list(count(jax.make_jaxpr(jnp.dot)(jnp.zeros((2, 3)), jnp.zeros((3, 5)))))

@@ -1,4 +1,4 @@
-"""What the machine is, what it can do at best, and how much memory was used."""
+"""Peak speed of the machine, and peak memory of the process."""
 
 import math
 import resource
@@ -18,7 +18,7 @@ PRECISIONS = {
     "tensorfloat32": (jnp.float32, jax.lax.Precision.DEFAULT),
     "bfloat16": (jnp.bfloat16, jax.lax.Precision.DEFAULT),
 }
-"""Type and exactness of a matrix product, by name."""
+"""Types and precisions of matrix products, by name."""
 
 
 class Peak(NamedTuple):
@@ -34,14 +34,9 @@ class Peak(NamedTuple):
 
 
 def matmul_peak(precision: str = "float32", repeats: int = 5) -> float:
-    """Operations per second of large square matrix products on all devices at once, the best of several.
+    """Operations per second of large square matrix products on all devices at once, the best of several tries.
 
-    Args:
-        precision: a name of `PRECISIONS`.
-        repeats: how often to try.
-
-    Returns:
-        Operations per second, a multiply-add being two.
+    A multiply-add is two operations; `precision` is a name of `PRECISIONS`.
     """
     side = _SIDE.get(jax.default_backend(), _SIDE_OF_ACCELERATORS)
     kind, exactness = PRECISIONS[precision]
@@ -57,7 +52,7 @@ def matmul_peak(precision: str = "float32", repeats: int = 5) -> float:
 
 
 def forget_peak() -> None:
-    """Starts the resident peak anew, where the system can."""
+    """Resets the process's peak of resident memory, if the system can."""
     try:
         _CLEAR.write_text("5")
     except OSError:
@@ -65,7 +60,7 @@ def forget_peak() -> None:
 
 
 def memory_peak() -> Peak:
-    """The peak of memory, of the devices where they tell it."""
+    """Peak memory of all devices, or of the process if they don't report it."""
     stats = [device.memory_stats() or {} for device in jax.devices()]
     if all("peak_bytes_in_use" in each for each in stats):
         return Peak(sum(each["peak_bytes_in_use"] for each in stats), "device")
@@ -73,7 +68,7 @@ def memory_peak() -> Peak:
 
 
 def resident_peak() -> int:
-    """The most memory in bytes that the process has held, since `forget_peak` where the system can.
+    """Peak resident memory of the process in bytes, since `forget_peak` if the system can reset it.
 
     Example:
         >>> resident_peak() > 1_000_000

@@ -1,4 +1,4 @@
-"""One measurement: compile, warm up, then whole dispatches of about a second."""
+"""One measurement: compile, warm up, then measure dispatches of about a second."""
 
 import dataclasses
 import statistics
@@ -20,12 +20,12 @@ _SEED = 0
 
 
 class Case(NamedTuple):
-    """Something to measure.
+    """A case to measure.
 
     Attributes:
-        name: how it is shown.
+        name: the name shown.
         make: builds the simulation.
-        plain: the same model with JAX's own convolution, to count its operations.
+        plain: builds the same model with JAX's own convolution, to count its operations.
         precision: of its arithmetic, for the peak that it is compared with; a name of `machine.PRECISIONS`.
     """
 
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
 
 class _Run:
-    """A simulation under way."""
+    """A running simulation."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -44,7 +44,7 @@ class _Run:
         self.losses: list[list[float]] = []
 
     def time(self) -> tuple[float, DispatchResult]:
-        """Runs one dispatch; its seconds and what came of it."""
+        """Runs one dispatch, and returns its seconds and its result."""
         began = time.perf_counter()
         first = int(self.snapshot.round) + 1
         advance = self.simulation.advance(_SEED, self.snapshot)
@@ -54,7 +54,7 @@ class _Run:
         return seconds, advance
 
     def continue_with(self, simulation: Simulation) -> None:
-        """Goes on with the same work in other dispatches."""
+        """Continues with dispatches of another length."""
         self.simulation = simulation
 
 
@@ -63,37 +63,28 @@ def measure(
 ) -> dict[str, Any]:
     """Measures one case, without evaluation.
 
-    Rounds are put together until a dispatch takes about a second; one dispatch warms up, those that follow count, at
-    least three of them.
-
-    Args:
-        case: what to measure.
-        peak: the best matmul peak seen so far, in operations per second, by precision; measures it anew.
-        seconds: how long to measure, warm-up and compilation apart.
-        note: told what is going on.
+    Rounds are combined until a dispatch takes about a second. One dispatch warms up; then at least three count, for
+    at least `seconds`. `peak` measures the matmul peak of a precision, in operations per second, and returns the best
+    so far.
 
     Returns:
         The record, ready for JSON: `workload`; `client_updates_per_s` and `samples_per_s`, medians over dispatches;
         `spread`, the lowest and highest client updates per second; `compile_s`; `flops_per_s`, of the model's own
         arithmetic as `flops.model_flops` counts it; `matmul_peak_flops_per_s` and `matmul_peak_share`;
-        `padding_waste`, steps computed for nobody as a share of all; `peak_memory_bytes` and `memory_kind`;
+        `padding_waste`, the share of computed steps that are padding; `peak_memory_bytes` and `memory_kind`;
         `strategy`, `precision`, `devices` and `clients_at_a_time` on all of them; `rounds` and `dispatches` that
         counted, `rounds_per_dispatch`; `clients_per_round`; `train_loss`, pairs of a round and its loss; `params`.
-
-    Raises:
-        ValueError: a case that can't be built.
-        DivergenceError: a client's parameters stopped being finite.
     """
     note(f"{case.name}: loading")
     operations = model_flops(case.plain())
     peak(case.precision)
     machine.forget_peak()
-    run, compile_s = _warmed_up(case, note)
-    timed = _dispatches(run, seconds)
+    run, compile_s = _warm_up(case, note)
+    timed = _time_dispatches(run, seconds)
     updates = [advance.client_updates / took for took, advance in timed]
     samples = statistics.median(advance.samples / took for took, advance in timed)
     memory = machine.memory_peak()
-    matmul = peak(case.precision)  # again: on a machine that others use too, the best of both counts
+    matmul = peak(case.precision)  # again, in case other programs slowed down the first try
     simulation, layout = run.simulation, run.simulation.setting.layout
     return {
         "workload": case.name,
@@ -120,8 +111,8 @@ def measure(
     }
 
 
-def _warmed_up(case: Case, note: Callable[[str], None]) -> tuple[_Run, float]:
-    simulation = _untested(case.make(), 1)
+def _warm_up(case: Case, note: Callable[[str], None]) -> tuple[_Run, float]:
+    simulation = _skip_evaluation(case.make(), 1)
     note(f"{case.name}: compiling")
     compile_s = simulation.compile()
     run = _Run(simulation)
@@ -130,7 +121,7 @@ def _warmed_up(case: Case, note: Callable[[str], None]) -> tuple[_Run, float]:
         seconds, _ = run.time()
     rounds = round(_DISPATCH_S / seconds)
     if rounds > 1 and not simulation.selector.closed_loop:
-        simulation = _untested(simulation, rounds)
+        simulation = _skip_evaluation(simulation, rounds)
         compile_s = simulation.compile()
         run.continue_with(simulation)
         run.time()
@@ -138,8 +129,8 @@ def _warmed_up(case: Case, note: Callable[[str], None]) -> tuple[_Run, float]:
     return run, compile_s
 
 
-def _untested(simulation: Simulation, rounds: int) -> Simulation:
-    """The same work in dispatches of so many rounds, of which one looks at a single test image."""
+def _skip_evaluation(simulation: Simulation, rounds: int) -> Simulation:
+    """Replaces the test set by a single image, evaluated once per dispatch of `rounds` rounds."""
     federation = simulation.federation
     rounds = 1 if simulation.selector.closed_loop else rounds
     return dataclasses.replace(
@@ -152,11 +143,11 @@ def _untested(simulation: Simulation, rounds: int) -> Simulation:
     )
 
 
-def _dispatches(run: _Run, seconds: float) -> list[tuple[float, DispatchResult]]:
+def _time_dispatches(run: _Run, seconds: float) -> list[tuple[float, DispatchResult]]:
     timed: list[tuple[float, DispatchResult]] = []
     while len(timed) < _FEWEST or sum(took for took, _ in timed) < seconds:
         took, advance = run.time()
-        # The state would be kept alive, once for each dispatch.
+        # Without its snapshot, which would keep a state alive for each dispatch.
         timed.append((took, advance._replace(snapshot=None)))  # type: ignore[arg-type]
     return timed
 

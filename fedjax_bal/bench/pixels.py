@@ -6,15 +6,15 @@ from typing import NamedTuple
 import numpy as np
 
 TURNED_CLASSES, TURNED_PER_CLASS = 47, 2400
-"""As many as EMNIST's balanced split has."""
+"""The classes and images per class of EMNIST's balanced split."""
 _TURNS = 3
 
 
 class Source(NamedTuple):
-    """Where images come from.
+    """A source of images.
 
     Attributes:
-        text: in words.
+        text: description.
         read: `read(data_dir) -> (images UInt8[D, H, W, K], labels Int[D])`.
         examples: D.
         num_classes: C.
@@ -33,18 +33,7 @@ class Source(NamedTuple):
 
 
 def pixels(source: Source, data_dir: str | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The images and labels of a source.
-
-    Args:
-        source: the source.
-        data_dir: the folder with its files; None for random pixels and labels in turn.
-        rng: for random pixels.
-
-    Returns:
-        Images `UInt8[D, H, W, K]` and labels `Int32[D]`.
-
-    Raises:
-        ValueError: files that are not there or can't be read.
+    """Images `UInt8[D, H, W, K]` and labels `Int32[D]` of a source; random ones without `data_dir`.
 
     Example:
         >>> images, labels = pixels(FASHION_MNIST, None, np.random.default_rng(0))
@@ -69,7 +58,7 @@ def _read(name: str) -> Callable[[str], tuple[np.ndarray, np.ndarray]]:
 
 
 def _read_turned(data_dir: str) -> tuple[np.ndarray, np.ndarray]:
-    """MNIST and then Fashion-MNIST, each turned by 0, 90 and 180 degrees: sixty classes, of which the first 47."""
+    """MNIST, then Fashion-MNIST, each turned by 0, 90 and 180 degrees: the first 47 of sixty classes."""
     stocks = [_read(name)(data_dir) for name in ("mnist", "fashion_mnist")]
     pieces = []
     for number in range(TURNED_CLASSES):

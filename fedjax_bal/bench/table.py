@@ -1,4 +1,4 @@
-"""Records of measurements as a table that fits 80 columns."""
+"""Measurements as a table that fits into 80 columns."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def table(records: Sequence[dict[str, Any]]) -> Table:
-    """A table of records.
-
-    Args:
-        records: as `measure.measure` returns them.
-
-    Returns:
-        For `rich.console.Console.print`.
-    """
+    """Arranges records, as `measure.measure` returns them, in a table."""
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for index, heading in enumerate(_HEADINGS):
         grid.add_column(heading, justify="right" if index else "left", no_wrap=bool(index), overflow="fold")
@@ -31,7 +24,7 @@ def table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def cells(record: dict[str, Any]) -> list[str]:
-    """The cells of a record.
+    """Formats the cells of a record.
 
     Example:
         >>> cells({"workload": "W1", "client_updates_per_s": 20.123, "spread": [19.9, 20.4], "samples_per_s": 1006.2,
@@ -54,7 +47,7 @@ def cells(record: dict[str, Any]) -> list[str]:
 
 
 def figure(value: float) -> str:
-    """A number with three digits, or all of those before the point.
+    """Formats a number with three digits, or with all digits before the point.
 
     Example:
         >>> figure(0.01234), figure(5.678), figure(1234.5), figure(0.0)
@@ -66,7 +59,7 @@ def figure(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes with a unit.
+    """Formats bytes with a unit.
 
     Example:
         >>> size(512), size(1_530_000), size(2.5e9)

@@ -1,6 +1,6 @@
-"""The workloads that speed is measured on, as data: which images, who holds them, what is trained.
+"""The workloads that are measured, as data: images, clients, model and local training.
 
-Only shapes, counts and sizes matter here, not accuracy. What has a meaning for other programs too is in `Workload`;
+Only shapes, counts and sizes matter here, not accuracy. `Workload` holds all that other programs need;
 `fedjax_bal.bench.export` writes it to a file for them.
 """
 
@@ -15,12 +15,12 @@ from fedjax_bal.bench.pixels import CIFAR10, FASHION_MNIST, TURNED, Source, pixe
 
 
 class Workload(NamedTuple):
-    """One kind of work: federated averaging, uniform selection, no evaluation.
+    """Federated averaging with uniform selection and without evaluation, on given data.
 
     Attributes:
         name: its short name.
         text: one line about it.
-        source: which images.
+        source: the source of its images.
         deal: `deal(rng, labels) -> N arrays of row numbers`; clients may share rows.
         clients_per_round: the cohort's size.
         batch_size: B.
@@ -43,7 +43,7 @@ class Workload(NamedTuple):
 
 
 class Material(NamedTuple):
-    """A workload's examples and who holds them.
+    """A workload's examples and their assignment to clients.
 
     Attributes:
         images: `UInt8[D, H, W, K]`.
@@ -57,18 +57,7 @@ class Material(NamedTuple):
 
 
 def material(workload: Workload, data_dir: str | None = None, seed: int = 0) -> Material:
-    """Images, labels and clients of a workload, the same for the same seed.
-
-    Args:
-        workload: the workload.
-        data_dir: the folder with the data sets' files; None for random pixels of the same shapes and labels.
-        seed: not negative.
-
-    Returns:
-        The material.
-
-    Raises:
-        ValueError: files that are not there or can't be read; the message says which are wanted and where.
+    """Images, labels and clients of a workload, the same for the same seed; random pixels without `data_dir`.
 
     Example:
         >>> made = material(WORKLOADS["W3"])
@@ -81,16 +70,9 @@ def material(workload: Workload, data_dir: str | None = None, seed: int = 0) -> 
 
 
 def spans(order: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Cuts a list of rows into consecutive clients, starting over where it ends.
+    """Cuts rows into consecutive clients of given sizes, starting again at the end of the rows.
 
     A client that is no larger than the list never holds a row twice.
-
-    Args:
-        order: `Int[D]`, row numbers.
-        sizes: `Int[N]`, each at most D.
-
-    Returns:
-        N arrays of row numbers.
 
     Example:
         >>> [rows.tolist() for rows in spans(np.array([7, 8, 9]), np.array([2, 3]))]
@@ -101,15 +83,7 @@ def spans(order: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
 
 
 def spans_by_class(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """Gives every client so many rows of each class, as `spans` does with all rows.
-
-    Args:
-        rng: source of randomness.
-        labels: `Int[D]`.
-        counts: `Int[N, C]`, no larger than what a class has.
-
-    Returns:
-        N arrays of row numbers.
+    """Cuts the rows of each class into clients as `spans` does, `counts[i, c]` rows of class c for client i.
 
     Example:
         >>> labels = np.array([0, 1, 0, 1])
@@ -122,13 +96,13 @@ def spans_by_class(rng: np.random.Generator, labels: np.ndarray, counts: np.ndar
 
 
 def lognormal_sizes(rng: np.random.Generator, clients: int) -> np.ndarray:
-    """Sizes of clients whose logarithm is normal with deviation 1.2, of mean 235, at least 10; `Int[N]`."""
+    """Client sizes `Int[N]`, lognormal with mean 235 and deviation 1.2 of the logarithm, at least 10."""
     sigma = 1.2
     return np.maximum(10, np.rint(rng.lognormal(np.log(235) - sigma**2 / 2, sigma, clients))).astype(np.int64)
 
 
 def uniform_sizes(rng: np.random.Generator, clients: int) -> np.ndarray:
-    """Sizes from 131 to 336, all equally likely; `Int[N]`."""
+    """Client sizes `Int[N]`, uniform from 131 to 336."""
     return rng.integers(131, 337, clients)
 
 
@@ -145,7 +119,7 @@ def _of_sizes(
 def _two_classes(rng: np.random.Generator, labels: np.ndarray) -> list[np.ndarray]:
     client = np.arange(50)
     counts = np.zeros((50, 10), int)
-    # Five neighbours of each class in turn, so that every class has as many clients as any other.
+    # The second class is 1 to 5 classes after the first, so that every class has equally many clients.
     for classes in (client % 10, (client + 1 + client // 10) % 10):
         counts[client, classes] = 500
     return spans_by_class(rng, labels, counts)
@@ -226,4 +200,4 @@ _LIST = (
 )
 
 WORKLOADS = MappingProxyType({workload.name: workload for workload in _LIST})
-"""Name -> workload."""
+"""Workloads by name."""

@@ -1,7 +1,7 @@
 """Models with exact parameter counts, as pure functions, on a convolution that is fast for many clients.
 
-`build(name, num_classes, input_shape)` gives a `fedjax_bal.types.Model`; `MODELS` lists the names, `options(name)` what
-else a model takes.
+`build(name, num_classes, input_shape)` builds a `fedjax_bal.types.Model`; `MODELS` lists the names, `options(name)` a
+model's options.
 """
 
 from fedjax_bal.models import convolution

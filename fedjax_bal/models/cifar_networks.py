@@ -11,7 +11,7 @@ class Vgg9(nn.Module):
 
     Attributes:
         convolve: the convolution.
-        dropout: shares set to 0 in training: of the second block's channels, each as a whole; of the third block's
+        dropout: shares dropped in training: of the second block's channels, each as a whole; of the third block's
             values; of the features.
 
     References:
@@ -43,9 +43,6 @@ class Vgg9(nn.Module):
 class FlcirCnn(nn.Module):
     """FL-CIR's network for CIFAR-10: three 3x3 convolutions without padding and a dense layer.
 
-    Attributes:
-        convolve: the convolution.
-
     References:
         github.com/ym1231/fl-cir; layers as "ToyCifarNet" in its code.
     """
@@ -67,7 +64,7 @@ class KerasCifar10(nn.Module):
 
     Attributes:
         convolve: the convolution.
-        dropout: shares of values set to 0 in training: after the first block, after the second, of the features.
+        dropout: shares of values dropped in training: after the first block, after the second, of the features.
 
     References:
         Astraea (Duan et al., 2019), section IV-A, names it for CINIC-10.

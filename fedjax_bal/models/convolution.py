@@ -1,15 +1,15 @@
 """A convolution that stays fast inside loops and when every client has its own kernel.
 
 `jax.vmap` over kernels turns a convolution into a grouped one, and JAX's own weight gradient leaves the fast path of
-XLA:CPU inside a loop; both cost a factor of ten and more. The convolution here therefore brings its own derivative
-(`jax.custom_vjp`), made of two linear pieces that bring their own batching (`jax.custom_batching.custom_vmap`):
+XLA:CPU inside a loop; both cost a factor of ten and more. The convolution here therefore has its own derivative
+(`jax.custom_vjp`), made of two linear pieces with their own batching (`jax.custom_batching.custom_vmap`):
 
-- one client: the way that suits the shape, see `fedjax_bal.models.forms.rules`;
+- one client: the form that is fastest for the shape, see `fedjax_bal.models.forms.rules`;
 - clients with different kernels: shifted copies and batched matrix products;
-- clients with one kernel in common: one convolution over all their images.
+- clients that share a kernel: one convolution of all their images.
 
-Feature groups are taken as clients with different kernels. `convolution="plain"` in `fedjax_bal.models.build` is JAX's
-own convolution: slower, but with second derivatives.
+Feature groups are treated like clients with different kernels. `convolution="plain"` in `fedjax_bal.models.build` is
+JAX's own convolution: slower, but with second derivatives.
 """
 
 import functools
@@ -41,11 +41,11 @@ def convolution(
     precision: Any = None,
     form: str = "fast",
 ) -> Float[Array, "B H2 W2 O"]:
-    """Convolve images with a kernel, in any stride and padding, and in feature groups.
+    """Convolves images with a kernel, in any stride and padding, and in feature groups.
 
-    Takes what `flax.linen.Conv` hands to its argument `conv_general_dilated`, and serves there. It composes with
-    `vmap` (of images, kernel or both, nested too), with `grad`, loops and rematerialisation; it has no second
-    derivatives and no forward mode.
+    Its signature is that of `flax.linen.Conv`'s argument `conv_general_dilated`. It composes with `vmap` (of images,
+    kernel or both, nested too), with `grad`, loops and rematerialisation; it has no second derivatives and no forward
+    mode.
 
     Args:
         images: `[B, H, W, K]`.
@@ -55,7 +55,7 @@ def convolution(
         lhs_dilation: must be 1.
         rhs_dilation: must be 1.
         dimension_numbers: must be those of `[B, H, W, K]` and `[h, w, K, O]`.
-        feature_group_count: number of groups that channels in and out are split into; each has a kernel of its own.
+        feature_group_count: number of groups of input and output channels; each has a kernel of its own.
         precision: must be None.
         form: one of `fedjax_bal.models.forms.rules.FORMS`.
 
@@ -63,7 +63,7 @@ def convolution(
         `[B, H', W', O]`.
 
     Raises:
-        ValueError: for what this form does not support, when tracing; also when it is differentiated twice.
+        ValueError: arguments that this form does not support, or a second derivative, when tracing.
 
     Example:
         >>> import jax.numpy as jnp
@@ -82,16 +82,7 @@ def convolution(
 
 
 def of_name(name: str) -> Callable[..., Array]:
-    """The convolution of a name, as `flax.linen.Conv` wants it.
-
-    Args:
-        name: "fast", "products", "grouped" or "plain".
-
-    Returns:
-        A function with the signature of `jax.lax.conv_general_dilated`.
-
-    Raises:
-        ValueError: for any other name.
+    """The convolution of a name, with the signature of `jax.lax.conv_general_dilated`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -120,9 +111,10 @@ def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], A
         images, kernel = saved
         cotangent = lax.optimization_barrier(cotangent)
         of_kernel = _differentiable_once(_weight_gradient(geometry, form, kernel.shape[:2]))(images, cotangent)
-        phases, back = gradients.turned(kernel, geometry, images.shape[1:3], cotangent.shape[1:3])
+        phases, back = gradients.phase_kernel(kernel, geometry, images.shape[1:3], cotangent.shape[1:3])
+        # The gradient of the images is a forward convolution again, and so has its batching and its choice of forms.
         of_images = _differentiable_once(_forward(back, form))(cotangent, phases)
-        return gradients.interleaved(of_images, geometry.strides, images.shape[1:3]), of_kernel
+        return gradients.interleave_phases(of_images, geometry.strides, images.shape[1:3]), of_kernel
 
     convolve.defvjp(forward, backward)
     return convolve
@@ -139,7 +131,7 @@ def _forward(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
     @convolve.def_vmap
     def stacked(clients: int, batched: Sequence[bool], images: Array, kernel: Array) -> tuple[Array, bool]:
         del clients
-        if not batched[1]:
+        if not batched[1]:  # clients share the kernel: their images are one batch
             joined = convolve(images.reshape(-1, *images.shape[2:]), kernel)
             return joined.reshape(*images.shape[:2], *joined.shape[1:]), True
         each = lambda images, kernel: FORMS[form].convolve_stacked(images, kernel, geometry)
@@ -166,7 +158,7 @@ def _weight_gradient(geometry: Geometry, form: str, size: tuple[int, int]) -> Ca
 
 
 def _in_groups(convolve: Callable[[Array, Array], Array], images: Array, kernel: Array, groups: int) -> Array:
-    """Convolve each group of channels with its own kernel."""
+    """Convolves each group of channels with its own kernel."""
     parts = images.reshape(*images.shape[:3], groups, -1)
     kernels = kernel.reshape(*kernel.shape[:3], groups, -1)
     results = jax.vmap(convolve, (3, 3), 3)(parts, kernels)
@@ -174,7 +166,7 @@ def _in_groups(convolve: Callable[[Array, Array], Array], images: Array, kernel:
 
 
 def _differentiable_once(piece: Callable[..., Array]) -> Callable[..., Array]:
-    """The same function, but one that explains itself when a derivative of it is asked for."""
+    """Wraps a function so that its derivative raises an error that explains the remedy."""
 
     @jax.custom_jvp
     def guarded(*operands: Array) -> Array:
@@ -201,7 +193,7 @@ def _refuse_unsupported(
     feature_group_count: int,
     precision: Any,
 ) -> None:
-    """Raise for what only XLA's own convolution can do, and for shapes that no convolution takes."""
+    """Raises for what only XLA's own convolution supports, and for shapes that don't match."""
     dilations = {"lhs_dilation": lhs_dilation, "rhs_dilation": rhs_dilation}
     refused: dict[str, Any] = {
         name: value for name, value in dilations.items() if value is not None and set(value) != {1}
@@ -222,11 +214,11 @@ def _refuse_unsupported(
 
 
 def _axes(batched: Sequence[bool]) -> tuple[int | None, ...]:
-    """Flags of `custom_vmap` as `in_axes` of `vmap`."""
+    """Converts flags of `custom_vmap` to `in_axes` of `vmap`."""
     return tuple(0 if flag else None for flag in batched)
 
 
 def _geometry(strides: Sequence[int], pads: Sequence[tuple[int, int]]) -> Geometry:
-    """A geometry of plain integers, which can be hashed."""
+    """A geometry of plain integers, so that it can be hashed."""
     (down, across), ((top, bottom), (left, right)) = strides, pads
     return Geometry((int(down), int(across)), ((int(top), int(bottom)), (int(left), int(right))))

@@ -10,7 +10,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 
 from fedjax_bal.models import convolution as convolutions
-from fedjax_bal.models.forms.gradients import interleaved
+from fedjax_bal.models.forms.gradients import interleave_phases
 from fedjax_bal.models.layers import Convolution, Real, flatten
 from fedjax_bal.models.normalization import BatchNorm
 from fedjax_bal.models.product import dense_product
@@ -22,7 +22,7 @@ SLOPE = 0.2
 PADS = ((1, 1), (1, 1))
 
 narrow_normal = initializers.normal(0.02)
-"""Normal of deviation 0.02: all weights but those of normalisations."""
+"""Normal of deviation 0.02, for all weights but those of normalisations."""
 
 
 class Dcgan(NamedTuple):
@@ -30,11 +30,11 @@ class Dcgan(NamedTuple):
 
     Attributes:
         init: `init(key) -> (generator, discriminator)`, the `Variables` of both.
-        generate: `generate(generator, latents, *, train) -> (images, Variables)` for noise `Float[B, Z]` from the
-            standard normal law, to images `Float[B, H, W, K]` with values from -1 to 1; in training with the statistics
-            of this batch, which move the running ones.
+        generate: `generate(generator, latents, *, train) -> (images, Variables)` for standard normal noise
+            `Float[B, Z]`, to images `Float[B, H, W, K]` with values from -1 to 1; in training with the statistics of
+            this batch, which update the running ones.
         judge: `judge(discriminator, images, *, train, real=None) -> (logits, Variables)` for images `Float[B, H, W, K]`
-            with values from -1 to 1, to `Float[B]`, above 0 for what is taken for real; `real: Bool[B]` marks the rows
+            with values from -1 to 1, to `Float[B]`, above 0 for images taken for real; `real: Bool[B]` marks the rows
             that may enter batch statistics, None for all.
         latent: Z, the length of the noise.
         image_shape: `(H, W, K)`.
@@ -50,18 +50,18 @@ class Dcgan(NamedTuple):
 def build_dcgan(
     image_shape: tuple[int, int, int], width: int = 128, latent: int = 100, convolution: str = "fast"
 ) -> Dcgan:
-    """Build a DCGAN.
+    """Builds a DCGAN.
 
     With h = H / 4, w = W / 4 and c channels the generator has Z h w c + 2 c + 16 c (c/2) + 2 (c/2) + 16 (c/2) K + K
     parameters, the discriminator 16 K (c/2) + c/2 + 16 (c/2) c + 2 c + h w c + 1: 953,731 and 142,657 by default for
     32x32x3 images.
 
-    A layer has a bias unless a normalisation follows. Without any, a discriminator that normalises fakes by themselves
-    sees neither how bright they are nor how strong their contrast, and a generator of uniform grey deceives it.
+    A layer has a bias unless a normalisation follows. Without any bias, a discriminator that normalises fakes by
+    themselves sees neither their brightness nor their contrast, and a generator of uniform grey deceives it.
 
     Args:
         image_shape: `(H, W, K)`, height and width in pixels, multiples of 4, then channels.
-        width: channels of the maps of a quarter of the image's side; those of half of it have half as many.
+        width: channels of the maps at a quarter of the image's side; those at half the side have half as many.
         latent: Z, the length of the noise.
         convolution: as in `fedjax_bal.models.build`: "fast", or "plain", which has second derivatives.
 
@@ -69,8 +69,8 @@ def build_dcgan(
         Both networks as pure functions.
 
     Raises:
-        ValueError: for sizes that they can't have, an unknown convolution, and, when they are applied, noise or images
-            of another shape.
+        ValueError: sizes that they can't have, an unknown convolution, and, from `generate` and `judge`, noise or
+            images of another shape.
 
     Example:
         >>> gan = build_dcgan((8, 8, 1), width=4, latent=3)
@@ -90,8 +90,8 @@ def build_dcgan(
     whole_number("width", width, 2)
     shape = doubled_twice(image_shape, "a DCGAN")
     convolve = convolutions.of_name(convolution)
-    generate = _of_shape(_Generator(shape, width, convolve), "latents", (latent,))
-    judge = _of_shape(_Discriminator(width, convolve), "images", shape)
+    generate = _pure_functions(_Generator(shape, width, convolve), "latents", (latent,))
+    judge = _pure_functions(_Discriminator(width, convolve), "images", shape)
 
     def init(key: Key) -> tuple[Variables, Variables]:
         first, second = jax.random.split(key)
@@ -149,16 +149,13 @@ class _Discriminator(nn.Module):
 def doubling(convolve: Convolution) -> Callable[..., Array]:
     """A transposed convolution of 4x4 kernels, stride 2 and one pixel of padding, computed on the small images.
 
-    Of the sixteen taps four fall on each pixel of the result, others for each of the four places within a doubled
-    pixel. So each place is a 2x2 convolution of the small images, and the four are one with four times the channels.
+    Four of the sixteen taps fall on each pixel of the result, different ones for each of the four places within a
+    doubled pixel. So each place is a 2x2 convolution of the small images, and the four are one with four times the
+    channels.
 
-    Args:
-        convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
-
-    Returns:
-        A function that `flax.linen.Conv` takes as `conv_general_dilated`, for 4x4 kernels, stride 1 and one pixel of
-        padding: images `[B, H, W, K]` and a kernel `[4, 4, K, O]` to `[B, 2 H, 2 W, O]`, the same as the convolution
-        of the images, a zero between any two of their pixels and two around them.
+    It serves as `flax.linen.Conv`'s `conv_general_dilated` for 4x4 kernels, stride 1 and one pixel of padding: images
+    `[B, H, W, K]` and a kernel `[4, 4, K, O]` to `[B, 2 H, 2 W, O]`, the convolution of the images with a zero between
+    neighbouring pixels and two around them.
 
     Example:
         >>> images, kernel = jnp.ones((1, 2, 2, 1)), jnp.ones((4, 4, 1, 1))
@@ -182,13 +179,12 @@ def doubling(convolve: Convolution) -> Callable[..., Array]:
         shifted = [
             own[2 * down + right][:, down : down + height, right : right + width] for down in (0, 1) for right in (0, 1)
         ]
-        return interleaved(jnp.concatenate(shifted, -1), (2, 2), (2 * height, 2 * width))
+        return interleave_phases(jnp.concatenate(shifted, -1), (2, 2), (2 * height, 2 * width))
 
     return doubled
 
 
 def _dense(outputs: int, name: str, bias: bool = False) -> nn.Dense:
-    """A dense layer."""
     return nn.Dense(outputs, use_bias=bias, kernel_init=narrow_normal, dot_general=dense_product, name=name)
 
 
@@ -206,13 +202,13 @@ def _conv(outputs: int, stride: int, convolve: Callable[..., Array], name: str, 
     )
 
 
-class _Pure(NamedTuple):
+class _PureFunctions(NamedTuple):
     init: Callable[[Key], Variables]
     apply: Callable[..., tuple[Array, Variables]]
 
 
-def _of_shape(network: nn.Module, name: str, shape: tuple[int, ...]) -> _Pure:
-    """A network's `init` and `apply` for rows of one shape."""
+def _pure_functions(network: nn.Module, name: str, shape: tuple[int, ...]) -> _PureFunctions:
+    """The network's `init` and `apply`, for rows of one shape."""
 
     def init(key: Key) -> Variables:
         collections = network.init(key, jnp.zeros((1, *shape)), None, train=False)
@@ -227,4 +223,4 @@ def _of_shape(network: nn.Module, name: str, shape: tuple[int, ...]) -> _Pure:
         results, changed = network.apply(collections, rows, real, train=train, mutable=mutable)
         return results, variables._replace(stats=changed.get("stats", variables.stats))
 
-    return _Pure(jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train"))
+    return _PureFunctions(jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train"))

@@ -1,4 +1,4 @@
-"""A network from noise and a class to an image."""
+"""CBFL's generator, from noise and a class to an image."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,9 +26,9 @@ class Generator(NamedTuple):
 
     Attributes:
         init: `init(key) -> Variables`.
-        apply: `apply(variables, latents, labels, *, train) -> (images, Variables)` for noise `Float[B, Z]` from the
-            standard normal law and labels `Int[B]`, to normalised images `Float[B, H, W, K]`; in training with the
-            statistics of this batch, which move the running ones.
+        apply: `apply(variables, latents, labels, *, train) -> (images, Variables)` for standard normal noise
+            `Float[B, Z]` and labels `Int[B]`, to normalised images `Float[B, H, W, K]`; in training with the statistics
+            of this batch, which update the running ones.
         num_classes: C.
         latent: Z, the length of the noise.
         image_shape: `(H, W, K)`.
@@ -48,7 +48,7 @@ def build_generator(
     latent: int = 100,
     convolution: str = "fast",
 ) -> Generator:
-    """Build CBFL's generator: 1,052,139 parameters for 10 classes and 32x32x3 images, 1,061,139 for 100 classes.
+    """Builds CBFL's generator: 1,052,139 parameters for 10 classes and 32x32x3 images, 1,061,139 for 100 classes.
 
     Args:
         num_classes: C.
@@ -61,7 +61,7 @@ def build_generator(
         The generator as pure functions.
 
     Raises:
-        ValueError: for sizes that it can't have, an unknown convolution, and, from `apply`, noise of another length.
+        ValueError: sizes that it can't have, an unknown convolution, and, from `apply`, noise of another length.
 
     Example:
         >>> generator = build_generator(10, (8, 8, 1), width=4, latent=3)
@@ -81,8 +81,8 @@ def build_generator(
 class _AcganNetwork(nn.Module):
     """Noise times the class's embedding, a dense layer to maps of a quarter of the side, two doublings, tanh.
 
-    The last normalisation has nothing to train: it gives every channel mean 0 and variance 1, which is what normalised
-    images have. Linear layers and convolutions start as in PyTorch, the embedding from the standard normal law.
+    The last normalisation has no parameters: it gives every channel mean 0 and variance 1, like normalised images.
+    Linear layers and convolutions start as in PyTorch, the embedding from the standard normal law.
 
     Attributes:
         num_classes: C.
@@ -93,7 +93,7 @@ class _AcganNetwork(nn.Module):
     References:
         CBFL (Li et al., 2023), section 5.4, names AC-GAN's generator (Odena et al., "Conditional Image Synthesis with
         Auxiliary Classifier GANs", ICML 2017); layers as in the authors' code. Two of its normalisations have an
-        epsilon of 0.8, which a widely copied AC-GAN code has where it seems to mean the momentum; kept, because the
+        epsilon of 0.8, as a widely copied AC-GAN code does, apparently instead of the momentum; kept, because the
         published numbers come from it.
     """
 
@@ -108,7 +108,7 @@ class _AcganNetwork(nn.Module):
         height, width, channels = self.image_shape
         doubled = enlarging(self.convolve)
         embedding = self.param("embedding", initializers.normal(1.0), (self.num_classes, latents.shape[-1]))
-        # A product in place of a lookup: the gradient of a lookup adds up in any order on GPUs.
+        # A product instead of a lookup, whose gradient GPUs sum in any order.
         chosen = lax.dot(
             jax.nn.one_hot(labels, self.num_classes, dtype=embedding.dtype), embedding, precision=lax.Precision.HIGHEST
         )
@@ -124,7 +124,7 @@ class _AcganNetwork(nn.Module):
 
 
 def _pure_functions(network: _AcganNetwork, latent: int) -> tuple[Callable, Callable]:
-    """A generator's `init` and `apply`."""
+    """The generator's `init` and `apply`."""
 
     def init(key: Key) -> Variables:
         collections = network.init(key, jnp.zeros((1, latent)), jnp.zeros(1, int), train=False)

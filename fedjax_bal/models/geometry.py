@@ -1,4 +1,4 @@
-"""Where a kernel is applied to images, and what it sees there.
+"""Positions of a kernel on images, and the patches under it.
 
 Images are `[..., H, W, K]`, kernels `[h, w, K, O]`, results `[..., H', W', O]`.
 """
@@ -16,30 +16,18 @@ Pads = tuple[tuple[int, int], tuple[int, int]]
 
 
 class Geometry(NamedTuple):
-    """Where a kernel is applied: everything about a convolution but its operands.
+    """The positions of a kernel on an image: everything about a convolution but its operands.
 
     Attributes:
         strides: steps between outputs, down and across, in pixels.
-        pads: zeros put around the image, `((top, bottom), (left, right))`; a negative number crops.
+        pads: zeros around the image, `((top, bottom), (left, right))`; a negative number crops.
     """
 
     strides: tuple[int, int]
     pads: Pads
 
     def output_size(self, image: Sequence[int], kernel: Sequence[int]) -> tuple[int, int]:
-        """Height and width of the result.
-
-        Args:
-            image: height and width of the image, in pixels.
-            kernel: height and width of the kernel, in pixels.
-
-        Returns:
-            Height and width, in pixels.
-
-        Example:
-            >>> Geometry((2, 2), ((0, 0), (1, 1))).output_size((28, 28), (5, 5))
-            (12, 13)
-        """
+        """Height and width of the result, from those of image and kernel."""
         height, width = (
             (side + sum(pads) - taps) // stride + 1
             for side, taps, stride, pads in zip(image, kernel, self.strides, self.pads, strict=True)
@@ -48,36 +36,15 @@ class Geometry(NamedTuple):
 
 
 def pad_images(images: Float[Array, "... H W K"], pads: Pads, spread: tuple[int, int] = (1, 1)) -> Array:
-    """Pad images with zeros, and optionally spread their pixels apart.
-
-    Args:
-        images: `[..., H, W, K]`.
-        pads: zeros on each side; a negative number crops.
-        spread: distance of neighbouring pixels in the result; zeros fill the gaps.
-
-    Returns:
-        The padded images.
-
-    Example:
-        >>> pad_images(jnp.ones((1, 2, 2, 3)), ((1, 0), (-1, 2)), (3, 1)).shape
-        (1, 5, 3, 3)
-    """
+    """Pads images with zeros, and optionally spreads their pixels apart; negative padding crops."""
     sides = [(*pad, step - 1) for pad, step in zip(pads, spread, strict=True)]
     return lax.pad(images, jnp.zeros((), images.dtype), [(0, 0, 0)] * (images.ndim - 3) + sides + [(0, 0, 0)])
 
 
 def patches(images: Float[Array, "... H W K"], size: Sequence[int], geometry: Geometry) -> Array:
-    """Lay the pixels under each position of the kernel side by side.
+    """Pixels under each position of the kernel, `[..., H', W', h * w * K]`, in the order of a flattened kernel.
 
-    Columns first, then rows: fewer and longer copies than one slice for every tap.
-
-    Args:
-        images: `[..., H, W, K]`.
-        size: height and width of the kernel, in pixels.
-        geometry: where the kernel is applied.
-
-    Returns:
-        `[..., H', W', h * w * K]`, in the order of a kernel flattened over its first three axes.
+    Columns are gathered before rows, which needs fewer and longer copies than one slice per tap.
 
     Example:
         >>> patches(jnp.arange(9.0).reshape(1, 3, 3, 1), (2, 2), Geometry((1, 1), ((0, 0), (0, 0))))[0, 0, 1]
@@ -90,7 +57,7 @@ def patches(images: Float[Array, "... H W K"], size: Sequence[int], geometry: Ge
 
 
 def _windows(images: Array, axis: int, taps: int, length: int, stride: int) -> Array:
-    """Concatenate along the channels what each tap sees along one axis."""
+    """Concatenates along the channels the pixels under each tap along one axis."""
     reach = (length - 1) * stride + 1
     views = [lax.slice_in_dim(images, i, i + reach, stride, axis) for i in range(taps)]
     return jnp.concatenate(views, -1)

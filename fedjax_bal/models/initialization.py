@@ -1,7 +1,6 @@
-"""How networks start whose papers do not start them as their layers do here.
+"""Initial weights of networks that differ from those of their layers.
 
-A start goes over what the layers have drawn: weights are drawn anew, each from its own law, and biases set to 0. That
-way it covers body and classifier alike.
+A start replaces the parameters that the layers have drawn, so that it covers body and classifier alike.
 """
 
 from collections.abc import Callable
@@ -16,28 +15,13 @@ Start = Callable[[Key, PyTree], PyTree]
 
 
 def as_drawn(key: Key, params: PyTree) -> PyTree:
-    """What the layers have drawn, as it is.
-
-    Args:
-        key: not needed.
-        params: the layers' draw.
-
-    Returns:
-        The same.
-    """
+    """Keeps the parameters that the layers have drawn."""
     del key
     return params
 
 
 def he_fan_out(key: Key, params: PyTree) -> PyTree:
-    """Convolutions normal of variance 2 / fan out, dense layers normal of deviation 0.01, biases 0.
-
-    Args:
-        key: source of randomness.
-        params: of convolutions and dense layers; only shapes and types matter.
-
-    Returns:
-        Parameters of the same shapes.
+    """Draws convolutions with variance 2 / fan out and dense layers with deviation 0.01, both normal; biases are 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -48,18 +32,11 @@ def he_fan_out(key: Key, params: PyTree) -> PyTree:
     References:
         FL-CIR's code (github.com/ym1231/fl-cir).
     """
-    return _redrawn(key, params, initializers.variance_scaling(2.0, "fan_out", "normal"), initializers.normal(0.01))
+    return _redraw(key, params, initializers.variance_scaling(2.0, "fan_out", "normal"), initializers.normal(0.01))
 
 
 def glorot(key: Key, params: PyTree) -> PyTree:
-    """Weights uniform of variance 2 / (fan in + fan out), biases 0: what Keras does unless told otherwise.
-
-    Args:
-        key: source of randomness.
-        params: of convolutions and dense layers; only shapes and types matter.
-
-    Returns:
-        Parameters of the same shapes.
+    """Draws weights uniformly with variance 2 / (fan in + fan out), Keras's default; biases are 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -67,11 +44,11 @@ def glorot(key: Key, params: PyTree) -> PyTree:
         >>> round(float(drawn["kernel"].max()), 3), drawn["bias"].tolist()
         (0.1, [0.0, 0.0, 0.0])
     """
-    return _redrawn(key, params, initializers.glorot_uniform(), initializers.glorot_uniform())
+    return _redraw(key, params, initializers.glorot_uniform(), initializers.glorot_uniform())
 
 
-def _redrawn(key: Key, params: PyTree, convolution: Initializer, dense: Initializer) -> PyTree:
-    """New values for all leaves; the number of axes tells convolutions, dense layers and biases apart."""
+def _redraw(key: Key, params: PyTree, convolution: Initializer, dense: Initializer) -> PyTree:
+    """Draws all leaves again; the number of axes distinguishes convolutions, dense layers and biases."""
     laws = {4: convolution, 2: dense, 1: initializers.zeros}
     leaves, structure = jax.tree.flatten(params)
     keys = jax.random.split(key, len(leaves))

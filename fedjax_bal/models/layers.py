@@ -1,6 +1,6 @@
-"""The layers that networks are made of.
+"""The layers of the networks.
 
-Weights and biases start as PyTorch starts them, uniform within 1 / sqrt(fan in), because the papers' repositories do.
+Weights and biases start as in PyTorch, uniform within 1 / sqrt(fan in), because the papers' repositories use it.
 """
 
 from collections.abc import Callable, Sequence
@@ -93,8 +93,8 @@ class Conv(nn.Module):
 class PooledConv(nn.Module):
     """A convolution, then 2x2 max pooling, then the bias.
 
-    The bias comes last because it does not change which pixel is largest: the sum is the same, and there is a quarter
-    as much of it to compute. For the same reason a network applies its activation, which is monotone, after this.
+    The bias comes last because it does not change the position of the maximum: the result is the same, for a quarter of
+    the additions. For the same reason a network applies its activation, which is monotone, after this.
 
     Attributes:
         outputs: number of channels.
@@ -127,23 +127,12 @@ class PooledConv(nn.Module):
 
 
 def flatten(maps: Float[Array, "B H W K"]) -> Float[Array, "B F"]:
-    """Flatten each row of a batch.
-
-    Args:
-        maps: `[B, H, W, K]`.
-
-    Returns:
-        `[B, H * W * K]`.
-
-    Example:
-        >>> flatten(jnp.zeros((2, 3, 4, 5))).shape
-        (2, 60)
-    """
+    """Flattens each row of a batch to `[B, H * W * K]`."""
     return maps.reshape(maps.shape[0], -1)
 
 
 def _uniform_bias(fan_in: int) -> Callable[..., Array]:
-    """An initialiser, uniform within 1 / sqrt(fan in)."""
+    """Initializer that is uniform within 1 / sqrt(fan in)."""
     bound = fan_in**-0.5
 
     def initialise(key: Array, shape: Sequence[int], dtype: jnp.dtype = jnp.float32) -> Array:

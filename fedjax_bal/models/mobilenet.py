@@ -15,23 +15,20 @@ STAGES = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-"""Of each stage: expansion, channels, number of blocks, stride of the first one."""
+"""Expansion, channels, number of blocks and stride of the first block, for each stage."""
 
 
 class MobileNetV2(nn.Module):
-    """MobileNetV2 as CBFL has it for 32x32 images: 17 inverted residual blocks, and the mean over all pixels.
+    """MobileNetV2 for 32x32 images, as in CBFL: 17 inverted residual blocks, and the mean over all pixels.
 
-    It halves the image three times, where the paper's network for larger images does so five times. Other departures
-    from the paper, as in CBFL's code: ReLU is not cut off at 6; a block of stride 1 that changes the number of channels
-    has a shortcut too, a 1x1 convolution; and a block that does not expand has a 1x1 convolution all the same.
+    It halves the image three times, the paper's network for larger images five times. Other departures from the paper,
+    as in CBFL's code: ReLU is not cut off at 6; a block of stride 1 that changes the number of channels has a shortcut
+    too, a 1x1 convolution; and a block that does not expand has a 1x1 convolution all the same.
 
     Trainable parameters, for colour images: 2,296,922 with 10 classes, 2,412,212 with 100, 3,577,922 with 1010.
 
-    The blocks' outputs, which have no activation, are recorded in the collection "taps". The mean over all pixels is
-    that over 4x4, the code's pooling, for images of 32x32.
-
-    Attributes:
-        convolve: the convolution.
+    The blocks' outputs, which have no activation, are recorded in the collection "taps". For images of 32x32 the mean
+    over all pixels is the code's pooling, over 4x4.
 
     References:
         Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, Table 2; layers read in
@@ -58,13 +55,13 @@ class MobileNetV2(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """A 1x1 convolution to more channels, a 3x3 one for each of them alone, and a 1x1 one back, on a shortcut.
+    """A 1x1 convolution to more channels, a depthwise 3x3 one, and a 1x1 one back, with a shortcut.
 
-    The sum has no activation. With a stride there is no shortcut; where the number of channels changes it is a 1x1
-    convolution.
+    The sum has no activation. With a stride above 1 there is no shortcut; if the number of channels changes, the
+    shortcut is a 1x1 convolution.
 
     Attributes:
-        expansion: how many times as many channels there are inside as come in.
+        expansion: ratio of inner to input channels.
         channels: of its output.
         stride: of the 3x3 convolution.
         convolve: the convolution.

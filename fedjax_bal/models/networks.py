@@ -1,7 +1,7 @@
 """The networks: a body from images to features, and a head from features to logits.
 
 Every network keeps its classifier under `params["head"]` and everything else under `params["body"]`, so that a method
-that treats the two differently needs to know no layer names.
+that treats the two differently needs no layer names.
 """
 
 from collections.abc import Sequence
@@ -26,15 +26,7 @@ class Network(nn.Module):
     head: nn.Module
 
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> tuple[Array, Array]:
-        """Classify images.
-
-        Args:
-            images: `[B, H, W, K]`, normalised.
-            real: `Bool[B]`, the rows that enter batch statistics; None for all.
-            train: whether batch statistics are those of this batch.
-
-        Returns:
-            Logits `[B, C]` and features `[B, F]`.
+        """Logits `[B, C]` and features `[B, F]` of normalised images; `real` marks the rows of batch statistics.
 
         Example:
             >>> import jax
@@ -49,11 +41,11 @@ class Network(nn.Module):
         return self.classify(features), features
 
     def features(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """The body alone: what the classifier sees of images; arguments as in `__call__`."""
+        """Features of images, by the body alone."""
         return self.body(images, real, train=train)
 
     def classify(self, features: Float[Array, "B F"]) -> Float[Array, "B C"]:
-        """The head alone: logits of features."""
+        """Logits of features, by the head alone."""
         return self.head(features)
 
 
@@ -77,10 +69,7 @@ class Mlp(nn.Module):
 
 
 class RebaflFmnist(nn.Module):
-    """ReBaFL's network for Fashion-MNIST, without the projection that only other methods' features use.
-
-    Attributes:
-        convolve: the convolution.
+    """ReBaFL's network for Fashion-MNIST, without the projection, which only other methods use.
 
     References:
         github.com/JianXu95/ReBaFL; layers read in its code.
@@ -98,12 +87,9 @@ class RebaflFmnist(nn.Module):
 
 
 class RebaflCifar(nn.Module):
-    """ReBaFL's network for CIFAR-10, without the projection that only other methods' features use.
+    """ReBaFL's network for CIFAR-10, without the projection, which only other methods use.
 
     Its features have no activation.
-
-    Attributes:
-        convolve: the convolution.
 
     References:
         github.com/JianXu95/ReBaFL; layers read in its code.
@@ -126,12 +112,12 @@ class FedavgCnn(nn.Module):
 
     Attributes:
         convolve: the convolution.
-        conv_relu: whether ReLU follows both convolutions; it follows the dense layer in any case.
+        conv_relu: whether ReLU follows both convolutions; it always follows the dense layer.
 
     References:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
         section 3, which names ReLU for the dense layer only. Two networks of these sizes are in use: FedML's
-        `CNN_OriginalFedAvg`, which GossipFL has too, without an activation behind its convolutions, `conv_relu=False`
+        `CNN_OriginalFedAvg`, which GossipFL has too, without an activation after its convolutions, `conv_relu=False`
         here; and one with ReLU there, such as GossipFL's `mnistflnet.py`, the default here.
     """
 
@@ -151,10 +137,7 @@ class FedavgCnn(nn.Module):
 class TinyBn(nn.Module):
     """One convolution with batch normalisation: the smallest network that has batch statistics.
 
-    The feature maps before and after pooling are recorded in the collection "taps", so that there are two of them.
-
-    Attributes:
-        convolve: the convolution.
+    The feature maps before and after pooling are recorded in the collection "taps".
     """
 
     convolve: Convolution
@@ -173,11 +156,7 @@ class TinyBn(nn.Module):
 
 
 class Conv2Lenet(nn.Module):
-    """Two 5x5 convolutions with pooling and a dense layer: a network of LeNet's kind.
-
-    Attributes:
-        convolve: the convolution.
-    """
+    """Two 5x5 convolutions with pooling and a dense layer: a network of LeNet's kind."""
 
     convolve: Convolution
 
@@ -192,9 +171,6 @@ class Conv2Lenet(nn.Module):
 
 class Conv2Pfl(nn.Module):
     """Two 3x3 convolutions, one pooling and a dense layer: the CIFAR-10 benchmark network of pfl-research.
-
-    Attributes:
-        convolve: the convolution.
 
     References:
         Granqvist et al., "pfl-research: simulation framework for accelerating research in Private Federated Learning",
@@ -219,7 +195,7 @@ class AstraeaCnn(nn.Module):
 
     Attributes:
         convolve: the convolution.
-        dropout: one number, the share of values set to 0 in training between the second and the third convolution.
+        dropout: one number, the share of values dropped in training between the second and the third convolution.
 
     References:
         Duan et al., "Astraea: Self-balancing Federated Learning for Improving Classification Accuracy of Mobile Deep

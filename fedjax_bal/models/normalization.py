@@ -1,4 +1,4 @@
-"""Batch normalisation in PyTorch's conventions that knows which rows are real."""
+"""Batch normalisation in PyTorch's conventions that ignores padded rows."""
 
 import functools
 from typing import Any
@@ -16,21 +16,21 @@ EPSILON = 1e-5
 
 
 class BatchNorm(nn.Module):
-    """Normalise each channel over the batch, then scale and shift it.
+    """Normalises each channel over the batch, then scales and shifts it.
 
-    y = scale (x - mean) / sqrt(var + epsilon) + shift. In training, mean and biased variance of the batch are used, and
-    the running ones move: running <- 0.9 running + 0.1 batch, where the running variance takes the unbiased batch
-    variance. In evaluation the running ones are used and stay.
+    y = scale (x - mean) / sqrt(var + epsilon) + shift. Training uses mean and biased variance of the batch, and updates
+    the running ones: running <- 0.9 running + 0.1 batch, with the unbiased batch variance. Evaluation uses the running
+    ones.
 
-    Rows that only fill up a batch never enter the statistics. A batch without any real row leaves the running
-    statistics as they are and is normalised with them. A batch of a single value has no unbiased variance; 0 is taken.
+    Padded rows never enter the statistics. A batch without any real row leaves the running statistics unchanged and is
+    normalised with them. The unbiased variance of a single value counts as 0.
 
     Mean and biased variance of the input are recorded in the collection "norm_inputs", in training and in evaluation.
     Running statistics live in the collection "stats".
 
     Attributes:
-        epsilon: what is added to a variance before its root is taken.
-        affine: whether there are a scale and a shift to train; without them they are 1 and 0.
+        epsilon: added to a variance before its root is taken.
+        affine: whether there are a trainable scale and shift; without them they are 1 and 0.
 
     References:
         Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
@@ -42,15 +42,7 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Bool[Array, " B"] | None, *, train: bool) -> Array:
-        """Normalise images.
-
-        Args:
-            images: `[B, H, W, K]`.
-            real: `Bool[B]`, the rows that count; None for all.
-            train: whether to use, and learn from, the statistics of this batch.
-
-        Returns:
-            `[B, H, W, K]`.
+        """Normalises images; `real` marks the rows that count, and `train` selects the statistics of this batch.
 
         Example:
             >>> import jax
@@ -96,20 +88,10 @@ def normalise_batch(
     fallback: tuple[Array, Array],
     epsilon: float = EPSILON,
 ) -> tuple[Array, Array, Array, Array]:
-    """Normalise a batch by its own moments, then scale and shift it.
+    """Normalises a batch by its own moments, or by `fallback` if no row is real, then scales and shifts it.
 
+    Returns the normalised images, mean and biased variance `[K]` as `moments` computes them, and the number of values.
     Its derivative reads the images twice: once for two sums over each channel, once for the result.
-
-    Args:
-        images: `[B, H, W, K]`.
-        scale: `[K]`.
-        shift: `[K]`.
-        real: `Bool[B]`, the rows that enter the moments; None for all.
-        fallback: mean and variance `[K]` where there is no real row; no gradient reaches them.
-        epsilon: added to the variance; a Python number.
-
-    Returns:
-        The normalised images, mean and biased variance `[K]` as `moments` gives them, and the number of values.
 
     Example:
         >>> images = jnp.array([1.0, 3.0]).reshape(2, 1, 1, 1)
@@ -119,12 +101,12 @@ def normalise_batch(
         ([-1.0, 3.0], 2.0, 1.0, 2)
     """
     mean, var, count = moments(images, real)
-    normalised = _affine(images, *_used(mean, var, count, fallback), scale, shift, epsilon)
+    normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
     return normalised, mean, var, count
 
 
-def _used(mean: Array, var: Array, count: Array, fallback: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The moments that normalise: the batch's own, or the fallback where it is empty."""
+def _choose_moments(mean: Array, var: Array, count: Array, fallback: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The moments to normalise by: the batch's own, or the fallback if the batch is empty."""
     return jnp.where(count > 0, mean, fallback[0]), jnp.where(count > 0, var, fallback[1])
 
 
@@ -138,12 +120,12 @@ def _forward(
 def _backward(epsilon: float, saved: PyTree, cotangents: PyTree) -> PyTree:
     """The gradients.
 
-    With d = x - mean and r = 1 / sqrt(var + epsilon), dx = scale r (g - (sum g + d r^2 sum g d) / n). What comes back
-    through the moments themselves is added to it.
+    With d = x - mean and r = 1 / sqrt(var + epsilon), dx = scale r (g - (sum g + d r^2 sum g d) / n), plus the
+    gradients through the returned moments.
     """
     images, scale, real, fallback, (mean, var, count) = saved
     of_result, of_mean, of_var, _ = cotangents
-    centre, spread = _used(mean, var, count, fallback)
+    centre, spread = _choose_moments(mean, var, count, fallback)
     rate = 1 / jnp.sqrt(spread + epsilon)
     slope = channel_sums(of_result * (images - centre))
     total = channel_sums(of_result * rate) / rate
@@ -164,15 +146,7 @@ def _affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array, 
 
 
 def moments(images: Array, real: Bool[Array, " B"] | None) -> tuple[Array, Array, Array]:
-    """Mean and biased variance of each channel over real rows and pixels.
-
-    Args:
-        images: `[B, H, W, K]`.
-        real: `Bool[B]`, the rows that count; None for all.
-
-    Returns:
-        Mean `[K]`, biased variance `[K]`, and the number of values `[]` that they are taken over. Both are 0 where
-        there is no real row.
+    """Mean and biased variance `[K]` over real rows and pixels, and the number of values; all 0 without real rows.
 
     Example:
         >>> mean, var, count = moments(jnp.array([1.0, 3.0, 9.0]).reshape(3, 1, 1, 1), jnp.array([True, True, False]))

@@ -1,4 +1,4 @@
-"""The options of networks: declared once, in the signature of what builds a network."""
+"""Options of networks, declared once: in the signature of a network's builder."""
 
 import difflib
 import inspect
@@ -10,11 +10,11 @@ from fedjax_bal.validate import is_number, switch
 
 
 class Allowed(NamedTuple):
-    """What the value of an option may be; stands in the annotation of a builder's parameter, `Annotated[..., Allowed]`.
+    """The allowed values of an option, for the annotation of a builder's parameter, `Annotated[..., Allowed]`.
 
     Attributes:
         wanted: the rule in words, to complete "must be ...".
-        read: gives the value as the network takes it; raises ValueError or TypeError for one that is not allowed.
+        read: converts a value to what the network takes; raises ValueError or TypeError if it is not allowed.
     """
 
     wanted: str
@@ -25,8 +25,8 @@ class Option(NamedTuple):
     """One option of a network.
 
     Attributes:
-        default: its value where it is not given.
-        allowed: what its value may be.
+        default: its default value.
+        allowed: its allowed values.
     """
 
     default: Any
@@ -34,41 +34,24 @@ class Option(NamedTuple):
 
 
 def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
-    """The options that a builder offers: its parameters that are annotated with an `Allowed`, or with `bool`.
-
-    Args:
-        builder: `builder(convolve, **options)`, a function or a network's class.
-
-    Returns:
-        The options by name.
+    """Options of a builder, by name: its parameters annotated with an `Allowed`, or with `bool`.
 
     Example:
         >>> def build(convolve, wide: bool = False): ...
         >>> options_of(build)["wide"].default, options_of(build)["wide"].allowed.wanted
         (False, 'true or false')
     """
-    found = {}
+    options = {}
     for name, parameter in inspect.signature(builder).parameters.items():
         known = (*getattr(parameter.annotation, "__metadata__", ()), _SWITCH if parameter.annotation is bool else None)
         allowed = next((item for item in known if isinstance(item, Allowed)), None)
         if allowed is not None:
-            found[name] = Option(parameter.default, allowed)
-    return found
+            options[name] = Option(parameter.default, allowed)
+    return options
 
 
 def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options as a network takes them.
-
-    Args:
-        name: the model, for messages.
-        options: those that it has.
-        given: what was received.
-
-    Returns:
-        The values of those that were given.
-
-    Raises:
-        ValueError: the model has no such option, or a value is not allowed.
+    """Converts the given options of a model to what its network takes; raises `ValueError` for wrong ones.
 
     Example:
         >>> read_options("mlp", {"hidden": Option((64,), sizes())}, {"hidden": [32]})
@@ -89,7 +72,7 @@ def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, A
 
 
 def sizes() -> Allowed:
-    """Layers' widths, as a list or tuple.
+    """Widths of layers, as a list or tuple.
 
     Example:
         >>> sizes().read([200, 100])
@@ -99,10 +82,7 @@ def sizes() -> Allowed:
 
 
 def shares(count: int) -> Allowed:
-    """Shares that dropout drops: one for all places where a network has it, or one for each.
-
-    Args:
-        count: how many places there are.
+    """Shares dropped by dropout: one for all `count` places of a network, or one for each.
 
     Example:
         >>> shares(3).wanted, shares(3).read(0.1)

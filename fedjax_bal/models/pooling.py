@@ -1,7 +1,7 @@
-"""Max pooling with a gradient that is fast on CPUs: of 2x2 pixels each, and of 3x3 that overlap.
+"""Max pooling with a gradient that is fast on CPUs: of disjoint 2x2 and of overlapping 3x3 windows.
 
 XLA's own gradient of a window maximum is a scatter of selected elements, which is slow there; comparing with the
-maximum and interleaving the four corners is not. Where two pixels are equal the first one, row by row, takes the
+maximum and interleaving the corners is fast. If several pixels are equal, the first one, row by row, takes the
 gradient, as in PyTorch.
 """
 
@@ -14,13 +14,7 @@ from jaxtyping import Array, Float, Int
 
 @jax.custom_vjp
 def max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """The maximum of each 2x2 block of pixels; a last odd row or column is left out.
-
-    Args:
-        images: `[B, H, W, K]`.
-
-    Returns:
-        `[B, H // 2, W // 2, K]`.
+    """Maximum of each 2x2 block of pixels, `[B, H // 2, W // 2, K]`; ignores a last odd row or column.
 
     Example:
         >>> max_pool(jnp.arange(25.0).reshape(1, 5, 5, 1))[0, :, :, 0]
@@ -39,7 +33,7 @@ def _forward(images: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
-    """Send the gradient to the pixels that were chosen, by interleaving what each of the four corners gets."""
+    """Sends the gradient to the chosen pixels, by interleaving the four corners' shares."""
     images, highest = saved
     _, height, width, channels = images.shape
     chosen = _first_maximum(images, highest)
@@ -59,20 +53,14 @@ def _corners(images: Array) -> list[Array]:
 
 
 def _first_maximum(images: Array, highest: Array) -> Int[Array, "B H2 W2 K"]:
-    """Number of the corner that is the maximum; the last one where none is equal to it, which happens for NaN only."""
+    """Number of the first corner equal to the maximum; of the last corner if none is, which happens only for NaN."""
     first, second, third, _ = _corners(images)
     return jnp.where(first == highest, 0, jnp.where(second == highest, 1, jnp.where(third == highest, 2, 3)))
 
 
 @jax.custom_vjp
 def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """The maximum of the 3x3 pixels around every second pixel of every second row; what lies outside does not count.
-
-    Args:
-        images: `[B, H, W, K]`.
-
-    Returns:
-        `[B, ceil(H / 2), ceil(W / 2), K]`.
+    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`, without padding.
 
     Example:
         >>> overlapping_max_pool(jnp.arange(12.0).reshape(1, 3, 4, 1))[0, :, :, 0]
@@ -91,7 +79,7 @@ def _overlapping_forward(images: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _overlapping_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
-    """Send the gradient to the pixels that were chosen; the centre stands in where none is, which happens for NaN."""
+    """Sends the gradient to the chosen pixels; to the centre if no pixel is equal, which happens only for NaN."""
     images, highest = saved
     equal = [view == highest for view in _neighbours(images, -jnp.inf)]
     chosen = jnp.select(equal, list(range(9)), 4)
@@ -104,7 +92,7 @@ overlapping_max_pool.defvjp(_overlapping_forward, _overlapping_backward)
 
 
 def _neighbours(images: Array, outside: float) -> list[Array]:
-    """What lies at each of the nine places around every second pixel, row by row."""
+    """The pixels at each of the nine places around every second pixel, row by row."""
     padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=outside)
     height, width = (side + side % 2 for side in images.shape[1:3])
     return [padded[:, i : i + height - 1 : 2, j : j + width - 1 : 2] for i in range(3) for j in range(3)]

@@ -10,24 +10,7 @@ from jaxtyping import Array, Float
 def dense_product(
     inputs: Float[Array, "... F"], kernel: Float[Array, "F O"], dimension_numbers: Any, **settings: Any
 ) -> Float[Array, "... O"]:
-    """The product of a batch of inputs with a kernel.
-
-    Takes what `flax.linen.Dense` hands to its argument `dot_general`, and serves there.
-
-    Args:
-        inputs: `[..., F]`.
-        kernel: `[F, O]`.
-        dimension_numbers: those of inputs times kernel.
-        **settings: passed on to `jax.lax.dot_general`.
-
-    Returns:
-        `[..., O]`.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> dense_product(jnp.ones((2, 3)), jnp.ones((3, 4)), (((1,), (0,)), ((), ()))).shape
-        (2, 4)
-    """
+    """Multiplies inputs `[..., F]` by a kernel `[F, O]`; the argument `dot_general` of `flax.linen.Dense`."""
     if inputs.ndim != 2 or jax.default_backend() != "cpu":
         return lax.dot_general(inputs, kernel, dimension_numbers, **settings)
     return _product(inputs, kernel)
@@ -44,10 +27,10 @@ def _forward(inputs: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
 
 def _backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     inputs, kernel = saved
-    # XLA:CPU has its fastest product for a left operand that lies in memory as it is written; left to itself, it folds
-    # the transposition into a slower one.
-    turned = lax.optimization_barrier(inputs.T)
-    return cotangent @ kernel.T, turned @ cotangent
+    # XLA:CPU's fastest product needs a left operand that is contiguous in memory. Without the barrier, XLA would fold
+    # the transposition into the product, and so choose a slower one.
+    transposed = lax.optimization_barrier(inputs.T)
+    return cotangent @ kernel.T, transposed @ cotangent
 
 
 _product.defvjp(_forward, _backward)

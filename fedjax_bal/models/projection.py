@@ -12,31 +12,31 @@ from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of, whole_number
 
 FORMS = ("head", "side", "none")
-"""Where a projection sits: below the classifier, beside it, or nowhere."""
+"""Positions of a projection: below the classifier, beside it, or none."""
 
 _PURPOSE = zlib.crc32(b"projection")
 _PRODUCT = (((1,), (0,)), ((), ()))
 
 
 def with_projection(model: Model, form: str, width: int) -> Model:
-    """The same network with two more dense layers on its features.
+    """Adds two dense layers on a network's features.
 
-    The layers map F features to F, ReLU, and on to `width`; their parameters are `params["projection"]`, and what they
-    yield is `Outputs.projection`. All weights that the two networks share start alike.
+    The layers map F features to F, ReLU, and then to `width`; their parameters are `params["projection"]`, and their
+    result is `Outputs.projection`. The weights that both networks have start the same.
 
     Args:
         model: a network with its parameters in a dict; for "head" the classifier's are `params["head"]`, one dense
             layer.
-        form: "head" puts the classifier on top of the projection, which `Outputs.features` then is, and starts it anew
-            as it changes its shape; "side" leaves the classifier on the features; "none" adds nothing and calls the
-            features themselves the projection.
-        width: of the projection, at least 1; without effect for "none".
+        form: "head" puts the classifier on the projection, which becomes `Outputs.features`, and initializes it in its
+            new shape; "side" leaves the classifier on the features; "none" adds nothing, so that the projection is the
+            features themselves.
+        width: of the projection, at least 1; ignored for "none".
 
     Returns:
-        The network.
+        The extended network.
 
     Raises:
-        ValueError: another form, no width, or a network that this can't be added to.
+        ValueError: an unknown form, a wrong width, or a network that can't be extended.
 
     Example:
         >>> from fedjax_bal.models import build
@@ -48,14 +48,14 @@ def with_projection(model: Model, form: str, width: int) -> Model:
 
     References:
         MOON (Li et al., 2021), section 4.1, for "head"; for "side" the comparison in ReBaFL (Xu et al., 2023), whose
-        code has a side branch of other sizes for each of its networks.
+        code has a side branch of different sizes for each of its networks.
     """
     one_of("projection", form, FORMS)
-    return _extended(model, form, whole_number("width", width))
+    return _extend(model, form, whole_number("width", width))
 
 
-@functools.lru_cache(maxsize=64)  # equal models are the same one, so that runs with them are the same program
-def _extended(model: Model, form: str, width: int) -> Model:
+@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+def _extend(model: Model, form: str, width: int) -> Model:
     if form == "none":
         return model._replace(apply=functools.partial(_apply_bare, model))
     start = jax.eval_shape(model.init, jax.random.key(0)).params
@@ -94,19 +94,19 @@ def _init(model: Model, features: int, width: int, on_top: bool, key: Key) -> Va
     hidden, output, classifier = jax.random.split(jax.random.fold_in(key, _PURPOSE), 3)
     added = {"projection": {"hidden": _dense(hidden, features, features), "output": _dense(output, features, width)}}
     if on_top:
-        added["head"] = _resized(classifier, variables.params["head"], width)
+        added["head"] = _resize(classifier, variables.params["head"], width)
     return variables._replace(params={**variables.params, **added})
 
 
 def _dense(key: Key, inputs: int, outputs: int) -> PyTree:
-    """Kernel and bias as PyTorch starts them, uniform within 1 / sqrt(fan in)."""
+    """Kernel and bias as PyTorch initializes them, uniform within 1 / sqrt(fan in)."""
     kernel, bias = jax.random.split(key)
     draw = _uniform(inputs)
     return {"kernel": draw(kernel, (inputs, outputs)), "bias": draw(bias, (outputs,))}
 
 
-def _resized(key: Key, head: PyTree, width: int) -> PyTree:
-    """A classifier like another one, on as many inputs as given: its kernel is what has two axes."""
+def _resize(key: Key, head: PyTree, width: int) -> PyTree:
+    """Draws a classifier like another one with `width` inputs; its kernel is the leaf with two axes."""
     leaves, structure = jax.tree.flatten(head)
     draw, keys = _uniform(width), jax.random.split(key, len(leaves))
     shapes = [(width, *leaf.shape[1:]) if leaf.ndim == 2 else leaf.shape for leaf in leaves]
@@ -144,7 +144,7 @@ def _apply(
     params = dict(variables.params)
     layers = params.pop("projection")
     if head is not None:
-        # The network below knows its classifier in its old shape only; the logits of these zeros are thrown away.
+        # The network below needs its classifier in the old shape; the logits of these zeros are discarded.
         params["head"] = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), head)
     outputs, after = model.apply(variables._replace(params=params), images, train=train, key=key, real=real)
     projection = _project(layers, outputs.features)

@@ -22,15 +22,15 @@ from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
 class _Entry(NamedTuple):
-    """What the registry knows of a network.
+    """A network's entry in the registry.
 
     Attributes:
         description: one line.
-        body: `body(convolve, **options)`; its signature says which options there are, see `options_of`.
+        body: `body(convolve, **options)`; its signature declares the options, see `options_of`.
         smallest: the side of the smallest image that it takes, in pixels.
         head_bias: whether its classifier has a bias.
-        start: what its weights start as.
-        batch_normalised: whether it normalises batches.
+        start: initialization of its weights.
+        batch_normalised: whether it has batch normalisation.
     """
 
     description: str
@@ -46,8 +46,8 @@ def _mlp(convolve: Convolution, hidden: Annotated[tuple[int, ...], sizes()] = (6
     return networks.Mlp(hidden)
 
 
-def _dropping(network: type[networks.AstraeaCnn] | type[Vgg9] | type[KerasCifar10]) -> Callable[..., nn.Module]:
-    """What builds a network that has dropout, with the option `dropout`: one share for all of it, or one for each."""
+def _with_dropout(network: type[networks.AstraeaCnn] | type[Vgg9] | type[KerasCifar10]) -> Callable[..., nn.Module]:
+    """Builder of a network with the option `dropout`: one share for all its places, or one for each."""
     own = network.dropout
 
     def body(convolve: Convolution, dropout: Annotated[tuple[float, ...], shares(len(own))] = own) -> nn.Module:
@@ -56,8 +56,8 @@ def _dropping(network: type[networks.AstraeaCnn] | type[Vgg9] | type[KerasCifar1
     return body
 
 
-def _fixed(network: Callable[..., nn.Module], **settings: Any) -> Callable[..., nn.Module]:
-    """What builds a network with settings that are not the user's to choose."""
+def _with_settings(network: Callable[..., nn.Module], **settings: Any) -> Callable[..., nn.Module]:
+    """Builder of a network with fixed settings."""
     return lambda convolve: network(convolve, **settings)
 
 
@@ -77,13 +77,13 @@ _ENTRIES = {
     ),
     "astraea_cnn": _Entry(
         "Astraea's character net: conv 12, conv 18, conv 24, dense 150; dropout of the features",
-        _dropping(networks.AstraeaCnn),
+        _with_dropout(networks.AstraeaCnn),
         13,
     ),
     "vgg9": _Entry(
         "IWDS's CIFAR-10 net: six convs of 32 to 256, dense 512, dense 512; dropout of whole channels, of values, of "
         "features",
-        _dropping(Vgg9),
+        _with_dropout(Vgg9),
         8,
     ),
     "flcir_cnn": _Entry(
@@ -95,24 +95,24 @@ _ENTRIES = {
     "keras_cifar10": _Entry(
         "Keras's CIFAR-10 net, Astraea's for CINIC-10: two convs of 32, two of 64, dense 512; dropout after each block "
         "and of the features",
-        _dropping(KerasCifar10),
+        _with_dropout(KerasCifar10),
         10,
         start=initialization.glorot,
     ),
     "conv2_pfl": _Entry("pfl-research's CIFAR-10 net: conv 32, conv 64, dense 128", networks.Conv2Pfl, 4),
     "conv2_lenet": _Entry("LeNet-like: conv 16, conv 32, dense 128", networks.Conv2Lenet, 4),
     "resnet8": _Entry(
-        "ResNet-8: resnet20 with one residual unit a stage", _fixed(ResNet, units=1), 1, batch_normalised=True
+        "ResNet-8: resnet20 with one residual unit a stage", _with_settings(ResNet, units=1), 1, batch_normalised=True
     ),
     "resnet20": _Entry(
-        "ResNet-20 with batch normalisation and projection shortcuts", _fixed(ResNet), 1, batch_normalised=True
+        "ResNet-20 with batch normalisation and projection shortcuts", _with_settings(ResNet), 1, batch_normalised=True
     ),
     "mobilenetv2": _Entry(
         "MobileNetV2 for 32x32 images, with batch normalisation", MobileNetV2, 1, batch_normalised=True
     ),
     "resnet18": _Entry(
         "ResNet-18 for 224x224 images, with batch normalisation and projection shortcuts",
-        _fixed(ResNet, channels=(64, 128, 256, 512), units=2, large=True, start=he_normal_of_outputs),
+        _with_settings(ResNet, channels=(64, 128, 256, 512), units=2, large=True, start=he_normal_of_outputs),
         32,
         batch_normalised=True,
     ),
@@ -122,23 +122,23 @@ _ENTRIES = {
 }
 
 MODELS = {name: entry.description for name, entry in _ENTRIES.items()}
-"""What can be built: name -> one line."""
+"""Description of each model, by name."""
 
 BATCH_NORMALISED = tuple(name for name, entry in _ENTRIES.items() if entry.batch_normalised)
 """The models with batch normalisation."""
 
 
 def options(name: str) -> Mapping[str, Option]:
-    """The options that a model has: what `build` takes beside the arguments that all have, and a configuration too.
+    """The options of a model, in addition to the arguments that all models have.
 
     Args:
         name: one of `MODELS`.
 
     Returns:
-        By name, the default and what is allowed.
+        Default and allowed values of each option, by name.
 
     Raises:
-        ValueError: there is no such model.
+        ValueError: an unknown model.
 
     Example:
         >>> options("vgg9")["dropout"].default, options("mlp")["hidden"].allowed.wanted
@@ -155,23 +155,23 @@ def build(
     convolution: str = "fast",
     **options: Any,
 ) -> Model:
-    """Build a model by name.
+    """Builds a model by name.
 
     Args:
         name: one of `MODELS`.
         num_classes: C.
         input_shape: `(H, W, K)`, height and width in pixels, then channels.
-        convolution: "fast", or "plain" for JAX's own, which is slower but has second derivatives; on a CPU to be used
-            with one device, as XLA's convolution may return wrong numbers when two use it at a time.
+        convolution: "fast", or "plain" for JAX's own, which is slower but has second derivatives. Use "plain" with one
+            device only on a CPU: XLA's convolution may return wrong numbers when two devices use it at a time.
         **options: those that `options(name)` names, `hidden=(128,)` for "mlp".
 
     Returns:
-        The model as pure functions. Its classifier's parameters are `params["head"]`; `norm_inputs` come in the order
-        in which `jax.tree` goes through `stats`.
+        The model as pure functions. Its classifier's parameters are `params["head"]`; `norm_inputs` are in the order of
+        the leaves of `stats` in `jax.tree`.
 
     Raises:
-        ValueError: for an unknown name, convolution or option, a value that an option can't have, or an input that is
-            too small for the network.
+        ValueError: an unknown name, convolution or option, a value that an option can't have, or an input that is too
+            small for the network.
 
     Example:
         >>> model = build("rebafl_fmnist", 10, (28, 28, 1))
@@ -186,7 +186,7 @@ def build(
     return _build(name, num_classes, tuple(input_shape), convolution, tuple(sorted(given.items())))
 
 
-# A model is the same object each time: programs are compiled for its functions, and so only once.
+# Cached, because compiled programs belong to a model's functions: equal models must be the same object.
 @functools.lru_cache(maxsize=64)
 def _build(
     name: str,
@@ -202,16 +202,13 @@ def _build(
 
 
 def with_plain_convolution(model: Model) -> Model:
-    """A model of `build` once more, on JAX's own convolution, which has second derivatives.
-
-    Args:
-        model: the model.
+    """Rebuilds a model of `build` on JAX's own convolution, which has second derivatives.
 
     Returns:
         The same network, with the same variables.
 
     Raises:
-        ValueError: `build` knows no model of that name.
+        ValueError: `build` doesn't know the model's name.
 
     Example:
         >>> plain = with_plain_convolution(build("mlp", 10, (28, 28, 1), hidden=(3,)))
@@ -223,13 +220,7 @@ def with_plain_convolution(model: Model) -> Model:
 
 
 def num_params(model: Model) -> int:
-    """Number of trainable parameters, without computing any.
-
-    Args:
-        model: the model.
-
-    Returns:
-        The number; running statistics do not count.
+    """Number of trainable parameters, without computing any; running statistics do not count.
 
     Example:
         >>> num_params(build("rebafl_fmnist", 10, (28, 28, 1)))
@@ -242,7 +233,7 @@ def num_params(model: Model) -> int:
 def _pure_functions(
     network: Network, input_shape: tuple[int, int, int], start: initialization.Start
 ) -> tuple[Callable, Callable, Callable]:
-    """A network's `init`, `apply` and `head`."""
+    """The network's `init`, `apply` and `head`."""
     drops = any(getattr(network.body, "dropout", ()))
 
     def init(key: Key) -> Variables:
@@ -265,17 +256,17 @@ def _pure_functions(
     def head(params: PyTree, features: Array) -> Array:
         return jnp.asarray(network.apply({"params": params}, features, method=Network.classify))
 
-    # Called by itself, a network is one program instead of one for each operation; in a larger one it leaves no trace.
+    # Jitted, so that a call by itself is one program and not one per operation; inlined, so that it adds no call to a
+    # larger program.
     return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train"), head
 
 
 def _pairs(recorded: PyTree) -> tuple[tuple[Array, Array], ...]:
-    """Mean and variance of each layer, in the order of the tree; flax records each in a tuple of one."""
+    """Mean and variance of each layer, in the order of the tree; flax records each pair in a tuple of one."""
     return sum(jax.tree.leaves(recorded, is_leaf=lambda node: isinstance(node, tuple)), ())
 
 
 def _entry(name: str) -> _Entry:
-    """The entry of a name."""
     if name not in _ENTRIES:
         nearest = difflib.get_close_matches(str(name), _ENTRIES, 1, 0.0)[0]
         raise ValueError(f"model {name!r} is unknown; did you mean {nearest!r}? Models: {', '.join(_ENTRIES)}.")
@@ -283,7 +274,7 @@ def _entry(name: str) -> _Entry:
 
 
 def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, ...]) -> None:
-    """Raise for arguments that no network, or not this one, can take."""
+    """Raises for a number of classes or an input shape that the network can't have."""
     if num_classes < 1:
         raise ValueError(f"model {name!r}: num_classes={num_classes} must be at least 1.")
     if len(input_shape) != 3 or min(input_shape) < 1:

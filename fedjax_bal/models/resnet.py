@@ -31,18 +31,16 @@ class ResNet(nn.Module):
     | ResNet-18 | 64, 128, 256, 512 | 2 | 1010 | 11,694,642 |
 
     (ResNet-8: stem, three units, classifier. ResNet-20 would have 269,722 with the paper's own shortcut, which has no
-    parameters.) ResNet-8 is ResNet-20's scheme made as short as it can be, for machines with few cores. ResNet-18
-    divides an image's sides by 32.
-
-    The units' outputs are recorded in the collection "taps".
+    parameters.) ResNet-8 is the shortest network of ResNet-20's scheme, for machines with few cores. ResNet-18 divides
+    an image's sides by 32. The units' outputs are recorded in the collection "taps".
 
     Attributes:
         convolve: the convolution.
         channels: of each stage.
-        units: of each stage.
-        large: whether images are large: the first convolution is then 7x7 of stride 2, and 3x3 max pooling follows that
-            halves the image again; otherwise it is 3x3 and leaves the size.
-        start: what convolutions start as.
+        units: number per stage.
+        large: whether images are large: the first convolution is then 7x7 of stride 2, followed by 3x3 max pooling that
+            halves the image again; otherwise it is 3x3 and keeps the size.
+        start: initializer of the convolutions.
 
     References:
         He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2 for the small networks and
@@ -77,9 +75,9 @@ class ResidualUnit(nn.Module):
 
     Attributes:
         channels: of its output.
-        stride: of the first convolution; with more than 1 the shortcut is a 1x1 convolution.
+        stride: of the first convolution; above 1 the shortcut is a 1x1 convolution.
         convolve: the convolution.
-        start: what convolutions start as.
+        start: initializer of the convolutions.
     """
 
     channels: int
@@ -106,8 +104,8 @@ class NormedConv(nn.Module):
         size: side of the kernel, in pixels; half of it is padded on each side.
         stride: steps between outputs, in pixels.
         convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
-        start: what the kernel starts as.
-        groups: into how many groups channels are split, each with a kernel of its own.
+        start: initializer of the kernel.
+        groups: number of groups of channels, each with a kernel of its own.
     """
 
     channels: int

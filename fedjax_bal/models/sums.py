@@ -1,7 +1,7 @@
-"""Sums over everything but the channels, and the bias whose gradient is one.
+"""Sums over all axes but the channels, and a bias whose gradient is such a sum.
 
-On CPUs they are written as a product with ones: XLA hands plain sums of this size to a library that splits them among
-the threads that happen to be free, so that they differ in the last digit from run to run.
+On CPUs they are written as a product with ones: XLA passes plain sums of this size to a library that splits them among
+the threads that happen to be idle, so that their last digit differs from run to run.
 """
 
 import jax
@@ -11,13 +11,7 @@ from jaxtyping import Array, Float
 
 
 def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
-    """Sum over all axes but the last.
-
-    Args:
-        values: `[..., K]`.
-
-    Returns:
-        `[K]`.
+    """Sums over all axes but the last.
 
     Example:
         >>> channel_sums(jnp.arange(6.0).reshape(3, 1, 2)).tolist()
@@ -36,19 +30,7 @@ def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
 
 @jax.custom_vjp
 def add_bias(values: Float[Array, "... K"], bias: Float[Array, " K"]) -> Float[Array, "... K"]:
-    """Add a bias to each channel.
-
-    Args:
-        values: `[..., K]`.
-        bias: `[K]`.
-
-    Returns:
-        `[..., K]`.
-
-    Example:
-        >>> add_bias(jnp.zeros((2, 1)), jnp.ones(1)).tolist()
-        [[1.0], [1.0]]
-    """
+    """Adds a bias to each channel."""
     return values + bias
 
 

@@ -1,8 +1,8 @@
-"""A 3x3 convolution of images enlarged twice, computed on the small images.
+"""A 3x3 convolution of images enlarged by two, computed on the small images.
 
-Enlarging by repetition puts each pixel four times, so that three taps of the kernel fall on two pixels in a row or a
-column: each of the four places within a doubled pixel sees a 2x2 kernel of sums of taps. That takes 16 products per
-small pixel and pair of channels in place of 36.
+Enlarging by repetition copies each pixel four times, so that the three taps of the kernel in a row or column fall on
+two pixels: each of the four places within a doubled pixel sees a 2x2 kernel of sums of taps. That takes 16 products per
+small pixel and pair of channels instead of 36.
 """
 
 from collections.abc import Callable
@@ -13,27 +13,12 @@ from jaxtyping import Array, Float
 
 from fedjax_bal.models.layers import Convolution
 
-# For the first and the second of two repeated pixels: which of the three taps fall on which of two neighbours.
+# For the first and the second of two repeated pixels: the taps, of three, that fall on each of two neighbours.
 _TAPS = (((1.0, 0.0, 0.0), (0.0, 1.0, 1.0)), ((1.0, 1.0, 0.0), (0.0, 0.0, 1.0)))
 
 
 def doubled_twice(image_shape: tuple[int, ...], who: str) -> tuple[int, int, int]:
-    """The shape of images that a network makes by doubling its first maps twice.
-
-    Args:
-        image_shape: `(H, W, K)`.
-        who: doubles them, for the message.
-
-    Returns:
-        The same.
-
-    Raises:
-        ValueError: a height or width that is not a multiple of 4.
-
-    Example:
-        >>> doubled_twice((28, 28, 1), "the generator")
-        (28, 28, 1)
-    """
+    """Checks the shape of images that a network makes by doubling its first maps twice, and returns it."""
     if len(image_shape) != 3 or min(image_shape) < 1 or image_shape[0] % 4 or image_shape[1] % 4:
         raise ValueError(
             f"image_shape: received {tuple(image_shape)}, must be (height, width, channels) with height and width "
@@ -44,14 +29,10 @@ def doubled_twice(image_shape: tuple[int, ...], who: str) -> tuple[int, int, int
 
 
 def enlarging(convolve: Convolution) -> Callable[..., Array]:
-    """A convolution that takes images of half the height and width and enlarges them first, by repetition.
+    """A convolution that first doubles its images' height and width by repetition.
 
-    Args:
-        convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
-
-    Returns:
-        A function that `flax.linen.Conv` takes as `conv_general_dilated`, for 3x3 kernels, stride 1 and one pixel of
-        padding: images `[B, H, W, K]` and a kernel `[3, 3, K, O]` to `[B, 2 H, 2 W, O]`.
+    It serves as `flax.linen.Conv`'s `conv_general_dilated` for 3x3 kernels, stride 1 and one pixel of padding: images
+    `[B, H, W, K]` and a kernel `[3, 3, K, O]` to `[B, 2 H, 2 W, O]`.
 
     Example:
         >>> import jax
@@ -68,20 +49,20 @@ def enlarging(convolve: Convolution) -> Callable[..., Array]:
                 "(3, 3), (1, 1) and ((1, 1), (1, 1)): only that convolution can be computed on the small images"
             )
         settings.setdefault("dimension_numbers", ("NHWC", "HWIO", "NHWC"))
-        return _interleaved(convolve(images, _kernel_of_sums(kernel), strides, padding, **settings))
+        return _interleave(convolve(images, _kernel_of_sums(kernel), strides, padding, **settings))
 
     return enlarged
 
 
 def _kernel_of_sums(kernel: Float[Array, "3 3 K O"]) -> Float[Array, "2 2 K 4*O"]:
-    """The four 2x2 kernels side by side: rows' place first, then columns', then the output channel."""
+    """The four 2x2 kernels side by side: place in the row, place in the column, then the output channel."""
     taps = jnp.asarray(_TAPS, kernel.dtype)
     kernels = jnp.einsum("ath,bsw,hwko->tskabo", taps, taps, kernel, precision="highest")
     return kernels.reshape(*kernels.shape[:3], -1)
 
 
-def _interleaved(maps: Float[Array, "B H1 W1 4*O"]) -> Float[Array, "B 2*H 2*W O"]:
-    """Each place's result, which lies at the window that starts a pixel later for the second place, in its place."""
+def _interleave(maps: Float[Array, "B H1 W1 4*O"]) -> Float[Array, "B 2*H 2*W O"]:
+    """Moves each place's results to its pixels; those of a second place start one window later."""
     rows, height, width, channels = maps.shape
     height, width, outputs = height - 1, width - 1, channels // 4
     parts = maps.reshape(rows, height + 1, width + 1, 2, 2, outputs)

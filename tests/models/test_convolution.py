@@ -190,7 +190,7 @@ def test_a_weight_gradient_in_chunks_is_the_whole_one(chunk, monkeypatch):
 
 def test_phases_do_a_share_of_the_work_that_zeros_between_pixels_do():
     kernel, geometry = jnp.ones((3, 3, 5, 7)), Geometry((2, 2), ((1, 1), (1, 1)))
-    phases, back = gradients.turned(kernel, geometry, (8, 8), (4, 4))
+    phases, back = gradients.phase_kernel(kernel, geometry, (8, 8), (4, 4))
     multiplications = 4 * 4 * phases.size
     assert multiplications == 4 * 4 * 2 * 2 * 4 * 5 * 7 < 8 * 8 * kernel.size
     assert back.strides == (1, 1)

@@ -1,7 +1,7 @@
-"""What generated images and shared prototypes give away: neighbours, and attacks that invert features and gradients.
+"""Privacy attacks on generated images and shared prototypes: neighbours, inversion of features and of gradients.
 
-An attack's result is told beside its controls: the same attack on features of single images, where the truth is known,
-and on the gradient of a single image, from which it is known to succeed.
+An attack's result is reported beside its controls: the same attack on features of single images, where the truth is
+known, and on the gradient of a single image, where it is known to succeed.
 """
 
 from fedjax_bal.contrib.privacy.decoder import Decoder, FittedDecoder, decode, fit_decoder, kl_to_standard_normal

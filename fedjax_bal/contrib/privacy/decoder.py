@@ -1,4 +1,4 @@
-"""Attacks that learn to invert features: decoders trained on images that the attacker has of its own."""
+"""Attacks that learn to invert features: decoders trained on the attacker's own images."""
 
 from functools import partial
 from typing import NamedTuple
@@ -9,20 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_bal.contrib.privacy.features import check_images, features_of
-from fedjax_bal.contrib.privacy.fitting import minimised
+from fedjax_bal.contrib.privacy.fitting import minimise
 from fedjax_bal.contrib.privacy.networks import Encoder, Upwards, check_sides
 from fedjax_bal.types import Key, Model, PyTree, Variables
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
 
 class _UpCnn(nn.Module):
-    """From features up to an image, by mean squared error.
-
-    Attributes:
-        image_shape: `(H, W, K)`.
-        width: of the network.
-        latent: 0, the length of the noise that it takes.
-    """
+    """A network from features up to an image, with the mean squared error as its loss; `latent` is 0."""
 
     image_shape: tuple[int, int, int]
     width: int
@@ -42,13 +36,7 @@ class _UpCnn(nn.Module):
 
 
 class _Vae(nn.Module):
-    """From features and a latent vector up to an image; in training the latent vector comes from the image.
-
-    Attributes:
-        image_shape: `(H, W, K)`.
-        width: of both networks.
-        latent: Z.
-    """
+    """A network from features and a latent vector up to an image; in training the image gives the latent vector."""
 
     image_shape: tuple[int, int, int]
     width: int
@@ -61,8 +49,8 @@ class _Vae(nn.Module):
     def __call__(self, features: Array, images: Array, noise: Array) -> Array:
         """The loss, `[]`."""
         mean, log_var = self.encoder(images)
-        again = self.decode(features, mean + jnp.exp(log_var / 2) * noise)
-        squares = ((again - images) ** 2).sum((1, 2, 3))
+        decoded = self.decode(features, mean + jnp.exp(log_var / 2) * noise)
+        squares = ((decoded - images) ** 2).sum((1, 2, 3))
         return (squares / 2 + kl_to_standard_normal(mean, log_var)).mean()
 
     def decode(self, features: Array, latents: Array) -> Array:
@@ -91,16 +79,16 @@ class Decoder(NamedTuple):
 
     @property
     def network(self) -> nn.Module:
-        """As a flax module."""
+        """The flax module."""
         return _NETWORKS[self.kind](*self[1:])
 
 
 class FittedDecoder(NamedTuple):
-    """A decoder after its training.
+    """A trained decoder.
 
     Attributes:
         decoder: its architecture.
-        variables: its parameters; in `stats` the mean feature `[F]` and the spread `[]` that features are measured in.
+        variables: its parameters; `stats` has the mean feature `[F]` and the spread `[]` that standardise features.
         losses: the loss of each step's batch, `[iterations]`: squared pixels for "upcnn", nats an image for "vae".
     """
 
@@ -122,15 +110,15 @@ def fit_decoder(
     width: int = 64,
     latent: int = 32,
 ) -> FittedDecoder:
-    r"""Trains a decoder that gives images back from their features under a frozen model.
+    r"""Trains a decoder to reconstruct images from their features under a frozen model.
 
     The model is in evaluation mode. With f the features of an image x,
 
     - `"upcnn"` minimises the mean squared error of the image that its network makes of f;
     - `"vae"`, a conditional variational autoencoder, draws z from the normal law whose mean and variance an encoder
       makes of x, and minimises $\frac12 \|\hat x(f, z) - x\|^2 + KL$ to the standard normal law, the negative evidence
-      bound for pixels of variance 1. What f tells need not pass through z, so without x, at z = 0 or z drawn from the
-      standard normal law, the decoder shows what f alone tells, and what else could have been.
+      bound for pixels of variance 1. Information in f need not pass through z, so without x the decoder shows what f
+      alone reveals at z = 0, and the alternatives at z drawn from the standard normal law.
 
     Features are centred and divided by their root mean square over all images and features. Each step draws a batch
     with replacement and takes Adam's step at a rate that falls to 0 along half a cosine.
@@ -138,12 +126,12 @@ def fit_decoder(
     Args:
         key: decides initial weights, batches and latent vectors.
         model: the model under attack.
-        variables: the model's; they stay as they are.
-        images: the attacker's own, `[A, H, W, K]`, normalised, H and W multiples of 4. Disjoint from the images under
-            attack, or the attack has seen what it is to find out.
+        variables: the model's; they are not changed.
+        images: the attacker's own, `[A, H, W, K]`, normalised, H and W multiples of 4; disjoint from the images under
+            attack, which the decoder must not have seen.
         kind: "upcnn" or "vae".
-        iterations: steps.
-        batch_size: images a step.
+        iterations: number of steps.
+        batch_size: images per step.
         rate: Adam's learning rate at the first step.
         width: channels of the decoder's first two stages; a whole number of at least 2.
         latent: Z, the length of the latent vector; not used by "upcnn".
@@ -152,8 +140,8 @@ def fit_decoder(
         The decoder, for `decode`.
 
     Raises:
-        ValueError: another kind, images of another shape than the model's or with sides that are not multiples of 4, or
-            a number out of range.
+        ValueError: an unknown kind, images of another shape than the model's or with sides that are not multiples of 4,
+            or a number out of range.
 
     Example:
         >>> from fedjax_bal.models import build
@@ -169,9 +157,9 @@ def fit_decoder(
         Dosovitskiy and Brox, "Inverting Visual Representations with Convolutional Networks", CVPR 2016, and Kingma and
         Welling, "Auto-Encoding Variational Bayes", ICLR 2014, made conditional as in Sohn et al., "Learning Structured
         Output Representation using Deep Conditional Generative Models", NeurIPS 2015, with a prior that is the same
-        for all features. Dosovitskiy and Brox put zeros between pixels where they enlarge, and convolve with 5x5; here
-        pixels are repeated and convolved with 3x3, which leaves no chequered pattern. They have three dense layers
-        before 4096 features, here is one.
+        for all features. Dosovitskiy and Brox enlarge with zeros between pixels and 5x5 convolutions; here pixels are
+        repeated and convolved with 3x3, which leaves no chequered pattern. They have three dense layers before 4096
+        features, here is one.
     """
     check_images(model, images)
     check_sides(model.input_shape)
@@ -186,16 +174,16 @@ def fit_decoder(
 
 
 def decode(fitted: FittedDecoder, features: Float[Array, "M F"], key: Key | None = None) -> Float[Array, "M H W K"]:
-    """The images that a decoder makes of features.
+    """Decodes features to images.
 
     Args:
         fitted: from `fit_decoder`.
         features: `[M, F]`, of images or class prototypes.
-        key: draws the latent vector of each image from the standard normal law; None takes 0, the law's mean. "upcnn"
-            has none and gives the same images either way.
+        key: draws the latent vector of each image from the standard normal law; None takes its mean, 0. Ignored by
+            "upcnn".
 
     Returns:
-        `[M, H, W, K]`, normalised; they may lie outside of what pixels can be.
+        `[M, H, W, K]`, normalised; they may exceed the range of pixels.
 
     Raises:
         ValueError: features of another length than those that the decoder was trained on.
@@ -212,7 +200,7 @@ def decode(fitted: FittedDecoder, features: Float[Array, "M F"], key: Key | None
 
 
 def kl_to_standard_normal(mean: Float[Array, "B Z"], log_var: Float[Array, "B Z"]) -> Float[Array, " B"]:
-    r"""Divergence of normal laws with independent components from the standard normal law.
+    r"""Divergence from the standard normal law of normal laws with independent components.
 
     $KL = \frac12 \sum_z (\mu_z^2 + \sigma_z^2 - 1 - \log \sigma_z^2)$.
 
@@ -244,9 +232,8 @@ def _fit(
     batch_size: int,
     rate: float,
 ) -> tuple[Variables, Array]:
-    """The decoder's variables and losses."""
     init_key, step_key = jax.random.split(key)
-    stats, features = _standardised(features_of(model, variables, images))
+    stats, features = _standardise(features_of(model, variables, images))
     network = decoder.network
     noiseless = jnp.zeros((1, decoder.latent))
 
@@ -258,23 +245,23 @@ def _fit(
         return value, value
 
     start = network.init(init_key, features[:1], images[:1], noiseless)["params"]
-    params, losses = minimised(loss, start, iterations, rate)
+    params, losses = minimise(loss, start, iterations, rate)
     return Variables(params, stats), losses
 
 
-def _standardised(features: Float[Array, "A F"]) -> tuple[PyTree, Array]:
-    """Mean and spread of features, and the features measured in them; a spread of 0 counts as 1."""
+def _standardise(features: Float[Array, "A F"]) -> tuple[PyTree, Array]:
+    """Mean and spread of features, and the standardised features; a spread of 0 counts as 1."""
     mean = features.mean(0)
     spread = jnp.sqrt(((features - mean) ** 2).mean())
     stats = {"mean": mean, "spread": jnp.where(spread > 0, spread, 1.0)}
-    return stats, _measured(stats, features)
+    return stats, _apply_standard(stats, features)
 
 
-def _measured(stats: PyTree, features: Array) -> Array:
+def _apply_standard(stats: PyTree, features: Array) -> Array:
     return (features - stats["mean"]) / stats["spread"]
 
 
 @partial(jax.jit, static_argnames="decoder")
 def _decode(decoder: Decoder, variables: Variables, features: Array, latents: Array) -> Array:
-    measured = _measured(variables.stats, features)
-    return jnp.asarray(decoder.network.apply({"params": variables.params}, measured, latents, method="decode"))
+    standard = _apply_standard(variables.stats, features)
+    return jnp.asarray(decoder.network.apply({"params": variables.params}, standard, latents, method="decode"))

@@ -1,4 +1,4 @@
-"""What a frozen model makes of many images."""
+"""Features of many images under a frozen model."""
 
 from functools import partial
 
@@ -15,18 +15,15 @@ from fedjax_bal.validate import whole_number
 def features_of(
     model: Model, variables: Variables, images: Float[Array, "A H W K"], *, chunk: int = 256
 ) -> Float[Array, "A F"]:
-    """The features of images under a model in evaluation mode, computed in chunks.
+    """Features `[A, F]` of images under a model in evaluation mode, computed in chunks.
 
-    With `fedjax_bal.balance.class_prototypes` they give what ReBaFL's clients send, if they all hold these images.
+    With `fedjax_bal.balance.class_prototypes` they give what ReBaFL's clients send if they hold these images together.
 
     Args:
         model: the model.
-        variables: the model's; they stay as they are.
+        variables: the model's; they are not changed.
         images: `[A, H, W, K]`, normalised.
         chunk: images at a time.
-
-    Returns:
-        `[A, F]`.
 
     Raises:
         ValueError: images of another shape than the model's, or none; a chunk that is not a positive whole number.
@@ -46,15 +43,7 @@ def features_of(
 
 
 def check_images(model: Model, images: Array) -> None:
-    """Refuses images that are not the model's.
-
-    Args:
-        model: the model.
-        images: `[A, H, W, K]`.
-
-    Raises:
-        ValueError: another shape, or no image.
-    """
+    """Raises unless images, at least one, have the model's shape."""
     shape = tuple(images.shape)
     if len(shape) != 4 or shape[1:] != tuple(model.input_shape) or not shape[0]:
         raise ValueError(

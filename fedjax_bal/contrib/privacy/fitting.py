@@ -1,4 +1,4 @@
-"""How attacks minimise their losses."""
+"""The optimizer of the attacks."""
 
 from collections.abc import Callable
 
@@ -10,23 +10,16 @@ from jax import lax
 from fedjax_bal.types import Array, PyTree
 
 
-def minimised(
+def minimise(
     loss: Callable[[PyTree, Array], tuple[Array, Array]], params: PyTree, iterations: int, rate: float | Array
 ) -> tuple[PyTree, Array]:
-    """Adam's steps on a loss, at a learning rate that falls to 0 along half a cosine.
+    """Minimises `loss(params, index) -> (value, report)` by Adam, at a rate that falls to 0 along half a cosine.
 
-    Args:
-        loss: `loss(params, index) -> (value, report)` for the step's number from 0.
-        params: where it starts.
-        iterations: steps, a Python int.
-        rate: the learning rate of the first step.
-
-    Returns:
-        The parameters after the last step, and each step's report before the step, `[iterations, ...]`.
+    Returns the last parameters, and the report before each step, `[iterations, ...]`.
 
     Example:
         >>> square = lambda x, index: ((x - 3) ** 2, (x - 3) ** 2)
-        >>> x, losses = minimised(square, jnp.zeros(()), 200, 0.1)
+        >>> x, losses = minimise(square, jnp.zeros(()), 200, 0.1)
         >>> round(float(x), 2), float(losses[0])
         (3.0, 9.0)
     """

@@ -1,4 +1,4 @@
-"""The nearest real image of each generated one: whether a generator has learned a training image by heart."""
+"""The nearest real image of each generated one, which shows whether a generator has memorised training images."""
 
 from functools import partial
 from typing import Any
@@ -10,19 +10,19 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_bal.validate import whole_number
 
-_CANDIDATES = 8  # more than rounding can put before the nearest one
+_CANDIDATES = 8  # enough that rounding can't push the nearest one out
 
 
 def nearest(
     images: Float[Any, "M H W K"], pool: Float[Any, "D H W K"], chunk: int = 4096
 ) -> tuple[Int[Array, " M"], Float[Array, " M"]]:
-    r"""Each image's nearest neighbour in a pool, and how far it is.
+    r"""Finds each image's nearest neighbour in a pool, and its distance.
 
     The distance of x and y is the root mean square over pixels and channels, $\sqrt{\|x - y\|^2 / (H W K)}$. For
     normalised images 1 is one standard deviation of a pixel; unrelated images are about $\sqrt 2$ apart.
 
-    Candidates come from one matrix product for each part of the pool, their distances from the differences themselves,
-    so that a copy is at distance 0.
+    One matrix product for each part of the pool proposes candidates; their distances are computed from the differences,
+    so that a copy has distance 0.
 
     Args:
         images: `[M, H, W, K]`, normalised.
@@ -30,9 +30,9 @@ def nearest(
         chunk: rows of the pool at a time; memory grows with M times this, and with M times an image.
 
     Returns:
-        Row numbers into the pool `[M]`, the first of equally near ones (of a handful at least), and distances `[M]` in
-        normalised pixels. An image that holds something that is not finite gets row 0 and distance infinity; a row of
-        the pool that does is never the nearest.
+        Row numbers into the pool `[M]`, the first of equally near ones (of at least a handful), and distances `[M]` in
+        normalised pixels. An image that is not finite gets row 0 and distance infinity; a row of the pool that is not
+        finite is never the nearest.
 
     Raises:
         ValueError: images of another shape than the pool's, an empty pool, or a chunk that is not a positive whole
@@ -53,7 +53,7 @@ def nearest(
     size = pool.shape[0]
     chunk = min(chunk, size)
     best = jnp.zeros(images.shape[0], jnp.int32), jnp.full(images.shape[0], jnp.inf, jnp.float32)
-    # The last part overlaps the one before, so that all have the same shape and one program serves.
+    # The last part overlaps the one before, so that all parts have the same shape and share one program.
     for start in range(0, size, chunk):
         start = min(start, size - chunk)
         best = _nearer(jnp.asarray(images), jnp.asarray(pool[start : start + chunk]), start, best)
@@ -62,7 +62,7 @@ def nearest(
 
 @jax.jit
 def _nearer(images: Array, part: Array, start: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The better of the best so far and the best of a part of the pool that begins at a row."""
+    """Improves the best rows and distances so far by a part of the pool that begins at row `start`."""
     images, part = (jnp.asarray(rows.reshape(rows.shape[0], -1), jnp.float32) for rows in (images, part))
     candidates = _candidates(images, part)
     distances = lax.map(partial(_distances, images, part), candidates.T).T
@@ -73,7 +73,7 @@ def _nearer(images: Array, part: Array, start: Array, best: tuple[Array, Array])
 
 
 def _candidates(images: Float[Array, "M P"], part: Float[Array, "D P"]) -> Int[Array, "M _"]:
-    """The few rows that seem nearest by |y|^2 - 2 x y, in the order of the pool."""
+    """The few rows with the smallest |y|^2 - 2 x y, in the order of the pool."""
     product = jnp.matmul(images, part.T, precision=lax.Precision.HIGHEST)
     apart = (part**2).sum(1) - 2 * product
     apart = jnp.where(jnp.isfinite(apart), apart, jnp.inf)
@@ -81,6 +81,6 @@ def _candidates(images: Float[Array, "M P"], part: Float[Array, "D P"]) -> Int[A
 
 
 def _distances(images: Float[Array, "M P"], part: Float[Array, "D P"], rows: Int[Array, " M"]) -> Float[Array, " M"]:
-    """Root mean squares of the differences; infinite where they are not numbers."""
+    """Root mean square differences; infinite if they are not numbers."""
     distances = jnp.sqrt(((images - part[rows]) ** 2).mean(1))
     return jnp.where(jnp.isnan(distances), jnp.inf, distances)

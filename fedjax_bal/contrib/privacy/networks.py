@@ -13,8 +13,8 @@ SLOPE = 0.2
 class Upwards(nn.Module):
     """A dense layer to maps of a quarter of the side, two doublings with a convolution each, a last convolution.
 
-    Leaky rectifiers in between, none at the end: normalised pixels have no bounds of their own. No batch normalisation,
-    which would tie an image to the others of its batch.
+    Activations are leaky rectifiers, except for the last layer: normalised pixels have no fixed bounds. Batch
+    normalisation is left out, because it would make an image depend on the others of its batch.
 
     Attributes:
         image_shape: `(H, W, K)`, H and W multiples of 4.
@@ -59,15 +59,5 @@ class Encoder(nn.Module):
 
 
 def check_sides(image_shape: tuple[int, ...]) -> None:
-    """Refuses images that two doublings don't lead to.
-
-    Args:
-        image_shape: `(H, W, K)`.
-
-    Raises:
-        ValueError: a height or width that is not a multiple of 4.
-
-    Example:
-        >>> check_sides((28, 28, 1))
-    """
+    """Raises unless height and width of `(H, W, K)` are multiples of 4, so that two doublings can make them."""
     doubled_twice(image_shape, "an attack's network")

@@ -1,4 +1,4 @@
-"""Attacks by generative regression: a network is trained until what the model makes of its image matches a target."""
+"""Attacks by generative regression: a network is trained until its image's features or gradient match a target."""
 
 from functools import partial
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from fedjax_bal.contrib.privacy.features import check_images
-from fedjax_bal.contrib.privacy.fitting import minimised
+from fedjax_bal.contrib.privacy.fitting import minimise
 from fedjax_bal.contrib.privacy.networks import Upwards, check_sides
 from fedjax_bal.types import Key, Model, PyTree, Variables
 from fedjax_bal.validate import finite_number, one_of, whole_number
@@ -18,13 +18,13 @@ Limits = tuple[Array, Array]
 
 
 class Regression(NamedTuple):
-    """What an attack by generative regression found.
+    """The result of an attack by generative regression.
 
     Attributes:
         images: `[M, H, W, K]`, normalised.
         labels: probabilities of the classes, `[M, C]`; None for features, which don't depend on labels.
-        losses: each target's loss before each step, `[iterations, M]`. Where it is near 0 and the image is not the
-            truth, the target does not determine the image; where it stays large, the search has failed.
+        losses: each target's loss before each step, `[iterations, M]`. If it is near 0 and the image is not the truth,
+            the target does not determine the image; if it stays large, the search has failed.
     """
 
     images: Float[Array, "M H W K"]
@@ -47,42 +47,42 @@ def regress(
     smoothness: float = 1e-6,
     limits: tuple[Array, Array] | None = None,
 ) -> Regression:
-    r"""Searches an image whose features, or gradient, are those of a target, without any other image.
+    r"""Searches for an image with the features, or the gradient, of a target, without any other image.
 
     For each of M targets a small network of its own, with one fixed random vector as its input, makes an image x, and
     is trained on
 
     - `"features"`: the mean squared error of x's features f(x) and the target;
     - `"gradient"`: $\|g(x, y) - t\|^2 / \|t\|^2$, where g is the gradient of the cross-entropy of x and y with respect
-      to all parameters, t the target, and y the softmax of what a learned matrix makes of the same random vector,
+      to all parameters, t the target, and y the softmax of a learned matrix times the same random vector,
 
     plus `smoothness` times the total variation, $2 (\overline{d_v^2} + \overline{d_h^2})$ with the differences of
     vertical and horizontal neighbours. The model is frozen and in evaluation mode. The steps are Adam's, at a rate that
     falls to 0 along half a cosine.
 
     Args:
-        key: decides the networks' inputs and initial weights; target m gets the same whatever the other targets are.
+        key: decides the networks' inputs and initial weights; those of target m don't depend on the other targets.
         model: the model under attack; for `"gradient"` built with `convolution="plain"`, which has second derivatives.
-        variables: the model's; they stay as they are.
+        variables: the model's; they are not changed.
         target: features `[M, F]`, or, for `"gradient"`, M gradients as `single_gradients` gives them: like the model's
             params, with leaves `[M, ...]`.
         of: "features" or "gradient".
-        iterations: steps.
+        iterations: number of steps.
         rate: Adam's learning rate at the first step.
         width: channels of the networks' first two stages; a whole number of at least 2.
         latent: length of the networks' input.
-        tries: networks for each target, of which the one with the least loss before the last step is kept. A gradient
-            is easily taken for that of a negative image with an opposite label, and then the loss stays large.
+        tries: networks for each target; the one with the least loss before the last step is kept. A search for a
+            gradient often ends at the negative image with an opposite label, with a large loss.
         smoothness: weight of the total variation; 0 for none.
-        limits: the least and the largest normalised pixel, each `[K]` or a number, which a sigmoid then keeps the image
-            within: `(0 - mean) / std` and `(1 - mean) / std`. None for no limits.
+        limits: the least and the largest normalised pixel, each `[K]` or a number, enforced by a sigmoid:
+            `(0 - mean) / std` and `(1 - mean) / std`. None for no limits.
 
     Returns:
         Images, labels and losses.
 
     Raises:
-        ValueError: another `of`, a target that does not fit the model, images with sides that are not multiples of 4, a
-            number out of range, or a model without second derivatives.
+        ValueError: an unknown `of`, a target that does not fit the model, images with sides that are not multiples of
+            4, a number out of range, or a model without second derivatives.
 
     Example:
         >>> from fedjax_bal.models import build
@@ -93,12 +93,12 @@ def regress(
         ((2, 8, 8, 1), (3, 2))
 
     References:
-        ReBaFL (Xu et al., 2023), section 5.6, takes GRNN for features and gives no settings. GRNN: Ren, Deng and Xie,
+        ReBaFL (Xu et al., 2023), section 5.6, uses GRNN on features and gives no settings. GRNN: Ren, Deng and Xie,
         "GRNN: Generative Regression Neural Network - A Data Leakage Attack for Federated Learning", ACM Transactions on
         Intelligent Systems and Technology, 2022, for gradients. Its code (github.com/Rand2AI/GRNN) differs from this:
         it adds the length of g - t (named after Wasserstein) to its square, and doesn't divide by the target, so that
         its smoothness, 1e-3 for LeNet and 1e-6 for ResNet, is not comparable between models; it has gated units and
-        batch normalisation in the network, and takes RMSprop with rate 1e-4 and momentum 0.99 for 1000 steps.
+        batch normalisation in the network, and RMSprop with rate 1e-4 and momentum 0.99 for 1000 steps.
     """
     one_of("of", of, TARGETS)
     check_sides(model.input_shape)
@@ -116,7 +116,7 @@ def regress(
 def single_gradients(
     model: Model, variables: Variables, images: Float[Array, "M H W K"], labels: Int[Array, " M"]
 ) -> PyTree:
-    """The gradient that each labelled image alone would give: what an attack on gradients starts from.
+    """Gradient of each labelled image alone, the target of an attack on gradients.
 
     Args:
         model: the model, in evaluation mode.
@@ -156,7 +156,7 @@ def _regress(
     smoothness: float,
     limits: Limits | None,
 ) -> Regression:
-    """All targets and tries at once; one's parameters have no influence on another's loss, so a sum serves for all."""
+    """Attacks all targets at once; no try affects another try's loss, so one sum has all their gradients."""
     target = jax.tree.map(lambda leaf: jnp.repeat(leaf, tries, 0), target)
     count = jax.tree.leaves(target)[0].shape[0]
     network = Upwards(model.input_shape, width)
@@ -166,10 +166,10 @@ def _regress(
         "network": jax.vmap(network.init)(keys[:, 1], vectors),
         "label": jnp.zeros((count, latent, model.num_classes)),
     }
-    apart = _apart_in_features if of == "features" else _apart_in_gradient
+    distance = _feature_distance if of == "features" else _gradient_distance
 
     def images_of(params: PyTree) -> Array:
-        return _within(jnp.asarray(jax.vmap(network.apply)(params["network"], vectors))[:, 0], limits)
+        return _apply_limits(jnp.asarray(jax.vmap(network.apply)(params["network"], vectors))[:, 0], limits)
 
     def labels_of(params: PyTree) -> Array:
         return jax.nn.softmax(jnp.matmul(vectors, params["label"])[:, 0])
@@ -177,33 +177,33 @@ def _regress(
     def loss(params: PyTree, index: Array) -> tuple[Array, Array]:
         del index
         images = images_of(params)
-        values = apart(model, variables, images, labels_of(params), target) + smoothness * total_variation(images)
+        values = distance(model, variables, images, labels_of(params), target) + smoothness * total_variation(images)
         return values.sum(), values
 
-    params, losses = minimised(loss, start, iterations, rate)
+    params, losses = minimise(loss, start, iterations, rate)
     last = jnp.where(jnp.isnan(losses[-1]), jnp.inf, losses[-1])
     kept = jnp.arange(0, count, tries) + last.reshape(-1, tries).argmin(1)
     labels = labels_of(params)[kept] if of == "gradient" else None
     return Regression(images_of(params)[kept], labels, losses[:, kept])
 
 
-def _within(images: Array, limits: Limits | None) -> Array:
-    """Images between limits, by a sigmoid."""
+def _apply_limits(images: Array, limits: Limits | None) -> Array:
+    """Moves images between the limits, by a sigmoid."""
     return images if limits is None else limits[0] + (limits[1] - limits[0]) * jax.nn.sigmoid(images)
 
 
-def _apart_in_features(model: Model, variables: Variables, images: Array, labels: Array, target: Array) -> Array:
+def _feature_distance(model: Model, variables: Variables, images: Array, labels: Array, target: Array) -> Array:
     """Mean squared error of features, `[M]`."""
     del labels
     return ((model.apply(variables, images, train=False)[0].features - target) ** 2).mean(1)
 
 
-def _apart_in_gradient(model: Model, variables: Variables, images: Array, labels: Array, target: PyTree) -> Array:
-    """Squared distance of gradients in squared lengths of the target, `[M]`; a target of length 0 counts as 1."""
+def _gradient_distance(model: Model, variables: Variables, images: Array, labels: Array, target: PyTree) -> Array:
+    """Squared distance of gradients, relative to the target's squared length, `[M]`; a length of 0 counts as 1."""
     gradients = _gradients(model, variables, images, labels)
-    apart = _squared_length(jax.tree.map(jnp.subtract, gradients, target))
+    difference = _squared_length(jax.tree.map(jnp.subtract, gradients, target))
     length = _squared_length(target)
-    return apart / jnp.where(length > 0, length, 1.0)
+    return difference / jnp.where(length > 0, length, 1.0)
 
 
 def _gradients(model: Model, variables: Variables, images: Array, probabilities: Array) -> PyTree:
@@ -222,7 +222,7 @@ def _squared_length(tree: PyTree) -> Array:
 
 
 def total_variation(images: Float[Array, "M H W K"]) -> Float[Array, " M"]:
-    """Twice the mean squared difference of vertical neighbours, plus that of horizontal ones.
+    """Twice the sum of the mean squared differences of vertical and of horizontal neighbours.
 
     Args:
         images: `[M, H, W, K]`, at least two pixels high and wide.
@@ -235,14 +235,14 @@ def total_variation(images: Float[Array, "M H W K"]) -> Float[Array, " M"]:
         [2.0]
 
     References:
-        GRNN's code; squares, where the name mostly stands for absolute values.
+        GRNN's code; squares instead of the usual absolute values.
     """
     down, across = ((jnp.diff(images, axis=axis) ** 2).mean((1, 2, 3)) for axis in (1, 2))
     return 2 * (down + across)
 
 
 def _check_features(model: Model, variables: Variables, target: PyTree) -> None:
-    """Refuses targets that are not features of the model."""
+    """Raises unless the target has the shape of features of the model."""
     blank = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
     seen = jax.eval_shape(lambda images: model.apply(variables, images, train=False)[0].features, blank)
     shapes = [leaf.shape for leaf in jax.tree.leaves(target)]
@@ -254,7 +254,7 @@ def _check_features(model: Model, variables: Variables, target: PyTree) -> None:
 
 
 def _check_gradients(model: Model, variables: Variables, target: PyTree) -> None:
-    """Refuses targets that are not stacked gradients of the model."""
+    """Raises unless the target has the shapes of stacked gradients of the model."""
     expected, received = (
         {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (variables.params, target)

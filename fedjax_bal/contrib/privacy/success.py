@@ -1,4 +1,4 @@
-"""How much of the truth an attack has recovered."""
+"""Measures of an attack's success."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from jaxtyping import Array, Float
 
 
 class Recovery(NamedTuple):
-    r"""How near images are to the truth, one by one.
+    r"""Similarity of each image to the truth.
 
     Attributes:
-        mse: mean squared error in squares of a pixel's full range, `[M]`.
+        mse: mean squared error, relative to the square of a pixel's full range, `[M]`.
         psnr: $-10 \log_{10}$ of it, in decibels, `[M]`; infinite for a perfect copy.
-        correlation: of the pixels, from -1 to 1, `[M]`; 0 where one of the two images is constant. It sees through
-            brightness and contrast, on which an attack's images may be off.
+        correlation: of the pixels, from -1 to 1, `[M]`; 0 if one of the two images is constant. It ignores brightness
+            and contrast, which an attack often gets wrong.
     """
 
     mse: Float[Array, " M"]
@@ -26,17 +26,17 @@ class Recovery(NamedTuple):
 def recovered(
     images: Float[Array, "M H W K"], truth: Float[Array, "M H W K"], std: Float[Array, " K"] | float = 1.0
 ) -> Recovery:
-    """Compares images with what they should show.
+    """Compares an attack's images with the truth.
 
-    For features of single images the truth is that image: the control that shows what an attack can do. For a prototype
-    it is the class's mean image, or the image nearest to the attack's, see `nearest`. What the numbers mean shows only
-    beside those of a wrong truth, such as the image of another row: images of one kind have much in common.
+    For features of single images the truth is that image: this control shows the attack's power. For a prototype it is
+    the class's mean image, or the image nearest to the attack's, see `nearest`. Compare the numbers with those of a
+    wrong truth, such as the image of another row: images of one kind have much in common.
 
     Args:
         images: the attack's, `[M, H, W, K]`, normalised.
         truth: `[M, H, W, K]`, normalised in the same way.
-        std: what pixels scaled to [0, 1] were divided by, `[K]`, so that errors are in parts of their range; 1 for
-            images that lie in [0, 1] as they are.
+        std: the divisor of pixels scaled to [0, 1], `[K]`, so that errors are relative to their range; 1 for images
+            with pixels in [0, 1].
 
     Returns:
         Errors and correlations `[M]`.
@@ -60,7 +60,7 @@ def recovered(
 
 
 def _correlation(left: Array, right: Array) -> Array:
-    """Pearson's, of the pixels of each image."""
+    """Pearson's correlation of the pixels of each image."""
     left, right = (rows - rows.mean((1, 2, 3), keepdims=True) for rows in (left, right))
     product, *squares = ((a * b).sum((1, 2, 3)) for a, b in ((left, right), (left, left), (right, right)))
     lengths = jnp.sqrt(squares[0]) * jnp.sqrt(squares[1])

@@ -1,8 +1,8 @@
-"""Metrics shown elsewhere too: TensorBoard, Weights & Biases, or a tracker of one's own.
+"""Metrics shown in other tools: TensorBoard, Weights & Biases, or a tracker of one's own.
 
-`metrics.jsonl` is what a run is written down in and goes on from. A `Tracker` shows the same lines in a tool of the
-user's; `Mirror` keeps trackers level with the lines, also when a run goes on after a stop, and when a tracker fails.
-Trackers write into the run folder only, and are no part of a run's identity: they can be added or left out at any time.
+A run is recorded in `metrics.jsonl` and resumes from it. A `Tracker` shows the same lines in another tool; `Mirror`
+keeps trackers in step with the lines, also after a resume and after a tracker's failure. Trackers write into the run
+folder only, and are no part of a run's identity: they can be added or left out at any time.
 """
 
 from fedjax_bal.contrib.trackers.mirror import Mirror

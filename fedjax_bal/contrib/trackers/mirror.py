@@ -1,4 +1,4 @@
-"""Keeps trackers level with the metrics of a run folder."""
+"""Keeps trackers in step with the metrics of a run folder."""
 
 import contextlib
 import hashlib
@@ -15,20 +15,17 @@ Lines = Sequence[Mapping[str, Any]]
 
 
 class Mirror:
-    """Shows what `metrics.jsonl` holds in every tracker.
+    """Shows the lines of `metrics.jsonl` in every tracker.
 
-    The first time that a session says something of a run, trackers get all of its lines, those of earlier sessions
-    included; from then on, new ones. So no step is there twice or missing, whatever happened in between: a kill, rounds
-    that were done again, a session without trackers. A finished run that a tracker has whole is left alone.
+    The first time that a session follows a run, trackers get all of its lines, those of earlier sessions included; from
+    then on, new ones. So no step is doubled or missing, also after a kill, repeated rounds or a session without
+    trackers. A finished run that a tracker already shows completely is skipped.
 
-    A tracker that fails is noted and left out for the rest of the session; `metrics.jsonl` has everything, and the next
-    session makes up for it.
+    A tracker that fails is reported and left out for the rest of the session; `metrics.jsonl` has everything, and the
+    next session shows what is missing.
 
-    Args:
-        trackers: who shows it.
-        runs: the runs by the method's position and the seed, from `tracked_runs`.
-        folder: the run folder; `tracking.json` in it says which finished runs which tracker has.
-        note: told of a tracker that fails, and at the end how to look.
+    The folder's `tracking.json` says which finished runs each tracker has; `note` is called about failures, and at the
+    end about where to look.
 
     Example:
         >>> class Printed:
@@ -62,34 +59,27 @@ class Mirror:
     ) -> None:
         self._trackers, self._runs, self._note = list(trackers), runs, note
         self._folder = RunFolder(folder)
-        self._open: dict[tuple[str, str], int] = {}  # how many lines a tracker has of an open run
-        self._told = False
+        self._open: dict[tuple[str, str], int] = {}  # lines of each open run that a tracker has
+        self._followed = False
 
     def follow(self, method: int, seed: int, lines: Lines, *, finished: bool) -> None:
-        """Brings all trackers level with one run.
-
-        Args:
-            method: the method's position.
-            seed: the seed.
-            lines: all of the run's lines so far.
-            finished: whether there are no more to come.
-        """
-        self._told = True
+        """Brings all trackers up to date with all lines so far of the run of a method's position and a seed."""
+        self._followed = True
         for tracker in tuple(self._trackers):
-            with self._going_on_without(tracker):
-                self._level(tracker, self._runs[method, seed], lines, finished)
+            with self._leave_out_if_failing(tracker):
+                self._update(tracker, self._runs[method, seed], lines, finished)
 
     def close(self) -> None:
-        """Closes the runs that are open, and says how to look if there is anything to see."""
+        """Closes the open runs, and notes where to look if there is anything to see."""
         for tracker in tuple(self._trackers):
-            with self._going_on_without(tracker):
-                for run in self._left_open(tracker):
+            with self._leave_out_if_failing(tracker):
+                for run in self._open_runs(tracker):
                     tracker.finish(run)
-                if self._told:
+                if self._followed:
                     self._note(f"{tracker.name}: {tracker.hint()}")
         self._trackers, self._open = [], {}
 
-    def _level(self, tracker: Tracker, run: TrackedRun, lines: Lines, finished: bool) -> None:
+    def _update(self, tracker: Tracker, run: TrackedRun, lines: Lines, finished: bool) -> None:
         here = tracker.name, run.key
         if here not in self._open:
             if finished and self._marks().get(tracker.name, {}).get(run.key) == _digest(lines) and tracker.holds(run):
@@ -105,7 +95,7 @@ class Mirror:
             self._mark(tracker, run, _digest(lines))
 
     @contextlib.contextmanager
-    def _going_on_without(self, tracker: Tracker) -> Iterator[None]:
+    def _leave_out_if_failing(self, tracker: Tracker) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -115,11 +105,11 @@ class Mirror:
                 f"warning: {tracker.name} failed and is left out from here on ({cause}); metrics.jsonl has everything, "
                 "and the same command again shows what is missing"
             )
-            for run in self._left_open(tracker):
+            for run in self._open_runs(tracker):
                 with contextlib.suppress(Exception):
                     tracker.finish(run)
 
-    def _left_open(self, tracker: Tracker) -> list[TrackedRun]:
+    def _open_runs(self, tracker: Tracker) -> list[TrackedRun]:
         return [run for run in self._runs.values() if (tracker.name, run.key) in self._open]
 
     def _marks(self) -> dict[str, dict[str, str]]:
@@ -127,7 +117,7 @@ class Mirror:
         return found if all(isinstance(below, dict) for below in found.values()) else {}
 
     def _mark(self, tracker: Tracker, run: TrackedRun, digest: str | None) -> None:
-        """Notes that a tracker has a run whole, or that it hasn't."""
+        """Notes that a tracker shows a finished run completely, or, without a digest, that it doesn't."""
         marks = self._marks()
         own = {key: value for key, value in marks.get(tracker.name, {}).items() if key != run.key}
         after = {**marks, tracker.name: own if digest is None else {**own, run.key: digest}}

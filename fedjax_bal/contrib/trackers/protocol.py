@@ -1,4 +1,4 @@
-"""What a tracker does."""
+"""The interface of trackers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -7,9 +7,9 @@ from fedjax_bal.contrib.trackers.runs import TrackedRun
 
 
 class Tracker(Protocol):
-    """Shows the metrics of runs in a tool of the user's.
+    """Shows the metrics of runs in another tool.
 
-    Any exception is a tracker's way of saying that it can't go on: `Mirror` notes it and goes on without that tracker.
+    A tracker that can't continue raises any exception: `Mirror` reports it and goes on without that tracker.
 
     Attributes:
         name: one word, as `--track` takes it.
@@ -18,11 +18,11 @@ class Tracker(Protocol):
     name: str
 
     def holds(self, run: TrackedRun) -> bool:
-        """Whether an earlier session left something of a run here."""
+        """Tells whether an earlier session left something of a run here."""
         ...
 
     def begin(self, run: TrackedRun) -> None:
-        """Opens a run and removes what an earlier session left of it; all of its lines come again."""
+        """Opens a run and removes what an earlier session left of it; all of its lines follow again."""
         ...
 
     def log(self, run: TrackedRun, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -34,5 +34,5 @@ class Tracker(Protocol):
         ...
 
     def hint(self) -> str:
-        """How to look at what was shown, in one line."""
+        """Tells in one line how to look at the metrics."""
         ...

@@ -15,9 +15,9 @@ class TrackedRun(NamedTuple):
         project: the name of the comparison.
         method: the method's name.
         seed: the seed.
-        key: the method's position and the seed, as `0-7`; no other run of the folder has it.
+        key: the method's position and the seed, as `0-7`; unique in the folder.
         place: a relative path that only this run has, as `fedavg/seed7`.
-        config: what it runs with, as a YAML file would say it.
+        config: the method's configuration, as in a YAML file.
     """
 
     project: str
@@ -29,13 +29,7 @@ class TrackedRun(NamedTuple):
 
 
 def tracked_runs(config: "Config") -> dict[tuple[int, int], TrackedRun]:
-    """All runs of a comparison.
-
-    Args:
-        config: the configuration.
-
-    Returns:
-        The runs by the method's position and the seed.
+    """All runs of a comparison, by the method's position and the seed.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -56,13 +50,9 @@ def tracked_runs(config: "Config") -> dict[tuple[int, int], TrackedRun]:
 
 
 def folder_names(names: Sequence[str]) -> list[str]:
-    """Names of folders as near to the given ones as any file system takes.
+    """Names of folders, as close to the given ones as all file systems allow.
 
-    Args:
-        names: printable texts of at most 60 characters.
-
-    Returns:
-        As many names, distinct also where upper and lower case are the same; none leads to another folder or is hidden.
+    They are distinct even if case is ignored, and none is hidden or leads to another folder.
 
     Example:
         >>> folder_names(["fedavg", "mu = 0.1", "a/b", "A_b", ".."])

@@ -5,24 +5,19 @@ from typing import Any
 
 from fedjax_bal.validate import is_number
 
-_WHICH = ("method", "seed", "round")
+_IDENTITY = ("method", "seed", "round")
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """What of a line can be drawn as curves over rounds.
+    """Numbers of a line of `metrics.jsonl` by name, those of a list by name and position.
 
-    Args:
-        line: of `metrics.jsonl`.
-
-    Returns:
-        Numbers by name; those of a list by name and position. What says which line it is, and what is no number, is
-        left out.
+    The line's method, seed and round, and values that are not numbers, are left out.
 
     Example:
         >>> scalars({"method": "fedavg", "seed": 0, "round": 4, "test_accuracy": 0.5, "per_class_accuracy": [1, None]})
         {'test_accuracy': 0.5, 'per_class_accuracy/0': 1.0}
     """
-    named = ((name, value) for name, value in line.items() if name not in _WHICH)
+    named = ((name, value) for name, value in line.items() if name not in _IDENTITY)
     return {name: float(value) for name, value in _leaves(named) if is_number(value)}
 
 

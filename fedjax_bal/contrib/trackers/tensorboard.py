@@ -19,13 +19,8 @@ _numbers = itertools.count()
 class TensorBoard:
     """Writes event files that TensorBoard reads, with its own package and without TensorFlow.
 
-    Nothing stays open between calls: whatever was logged is in the file. The axis "relative" shows seconds of training.
-
-    Args:
-        folder: the run folder; event files go to `tensorboard/METHOD/seedSEED` below it.
-
-    Raises:
-        ImportError: the package `tensorboard` isn't installed.
+    Event files are in `tensorboard/METHOD/seedSEED` of the run folder, and complete after every call. The axis
+    "relative" shows seconds of training. Raises `ImportError` without the package `tensorboard`.
     """
 
     name = "tensorboard"
@@ -39,21 +34,21 @@ class TensorBoard:
         self._began: dict[str, float] = {}
 
     def holds(self, run: TrackedRun) -> bool:
-        """Whether there is an event file of the run with anything in it."""
+        """Tells whether the run has an event file that isn't empty."""
         return any(file.stat().st_size for file in (self._root / run.place).glob(_FILES))
 
     def begin(self, run: TrackedRun) -> None:
-        """Begins a new event file, and empties those that are there."""
+        """Begins a new event file, and empties the existing ones."""
         place, now = self._root / run.place, time.time()
         place.mkdir(parents=True, exist_ok=True)
         for file in place.glob(_FILES):
-            os.truncate(file, 0)  # a TensorBoard that is open never gets past a file that is gone
-        # Files are read in the order of their names.
+            os.truncate(file, 0)  # a running TensorBoard never gets past a deleted file
+        # TensorBoard reads files in the order of their names.
         name = f"events.out.tfevents.{int(now):010d}.fedjax-bal.{os.getpid()}.{next(_numbers)}"
         self._files[run.key], self._began[run.key] = place / name, now
         session = self._events.SessionLog(status=self._events.SessionLog.START)
         version = self._events.Event(wall_time=now, file_version="brain.Event:2")
-        # A TensorBoard that is open has read the files that were there: from step 0 on, all comes again.
+        # Tells a running TensorBoard, which has read the old files, that all steps follow again.
         self._append(run, [version, self._events.Event(wall_time=now, step=0, session_log=session)])
 
     def log(self, run: TrackedRun, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -65,7 +60,7 @@ class TensorBoard:
         del self._files[run.key], self._began[run.key]
 
     def hint(self) -> str:
-        """The command that shows it."""
+        """The command that shows the metrics."""
         return f"look with: tensorboard --logdir {shlex.quote(str(self._root))}"
 
     def _event(self, run: TrackedRun, line: Mapping[str, Any]) -> Any:

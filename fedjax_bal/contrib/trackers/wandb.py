@@ -1,4 +1,4 @@
-"""Weights & Biases: a run of its own for each run, kept in the run folder until the user uploads it."""
+"""Weights & Biases: one W&B run for each run, kept in the run folder until the user uploads it."""
 
 import importlib
 import os
@@ -18,14 +18,9 @@ from fedjax_bal.files import write_atomically
 class WeightsAndBiases:
     """Writes offline runs, for `wandb sync`; with WANDB_MODE=online it uploads at once.
 
-    A run has the same id whenever it is written, so that one that goes on, or is written anew, stays one run there.
-    What W&B would put into the home folder goes into the run folder too, unless its environment variables say where.
-
-    Args:
-        folder: the run folder; W&B's files go to `wandb` below it.
-
-    Raises:
-        ImportError: the package `wandb` isn't installed.
+    A run keeps its id, so that a resumed or rewritten one stays one run in W&B. Files go to `wandb` in the run folder,
+    also those that W&B would put into the home folder, unless its environment variables say otherwise. Raises
+    `ImportError` without the package `wandb`.
     """
 
     name = "wandb"
@@ -34,17 +29,17 @@ class WeightsAndBiases:
         self._named, self._root = folder / "wandb", folder.absolute() / "wandb"
         self._mode = os.environ.get("WANDB_MODE") or "offline"
         self._runs: dict[str, Any] = {}
-        for variable, value in _surroundings(self._root).items():
-            os.environ.setdefault(variable, value)  # read when W&B starts its own process, at the first run
-        importlib.import_module("wandb.sdk")  # a folder wandb that lies about would do for a package named wandb
+        for variable, value in _environment(self._root).items():
+            os.environ.setdefault(variable, value)  # W&B reads them when it starts its process, at the first run
+        importlib.import_module("wandb.sdk")  # fails for an unrelated folder called wandb
         self._wandb = importlib.import_module("wandb")
 
     def holds(self, run: TrackedRun) -> bool:
-        """Whether there is a folder of the run."""
+        """Tells whether the run has a folder."""
         return any(self._folders(run))
 
     def begin(self, run: TrackedRun) -> None:
-        """Begins a W&B run in place of what is there of it."""
+        """Begins a W&B run, which replaces the run's earlier files."""
         self._root.mkdir(parents=True, exist_ok=True)
         for folder in list(self._folders(run)):
             shutil.rmtree(folder)
@@ -73,13 +68,13 @@ class WeightsAndBiases:
         self._runs.pop(run.key).finish()
 
     def hint(self) -> str:
-        """How to upload what was written offline."""
+        """The command that uploads offline runs."""
         if self._mode != "offline":
             return f"WANDB_MODE is {self._mode}"
         return f"upload with: wandb sync {shlex.quote(str(self._named))}/offline-run-*"
 
     def _folders(self, run: TrackedRun) -> Iterator[Path]:
-        """What there is of a run, and is no link to somewhere else."""
+        """The run's folders, without links to other places."""
         found = self._root.glob(f"*run-*-{self._id(run)}")
         return (folder for folder in found if folder.is_dir() and not folder.is_symlink())
 
@@ -87,7 +82,7 @@ class WeightsAndBiases:
         return f"fedjax-bal-{self._token()}-{run.key}"
 
     def _token(self) -> str:
-        """Eight letters that no other run folder has, whatever its configuration."""
+        """Eight letters that identify the run folder, whatever its configuration."""
         file = self._root / "fedjax-bal-id"
         try:
             token = file.read_text(encoding="ascii")
@@ -100,7 +95,7 @@ class WeightsAndBiases:
         return token
 
 
-def _surroundings(root: Path) -> dict[str, str]:
-    """W&B's environment variables: where its logs and caches go, and that it reports nothing of its own accord."""
+def _environment(root: Path) -> dict[str, str]:
+    """W&B's environment variables: places of logs and caches, and no error reports to W&B."""
     places = {name: str(root / "cache") for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")}
     return {**places, "WANDB_ERROR_REPORTING": "false"}

@@ -1,1 +1,1 @@
-"""Ways of writing one convolution and its gradients, and the rules that choose among them."""
+"""Forms of a convolution and its gradients, and the rules that choose among them."""

@@ -12,28 +12,16 @@ from fedjax_bal.models.geometry import Geometry, pad_images
 
 
 def depthwise(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 O"], geometry: Geometry) -> Array:
-    """Convolve each channel with its own kernels, O / K of them.
+    """Convolves each channel i with its own kernels, those from `i O / K` to `(i + 1) O / K - 1` of `[h, w, 1, O]`.
 
     It needs no matrix product and no rule for stacked clients: sums of shifted copies are as fast with a client axis.
-
-    Args:
-        images: `[B, H, W, K]`.
-        kernel: `[h, w, 1, O]`; kernels `i O / K` to `(i + 1) O / K - 1` belong to channel i.
-        geometry: where the kernel is applied.
-
-    Returns:
-        `[B, H', W', O]`.
-
-    Example:
-        >>> depthwise(jnp.ones((1, 3, 3, 2)), jnp.ones((3, 3, 1, 4)), Geometry((1, 1), ((0, 0), (0, 0)))).ravel()
-        Array([9., 9., 9., 9.], dtype=float32)
     """
     return _differentiable(geometry)(jnp.repeat(images, kernel.shape[-1] // images.shape[-1], -1), kernel)
 
 
 @functools.cache
 def _differentiable(geometry: Geometry) -> Callable[[Array, Array], Array]:
-    """One kernel for each channel, with a derivative that pads once and not once for every tap."""
+    """The convolution with one kernel for each channel; its derivative pads once, not once per tap."""
 
     @jax.custom_vjp
     def convolve(images: Array, kernel: Array) -> Array:
@@ -53,7 +41,7 @@ def _differentiable(geometry: Geometry) -> Callable[[Array, Array], Array]:
 
 
 def _image_gradient(image: tuple[int, ...], kernel: Array, cotangent: Array, geometry: Geometry) -> Array:
-    """The convolution of the cotangent, its pixels as far apart as the strides, with the kernel turned half round."""
+    """Convolves the cotangent, its pixels spread apart by the strides, with the kernel rotated by 180 degrees."""
     spread = pad_images(cotangent, ((0, 0), (0, 0)), geometry.strides)
     leads = [taps - 1 - pads[0] for taps, pads in zip(kernel.shape[:2], geometry.pads, strict=True)]
     high, wide = (

@@ -1,6 +1,7 @@
-"""Ways of writing the two gradients of a convolution.
+"""Forms of the two gradients of a convolution.
 
-Images are `[B, H, W, K]`, kernels `[h, w, K, O]`, cotangents (gradients with respect to the result) `[B, H', W', O]`.
+Images are `[B, H, W, K]`, kernels `[h, w, K, O]`, `size` is the kernel's height and width, and cotangents (gradients
+with respect to the result) are `[B, H', W', O]`.
 """
 
 import functools
@@ -15,31 +16,16 @@ from fedjax_bal.models.forms import forward
 from fedjax_bal.models.geometry import Geometry, pad_images
 
 CACHED = 500_000
-"""How many numbers `by_rows` copies at a time, so that they stay in a core's cache."""
+"""Numbers that `by_rows` copies at a time, so that they stay in a core's cache."""
 
 FEWEST = 4
-"""Fewer images than this are not worth a turn of a loop: then all are taken at once."""
+"""Smallest chunk of images that is worth a loop; below it the whole batch is one chunk."""
 
 
 def direct(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
     """The gradient with respect to the kernel as a convolution.
 
-    Channels take the place of the batch, the batch that of the channels, and the cotangent is the kernel, its pixels
-    as far apart as the strides.
-
-    Args:
-        images: `[B, H, W, K]`.
-        cotangent: `[B, H', W', O]`.
-        size: height and width of the kernel, in pixels.
-        geometry: where the kernel is applied.
-
-    Returns:
-        `[h, w, K, O]`.
-
-    Example:
-        >>> images, cotangent = jnp.ones((2, 6, 6, 3)), jnp.ones((2, 2, 2, 4))
-        >>> direct(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
-        (5, 5, 3, 4)
+    Channels and batch swap their places, and the cotangent is the kernel, its pixels spread apart by the strides.
     """
     high, wide = (
         (lead, taps - 1 + (out - 1) * stride + 1 - side - lead)
@@ -53,22 +39,7 @@ def direct(images: Array, cotangent: Array, size: Sequence[int], geometry: Geome
 
 
 def by_patches(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel as one matrix product of cotangent and patches.
-
-    Args:
-        images: `[B, H, W, K]`.
-        cotangent: `[B, H', W', O]`.
-        size: height and width of the kernel, in pixels.
-        geometry: where the kernel is applied.
-
-    Returns:
-        `[h, w, K, O]`.
-
-    Example:
-        >>> images, cotangent = jnp.ones((2, 6, 6, 3)), jnp.ones((2, 2, 2, 4))
-        >>> by_patches(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
-        (5, 5, 3, 4)
-    """
+    """The gradient with respect to the kernel as one matrix product of cotangent and patches."""
     seen = jnp.stack(forward.taps(images, tuple(size), geometry), 3)
     product = cotangent.reshape(-1, cotangent.shape[-1]).T @ seen.reshape(-1, math.prod(seen.shape[3:]))
     return product.reshape(-1, *size, images.shape[-1]).transpose(1, 2, 3, 0)
@@ -77,23 +48,9 @@ def by_patches(images: Array, cotangent: Array, size: Sequence[int], geometry: G
 def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
     """The gradient with respect to a kernel of stride 1, as a product of shifted images and shifted cotangents.
 
-    Copies of the images shifted sideways, times copies of the cotangent shifted upwards: the product is square where
-    `by_patches` has h times as many rows as columns, and the copies are smaller. What does not fit the processor's
-    cache is taken a few images at a time.
-
-    Args:
-        images: `[B, H, W, K]`.
-        cotangent: `[B, H', W', O]`.
-        size: height and width of the kernel, in pixels.
-        geometry: where the kernel is applied; its strides must be 1.
-
-    Returns:
-        `[h, w, K, O]`.
-
-    Example:
-        >>> images, cotangent = jnp.ones((2, 6, 6, 3)), jnp.ones((2, 4, 4, 4))
-        >>> by_rows(images, cotangent, (3, 3), Geometry((1, 1), ((0, 0), (0, 0)))).shape
-        (3, 3, 3, 4)
+    Copies of the images shifted sideways, times copies of the cotangent shifted upwards: the product is square, whereas
+    that of `by_patches` has h times as many rows as columns, and the copies are smaller. Batches too large for the
+    processor's cache are processed a few images at a time.
     """
     count, height = images.shape[:2]
     (top, _), columns = geometry.pads
@@ -114,54 +71,24 @@ def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geom
 
 
 def by_blocks(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel, by way of the wider kernel of `forward.by_blocks`.
-
-    Args:
-        images: `[B, H, W, K]`.
-        cotangent: `[B, H', W', O]`.
-        size: height and width of the kernel, in pixels.
-        geometry: where the kernel is applied.
-
-    Returns:
-        `[h, w, K, O]`.
-
-    Example:
-        >>> images, cotangent = jnp.ones((2, 8, 8, 1)), jnp.ones((2, 4, 4, 16))
-        >>> by_blocks(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
-        (5, 5, 1, 16)
-    """
+    """The gradient with respect to the kernel, through the wider kernel of `forward.by_blocks`."""
     inputs, outputs, side = images.shape[-1], cotangent.shape[-1], geometry.strides[1]
     kernel = jnp.zeros((*size, inputs, outputs))
-    wide, where = forward.widened(images.shape[1:3], kernel, geometry, 64)
+    wide, where = forward.widen_kernel(images.shape[1:3], kernel, geometry, 64)
     block = wide.shape[-1] // outputs
     product = _planes(images, wide.shape[:2], where) @ cotangent.reshape(-1, block * outputs)
     copies = jnp.split(product.reshape(wide.shape), block, -1)
     return functools.reduce(jnp.add, [copy[:, i * side : i * side + size[1]] for i, copy in enumerate(copies)])
 
 
-def turned(
+def phase_kernel(
     kernel: Float[Array, "h w K O"], geometry: Geometry, image: Sequence[int], result: Sequence[int]
 ) -> tuple[Array, Geometry]:
     """The kernel whose convolution with a cotangent is the gradient with respect to the images.
 
-    At stride 1 it is the kernel turned half round. At stride s the pixels of the image fall into s x s phases, and
-    each sees its own s-th part of the kernel; the phases become channels, which `interleaved` puts into place. The
-    usual way, a cotangent spread apart with zeros, takes s x s times the work.
-
-    Args:
-        kernel: `[h, w, K, O]`.
-        geometry: where the kernel is applied to the images.
-        image: height and width of the images, in pixels.
-        result: height and width of the cotangent, in pixels.
-
-    Returns:
-        The kernel `[h', w', O, s s' K]` for strides s and s', and where it is applied to the cotangent.
-
-    Example:
-        >>> where = Geometry((2, 2), ((1, 1), (1, 1)))
-        >>> phases, back = turned(jnp.ones((3, 3, 5, 7)), where, (8, 8), (4, 4))
-        >>> phases.shape, back
-        ((2, 2, 7, 20), Geometry(strides=(1, 1), pads=((0, 1), (0, 1))))
+    At stride 1 it is the kernel rotated by 180 degrees. At strides s and s' the pixels of the image fall into s s'
+    phases, each of which depends on its own part of the kernel; the phases become channels, `[h', w', O, s s' K]`, for
+    `interleave_phases`. The usual way, a cotangent spread apart with zeros, takes s s' times the work.
     """
     margins, counts, pads = [], [], []
     for taps, (lead, _), stride, side, out in zip(
@@ -178,19 +105,11 @@ def turned(
     return phases, Geometry((1, 1), (pads[0], pads[1]))
 
 
-def interleaved(phases: Array, strides: tuple[int, int], image: Sequence[int]) -> Array:
-    """Put phases, which stand beside each other as channels, into their places in the image.
-
-    Args:
-        phases: `[..., A, A', s s' K]`.
-        strides: s and s'.
-        image: height and width of the images, in pixels, at most s A and s' A'.
-
-    Returns:
-        `[..., H, W, K]`.
+def interleave_phases(phases: Array, strides: tuple[int, int], image: Sequence[int]) -> Array:
+    """Moves phases, which are channels `[..., A, A', s s' K]`, to their places in the image `[..., H, W, K]`.
 
     Example:
-        >>> interleaved(jnp.arange(4.0).reshape(1, 1, 1, 4), (2, 2), (2, 2))[0, :, :, 0]
+        >>> interleave_phases(jnp.arange(4.0).reshape(1, 1, 1, 4), (2, 2), (2, 2))[0, :, :, 0]
         Array([[0., 1.],
                [2., 3.]], dtype=float32)
     """
@@ -202,13 +121,13 @@ def interleaved(phases: Array, strides: tuple[int, int], image: Sequence[int]) -
 
 
 def _chunk(count: int, each: int) -> int:
-    """How many of so many images to take at a time, given the numbers that the copies of one take."""
+    """Number of images to process at a time, from their count and the numbers that the copies of one take."""
     fitting = max(size for size in range(1, count + 1) if count % size == 0 and size * each <= max(CACHED, each))
     return fitting if fitting >= FEWEST else count
 
 
 def _in_chunks(product: Callable[[Array, Array], Array], images: Array, cotangent: Array, chunk: int) -> Array:
-    """A sum over the batch, so many images at a time."""
+    """Sums a product over the batch, a chunk of images at a time."""
     if chunk == len(images):
         return product(images, cotangent)
 
@@ -219,7 +138,7 @@ def _in_chunks(product: Callable[[Array, Array], Array], images: Array, cotangen
 
 
 def _planes(images: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "T P"]:
-    """What each tap of the kernel sees, tap by tap: patches transposed, without a transposition."""
+    """Transposed patches, one row for each tap and channel, built without a transposition."""
     height, width = geometry.output_size(images.shape[1:3], size)
     images = pad_images(images, geometry.pads)
     count, inputs = images.shape[0], images.shape[-1]

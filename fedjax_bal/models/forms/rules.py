@@ -1,7 +1,7 @@
-"""Which way of writing a convolution suits a shape.
+"""Rules that choose the form of a convolution for a shape.
 
-The rules for one client are those that `benchmarks/convolution.py` finds fastest on CPUs. The rules for stacked clients
-hold for every backend: a matrix product with a client axis is fast everywhere, a convolution with one is not.
+The rules for one client are those that `benchmarks/forms.py` finds fastest on CPUs. The rules for stacked clients hold
+for every backend: a matrix product with a client axis is fast everywhere, a convolution with one is not.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ SMALL_KERNEL = 5
 
 
 class Form(NamedTuple):
-    """How a convolution and its weight gradient are written.
+    """A choice of forms for a convolution and its weight gradient.
 
     Attributes:
         convolve: from images, kernel and geometry to the result, for one client.
@@ -34,21 +34,11 @@ class Form(NamedTuple):
 
 
 def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
-    """Convolve one client's images in the way that suits the shape.
-
-    Args:
-        images: `[B, H, W, K]`.
-        kernel: `[h, w, K, O]`.
-        geometry: where the kernel is applied.
-
-    Returns:
-        `[B, H', W', O]`.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> convolve(jnp.ones((2, 5, 5, 1)), jnp.ones((5, 5, 1, 4)), Geometry((1, 1), ((0, 0), (0, 0)))).shape
-        (2, 1, 1, 4)
-    """
+    """Convolves one client's images in the fastest form for the shape."""
+    # A matrix product is fast when no side of it is short. With few input channels patches are short: computing several
+    # neighbouring pixels at a time makes them longer, and there are fewer. The patches of a 1x1 kernel are the pixels,
+    # without a copy. For all others XLA's own convolution is fastest, once it has the channels that its fast library
+    # wants: with few on both sides the kernel is widened first.
     *size, inputs, outputs = kernel.shape
     if inputs <= FEW_INPUTS:
         return forward.by_blocks(images, kernel, geometry)
@@ -60,22 +50,8 @@ def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], g
 
 
 def convolve_by_products(images: Array, kernel: Array, geometry: Geometry) -> Float[Array, "B H2 W2 O"]:
-    """Convolve with matrix products only, which `jax.vmap` over kernels turns into batched products.
-
-    Args:
-        images: `[B, H, W, K]`.
-        kernel: `[h, w, K, O]`.
-        geometry: where the kernel is applied.
-
-    Returns:
-        `[B, H', W', O]`.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> geometry = Geometry((1, 1), ((0, 0), (0, 0)))
-        >>> convolve_by_products(jnp.ones((2, 5, 5, 1)), jnp.ones((5, 5, 1, 4)), geometry).shape
-        (2, 1, 1, 4)
-    """
+    """Convolves with matrix products only, which `jax.vmap` over kernels turns into batched products."""
+    # As in `convolve`, but with products in place of XLA's convolution, which would become a grouped one under `vmap`.
     inputs, outputs = kernel.shape[2:]
     if inputs <= FEW_INPUTS:
         return forward.by_blocks(images, kernel, geometry)
@@ -87,23 +63,10 @@ def convolve_by_products(images: Array, kernel: Array, geometry: Geometry) -> Fl
 def weight_gradient(
     images: Float[Array, "B H W K"], cotangent: Float[Array, "B H2 W2 O"], size: Sequence[int], geometry: Geometry
 ) -> Float[Array, "h w K O"]:
-    """The gradient with respect to one client's kernel, in the way that suits the shape.
-
-    Args:
-        images: `[B, H, W, K]`.
-        cotangent: `[B, H', W', O]`, the gradient with respect to the result.
-        size: height and width of the kernel, in pixels.
-        geometry: where the kernel is applied.
-
-    Returns:
-        `[h, w, K, O]`.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> images, cotangent = jnp.ones((2, 6, 6, 3)), jnp.ones((2, 2, 2, 4))
-        >>> weight_gradient(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
-        (5, 5, 3, 4)
-    """
+    """The gradient with respect to one client's kernel, in the fastest form for the shape."""
+    # Few input channels: as in `convolve`. Shifted rows need stride 1, and a 1x1 kernel has nothing to shift: both take
+    # patches. Up to 5x5, shifted rows make the squarest product with the smallest copies. The copies of larger kernels
+    # cost more than XLA's convolution, which here runs over the batch as channels.
     if images.shape[-1] <= FEW_INPUTS:
         return gradients.by_blocks(images, cotangent, size, geometry)
     if geometry.strides != (1, 1) or tuple(size) == (1, 1):
@@ -116,23 +79,7 @@ def weight_gradient(
 def gradient_by_products(
     images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry
 ) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel with matrix products only, for `jax.vmap` over clients.
-
-    Args:
-        images: `[B, H, W, K]`.
-        cotangent: `[B, H', W', O]`.
-        size: height and width of the kernel, in pixels.
-        geometry: where the kernel is applied.
-
-    Returns:
-        `[h, w, K, O]`.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> images, cotangent = jnp.ones((2, 6, 6, 3)), jnp.ones((2, 2, 2, 4))
-        >>> gradient_by_products(images, cotangent, (5, 5), Geometry((1, 1), ((0, 0), (0, 0)))).shape
-        (5, 5, 3, 4)
-    """
+    """The gradient with respect to the kernel by matrix products only, for `jax.vmap` over clients."""
     if images.shape[-1] <= FEW_INPUTS:
         return gradients.by_blocks(images, cotangent, size, geometry)
     return gradients.by_patches(images, cotangent, size, geometry)
@@ -143,4 +90,4 @@ FORMS = {
     "products": Form(convolve_by_products, gradient_by_products, convolve_by_products, gradient_by_products),
     "grouped": Form(forward.direct, gradients.direct, forward.direct, gradients.direct),
 }
-"""The forms by name: the best for each shape; matrix products only; XLA's convolution, grouped for stacked clients."""
+"""Forms by name: the fastest for each shape; matrix products only; XLA's convolution, grouped for stacked clients."""
