@@ -370,7 +370,7 @@ class Info(NamedTuple):
     norms: Array
 
 
-class Evaluation(NamedTuple):
+class EvaluationResult(NamedTuple):
     """The global model on the test set.
 
     Attributes:
@@ -382,7 +382,7 @@ class Evaluation(NamedTuple):
 
     confusion: Array
     loss: Array
-    validation: "Evaluation | None" = None
+    validation: "EvaluationResult | None" = None
     client_hits: Array | None = None
 
 

@@ -1,9 +1,11 @@
 """Checks on what a caller hands in, each with a message that says what was received and what is allowed."""
 
+import dataclasses
 import difflib
 import math
 from collections.abc import Iterable
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 LARGEST = 3.4028235e38
 """The largest number of 32 bits: beyond it nothing is finite on a device."""
@@ -108,3 +110,81 @@ def switch(name: str, value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether a value is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class AtLeast(NamedTuple):
+    """The smallest number that an option takes, in an annotation: `Annotated[int, AtLeast(1)]`."""
+
+    low: float
+
+
+class AllowedValues(NamedTuple):
+    """The values that an annotation allows.
+
+    Attributes:
+        number: bool, int or float; None where the words are all.
+        low: the smallest number.
+        words: the texts.
+        optional: whether None is allowed.
+    """
+
+    number: type | None
+    low: float
+    words: tuple[str, ...]
+    optional: bool
+
+
+def allowed_values(annotation: Any) -> AllowedValues | None:
+    """Reads an annotation made of bool, int, float, `AtLeast`, `Literal` texts and None.
+
+    Args:
+        annotation: the annotation of an option.
+
+    Returns:
+        The values that it allows; None for any other annotation, also one that is a text.
+
+    Example:
+        >>> allowed_values(Annotated[int, AtLeast(1)] | Literal["auto"])
+        AllowedValues(number=<class 'int'>, low=1, words=('auto',), optional=False)
+    """
+    union = get_origin(annotation) in (Union, UnionType)
+    members = set(get_args(annotation) if union else [annotation])
+    literals = {member for member in members if get_origin(member) is Literal}
+    words = tuple(word for literal in literals for word in get_args(literal))
+    numbers = members - literals - {NoneType}
+    if not numbers:
+        return AllowedValues(None, -math.inf, words, NoneType in members)
+    number = numbers.pop()
+    base, *bounds = get_args(number) if get_origin(number) is Annotated else (number,)
+    if numbers or base not in (bool, int, float):
+        return None
+    return AllowedValues(base, bounds[0].low if bounds else -math.inf, words, NoneType in members)
+
+
+def check_fields(options: Any, prefix: str = "") -> None:
+    """Refuses a dataclass whose values aren't allowed by the annotations of its fields.
+
+    Args:
+        options: the dataclass; fields with annotations that `allowed_values` can't read are passed over.
+        prefix: what stands before a field's name in a message.
+
+    Raises:
+        ValueError: a value that is not allowed.
+    """
+    for field in dataclasses.fields(options):
+        allowed, value = allowed_values(field.type), getattr(options, field.name)
+        if (
+            allowed is None
+            or (value is None and allowed.optional)
+            or (isinstance(value, str) and value in allowed.words)
+        ):
+            continue
+        name = prefix + field.name
+        if allowed.number is None:
+            one_of(name, value, allowed.words)
+        elif allowed.number is bool:
+            switch(name, value)
+        elif allowed.number is int:
+            whole_number(name, value, int(allowed.low))
+        else:
+            finite_number(name, value, allowed.low)

@@ -1,13 +1,12 @@
 """From a workload to a federation and a simulation of this package."""
 
-from typing import Any
-
 import numpy as np
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.bench.workloads import Workload, material
 from fedjax_bal.engine.host import Simulation, build
 from fedjax_bal.optim import optimizer
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.selection import uniform
 from fedjax_bal.types import Federation, Model
 
@@ -32,7 +31,11 @@ def model_of(workload: Workload, convolution: str = "fast") -> Model:
 
 
 def simulation_of(
-    workload: Workload, federation: Federation, clients_per_round: int | None = None, **options: Any
+    workload: Workload,
+    federation: Federation,
+    clients_per_round: int | None = None,
+    execution: Execution = Execution(rounds_per_dispatch=1),
+    convolution: str = "fast",
 ) -> Simulation:
     """Federated averaging on a workload.
 
@@ -40,7 +43,8 @@ def simulation_of(
         workload: the workload.
         federation: its federation.
         clients_per_round: the cohort's size; by default the workload's own.
-        **options: how it is executed, as `fedjax_bal.engine.host.build` takes it.
+        execution: how it is executed.
+        convolution: the form of the model's convolutions.
 
     Returns:
         The simulation, which tests on a single image.
@@ -48,18 +52,21 @@ def simulation_of(
     Raises:
         ValueError: a cohort or an option that doesn't fit.
     """
+    cohort = workload.clients_per_round if clients_per_round is None else clients_per_round
     return build(
         recipes.fedavg(),
-        model_of(workload, options.pop("convolution", "fast")),
+        model_of(workload, convolution),
         federation,
         (federation.images[:1], federation.labels[:1]),
         rounds=HORIZON,
-        evaluate_every=HORIZON,
-        clients_per_round=workload.clients_per_round if clients_per_round is None else clients_per_round,
-        local_epochs=workload.local_epochs,
-        batch_size=workload.batch_size,
-        local_optimizer=optimizer(**workload.optimizer),
-        **options,
+        local=LocalTraining(
+            epochs=workload.local_epochs,
+            batch_size=workload.batch_size,
+            optimizer=optimizer(**workload.optimizer),
+        ),
+        participation=Participation(clients_per_round=cohort),
+        evaluation=Evaluation(every=HORIZON),
+        execution=execution,
     )
 
 

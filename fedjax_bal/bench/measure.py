@@ -140,14 +140,14 @@ def _warmed_up(case: Case, note: Callable[[str], None]) -> tuple[_Run, float]:
 
 def _untested(simulation: Simulation, rounds: int) -> Simulation:
     """The same work in dispatches of so many rounds, of which one looks at a single test image."""
-    federation = simulation.federation
+    federation, setting = simulation.federation, simulation.setting
     rounds = 1 if simulation.selector.closed_loop else rounds
     return dataclasses.replace(
         simulation,
+        setting=dataclasses.replace(setting, evaluation=dataclasses.replace(setting.evaluation, every=rounds)),
+        execution=dataclasses.replace(simulation.execution, rounds_per_dispatch=rounds),
         test=chunked(federation.images[:1], federation.labels[:1]),
         rounds=HORIZON,
-        evaluate_every=rounds,
-        rounds_per_dispatch=rounds,
         compile_s=0.0,
     )
 

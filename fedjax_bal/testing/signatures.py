@@ -321,11 +321,9 @@ def _not_python_bools(bench: Bench) -> list[str]:
 def _not_built(bench: Bench) -> list[str]:
     wrong = []
     for part in bench.recipe.parts:
-        if isinstance(part, Extend) and not isinstance(made := part.extend(bench.all_options["model"]), Model):
+        if isinstance(part, Extend) and not isinstance(made := part.extend(bench.model), Model):
             wrong.append(f"{part.slot}.extend: received {type(made).__name__}, must be a Model: use model._replace")
-        if isinstance(part, Enlarge) and not isinstance(
-            made := part.enlarge(bench.all_options["federation"]), Federation
-        ):
+        if isinstance(part, Enlarge) and not isinstance(made := part.enlarge(bench.federation), Federation):
             wrong.append(f"{part.slot}.enlarge: received {type(made).__name__}, must be a Federation")
     return wrong
 

@@ -21,7 +21,7 @@ from fedjax_bal.engine.device.program import (
 )
 from fedjax_bal.engine.device.round import broadcast, cohort_of, run_round
 from fedjax_bal.engine.device.run_axis import side_by_side
-from fedjax_bal.engine.device.setting import LocalTraining, Setting
+from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.stacked_program import dispatch_together
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "DispatchPlan",
     "Layout",
     "LocalTest",
-    "LocalTraining",
     "RoundInputs",
     "Setting",
     "TestSet",

@@ -206,7 +206,7 @@ def finish_client(
     others = outcome.end.stats, memory, reports, probes
     finite = surely_finite(squares + squared_norm(_inexact(others)), (outcome.end.params, *others))
     broken = jnp.where(on, fault_codes(finite, outdated), 0)
-    correct = _correct(outcome) if setting.local_accuracy else jnp.zeros((), jnp.int32)
+    correct = _correct(outcome) if setting.evaluation.local_accuracy else jnp.zeros((), jnp.int32)
     tried = jnp.where(on & (outcome.steps > 0), _test_hits(setting, shared, outcome.end), 0)
     own = jnp.where(on, _own_hits(setting, shared, client, outcome.end), 0)
     records = ClientRecord(memory, loss_sum, outcome.steps, broken, correct, tried, probes, own, jnp.sqrt(squares))

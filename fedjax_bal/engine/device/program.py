@@ -17,7 +17,18 @@ from fedjax_bal.engine.device.round import broadcast, run_round
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Memory, Present, Server
-from fedjax_bal.types import Array, Evaluation, Federation, Info, Key, Plan, Shapes, State, Variables, size_in_bytes
+from fedjax_bal.types import (
+    Array,
+    EvaluationResult,
+    Federation,
+    Info,
+    Key,
+    Plan,
+    Shapes,
+    State,
+    Variables,
+    size_in_bytes,
+)
 
 
 class DispatchPlan(NamedTuple):
@@ -78,7 +89,7 @@ def feature_size(setting: Setting) -> int:
 
 def dispatch(
     setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
-) -> tuple[State, Info, Evaluation]:
+) -> tuple[State, Info, EvaluationResult]:
     """Runs the scheduled rounds one after another, evaluating where asked.
 
     The round number is read from the schedule, never carried: branches on it stay branches when runs are stacked.
@@ -101,7 +112,7 @@ def dispatch(
         local_test = None if tried is None and federation.tests is None else LocalTest(tried, row.evaluate)
         return run_round(setting, key, row.number, state, row.plan, row.seats, row.assignment, federation, local_test)
 
-    def appraise(state: State, number: Array) -> Evaluation:
+    def appraise(state: State, number: Array) -> EvaluationResult:
         return evaluate_model(setting, key, state.variables, number, federation, test)
 
     nothing = zero_reports(setting, schedule, state, federation)
@@ -112,10 +123,10 @@ def rounds(
     setting: Setting,
     schedule: DispatchPlan,
     state: State,
-    nothing: tuple[Info, Evaluation],
+    nothing: tuple[Info, EvaluationResult],
     advance: Callable[[State, DispatchPlan], tuple[State, Info]],
-    appraise: Callable[[State, Array], Evaluation],
-) -> tuple[State, Info, Evaluation]:
+    appraise: Callable[[State, Array], EvaluationResult],
+) -> tuple[State, Info, EvaluationResult]:
     """The loop over the rounds of a dispatch.
 
     Args:
@@ -131,7 +142,7 @@ def rounds(
     """
     schedule = jax.tree.map(jnp.asarray, schedule)
 
-    def one(place: Array, carry: tuple[State, Info, Evaluation]) -> tuple[State, Info, Evaluation]:
+    def one(place: Array, carry: tuple[State, Info, EvaluationResult]) -> tuple[State, Info, EvaluationResult]:
         state, *shown = carry
         row = jax.tree.map(lambda leaf: leaf[place], schedule)
         with jax.default_matmul_precision(matmul_precision(setting.precision)):
@@ -146,12 +157,13 @@ def rounds(
 
 def local_test_of(setting: Setting, test: TestSet) -> TestSet | None:
     """The test images that clients' own models are tried on; None where they aren't."""
-    return first_images(test, setting.local_test_images, setting.test_images) if setting.local_test_images else None
+    count = setting.evaluation.local_test_images
+    return first_images(test, count, setting.test_images) if count else None
 
 
 def evaluate_model(
     setting: Setting, key: Key, variables: Variables, number: Array, federation: Federation, test: TestSet
-) -> Evaluation:
+) -> EvaluationResult:
     """Evaluates a run's global model as it is shown after a round (from 0)."""
     shown = refine_model(setting, jax.random.fold_in(key, number), variables, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
@@ -161,7 +173,7 @@ def evaluate_model(
 
 def zero_reports(
     setting: Setting, schedule: DispatchPlan, state: State, federation: Federation
-) -> tuple[Info, Evaluation]:
+) -> tuple[Info, EvaluationResult]:
     """Zeros in the shapes of what a round of a single run shows."""
     return _nothing(schedule.plan.clients.shape[-2:], _visit(setting, state, federation), federation)
 
@@ -173,12 +185,12 @@ def refine_model(setting: Setting, key: Key, variables: Variables, federation: F
     return variables
 
 
-def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation) -> tuple[Info, Evaluation]:
+def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation) -> tuple[Info, EvaluationResult]:
     number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
     probes = jax.tree.map(lambda leaf: jnp.zeros((*places, *leaf.shape), leaf.dtype), visit.records.probes)
     unseen = (visits, jnp.zeros((), bool), jnp.zeros(places))
     info = Info(number, number, number, number, visits, *unseen, probes, visits, jnp.zeros(places))
-    tested = Evaluation(jnp.zeros((federation.num_classes, federation.num_classes), jnp.int32), number)
+    tested = EvaluationResult(jnp.zeros((federation.num_classes, federation.num_classes), jnp.int32), number)
     clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
     validation = tested if VALIDATION in federation.auxiliary else None
     return info, tested._replace(validation=validation, client_hits=clients)

@@ -220,5 +220,5 @@ def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Var
 
 def _share(setting: Setting, tried: Array, trained: Array) -> Array:
     """Of the test images that all who trained were tried on, the share classified correctly."""
-    images = setting.local_test_images
+    images = setting.evaluation.local_test_images
     return tried.sum() / (images * trained) if images else jnp.array(jnp.nan)

@@ -7,13 +7,12 @@ import numpy as np
 from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import Optimizer
+from fedjax_bal.options import Drawing, Participation
 from fedjax_bal.parts import Draw, Probe
 from fedjax_bal.recipes import Recipe
-from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
+from fedjax_bal.selection import LOSS, Choice, Selector, Speed, Trace
 from fedjax_bal.types import Federation, Model
-from fedjax_bal.validate import one_of, whole_number
 
-DRAWINGS = ("epochs", "replacement")
 ROUNDS_PER_DISPATCH = 5
 """Where it is left to the simulation: enough that the host is never waited for."""
 
@@ -49,54 +48,23 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
         )
 
 
-def check_clients(
-    availability: Presence | Trace | None, delivery: Presence | Trace | None, speed: Speed | None, clients: int
-) -> None:
+def check_clients(participation: Participation, clients: int) -> None:
     """Refuses tables of other clients than the federation's.
 
     Args:
-        availability: who is there before selection.
-        delivery: who comes back after training.
-        speed: how fast clients compute.
+        participation: what was asked for.
         clients: N.
 
     Raises:
         ValueError: a table that has been read from a file and doesn't fit.
     """
-    named = {"availability": availability, "delivery": delivery, "speed": speed}
-    for name, given in named.items():
+    for name in ("availability", "delivery", "speed"):
+        given = getattr(participation, name)
         try:
             if isinstance(given, Trace | Speed):
                 given.check_clients(clients)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-
-
-def local_training_length(local_epochs: int | None, local_steps: int | None) -> tuple[int, int | None]:
-    """How long a client trains in each round.
-
-    Args:
-        local_epochs: E, or None.
-        local_steps: K, or None.
-
-    Returns:
-        E, 1 where it doesn't count or nobody says anything; and K or None.
-
-    Raises:
-        ValueError: both, or a number that is too small.
-
-    Example:
-        >>> local_training_length(None, 20)
-        (1, 20)
-    """
-    if local_epochs is not None and local_steps is not None:
-        raise ValueError(
-            f"local_steps: received {local_steps!r} beside local_epochs={local_epochs!r}; leave one of them out"
-        )
-    for name, value in {"local_epochs": local_epochs, "local_steps": local_steps}.items():
-        if value is not None:
-            whole_number(name, value)
-    return 1 if local_epochs is None else local_epochs, local_steps
 
 
 def check_server(server: Optimizer) -> None:
@@ -130,15 +98,12 @@ def check_carried_momentum(recipe: Recipe, local: Optimizer) -> None:
         )
 
 
-def choose_selector(
-    recipe: Recipe, selector: Selector | Choice | None, clients_per_round: int | None, federation: Federation
-) -> Selector:
+def choose_selector(recipe: Recipe, participation: Participation, federation: Federation) -> Selector:
     """The one selector that a simulation has.
 
     Args:
         recipe: the method, which may choose clients itself.
-        selector: what was asked for.
-        clients_per_round: the cohort's size; None for all clients.
+        participation: what was asked for.
         federation: as it is trained on.
 
     Returns:
@@ -150,8 +115,9 @@ def choose_selector(
     total = federation.num_clients
     if not np.diff(federation.offsets).any():
         raise ValueError("federation: received no client with any row; partition at least one row")
-    made = _made(recipe, selector, total if clients_per_round is None else clients_per_round, federation)
-    if isinstance(selector, Selector) and clients_per_round is not None:
+    selector, size = participation.selector, participation.clients_per_round
+    made = _made(recipe, selector, total if size is None else size, federation)
+    if isinstance(selector, Selector) and size is not None:
         raise ValueError("clients_per_round: received it beside a selector, which has its own; give one of them")
     if made.most > total:
         raise ValueError(
@@ -203,7 +169,7 @@ def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selecto
             f"rounds_per_dispatch: received {rounds_per_dispatch}, but this selector looks at each round's outcome "
             "before it chooses again: set it to 1, or to 'auto'"
         )
-    return whole_number("rounds_per_dispatch", rounds_per_dispatch)
+    return int(rounds_per_dispatch)
 
 
 def the_only_one(name: str, ours: Any, theirs: Any) -> Any:
@@ -225,7 +191,7 @@ def the_only_one(name: str, ours: Any, theirs: Any) -> Any:
     return ours if ours is not None else theirs
 
 
-def choose_drawing(recipe: Recipe, drawing: str | None) -> str:
+def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
     """How clients draw their samples.
 
     Args:
@@ -233,13 +199,11 @@ def choose_drawing(recipe: Recipe, drawing: str | None) -> str:
         drawing: what was asked for.
 
     Returns:
-        One of `DRAWINGS`.
+        The drawing.
 
     Raises:
-        ValueError: an unknown one, or one that the recipe can't do with.
+        ValueError: one that the recipe can't do with.
     """
-    if drawing is not None:
-        one_of("drawing", drawing, DRAWINGS)
     weighs = any(isinstance(part, Draw) for part in recipe.parts)
     chosen = the_only_one("drawing", recipe.drawing, drawing) or ("replacement" if weighs else "epochs")
     if weighs and chosen == "epochs":
@@ -247,24 +211,15 @@ def choose_drawing(recipe: Recipe, drawing: str | None) -> str:
     return chosen
 
 
-def check_local_test_images(count: int, test: TestSet) -> int:
-    """On how many test images clients' own models are tried.
+def check_local_test_images(count: int, there: int) -> None:
+    """Refuses to try clients' own models on more test images than there are.
 
     Args:
-        count: how many are asked for; 0 for none.
-        test: the test set.
-
-    Returns:
-        As many.
+        count: how many are asked for.
+        there: how many there are.
 
     Raises:
         ValueError: more than there are.
-
-    Example:
-        >>> check_local_test_images(2, TestSet(np.zeros((1, 3, 1, 1, 1)), np.zeros((1, 3)), np.ones((1, 3), bool)))
-        2
     """
-    there = int(np.sum(test.real))
-    if whole_number("local_test_images", count, low=0) > there:
+    if count > there:
         raise ValueError(f"local_test_images: received {count}, must be at most {there}, the number of test images")
-    return count
