@@ -74,13 +74,15 @@ def _rule(allowed: AllowedValues | None) -> ValueRule | None:
     """The rule of an option's values."""
     if allowed is None:
         return None
-    numbers: Mapping[type | None, Callable[[], ValueRule]] = {
-        bool: Flag,
-        int: lambda: Whole(int(allowed.low)),
-        float: lambda: Real(allowed.low),
-        None: lambda: OneOf(allowed.words),
-    }
-    rule = numbers[allowed.number]()
-    if allowed.number is not None and allowed.words:
-        rule = WordOr(rule, *allowed.words)
+    if allowed.number is None:
+        rule = OneOf(allowed.words)
+    else:
+        rule = (
+            Flag()
+            if allowed.number is bool
+            else Whole(int(allowed.low))
+            if allowed.number is int
+            else Real(allowed.low)
+        )
+        rule = WordOr(rule, *allowed.words) if allowed.words else rule
     return OrNull(rule) if allowed.optional else rule
