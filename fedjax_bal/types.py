@@ -370,7 +370,7 @@ class Info(NamedTuple):
     norms: Array
 
 
-class EvaluationResult(NamedTuple):
+class TestResult(NamedTuple):
     """The global model on the test set.
 
     Attributes:
@@ -382,7 +382,7 @@ class EvaluationResult(NamedTuple):
 
     confusion: Array
     loss: Array
-    validation: "EvaluationResult | None" = None
+    validation: "TestResult | None" = None
     client_hits: Array | None = None
 
 

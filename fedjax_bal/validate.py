@@ -113,20 +113,13 @@ def is_number(value: Any) -> bool:
 
 
 class AtLeast(NamedTuple):
-    """The smallest number that an option takes, in an annotation: `Annotated[int, AtLeast(1)]`."""
+    """The smallest number that an option takes, in its annotation: `Annotated[int, AtLeast(1)]`."""
 
     low: float
 
 
 class AllowedValues(NamedTuple):
-    """The values that an annotation allows.
-
-    Attributes:
-        number: bool, int or float; None where the words are all.
-        low: the smallest number.
-        words: the texts.
-        optional: whether None is allowed.
-    """
+    """The values that an option takes: numbers of a type (None for no numbers) from a smallest one on, words, None."""
 
     number: type | None
     low: float
@@ -135,13 +128,7 @@ class AllowedValues(NamedTuple):
 
 
 def allowed_values(annotation: Any) -> AllowedValues | None:
-    """Reads an annotation made of bool, int, float, `AtLeast`, `Literal` texts and None.
-
-    Args:
-        annotation: the annotation of an option.
-
-    Returns:
-        The values that it allows; None for any other annotation, also one that is a text.
+    """Reads an annotation made of bool, int or float, `AtLeast`, `Literal` and None; None for any other one.
 
     Example:
         >>> allowed_values(Annotated[int, AtLeast(1)] | Literal["auto"])
@@ -152,34 +139,27 @@ def allowed_values(annotation: Any) -> AllowedValues | None:
     literals = {member for member in members if get_origin(member) is Literal}
     words = tuple(word for literal in literals for word in get_args(literal))
     numbers = members - literals - {NoneType}
-    if not numbers:
-        return AllowedValues(None, -math.inf, words, NoneType in members)
-    number = numbers.pop()
+    number = numbers.pop() if numbers else None
     base, *bounds = get_args(number) if get_origin(number) is Annotated else (number,)
-    if numbers or base not in (bool, int, float):
+    if numbers or base not in (None, bool, int, float):
         return None
     return AllowedValues(base, bounds[0].low if bounds else -math.inf, words, NoneType in members)
 
 
 def check_fields(options: Any, prefix: str = "") -> None:
-    """Refuses a dataclass whose values aren't allowed by the annotations of its fields.
-
-    Args:
-        options: the dataclass; fields with annotations that `allowed_values` can't read are passed over.
-        prefix: what stands before a field's name in a message.
+    """Refuses a dataclass with a value that the annotation of its field doesn't allow; messages begin with the prefix.
 
     Raises:
         ValueError: a value that is not allowed.
     """
     for field in dataclasses.fields(options):
-        allowed, value = allowed_values(field.type), getattr(options, field.name)
+        allowed, value, name = allowed_values(field.type), getattr(options, field.name), prefix + field.name
         if (
             allowed is None
             or (value is None and allowed.optional)
             or (isinstance(value, str) and value in allowed.words)
         ):
             continue
-        name = prefix + field.name
         if allowed.number is None:
             one_of(name, value, allowed.words)
         elif allowed.number is bool:

@@ -12,11 +12,7 @@ from fedjax_bal.validate import AllowedValues, allowed_values
 
 
 class OptionsSection(Section):
-    """A section with the options of a dataclass as keys, which `with_options` adds.
-
-    Attributes:
-        option_keys: the key of each field.
-    """
+    """A section with the options of a dataclass as keys, which `with_options` adds; `option_keys`: each field's key."""
 
     option_keys: ClassVar[Mapping[str, str]] = {}
 
@@ -62,27 +58,21 @@ def with_options(
 
 
 def _put_in_order(section: type[OptionsSection], before: Mapping[str, str]) -> None:
-    options, known = list(section.option_keys.values()), dict(section.model_fields)
+    known, options = dict(section.model_fields), tuple(section.option_keys.values())
     others = [key for key in known if key not in options]
     order = [key for option in options for key in (*(key for key in others if before.get(key) == option), option)]
     section.model_fields.clear()
-    section.model_fields.update({key: known[key] for key in (*order, *(key for key in others if key not in before))})
+    section.model_fields.update({key: known[key] for key in dict.fromkeys([*order, *others])})
     section.model_rebuild(force=True)
 
 
 def _rule(allowed: AllowedValues | None) -> ValueRule | None:
-    """The rule of an option's values."""
     if allowed is None:
         return None
+    rule: ValueRule = Flag()
     if allowed.number is None:
         rule = OneOf(allowed.words)
-    else:
-        rule = (
-            Flag()
-            if allowed.number is bool
-            else Whole(int(allowed.low))
-            if allowed.number is int
-            else Real(allowed.low)
-        )
-        rule = WordOr(rule, *allowed.words) if allowed.words else rule
+    elif allowed.number is not bool:
+        number = Whole(int(allowed.low)) if allowed.number is int else Real(allowed.low)
+        rule = WordOr(number, *allowed.words) if allowed.words else number
     return OrNull(rule) if allowed.optional else rule

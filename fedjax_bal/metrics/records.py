@@ -8,11 +8,11 @@ from fedjax_bal.metrics.class_groups import across_clients, client_accuracies
 from fedjax_bal.metrics.classification import classification_metrics, order_statistics
 
 if TYPE_CHECKING:
-    from fedjax_bal.types import EvaluationResult, Federation, Info, Plan
+    from fedjax_bal.types import Federation, Info, Plan, TestResult
 
 
 def held_out_metrics(
-    federation: "Federation", plan: "Plan", info: "Info", evaluation: "EvaluationResult", place: int
+    federation: "Federation", plan: "Plan", info: "Info", evaluation: "TestResult", place: int
 ) -> dict[str, Any]:
     """How the global model does on what nobody is trained on, and the cohort's own models on their test rows.
 

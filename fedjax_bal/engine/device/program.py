@@ -17,18 +17,7 @@ from fedjax_bal.engine.device.round import broadcast, run_round
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Memory, Present, Server
-from fedjax_bal.types import (
-    Array,
-    EvaluationResult,
-    Federation,
-    Info,
-    Key,
-    Plan,
-    Shapes,
-    State,
-    Variables,
-    size_in_bytes,
-)
+from fedjax_bal.types import Array, Federation, Info, Key, Plan, Shapes, State, TestResult, Variables, size_in_bytes
 
 
 class DispatchPlan(NamedTuple):
@@ -89,7 +78,7 @@ def feature_size(setting: Setting) -> int:
 
 def dispatch(
     setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
-) -> tuple[State, Info, EvaluationResult]:
+) -> tuple[State, Info, TestResult]:
     """Runs the scheduled rounds one after another, evaluating where asked.
 
     The round number is read from the schedule, never carried: branches on it stay branches when runs are stacked.
@@ -112,7 +101,7 @@ def dispatch(
         local_test = None if tried is None and federation.tests is None else LocalTest(tried, row.evaluate)
         return run_round(setting, key, row.number, state, row.plan, row.seats, row.assignment, federation, local_test)
 
-    def appraise(state: State, number: Array) -> EvaluationResult:
+    def appraise(state: State, number: Array) -> TestResult:
         return evaluate_model(setting, key, state.variables, number, federation, test)
 
     nothing = zero_reports(setting, schedule, state, federation)
@@ -123,10 +112,10 @@ def rounds(
     setting: Setting,
     schedule: DispatchPlan,
     state: State,
-    nothing: tuple[Info, EvaluationResult],
+    nothing: tuple[Info, TestResult],
     advance: Callable[[State, DispatchPlan], tuple[State, Info]],
-    appraise: Callable[[State, Array], EvaluationResult],
-) -> tuple[State, Info, EvaluationResult]:
+    appraise: Callable[[State, Array], TestResult],
+) -> tuple[State, Info, TestResult]:
     """The loop over the rounds of a dispatch.
 
     Args:
@@ -142,7 +131,7 @@ def rounds(
     """
     schedule = jax.tree.map(jnp.asarray, schedule)
 
-    def one(place: Array, carry: tuple[State, Info, EvaluationResult]) -> tuple[State, Info, EvaluationResult]:
+    def one(place: Array, carry: tuple[State, Info, TestResult]) -> tuple[State, Info, TestResult]:
         state, *shown = carry
         row = jax.tree.map(lambda leaf: leaf[place], schedule)
         with jax.default_matmul_precision(matmul_precision(setting.precision)):
@@ -163,7 +152,7 @@ def local_test_of(setting: Setting, test: TestSet) -> TestSet | None:
 
 def evaluate_model(
     setting: Setting, key: Key, variables: Variables, number: Array, federation: Federation, test: TestSet
-) -> EvaluationResult:
+) -> TestResult:
     """Evaluates a run's global model as it is shown after a round (from 0)."""
     shown = refine_model(setting, jax.random.fold_in(key, number), variables, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
@@ -173,7 +162,7 @@ def evaluate_model(
 
 def zero_reports(
     setting: Setting, schedule: DispatchPlan, state: State, federation: Federation
-) -> tuple[Info, EvaluationResult]:
+) -> tuple[Info, TestResult]:
     """Zeros in the shapes of what a round of a single run shows."""
     return _nothing(schedule.plan.clients.shape[-2:], _visit(setting, state, federation), federation)
 
@@ -185,12 +174,12 @@ def refine_model(setting: Setting, key: Key, variables: Variables, federation: F
     return variables
 
 
-def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation) -> tuple[Info, EvaluationResult]:
+def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation) -> tuple[Info, TestResult]:
     number, visits = jnp.zeros(()), jnp.zeros(places, jnp.int32)
     probes = jax.tree.map(lambda leaf: jnp.zeros((*places, *leaf.shape), leaf.dtype), visit.records.probes)
     unseen = (visits, jnp.zeros((), bool), jnp.zeros(places))
     info = Info(number, number, number, number, visits, *unseen, probes, visits, jnp.zeros(places))
-    tested = EvaluationResult(jnp.zeros((federation.num_classes, federation.num_classes), jnp.int32), number)
+    tested = TestResult(jnp.zeros((federation.num_classes, federation.num_classes), jnp.int32), number)
     clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
     validation = tested if VALIDATION in federation.auxiliary else None
     return info, tested._replace(validation=validation, client_hits=clients)

@@ -17,12 +17,12 @@ from fedjax_bal.engine.device.program import DispatchPlan, evaluate_model, local
 from fedjax_bal.engine.device.round import close_round, open_round
 from fedjax_bal.engine.device.run_axis import StackedRuns, federation_of, run_slice
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.types import Array, EvaluationResult, Federation, Info, Key, PyTree, State
+from fedjax_bal.types import Array, Federation, Info, Key, PyTree, State, TestResult
 
 
 def dispatch_together(
     setting: Setting, keys: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
-) -> tuple[State, Info, EvaluationResult]:
+) -> tuple[State, Info, TestResult]:
     """Runs the scheduled rounds of several runs.
 
     Args:
@@ -45,8 +45,8 @@ def dispatch_together(
         local_test = None if tried is None and federation.tests is None else LocalTest(tried, row.evaluate)
         return _run_round(setting, keys, state, row, federation, local_test)
 
-    def appraise(state: State, number: Array) -> EvaluationResult:
-        def one(run: Array) -> EvaluationResult:
+    def appraise(state: State, number: Array) -> TestResult:
+        def one(run: Array) -> TestResult:
             own, key, variables = run_slice((setting, keys, state.variables), run)
             return evaluate_model(own, key, variables, number, federation_of(federation, run), test)
 

@@ -61,18 +61,8 @@ def build(
 ) -> Simulation:
     """Puts a simulation together and checks that its pieces fit; nothing is compiled yet.
 
-    Args:
-        recipe: the method.
-        model: the model, from `fedjax_bal.models.build`.
-        federation: the federation, from `fedjax_bal.data.federate`.
-        test: images `[T, H, W, K]` and labels `[T]`, or both as `chunked` cuts them, for several simulations to share.
-        rounds: communication rounds, at least 1.
-        local: how clients train.
-        participation: which clients train, and which of their updates arrive.
-        evaluation: when the global model is tested, and what is reported beside.
-        execution: how the work is laid out on the machine, and what is done about broken clients.
-        server_optimizer: by default what the recipe says, or else plain averaging.
-        enlarge: in place of `enlarge_federation`, for simulations to share what it returns.
+    Takes what `simulate` does. Simulations may share a test set that is cut already (`chunked`), and what `enlarge`
+    returns in place of `enlarge_federation`.
 
     Returns:
         The simulation.

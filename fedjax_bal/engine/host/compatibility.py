@@ -18,16 +18,7 @@ ROUNDS_PER_DISPATCH = 5
 
 
 def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
-    """Refuses images, classes or labels that are not the model's.
-
-    Args:
-        model: the model.
-        federation: what it is trained on.
-        test: what it is evaluated on.
-
-    Raises:
-        ValueError: shapes or numbers of classes that differ.
-    """
+    """Refuses images, classes or labels that are not the model's."""
     shape = tuple(np.shape(federation.images)[1:])
     for name, received in (("federation", shape), ("test set", tuple(np.shape(test.images)[2:]))):
         if received != tuple(model.input_shape):
@@ -49,15 +40,7 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
 
 
 def check_clients(participation: Participation, clients: int) -> None:
-    """Refuses tables of other clients than the federation's.
-
-    Args:
-        participation: what was asked for.
-        clients: N.
-
-    Raises:
-        ValueError: a table that has been read from a file and doesn't fit.
-    """
+    """Refuses files of availability, delivery or speeds of other clients than the federation's N."""
     for name in ("availability", "delivery", "speed"):
         given = getattr(participation, name)
         try:
@@ -68,28 +51,13 @@ def check_clients(participation: Participation, clients: int) -> None:
 
 
 def check_server(server: Optimizer) -> None:
-    """Refuses a schedule by local steps where there are none.
-
-    Args:
-        server: the server's optimizer.
-
-    Raises:
-        ValueError: it has one.
-    """
+    """Refuses a server optimizer with a schedule by local steps."""
     if server.step_schedule is not None:
         raise ValueError("server_optimizer: received a step_schedule, which is for local steps; give it a schedule")
 
 
 def check_carried_momentum(recipe: Recipe, local: Optimizer) -> None:
-    """Refuses a momentum handed on from client to client where a part reckons with one that begins anew.
-
-    Args:
-        recipe: the method.
-        local: the clients' optimizer.
-
-    Raises:
-        ValueError: both come together.
-    """
+    """Refuses a local momentum that is carried from client to client where a part needs it reset."""
     strict = [part.slot for part in recipe.parts if part.fresh_momentum]
     if recipe.carried and strict and local.options.get("momentum"):
         raise ValueError(
@@ -99,19 +67,7 @@ def check_carried_momentum(recipe: Recipe, local: Optimizer) -> None:
 
 
 def choose_selector(recipe: Recipe, participation: Participation, federation: Federation) -> Selector:
-    """The one selector that a simulation has.
-
-    Args:
-        recipe: the method, which may choose clients itself.
-        participation: what was asked for.
-        federation: as it is trained on.
-
-    Returns:
-        The selector.
-
-    Raises:
-        ValueError: two that differ, more clients than there are, or none of the probes that it learns from.
-    """
+    """The selector that the recipe or the user asks for; refused where it doesn't fit the federation or the parts."""
     total = federation.num_clients
     if not np.diff(federation.offsets).any():
         raise ValueError("federation: received no client with any row; partition at least one row")
@@ -150,18 +106,7 @@ def _made(recipe: Recipe, selector: Selector | Choice | None, size: int, federat
 
 
 def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selector) -> int:
-    """Rounds in one compiled program.
-
-    Args:
-        rounds_per_dispatch: what was asked for.
-        selector: which may have to see each round's outcome first.
-
-    Returns:
-        At least 1.
-
-    Raises:
-        ValueError: several rounds with a selector that looks at each.
-    """
+    """Rounds in one compiled program: one where the selector has to see each round's outcome first."""
     if rounds_per_dispatch == "auto":
         return 1 if selector.closed_loop else ROUNDS_PER_DISPATCH
     if selector.closed_loop and rounds_per_dispatch != 1:
@@ -173,37 +118,14 @@ def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selecto
 
 
 def the_only_one(name: str, ours: Any, theirs: Any) -> Any:
-    """The one value that a recipe or a setting gives.
-
-    Args:
-        name: what it is, for the message.
-        ours: the recipe's, None where it doesn't care.
-        theirs: the setting's, None where it doesn't say.
-
-    Returns:
-        The one that isn't None; None where both are.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """The value that the recipe (ours) or the user (theirs) gives, None where neither does; two must not differ."""
     if ours is not None and theirs is not None and ours != theirs:
         raise ValueError(f"{name}: received {theirs!r}, but the recipe sets {ours!r}; leave one of them out")
     return ours if ours is not None else theirs
 
 
 def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
-    """How clients draw their samples.
-
-    Args:
-        recipe: the method.
-        drawing: what was asked for.
-
-    Returns:
-        The drawing.
-
-    Raises:
-        ValueError: one that the recipe can't do with.
-    """
+    """How clients draw their rows, as the recipe needs it or the user says."""
     weighs = any(isinstance(part, Draw) for part in recipe.parts)
     chosen = the_only_one("drawing", recipe.drawing, drawing) or ("replacement" if weighs else "epochs")
     if weighs and chosen == "epochs":
@@ -212,14 +134,6 @@ def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
 
 
 def check_local_test_images(count: int, there: int) -> None:
-    """Refuses to try clients' own models on more test images than there are.
-
-    Args:
-        count: how many are asked for.
-        there: how many there are.
-
-    Raises:
-        ValueError: more than there are.
-    """
+    """Refuses to try clients' own models on more test images than there are."""
     if count > there:
         raise ValueError(f"local_test_images: received {count}, must be at most {there}, the number of test images")

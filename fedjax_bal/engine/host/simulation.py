@@ -34,7 +34,7 @@ from fedjax_bal.metrics import (
 from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import Disclose, Illustrate
 from fedjax_bal.selection import LOSS, Selector
-from fedjax_bal.types import EvaluationResult, Federation, Info, Plan, State, size_in_bytes
+from fedjax_bal.types import Federation, Info, Plan, State, TestResult, size_in_bytes
 
 
 class Snapshot(NamedTuple):
@@ -220,9 +220,7 @@ class Simulation:
         found = exclude_faults(self.execution, first, planned.plans, info)
         return None if found is None else self._planner().again(planned, *found)
 
-    def conclude(
-        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
-    ) -> DispatchResult:
+    def conclude(self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: TestResult) -> DispatchResult:
         """Reads what a dispatch reports, and lets the selector learn from it.
 
         Args:
@@ -353,7 +351,7 @@ class Simulation:
         selector = self.selector.init(0, self.federation.num_clients)
         return dataclasses.replace(self._planner(), setting=setting).dispatch(0, 0, selector).schedule
 
-    def _run(self, seed: int, state: State, planned: Dispatch) -> tuple[State, Info, EvaluationResult]:
+    def _run(self, seed: int, state: State, planned: Dispatch) -> tuple[State, Info, TestResult]:
         if planned.table is not None:
             state = state._replace(memory=gather(state.memory, planned.table))
         state = place_state(state, self.federation.num_clients, self.setting.layout)
@@ -375,7 +373,7 @@ class Simulation:
                 )
 
     def _read(
-        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
+        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: TestResult
     ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
         records, counts, confusion = [], snapshot.counts, None
         exact = self.setting.evaluation.traffic == "exact"
