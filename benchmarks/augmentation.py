@@ -18,6 +18,7 @@ import numpy as np
 from fedjax_bal import data, models, optimizer
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host.build import build
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import Augmentation
 from fedjax_bal.recipes import fedavg
 from fedjax_bal.types import Dataset, Federation
@@ -63,11 +64,10 @@ class Runner:
             self.federation,
             (dataset.test_images[:20], dataset.test_labels[:20]),
             rounds=10**6,
-            clients_per_round=20,
-            batch_size=20,
-            local_optimizer=optimizer("adam", 0.001),
-            evaluate_every=rounds,
-            rounds_per_dispatch=rounds,
+            local=LocalTraining(batch_size=20, optimizer=optimizer("adam", 0.001)),
+            participation=Participation(clients_per_round=20),
+            evaluation=Evaluation(every=rounds),
+            execution=Execution(rounds_per_dispatch=rounds),
         )
         self.snapshot, self.steps = self.simulation.init(0), []
         self.seconds()

@@ -34,7 +34,8 @@ from fedjax_bal.engine.processes.connection import free_port
 from fedjax_bal.engine.processes.rendezvous import ProcessPlace
 from fedjax_bal.experiments.environment import device_name, versions
 from fedjax_bal.optim.optimizers import optimizer
-from fedjax_bal.selection import bernoulli, uniform
+from fedjax_bal.options import Execution, LocalTraining, Participation
+from fedjax_bal.selection import bernoulli
 from fedjax_bal.testing import toy
 
 LAYOUTS = ((1, 1), (1, 2), (2, 1), (2, 2))
@@ -129,24 +130,37 @@ def many_clients(name: str, devices: int, rounds: int) -> Simulation:
     rows = [np.setdiff1d(own, spare) for own in made.rows_per_client]
     federation = federate(made.images, made.labels, rows, 10, {"balanced": spare})
     model = models.build("mlp", 10, made.images.shape[1:])
-    options: Any = {"rounds": rounds, "batch_size": 10, "local_optimizer": optimizer("sgd", 0.05), "devices": devices}
-    test = made.images[:1000], made.labels[:1000]
-    return build(recipes.RECIPES[name](), model, federation, test, clients_per_round=100, strategy="map", **options)
+    return build(
+        recipes.RECIPES[name](),
+        model,
+        federation,
+        (made.images[:1000], made.labels[:1000]),
+        rounds=rounds,
+        local=LocalTraining(batch_size=10, optimizer=optimizer("sgd", 0.05)),
+        participation=Participation(clients_per_round=100),
+        execution=Execution(strategy="map", devices=devices, rounds_per_dispatch=1),
+    )
 
 
 def tiny_clients(name: str, devices: int, rounds: int) -> Simulation:
     """A recipe on eight tiny clients, some of them away, some not delivering."""
     del rounds
     recipe = recipes.RECIPES[name](**SMALLER.get(name, {}))
-    options: Any = {"selector": uniform(4)} if recipe.selector is None else {"clients_per_round": 4}
-    options |= {"availability": bernoulli(0.8), "delivery": bernoulli(0.7), "batch_size": 4}
-    options |= {"local_optimizer": optimizer("sgd", 0.1), "strategy": "map", "devices": devices, "rounds": 4}
-    options |= {"broken_clients": "exclude"}  # the recipe that breaks some is one of them
     model, federation, test = toy.network(), toy.federation(), toy.test_set()
     if name in ("cbfl", "crop_flip"):  # a generator has no images of 1x4 pixels
         model = models.build("tiny_bn", toy.CLASSES, (8, 8, 1))
         federation, test = enlarged(federation), (np.repeat(np.repeat(test[0], 8, 1), 2, 2), test[1])
-    return build(recipe, model, federation, test, **options)
+    return build(
+        recipe,
+        model,
+        federation,
+        test,
+        rounds=4,
+        local=LocalTraining(batch_size=4, optimizer=optimizer("sgd", 0.1)),
+        participation=Participation(clients_per_round=4, availability=bernoulli(0.8), delivery=bernoulli(0.7)),
+        # The recipe that breaks some clients is one of them.
+        execution=Execution(strategy="map", devices=devices, rounds_per_dispatch=1, broken_clients="exclude"),
+    )
 
 
 def enlarged(federation: Any) -> Any:

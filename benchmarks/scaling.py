@@ -275,6 +275,7 @@ def simulation_on(federation: Any, cohort: int, rounds: int) -> Any:
     from fedjax_bal import models, recipes
     from fedjax_bal.bench.federations import HORIZON
     from fedjax_bal.engine.host.build import build
+    from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 
     return build(
         recipes.fedavg(),
@@ -282,11 +283,10 @@ def simulation_on(federation: Any, cohort: int, rounds: int) -> Any:
         federation,
         (federation.images[:1], federation.labels[:1]),
         rounds=HORIZON,
-        evaluate_every=HORIZON,
-        clients_per_round=cohort,
-        batch_size=ROWS,
-        local_epochs=EPOCHS,
-        rounds_per_dispatch=rounds,
+        local=LocalTraining(batch_size=ROWS, epochs=EPOCHS),
+        participation=Participation(clients_per_round=cohort),
+        evaluation=Evaluation(every=HORIZON),
+        execution=Execution(rounds_per_dispatch=rounds),
     )
 
 

@@ -14,12 +14,17 @@ if TYPE_CHECKING:
     from fedjax_bal.engine.host import Result, simulate
     from fedjax_bal.metrics import EarlyStopping
     from fedjax_bal.optim import optimizer
+    from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
     from fedjax_bal.recipes import citation
     from fedjax_bal.testing import check_part, check_recipe
 
 _SUBMODULES = ("balance", "data", "models", "parts", "recipes", "selection")
 _NAMES = {
     "EarlyStopping": "metrics",
+    "Evaluation": "options",
+    "Execution": "options",
+    "LocalTraining": "options",
+    "Participation": "options",
     "Result": "engine.host",
     "check_part": "testing",
     "check_recipe": "testing",
@@ -31,6 +36,10 @@ _NAMES = {
 
 __all__ = [
     "EarlyStopping",
+    "Evaluation",
+    "Execution",
+    "LocalTraining",
+    "Participation",
     "Result",
     "__version__",
     "balance",

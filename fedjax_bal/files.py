@@ -60,7 +60,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = None) -> Any:
-    """Reads JSON; a `ValueError` for any that is damaged, bottomless nesting and numbers of thousands of digits included.
+    """Reads JSON; raises `ValueError` if it is damaged, nested too deep, or has a number of thousands of digits.
 
     `undefined` says what NaN and infinite numbers are read as, given their names; None for floats.
     """

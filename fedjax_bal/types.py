@@ -382,7 +382,7 @@ class Info(NamedTuple):
     norms: Array
 
 
-class Evaluation(NamedTuple):
+class TestResult(NamedTuple):
     """The global model's results on the test set.
 
     Attributes:
@@ -394,7 +394,7 @@ class Evaluation(NamedTuple):
 
     confusion: Array
     loss: Array
-    validation: "Evaluation | None" = None
+    validation: "TestResult | None" = None
     client_hits: Array | None = None
 
 

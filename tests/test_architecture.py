@@ -10,7 +10,7 @@ ROOT = Path(fedjax_bal.__file__).parent
 # From the ground up: a package imports only from those before it.
 FLOORS = (
     *("_version", "errors", "files", "caches", "balance", "types", "validate", "optim", "models", "data", "selection"),
-    *("parts", "recipes", "metrics", "engine.processes", "engine.device", "engine.host", "config", "runs"),
+    *("parts", "recipes", "metrics", "options", "engine.processes", "engine.device", "engine.host", "config", "runs"),
     *("contrib.privacy", "contrib.trackers", "experiments", "report", "testing", "bench", "cli", "__main__"),
 )
 

@@ -1,6 +1,6 @@
 """The cases to measure, from the options of the command."""
 
-import inspect
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -8,8 +8,8 @@ from fedjax_bal import models
 from fedjax_bal.bench import federations
 from fedjax_bal.bench.measure import Case
 from fedjax_bal.bench.workloads import WORKLOADS, Workload
-from fedjax_bal.config import Config, Sections, load_config
-from fedjax_bal.engine.host import Simulation, build
+from fedjax_bal.config import Config, load_config
+from fedjax_bal.engine.host import Simulation
 from fedjax_bal.experiments import set_up
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
@@ -69,17 +69,16 @@ def _execution(overrides: Sequence[str]) -> Config:
 
 
 def _workload(workload: Workload, wanted: BenchOptions, config: Config) -> Case:
-    known = inspect.signature(build).parameters
-    options = {name: value for name, value in config.execution.model_dump().items() if name in known}
-    options |= {"rounds_per_dispatch": 1, "convolution": config.model.convolution}
+    execution = dataclasses.replace(config.execution.options, rounds_per_dispatch=1)
     if wanted.devices is not None:
-        options["devices"] = wanted.devices
+        execution = dataclasses.replace(execution, devices=wanted.devices)
 
     def make() -> Simulation:
         federation = federations.federate(workload, wanted.data_dir)
-        return federations.simulation_of(workload, federation, wanted.clients_per_round, **options)
+        size, convolution = wanted.clients_per_round, config.model.convolution
+        return federations.simulation_of(workload, federation, size, execution, convolution)
 
-    return Case(workload.name, make, lambda: federations.model_of(workload, "plain"), _precision(config))
+    return Case(workload.name, make, lambda: federations.model_of(workload, "plain"), execution.precision)
 
 
 def _methods(wanted: BenchOptions) -> list[Case]:
@@ -91,13 +90,9 @@ def _methods(wanted: BenchOptions) -> list[Case]:
     def case(index: int) -> Case:
         method, simulation = comparison.methods[index], comparison.simulations[index]
         plain = lambda: models.with_plain_convolution(simulation.setting.model)
-        return Case(method.name, lambda: simulation, plain, _precision(method))
+        return Case(method.name, lambda: simulation, plain, method.execution.options.precision)
 
     return [case(index) for index in range(len(comparison.simulations))]
-
-
-def _precision(config: Sections) -> str:
-    return config.execution.model_dump().get("precision", "float32")
 
 
 def _check(wanted: BenchOptions) -> None:

@@ -1,13 +1,12 @@
 """Federations and simulations of the workloads."""
 
-from typing import Any
-
 import numpy as np
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.bench.workloads import Workload, material
 from fedjax_bal.engine.host import Simulation, build
 from fedjax_bal.optim import optimizer
+from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.selection import uniform
 from fedjax_bal.types import Federation, Model
 
@@ -32,24 +31,28 @@ def model_of(workload: Workload, convolution: str = "fast") -> Model:
 
 
 def simulation_of(
-    workload: Workload, federation: Federation, clients_per_round: int | None = None, **options: Any
+    workload: Workload,
+    federation: Federation,
+    clients_per_round: int | None = None,
+    execution: Execution = Execution(rounds_per_dispatch=1),
+    convolution: str = "fast",
 ) -> Simulation:
-    """Builds federated averaging on a workload, evaluated on a single image.
-
-    The cohort has the workload's own size by default; options are those of `fedjax_bal.engine.host.build`.
-    """
+    """Builds federated averaging on a workload, evaluated on a single image."""
+    cohort = workload.clients_per_round if clients_per_round is None else clients_per_round
     return build(
         recipes.fedavg(),
-        model_of(workload, options.pop("convolution", "fast")),
+        model_of(workload, convolution),
         federation,
         (federation.images[:1], federation.labels[:1]),
         rounds=HORIZON,
-        evaluate_every=HORIZON,
-        clients_per_round=workload.clients_per_round if clients_per_round is None else clients_per_round,
-        local_epochs=workload.local_epochs,
-        batch_size=workload.batch_size,
-        local_optimizer=optimizer(**workload.optimizer),
-        **options,
+        local=LocalTraining(
+            epochs=workload.local_epochs,
+            batch_size=workload.batch_size,
+            optimizer=optimizer(**workload.optimizer),
+        ),
+        participation=Participation(clients_per_round=cohort),
+        evaluation=Evaluation(every=HORIZON),
+        execution=execution,
     )
 
 

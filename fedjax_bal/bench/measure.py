@@ -131,14 +131,14 @@ def _warm_up(case: Case, note: Callable[[str], None]) -> tuple[_Run, float]:
 
 def _skip_evaluation(simulation: Simulation, rounds: int) -> Simulation:
     """Replaces the test set by a single image, evaluated once per dispatch of `rounds` rounds."""
-    federation = simulation.federation
+    federation, setting = simulation.federation, simulation.setting
     rounds = 1 if simulation.selector.closed_loop else rounds
     return dataclasses.replace(
         simulation,
+        setting=dataclasses.replace(setting, evaluation=dataclasses.replace(setting.evaluation, every=rounds)),
+        execution=dataclasses.replace(simulation.execution, rounds_per_dispatch=rounds),
         test=chunked(federation.images[:1], federation.labels[:1]),
         rounds=HORIZON,
-        evaluate_every=rounds,
-        rounds_per_dispatch=rounds,
         compile_s=0.0,
     )
 

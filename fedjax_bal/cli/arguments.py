@@ -62,7 +62,7 @@ def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
     from fedjax_bal.engine.host import split_cpu
 
     pairs = [(config, index) for config in configs for index in range(len(config.methods))]
-    asked = [config.for_method(index).execution.devices for config, index in pairs]
+    asked = [config.for_method(index).execution.options.devices for config, index in pairs]
     # One, unless asked: the number of devices decides in which order updates are added up, and the same command should
     # add them up alike on machines with different numbers of cores.
     split_cpu(devices or max((number for number in asked if number != "auto"), default=1))

@@ -86,7 +86,7 @@ def devices_of_a_group(plan: Any, devices: str | int | None) -> int:
     if isinstance(devices, str):
         raise ValueError("--devices: received all, but with --engine ray every group asks for its own: give a number")
     configs = [(point.config, index) for point in plan.points for index in range(len(point.config.methods))]
-    asked = [config.for_method(index).execution.devices for config, index in configs]
+    asked = [config.for_method(index).execution.options.devices for config, index in configs]
     return devices or max((int(number) for number in asked if number != "auto"), default=1)
 
 

@@ -8,20 +8,10 @@ from pydantic_core import PydanticCustomError
 
 from fedjax_bal.config import registries
 from fedjax_bal.config.held_out import EarlyStoppingSection
-from fedjax_bal.config.rules import (
-    Count,
-    CountOrNull,
-    NotNegative,
-    OneOf,
-    OrNull,
-    Positive,
-    PositiveOrNull,
-    Real,
-    Switch,
-    Whole,
-    under,
-)
-from fedjax_bal.config.sections import Section, Variant, refused
+from fedjax_bal.config.options_section import OptionsSection, with_options
+from fedjax_bal.config.rules import Count, NotNegative, OneOf, Positive, PositiveOrNull, Real, under
+from fedjax_bal.config.sections import Variant, refused
+from fedjax_bal.options import LocalTraining
 
 
 class ScheduleSection(Variant):
@@ -105,13 +95,18 @@ class OptimizerSection(Variant):
         defaults = {key: field.default for key, field in type(self).model_fields.items()}
         return {**shared, **{key: value for key, value in self.parameters.items() if value != defaults[key]}}
 
+    @property
+    def built(self) -> Any:
+        """The optimizer."""
+        from fedjax_bal.optim import optimizer
+
+        return optimizer(**self.keywords)
+
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
         if self.picked:
-            from fedjax_bal.optim import optimizer
-
             try:
-                optimizer(**self.keywords).transform(0)
+                self.built.transform(0)
             except (ValueError, TypeError) as error:
                 raise PydanticCustomError("refused", "{text}", {"text": f"refused by {self.name}: {error}"}) from None
         return self
@@ -133,38 +128,37 @@ class ServerOptimizerSection(OptimizerSection):
     learning_rate: Positive = 1.0
 
 
-class TrainingSection(Section):
-    """Rounds and local steps.
+@with_options(
+    LocalTraining,
+    names={"epochs": "local_epochs", "steps": "local_steps", "drawing": None},
+    before={"rounds": "local_epochs"},
+)
+class TrainingSection(OptionsSection):
+    """Rounds and local steps: the options of `fedjax_bal.options.LocalTraining`, and those of the server.
 
     Attributes:
         rounds: how many rounds.
-        local_epochs: passes of a client over its data in each round; null where `local_steps` is given.
         batch_size: images a local step.
-        drop_last: leave out the last batch of an epoch when it is short.
-        batches_per_epoch: the most batches of an epoch, of rows drawn anew each time; None for all of a client's rows.
-        batch_statistics: where a client's running batch statistics come from, see `fedjax_bal.engine.host.build`.
-        lone_rows: what becomes of a row that would be a batch of its own, see there.
-        local_steps: in place of epochs, the local steps of every client in each round, however many images it has.
-        optimizer: of the clients, fresh at each visit.
+        optimizer: of the clients, fresh at every local training.
         server_optimizer: of the server.
         early_stopping: whether a run ends once its validation metric has stopped getting better.
     """
 
     rounds: Count
-    local_epochs: CountOrNull = None
     batch_size: Count
-    drop_last: Switch = False
-    batches_per_epoch: Annotated[int | None, under(OrNull(Whole(1)))] = None
-    batch_statistics: Annotated[str, under(OneOf(lambda: ("average", "local", "server_reset")))] = "average"
-    lone_rows: Annotated[str, under(OneOf(lambda: ("auto", "keep", "drop")))] = "auto"
-    local_steps: CountOrNull = None
     optimizer: LocalOptimizerSection
     server_optimizer: ServerOptimizerSection = Field(default_factory=dict)  # type: ignore[arg-type]
     early_stopping: EarlyStoppingSection = Field(default_factory=dict)  # type: ignore[arg-type]
 
+    @property
+    def options(self) -> LocalTraining:
+        """The library's options."""
+        return LocalTraining(**self.arguments(optimizer=self.optimizer.built))
+
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Self:
-        epochs, steps = self.local_epochs, self.local_steps
+        given = self.arguments()
+        epochs, steps = given["epochs"], given["steps"]
         if (epochs is None) == (steps is None):
             if epochs is None:
                 problem = (("local_epochs",), "missing, must be an integer of at least 1, or local_steps given instead")

@@ -56,11 +56,11 @@ def estimate(groups: Sequence[SweepBatch]) -> Estimate:
 
 
 def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
-    simulation = task.simulation
+    simulation, setting = task.simulation, task.simulation.setting
     pace = _pace(simulation, paces)
     rounds = simulation.rounds - task.round
-    tests = -(-rounds // simulation.evaluate_every) * simulation.setting.test_images / simulation.setting.batch_size
-    return pace * (steps_left(task) + _FORWARD * tests) / simulation.setting.layout.devices
+    tests = -(-rounds // setting.evaluation.every) * setting.test_images / setting.batch_size
+    return pace * (steps_left(task) + _FORWARD * tests) / setting.layout.devices
 
 
 def _pace(simulation: Simulation, paces: dict[Any, float]) -> float:

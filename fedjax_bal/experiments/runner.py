@@ -177,7 +177,7 @@ class Runner:
 
     def _evaluated(self, method: int, done: int) -> list[int]:
         simulation = self.comparison.simulations[method]
-        every, last = simulation.evaluate_every, simulation.rounds
+        every, last = simulation.setting.evaluation.every, simulation.rounds
         return [round for round in range(1, done + 1) if round % every == 0 or round == last]
 
     def _data(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, d
 from fedjax_bal.experiments.client_splits import split_clients, without_validation
 from fedjax_bal.experiments.leaks import check_attack
 from fedjax_bal.optim import Optimizer, optimizer
+from fedjax_bal.options import Participation
 from fedjax_bal.parts import BALANCED
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model
@@ -69,7 +70,7 @@ class SharedInputs:
 
     def layout(self, config: MethodConfig) -> Layout:
         """Which devices share the work."""
-        wanted = config.execution.devices if self.devices is None else self.devices
+        wanted = config.execution.options.devices if self.devices is None else self.devices
         return Layout(devices=device_count(wanted))
 
     def dataset(self, config: MethodConfig) -> Dataset:
@@ -296,10 +297,10 @@ def set_up(
 
 
 def _simulation(workshop: SharedInputs, index: int, config: MethodConfig) -> Simulation:
-    training, execution, chosen = config.training, config.execution, _chosen(config.selection)
+    chosen, cohort = _chosen(config.selection), config.selection.clients_per_round
     federation, model = workshop.federation(config), workshop.model(config)
     with _explained(f"selection (of {config.name})"):
-        (chosen or Choice()).build(config.selection.clients_per_round, federation)
+        (chosen or Choice()).build(cohort, federation)
     clock = {name: workshop.presence(config, name) for name in _CLOCK}
     with _explained(f"methods.{index} ({config.name})"):
         recipe = recipes.combine(*(recipes.RECIPES[spec.name](**spec.hyperparameters) for spec in config.recipes))
@@ -308,34 +309,12 @@ def _simulation(workshop: SharedInputs, index: int, config: MethodConfig) -> Sim
             model,
             federation,
             workshop.test_set(config),
-            rounds=training.rounds,
-            local_epochs=training.local_epochs,
-            local_steps=training.local_steps,
-            batch_size=training.batch_size,
-            drop_last=training.drop_last,
-            batches_per_epoch=training.batches_per_epoch,
-            batch_statistics=training.batch_statistics,
-            lone_rows=training.lone_rows,
-            local_optimizer=optimizer(**training.optimizer.keywords),
-            server_optimizer=_unless_default(optimizer(**training.server_optimizer.keywords)),
-            selector=chosen,
-            clients_per_round=config.selection.clients_per_round,
-            **clock,
-            evaluate_every=config.evaluation.every,
-            update_diversity=config.evaluation.update_diversity,
-            local_accuracy=config.evaluation.local_accuracy,
-            local_test_images=config.evaluation.local_test_images,
-            shots=config.evaluation.shots.bounds,
-            traffic=config.evaluation.traffic,
-            rounds_per_dispatch=execution.rounds_per_dispatch,
-            strategy=execution.strategy,
-            devices=workshop.layout(config).devices,
-            chunk=execution.chunk,
-            client_memory=execution.client_memory,
-            precision=execution.precision,
-            broken_clients=execution.broken_clients,
-            clip_factor=execution.clip_factor,
-            huge_factor=execution.huge_factor,
+            rounds=config.training.rounds,
+            local=config.training.options,
+            participation=Participation(selector=chosen, clients_per_round=cohort, **clock),
+            evaluation=config.evaluation.options,
+            execution=dataclasses.replace(config.execution.options, devices=workshop.layout(config).devices),
+            server_optimizer=_unless_default(config.training.server_optimizer.built),
             enlarge=workshop.enlarged,
         )
 

@@ -1,13 +1,15 @@
 """The battery: all checks in order, and the two ways to call it."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_bal.engine.host import build
+from fedjax_bal.optim import Optimizer
+from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Part
 from fedjax_bal.recipes import Recipe, combine
-from fedjax_bal.testing import forms, runs, signatures
+from fedjax_bal.testing import forms, runs, signatures, toy
 from fedjax_bal.testing.coverage import missing
 from fedjax_bal.testing.outcome import (
     FAILED,
@@ -20,7 +22,8 @@ from fedjax_bal.testing.outcome import (
 )
 from fedjax_bal.testing.place import place
 from fedjax_bal.testing.workbench import Bench
-from fedjax_bal.validate import finite_number, one_of
+from fedjax_bal.types import Federation, Model
+from fedjax_bal.validate import finite_number
 
 Check = Callable[[Bench], str | None]
 """Says what is wrong; None where nothing is."""
@@ -47,19 +50,13 @@ STAGES: tuple[tuple[Check, ...], ...] = (
 )
 """Each stage needs the ones before."""
 
-_OURS = ("recipe", "rounds", "clients_per_round", "evaluate_every", "rounds_per_dispatch", "strategy", "devices")
-_OURS += ("chunk", "client_memory")
 
-
-def check_part(
-    part: Part, *, beside: Recipe | None = None, tolerance: float = 2e-6, **options: Any
-) -> ConformanceReport:
+def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> ConformanceReport:
     """Checks that a part composes: that it computes the same however, wherever and with whomever it is run.
 
     Args:
         part: the part.
         beside: what it needs beside it, if anything.
-        tolerance: largest difference that rounding may make, in units of a leaf's largest number or of 1.
         **options: as in `check_recipe`.
 
     Returns:
@@ -67,7 +64,7 @@ def check_part(
 
     Raises:
         ConformanceError: a check failed; the message lists each one with what was found and what to do.
-        ValueError: an unknown option, or a setting that the part refuses.
+        ValueError: a setting that the part refuses.
 
     Example:
         >>> from fedjax_bal.parts import Proximal
@@ -75,11 +72,21 @@ def check_part(
         ()
     """
     alone = Recipe(part.slot, (part,))
-    report = _battery(alone if beside is None else combine(beside, alone), tolerance, options)
-    return _passed(report._replace(name=part.slot))
+    recipe = alone if beside is None else dataclasses.replace(combine(beside, alone), name=part.slot)
+    return check_recipe(recipe, **options)
 
 
-def check_recipe(recipe: Recipe, *, tolerance: float = 2e-6, **options: Any) -> ConformanceReport:
+def check_recipe(
+    recipe: Recipe,
+    *,
+    model: Model | None = None,
+    federation: Federation | None = None,
+    test: tuple[Any, Any] | None = None,
+    local: LocalTraining | None = None,
+    participation: Participation | None = None,
+    server_optimizer: Optimizer | None = None,
+    tolerance: float = 2e-6,
+) -> ConformanceReport:
     """Checks that a recipe computes the same however and wherever it is run.
 
     It trains a tiny network on eight tiny clients, some of them with a single class or a single row, some away, some
@@ -90,24 +97,32 @@ def check_recipe(recipe: Recipe, *, tolerance: float = 2e-6, **options: Any) -> 
 
     Args:
         recipe: the recipe.
+        model: where the tiny one lacks something; then with a federation and a test set.
+        federation: in place of the tiny one.
+        test: images and labels, in place of the tiny ones.
+        local: in place of batches of 4 rows and SGD.
+        participation: in place of five or six clients a round, some of them away, some not delivering.
+        server_optimizer: as in `fedjax_bal.simulate`.
         tolerance: largest difference that rounding may make, in units of a leaf's largest number or of 1.
-        **options: `model`, `federation` and `test` (all three together) where the tiny ones lack something; and of
-            `fedjax_bal.simulate` what the recipe needs: `local_optimizer`, `server_optimizer`, `drawing`, `selector`,
-            `availability`, `delivery`, `speed`, `local_epochs`, `local_steps`, `batch_size`, `drop_last`.
 
     Returns:
         All checks, none of which failed; `skipped` has those that could not be made.
 
     Raises:
         ConformanceError: a check failed; the message lists each one with what was found and what to do.
-        ValueError: an unknown option, or a setting that the recipe refuses.
+        ValueError: a setting that the recipe refuses.
 
     Example:
         >>> from fedjax_bal import recipes
         >>> check_recipe(recipes.fedavg()).failed
         ()
     """
-    return _passed(_battery(recipe, tolerance, options))
+    data = (model or toy.network(), federation or toy.federation(), test or toy.test_set())
+    bench = Bench(recipe, finite_number("tolerance", tolerance), *data, local, participation, server_optimizer)
+    report = ConformanceReport(recipe.name, tuple(_battery(bench)))
+    if report.failed:
+        raise ConformanceError(report)
+    return report
 
 
 def meaning(check: Check) -> str:
@@ -120,11 +135,7 @@ def meaning(check: Check) -> str:
     return (inspect.getdoc(check) or "").splitlines()[0]
 
 
-def _battery(recipe: Recipe, tolerance: float, options: dict[str, Any]) -> ConformanceReport:
-    allowed = [name for name in inspect.signature(build).parameters if name not in _OURS]
-    for name in options:
-        one_of("option of the battery", name, allowed)
-    bench = Bench(recipe, options, finite_number("tolerance", tolerance))
+def _battery(bench: Bench) -> list[CheckResult]:
     checks: list[CheckResult] = []
     for stage in STAGES:
         failed = [check.name for check in checks if check.outcome == FAILED]
@@ -134,7 +145,7 @@ def _battery(recipe: Recipe, tolerance: float, options: dict[str, Any]) -> Confo
         if stage == STAGES[2]:
             _refuse(bench)
         checks += [_checked(check, bench) for check in stage]
-    return ConformanceReport(recipe.name, tuple(checks))
+    return checks
 
 
 def _refuse(bench: Bench) -> None:
@@ -159,12 +170,6 @@ def _checked(check: Check, bench: Bench) -> CheckResult:
     if lacking:
         return CheckResult(_name(check), SKIPPED, lacking)
     return CheckResult(_name(check), FAILED if wrong else PASSED, wrong or meaning(check))
-
-
-def _passed(report: ConformanceReport) -> ConformanceReport:
-    if report.failed:
-        raise ConformanceError(report)
-    return report
 
 
 def _name(check: Check) -> str:

@@ -296,11 +296,11 @@ def _compare(name: str, received: PyTree, wanted: PyTree | None) -> str | None:
 
 def _changed_by_hooks(bench: Bench) -> dict[str, str | None]:
     """The hooks that change what they get, each with what is wrong with what it returns."""
-    found, options = {}, bench.all_options
+    found = {}
     for part in bench.recipe.parts:
         pairs = {
-            "bind": (options["model"], part.bind(options["model"])),
-            "prepare_federation": (options["federation"], part.prepare_federation(options["federation"])),
+            "bind": (bench.model, part.bind(bench.model)),
+            "prepare_federation": (bench.federation, part.prepare_federation(bench.federation)),
         }
         for name, (given, made) in pairs.items():
             message = f"{part.slot}.{name}: received {type(made).__name__}, must be a {type(given).__name__}"

@@ -7,6 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal.data import federate
+from fedjax_bal.optim import optimizer
+from fedjax_bal.options import LocalTraining, Participation
+from fedjax_bal.recipes import Recipe
+from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Array, Federation, Key, Model, Outputs, PyTree, Variables
 
 CLASSES, WIDTH, FEATURES = 3, 4, 4
@@ -54,6 +58,18 @@ def network() -> Model:
         ((2, 3), (2, 4), (2, 1, 2, 2))
     """
     return Model(_init, _apply, _head, "toy", CLASSES, (1, WIDTH, 1))
+
+
+def local_training(model: Model) -> LocalTraining:
+    """Batches of 4 rows and SGD; of the network above single rows are trained on too, of others as they need it."""
+    lone_rows = "keep" if model is network() else "auto"
+    return LocalTraining(batch_size=4, optimizer=optimizer("sgd", 0.1), lone_rows=lone_rows)
+
+
+def participation(recipe: Recipe) -> Participation:
+    """Five or six clients a round, some of them not available, some not delivering."""
+    size = 5 if recipe.selector is None else 6
+    return Participation(clients_per_round=size, availability=bernoulli(0.8), delivery=bernoulli(0.7))
 
 
 def _init(key: Key) -> Variables:

@@ -25,17 +25,17 @@ from fedjax_bal.engine.device import (
     zero_result,
 )
 from fedjax_bal.engine.host import Simulation, assign, build
-from fedjax_bal.optim import optimizer
+from fedjax_bal.optim import Optimizer
+from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.parts import Memory, Refine, Report, Start
 from fedjax_bal.recipes import Recipe
-from fedjax_bal.selection import bernoulli, uniform
 from fedjax_bal.testing import toy
 from fedjax_bal.testing.compare import difference
 from fedjax_bal.testing.draws import key_of
 from fedjax_bal.testing.observers import Padding, ReportTotals
 from fedjax_bal.testing.place import place
 from fedjax_bal.testing.uncompiled import uncompiled
-from fedjax_bal.types import Federation, Key, Plan, PyTree, State
+from fedjax_bal.types import Federation, Key, Model, Plan, PyTree, State
 
 ROUNDS, SILENT = 4, 2
 """Rounds of a run, and the one in which nothing arrives."""
@@ -94,35 +94,40 @@ class Bench:
 
     Attributes:
         recipe: the recipe.
-        options: what `fedjax_bal.engine.host.build` takes, and `model` and `federation`, where they are to be others.
         tolerance: largest difference, in units of a leaf's largest number or 1, that rounding may make.
+        model: the toy's, or another one.
+        federation: the toy's, or another one.
+        test: the toy's, or another one.
+        local: None for the toy's.
+        participation: None for the toy's.
+        server_optimizer: None for the recipe's.
         traces: how often the program has been traced.
     """
 
     recipe: Recipe
-    options: dict[str, Any]
-    tolerance: float
+    tolerance: float = 2e-6
+    model: Model = dataclasses.field(default_factory=toy.network)
+    federation: Federation = dataclasses.field(default_factory=toy.federation)
+    test: tuple[Any, Any] = dataclasses.field(default_factory=toy.test_set)
+    local: LocalTraining | None = None
+    participation: Participation | None = None
+    server_optimizer: Optimizer | None = None
     traces: int = 0
 
     @functools.cached_property
     def simulation(self) -> Simulation:
         """The recipe as any user would run it."""
-        return build(self.recipe, **self.all_options, rounds=ROUNDS, strategy="map", devices=1)
-
-    @property
-    def all_options(self) -> dict[str, Any]:
-        """The options given, and the battery's own in place of those that are not."""
-        return {
-            "model": toy.network(),
-            "federation": toy.federation(),
-            "test": toy.test_set(),
-            **({} if "model" in self.options else {"lone_rows": "keep"}),
-            "batch_size": 4,
-            "local_optimizer": optimizer("sgd", 0.1),
-            "availability": bernoulli(0.8),
-            "delivery": bernoulli(0.7),
-            **({"selector": uniform(5)} if self.recipe.selector is None else {"clients_per_round": 6}),
-        } | self.options
+        return build(
+            self.recipe,
+            self.model,
+            self.federation,
+            self.test,
+            rounds=ROUNDS,
+            local=self.local or toy.local_training(self.model),
+            participation=self.participation or toy.participation(self.recipe),
+            execution=Execution(strategy="map", devices=1),
+            server_optimizer=self.server_optimizer,
+        )
 
     @functools.cached_property
     def setting(self) -> Setting:
@@ -278,7 +283,7 @@ class Bench:
     @property
     def drops_lone_rows(self) -> bool:
         """Whether the simulation leaves out last batches of a single row."""
-        lone = (np.diff(self.all_options["federation"].offsets) % self.setting.batch_size == 1).any()
+        lone = (np.diff(self.federation.offsets) % self.setting.batch_size == 1).any()
         return bool(lone and not (np.diff(self.simulation.federation.offsets) % self.setting.batch_size == 1).any())
 
     @functools.cached_property

@@ -2,11 +2,11 @@
 
 import pytest
 import toys
+from flat import build
 
 from fedjax_bal import models, recipes
 from fedjax_bal.bench import machine, measure
 from fedjax_bal.bench.flops import model_flops
-from fedjax_bal.engine.host.build import build
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
+from flat import build
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.data.batches import normalised
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
 
 SIZES = (9, 4, 12)

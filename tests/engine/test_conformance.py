@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import quick
 import toys
+from flat import build
 from table import RECIPES, finish
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.device.program import dispatch, init_state
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Loss, part
 from fedjax_bal.recipes import Recipe

@@ -5,15 +5,16 @@ import numpy as np
 import pytest
 import quick
 import toys
+from flat import build, simulate
 
-from fedjax_bal import recipes, simulate
+from fedjax_bal import recipes
 from fedjax_bal.engine.device.evaluation import chunked
-from fedjax_bal.engine.host.build import build
-from fedjax_bal.engine.host.faults import RAISE, describe_faults, fault_policy, find_faults, norm_bound
+from fedjax_bal.engine.host.faults import describe_faults, find_faults, norm_bound
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics.faults import HUGE, LONG, MOST_NAMED, NOT_FINITE, OUTDATED, Fault, FaultCounts
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Execution
 from fedjax_bal.selection import Selector, power_of_choice
 from fedjax_bal.selection.trace import Trace
 from fedjax_bal.types import Plan
@@ -208,17 +209,19 @@ def test_huge_updates_are_welcome_where_they_have_no_bound():
 def test_the_first_of_a_chain_answers_for_lengths_but_only_where_nothing_else_is_wrong():
     plan = Plan(np.array([[1, 4], [2, 0], [3, 9]]), np.array([[1, 1], [1, 1], [0, 1]], bool))
     none, norms = np.zeros((3, 2), np.int32), np.array([[1.0, 2.0], [3e2, 3e4], [9e9, 0.5]], np.float32)
-    assert find_faults(RAISE, plan, none, norms).tolist() == [[0, 0], [HUGE, 0], [0, 0]]
-    assert find_faults(fault_policy("raise", huge=1e6), plan, none, norms).tolist() == none.tolist()
-    assert find_faults(fault_policy("clip"), plan, none, norms).tolist() == none.tolist()
+    assert find_faults(Execution(), plan, none, norms).tolist() == [[0, 0], [HUGE, 0], [0, 0]]
+    assert find_faults(Execution(huge_factor=1e6), plan, none, norms).tolist() == none.tolist()
+    assert find_faults(Execution(broken_clients="clip"), plan, none, norms).tolist() == none.tolist()
     one = np.array([[0, 0], [0, 1], [0, 2]], np.int32)
-    assert find_faults(RAISE, plan, one, norms).tolist() == [[0, 0], [0, NOT_FINITE], [0, OUTDATED]]
+    assert find_faults(Execution(), plan, one, norms).tolist() == [[0, 0], [0, NOT_FINITE], [0, OUTDATED]]
     overflown = np.array([[1e36, 1e36], [1e36, np.inf], [1.0, 1e36]], np.float32)
-    assert find_faults(RAISE, plan, none, overflown).tolist() == [[0, 0], [0, HUGE], [0, 0]]
-    assert find_faults(RAISE, plan, none, norms / 1000).tolist() == none.tolist()  # a model that begins near zero
+    assert find_faults(Execution(), plan, none, overflown).tolist() == [[0, 0], [0, HUGE], [0, 0]]
+    assert find_faults(Execution(), plan, none, norms / 1000).tolist() == none.tolist()  # a model that begins near zero
     alone = Plan(plan.clients[1:2], plan.delivered[1:2])
-    assert find_faults(RAISE, alone, none[1:2], norms[1:2]).tolist() == [[0, 0]]  # there is nothing to compare with
-    assert find_faults(RAISE, plan, none, np.full_like(norms, np.inf)).tolist() == none.tolist()
+    assert find_faults(Execution(), alone, none[1:2], norms[1:2]).tolist() == [
+        [0, 0]
+    ]  # there is nothing to compare with
+    assert find_faults(Execution(), plan, none, np.full_like(norms, np.inf)).tolist() == none.tolist()
 
 
 @pytest.mark.slow

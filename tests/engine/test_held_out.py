@@ -8,15 +8,16 @@ import jax
 import numpy as np
 import pytest
 import toys
+from flat import build, simulate
 
 from fedjax_bal import data, recipes
-from fedjax_bal.engine.device.setting import LocalTraining, Setting
-from fedjax_bal.engine.host.build import build, simulate
+from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.host.fine_tuning import FineTuner, plain_setting
 from fedjax_bal.metrics.class_groups import Shots, across_clients
 from fedjax_bal.metrics.stopping import EarlyStopping
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
+from fedjax_bal.options import LocalTraining
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.types import Variables
 
@@ -161,12 +162,20 @@ def test_fine_tuning_goes_through_batches_as_epochs_do():
     assert got.tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("kind", [Setting, LocalTraining])
-def test_nothing_of_a_setting_is_left_to_a_default(kind):
+def test_nothing_of_a_setting_is_left_to_a_default():
     # With one, a field could be forgotten where the setting of fine-tuning is put together.
-    fields = dataclasses.fields(kind)
+    fields = dataclasses.fields(Setting)
     missing = dataclasses.MISSING
     assert [field.name for field in fields if (field.default, field.default_factory) != (missing, missing)] == []
+
+
+def test_of_local_training_fine_tuning_keeps_the_optimizer_and_the_batches_alone():
+    asked = {"batch_size": 4, "drop_last": True, "optimizer": optimizer("sgd", RATE, momentum=0.5)}
+    others = {"batches_per_epoch": 2, "batch_statistics": "local", "lone_rows": "keep", "drawing": "replacement"}
+    given = LocalTraining(steps=40, **asked, **others)
+    assert {field.name for field in dataclasses.fields(given)} == {*asked, *others, "epochs", "steps"}
+    setting = dataclasses.replace(simulation().setting, local=given)
+    assert plain_setting(setting, EPOCHS).local == LocalTraining(epochs=EPOCHS, drawing="epochs", **asked)
 
 
 def test_a_setting_is_not_copied_for_fine_tuning():

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 import toys
+from flat import build, simulate
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.host.build import build, simulate
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Weigh, part

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import quick
 import toys
+from flat import build
 from table import RECIPES
 from table import finish as run_through
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.engine.host import client_memory, executable
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
 from fedjax_bal.selection import Selector, bernoulli, speed

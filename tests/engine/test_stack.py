@@ -1,17 +1,15 @@
 """Runs that are trained together come to what each comes to alone."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 import toys
+from flat import build
 from parts import faking
 from table import RECIPES
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.engine.device.evaluation import chunked
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.engine.host.stack import Member, Stack, stacking_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import bernoulli, power_of_choice
@@ -131,7 +129,7 @@ def test_numbers_are_the_same_kind():
     deadlines = [lognormal(10, 1, deadline=deadline) for deadline in (None, 2.0, 3.0)]
     unlimited, two, three = (stacking_key(simulation(speed=speed)) for speed in deadlines)
     assert unlimited != two == three
-    assert stacking_key(dataclasses.replace(simulation(), evaluate_every=2)) != stacking_key(simulation())
+    assert stacking_key(simulation(evaluate_every=2)) != stacking_key(simulation())
 
 
 @pytest.mark.parametrize("name", sorted(set(recipes.RECIPES) - {"astraea"}))  # which makes images of its own each time

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 import toys
+from flat import build
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.data import without_lone_rows
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import Selector
 

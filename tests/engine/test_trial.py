@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import toys
+from flat import build
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.device.evaluation import chunked, first_images
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import Selector, bernoulli
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import small_run
 
-from fedjax_bal import data, models, optimizer, recipes, simulate
+from fedjax_bal import LocalTraining, Participation, data, models, optimizer, recipes, simulate
 from fedjax_bal.config import resolved_yaml
 from fedjax_bal.experiments.setup import set_up
 from fedjax_bal.experiments.summary import summarise_partitions
@@ -34,11 +34,8 @@ def test_python_and_the_command_line_come_to_the_same_accuracies(tmp_path):
         (dataset.test_images, dataset.test_labels),
         rounds=2,
         seed=0,
-        clients_per_round=3,
-        batch_size=20,
-        local_optimizer=optimizer("sgd", 0.05),
-        availability=bernoulli(0.5),
-        delivery=bernoulli(0.8),
+        local=LocalTraining(batch_size=20, optimizer=optimizer("sgd", 0.05)),
+        participation=Participation(clients_per_round=3, availability=bernoulli(0.5), delivery=bernoulli(0.8)),
     )
     (simulation,) = configured(tmp_path).simulations
     wanted = simulation.advance(0, simulation.init(0)).records

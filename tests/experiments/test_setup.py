@@ -66,7 +66,7 @@ def _traced(tmp_path, text):
 def test_a_trace_is_found_beside_its_configuration_and_belongs_to_the_run(tmp_path):
     first = _traced(tmp_path, "round,client\n0,1\n0,4\n1,2\n")
     simulation = first.simulations[0]
-    arriving = simulation.delivery.mask(0, "delivery", 2, np.ones(10, bool), somebody=False)
+    arriving = simulation.participation.delivery.mask(0, "delivery", 2, np.ones(10, bool), somebody=False)
     assert np.flatnonzero(arriving).tolist() == [1, 4]
     same, other = _traced(tmp_path, "round,client\n1,2\n0,4\n0,1\n"), _traced(tmp_path, "round,client\n0,1\n1,2\n")
     prints = [[fingerprint.tobytes() for fingerprint in made.fingerprints] for made in (first, same, other)]
@@ -106,5 +106,6 @@ def test_speeds_and_steps_of_a_configuration_reach_the_simulation(tmp_path):
     local = simulation.setting.local.optimizer
     assert simulation.setting.visit_steps(40) == 9
     assert (float(local.rate_at(5, 2)), local.clip_norm) == (pytest.approx(0.05 * 0.25 * 0.81), 3.0)
-    assert (simulation.speed.numbers, simulation.speed.deadline, simulation.speed.late) == ((2.0, 0.001), 3.5, "drop")
+    speed = simulation.participation.speed
+    assert (speed.numbers, speed.deadline, speed.late) == ((2.0, 0.001), 3.5, "drop")
     assert not simulation.plan(0, 0, ())[0].delivered.any()  # 9 steps take about 4.5 seconds

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flat import build
 from typer.testing import CliRunner
 
 from fedjax_bal import data, models, optimizer, recipes, selection
 from fedjax_bal.cli.app import app
 from fedjax_bal.config import load_config
 from fedjax_bal.config.resolved import resolved_yaml
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.stack import Member, Stack
 from fedjax_bal.experiments.plan import load_sweep

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import reference
 import toys
+from flat import build
 
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import Selector, bernoulli
 

@@ -196,8 +196,7 @@ def test_a_shared_generator_is_trained_once_in_each_due_round_and_in_no_other(co
 
 def both_seeds(recipe):
     """What two seeds in one program call for."""
-    options = {"model": toys.network(), "federation": toys.federation(), "test": toys.test_set()}
-    Bench(recipe, options, 2e-6).varied(["seeds", "lanes"])
+    Bench(recipe, model=toys.network(), federation=toys.federation(), test=toys.test_set()).varied(["seeds", "lanes"])
     return taken()
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import reference
 import toys
+from flat import build
 
 from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Participation
 from fedjax_bal.parts.fedavg_ft import HeadSchedule, fine_tuned
 from fedjax_bal.recipes.averaging import fedavg
 from fedjax_bal.recipes.drift import scaffold
@@ -229,7 +230,7 @@ def test_fine_tuning_at_a_rate_of_zero_is_fedavg():
 
 
 def test_a_round_in_which_nothing_arrives_fine_tunes_nothing():
-    start, state, _ = run(like(compiled(fedavg_ft(**TUNING)), delivery=bernoulli(1e-12)))
+    start, state, _ = run(like(compiled(fedavg_ft(**TUNING)), participation=Participation(delivery=bernoulli(1e-12))))
     assert toys.largest_difference(state.variables.params, start) == 0
 
 

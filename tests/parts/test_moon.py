@@ -11,9 +11,9 @@ import pytest
 import quick
 import reference
 import toys
+from flat import build
 
 from fedjax_bal import models
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.models.projection import with_projection
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts.moon import LastModel, ModelContrast

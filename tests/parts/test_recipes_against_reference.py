@@ -6,9 +6,9 @@ import pytest
 import quick
 import reference
 import toys
+from flat import build
 
 from fedjax_bal import recipes
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import bernoulli
 

@@ -9,9 +9,10 @@ import pytest
 import quick
 import reference
 import toys
+from flat import build
 
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.options import Participation
 from fedjax_bal.parts.scaffold import LateControlVariates
 from fedjax_bal.recipes.drift import scaffold
 from fedjax_bal.recipes.recipe import combine
@@ -149,7 +150,7 @@ def test_a_first_round_without_momentum_has_the_papers_controls_but_for_the_serv
 
 def test_a_round_without_any_arrival_changes_nothing():
     sim = compiled("rebafl_code")
-    nobody = dataclasses.replace(sim, delivery=bernoulli(1e-12))
+    nobody = dataclasses.replace(sim, participation=Participation(delivery=bernoulli(1e-12)))
     nobody._compiled, nobody._traffic = sim._compiled, sim._traffic
     before = jax.device_get(nobody.init(SEED).state)
     assert toys.largest_difference(before, finished(nobody)) == 0

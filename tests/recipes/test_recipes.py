@@ -4,10 +4,10 @@ import inspect
 
 import pytest
 import toys
+from flat import build
 
 from fedjax_bal import recipes
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Logits, part
 from fedjax_bal.recipes import RECIPES, Recipe

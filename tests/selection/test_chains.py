@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import reference
 import toys
+from flat import build
 from parts import float64
 from parts.float64 import LENGTH, OPTIONS, SEED, N, assert_equal, train
 
 from fedjax_bal.balance import augmentation_counts
 from fedjax_bal.data import augment
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.metrics.traffic import Counts, Traffic, count_round
 from fedjax_bal.recipes import astraea, combine, fedavg, fednova, scaffold
 from fedjax_bal.selection import Choice, bernoulli, make_plan, mediators

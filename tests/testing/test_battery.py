@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import quick
 import table
+from flat import check_recipe
 from parts import faking
 
-from fedjax_bal import check_part, check_recipe, recipes, testing
+from fedjax_bal import LocalTraining, check_part, recipes, testing
 from fedjax_bal.data.batches import join
 from fedjax_bal.engine.device import local_training
 from fedjax_bal.optim.optimizers import optimizer
@@ -82,7 +83,7 @@ def test_every_recipe_passes_every_check(name, monkeypatch):
 def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **table.SMALLEST)
-    bench = Bench(recipe, every_recipe.larger_images(), 2e-6)
+    bench = Bench(recipe, **every_recipe.larger_images())
     assert bench.difference_of_all is None
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
 
@@ -467,7 +468,7 @@ def test_one_device_skips_the_check_that_needs_two(monkeypatch):
 
 
 def test_a_second_trace_is_counted():
-    bench = Bench(recipes.fedavg(), {}, 2e-6)
+    bench = Bench(recipes.fedavg())
     assert runs.one_program(bench) is None
     bench.traces += 1
     assert "received 2 traces for 2 seeds" in runs.one_program(bench)
@@ -480,10 +481,8 @@ def test_a_part_may_need_another_one_beside_it():
 
 
 def test_a_wrong_option_or_setting_is_refused_as_everywhere():
-    with pytest.raises(ValueError, match="option of the battery: received 'optimizer'.*did you mean"):
-        check_part(Proximal(0.1), optimizer=optimizer("adam", 0.1))
     with pytest.raises(ValueError, match="scaffold: received the local optimizer 'adam'") as caught:
-        check_recipe(recipes.scaffold(), local_optimizer=optimizer("adam", 0.1))
+        testing.check_recipe(recipes.scaffold(), local=LocalTraining(optimizer=optimizer("adam", 0.1)))
     assert not isinstance(caught.value, ConformanceError)
 
 

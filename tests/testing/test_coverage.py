@@ -4,6 +4,7 @@ import re
 from functools import partial
 
 import every_recipe
+import flat
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,7 @@ CHECKS = {check.__name__: check for stage in battery.STAGES for check in stage}
 
 
 def bench(*parts, **options):
-    return Bench(Recipe("mine", parts), options, 2e-6)
+    return flat.bench(Recipe("mine", parts), **options)
 
 
 def checked(name, workbench):
@@ -144,7 +145,7 @@ UNSEEN = [
 
 @pytest.mark.parametrize(("name", "plain", "options", "reason"), UNSEEN, ids=[f"{n}-{r}" for n, _, _, r in UNSEEN])
 def test_what_did_not_come_up_is_told_with_what_to_pass(name, plain, options, reason):
-    workbench = Bench(plain.recipe, options, plain.tolerance)
+    workbench = flat.bench(plain.recipe, **options)
     told = checked(name, workbench).message if name == "types" else missing(CHECKS[name], workbench)
     assert told is None if reason is None else re.search(reason, told), told
 
@@ -153,7 +154,7 @@ def test_what_did_not_come_up_is_told_with_what_to_pass(name, plain, options, re
 def test_by_default_everything_comes_up_for_every_recipe(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe, options = every_recipe.small(name)
-    workbench = Bench(recipe, options, 2e-6)
+    workbench = flat.bench(recipe, **options)
     lacking = {check: missing(CHECKS[check], workbench) for check in CHECKS}
     needs_parts = {"fields", "traced", "types", "representation"} if not recipe.parts else set()
     assert {check for check, reason in lacking.items() if reason} == needs_parts, lacking
@@ -217,7 +218,7 @@ LEAKS = [
 
 @pytest.mark.parametrize(("recipe", "message"), LEAKS, ids=["drawn with replacement", "reported only", "on the server"])
 def test_a_leak_is_told_by_where_it_comes_from(recipe, message):
-    assert re.search(message, runs.padded_rows(Bench(recipe, {}, 2e-6)))
+    assert re.search(message, runs.padded_rows(Bench(recipe)))
 
 
 def test_a_client_that_comes_again_is_run_without_compilation_too():

@@ -23,7 +23,7 @@ from fedjax_bal.engine.device.program import (
 )
 from fedjax_bal.engine.device.round import broadcast, cohort_of, run_round, seen_by, server_context
 from fedjax_bal.engine.device.run_axis import side_by_side
-from fedjax_bal.engine.device.setting import LocalTraining, Setting
+from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.stacked_program import dispatch_together
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "DispatchPlan",
     "Layout",
     "LocalTest",
-    "LocalTraining",
     "RoundInputs",
     "Setting",
     "TestSet",

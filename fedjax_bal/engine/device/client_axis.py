@@ -147,7 +147,7 @@ def zero_cohort_result(setting: Setting, shared: RoundInputs, chains: ChainClien
     stacked = lambda shape, tree: jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), tree)
     records = stacked(chains.id.shape, one.records)
     deltas = stacked(chains.id.shape[:1], one.delta) if setting.parts_with(Reduce) else None
-    spread = UpdateDiversity(jnp.zeros(()), one.delta, jnp.zeros(())) if setting.diversity else None
+    spread = UpdateDiversity(jnp.zeros(()), one.delta, jnp.zeros(())) if setting.evaluation.update_diversity else None
     return CohortResult(runs.accumulators(Accumulator(one.delta, one.stats, one.reports, spread)), records, deltas)
 
 

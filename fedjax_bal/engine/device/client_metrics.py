@@ -96,15 +96,17 @@ OWN_HITS = ClientMetric(
 CLIENT_METRICS = (
     ClientMetric(
         "local_accuracy",
-        lambda setting, federation: setting.local_accuracy,
+        lambda setting, federation: setting.evaluation.local_accuracy,
         _own_training_hits,
         lambda values, cohort, setting: values.sum() / cohort.sizes.sum(),
     ),
     ClientMetric(
         "local_test_accuracy",
-        lambda setting, federation: setting.local_test_images > 0,
+        lambda setting, federation: setting.evaluation.local_test_images > 0,
         _test_hits,
-        lambda values, cohort, setting: values.sum() / (setting.local_test_images * (cohort.visit_steps > 0).sum()),
+        lambda values, cohort, setting: (
+            values.sum() / (setting.evaluation.local_test_images * (cohort.visit_steps > 0).sum())
+        ),
     ),
     OWN_HITS,
 )

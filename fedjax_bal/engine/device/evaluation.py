@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
-from fedjax_bal.types import Array, Evaluation, Model, Variables
+from fedjax_bal.types import Array, Model, TestResult, Variables
 
 CHUNK = 500  # test images a forward pass; larger ones gain nothing on a CPU and cost memory
 
@@ -101,7 +101,7 @@ def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Ar
 
 def evaluate(
     model: Model, variables: Variables, test: TestSet, mean: Array, std: Array, layout: Layout | None = None
-) -> Evaluation:
+) -> TestResult:
     """Confusion matrix and loss of a model.
 
     Args:
@@ -117,7 +117,7 @@ def evaluate(
     """
     if layout is None or layout.devices == 1:
         confusion, loss, count = _totals(model, variables, test, mean, std)
-        return Evaluation(confusion, loss / count)
+        return TestResult(confusion, loss / count)
 
     def on_each(test: TestSet, variables: Variables, mean: Array, std: Array) -> tuple[Array, Array, Array]:
         return lax.psum(_totals(model, variables, test, mean, std), CLIENTS)
@@ -126,7 +126,7 @@ def evaluate(
     specs = (cut, whole, whole, whole)
     shared = jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
     confusion, loss, count = shared(padded(test, layout.devices), variables, mean, std)
-    return Evaluation(confusion, loss / count)
+    return TestResult(confusion, loss / count)
 
 
 def _totals(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> tuple[Array, Array, Array]:

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.device.evaluation import CHUNK
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
-from fedjax_bal.types import Array, ClientTests, Evaluation, Federation, Model, Outcome, Outputs, PyTree, Variables
+from fedjax_bal.types import Array, ClientTests, Federation, Model, Outcome, Outputs, PyTree, TestResult, Variables
 
 VALIDATION = "validation"
 """The name of the auxiliary set on which the global model is evaluated."""
@@ -20,7 +20,7 @@ VALIDATION = "validation"
 
 def evaluate_held_out(
     model: Model, variables: Variables, federation: Federation, layout: Layout | None = None
-) -> tuple[Evaluation | None, Array | None]:
+) -> tuple[TestResult | None, Array | None]:
     """The global model on what was held out.
 
     Args:
@@ -42,7 +42,7 @@ def evaluate_held_out(
 
 def evaluate_rows(
     model: Model, variables: Variables, federation: Federation, rows: Array, layout: Layout | None = None
-) -> Evaluation:
+) -> TestResult:
     """Confusion matrix and loss of a model on some rows of a federation.
 
     Args:
@@ -66,7 +66,7 @@ def evaluate_rows(
 
     zeros = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
     confusion, loss = _fold(add, zeros, len(rows), layout, variables, rows, federation)
-    return Evaluation(confusion, loss / len(rows))
+    return TestResult(confusion, loss / len(rows))
 
 
 def hits_by_client(

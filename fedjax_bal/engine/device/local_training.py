@@ -74,7 +74,7 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
         return _order(setting, purpose_key(jax.random.fold_in(key, epoch), "draw"), ctx, longest)
 
     if setting.local.steps is None:
-        return jax.vmap(one)(jnp.arange(setting.local.epochs)).reshape(-1)
+        return jax.vmap(one)(jnp.arange(setting.epochs)).reshape(-1)
     used = jnp.maximum(setting.steps_per_epoch(ctx.size), 1) * setting.batch_size
     epochs = -(-ctx.steps * setting.batch_size // used)
 

@@ -8,9 +8,6 @@ import jax.numpy as jnp
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of
 
-PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
-"""The known precisions."""
-
 _PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"}
 
 
@@ -18,7 +15,7 @@ def matmul_precision(precision: str) -> str:
     """The precision of float32 matrix products, for `jax.default_matmul_precision`.
 
     Args:
-        precision: one of `PRECISIONS`. "float32" asks for full float32, which is not every accelerator's default.
+        precision: as in `Execution`. "float32" asks for full float32, which is not every accelerator's default.
 
     Returns:
         JAX's name for it.
@@ -30,7 +27,7 @@ def matmul_precision(precision: str) -> str:
         >>> matmul_precision("float32")
         'highest'
     """
-    return _PRODUCTS[one_of("precision", precision, PRECISIONS)]
+    return _PRODUCTS[one_of("precision", precision, _PRODUCTS)]
 
 
 def at_precision(model: Model, precision: str) -> Model:
@@ -43,7 +40,7 @@ def at_precision(model: Model, precision: str) -> Model:
 
     Args:
         model: a model.
-        precision: one of `PRECISIONS`.
+        precision: as in `Execution`.
 
     Returns:
         A model with the same parameters.
@@ -61,7 +58,7 @@ def at_precision(model: Model, precision: str) -> Model:
         >>> outputs.logits.dtype
         dtype('float32')
     """
-    one_of("precision", precision, PRECISIONS)
+    one_of("precision", precision, _PRODUCTS)
     return _in_bfloat16(model) if precision == "bfloat16" else model
 
 

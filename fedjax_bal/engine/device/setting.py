@@ -8,39 +8,18 @@ import numpy as np
 
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.optim import Optimizer
+from fedjax_bal.options import Evaluation, LocalTraining
 from fedjax_bal.parts import Part, parts_with
 from fedjax_bal.types import Model
 
 R = TypeVar("R")
 
-
 _STATIC = {"static": True}
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalTraining:
-    """How a client trains locally, and for how long.
-
-    No field has a default: whoever trains clients in another way, as fine-tuning does, says all of it.
-
-    Attributes:
-        optimizer: the clients' optimizer.
-        epochs: E; counts for nothing where `steps` is given.
-        steps: K, the local steps of every client, whatever the number of rows; None for E epochs.
-        batch_size: B.
-        drop_last: leave out the last short batch of an epoch.
-        batches_per_epoch: the most local steps of an epoch, on as many random rows; None for all rows.
-        drawing: "epochs" or "replacement".
-    """
-
-    optimizer: Optimizer
-    epochs: int = dataclasses.field(metadata=_STATIC)
-    steps: int | None = dataclasses.field(metadata=_STATIC)
-    batch_size: int = dataclasses.field(metadata=_STATIC)
-    drop_last: bool = dataclasses.field(metadata=_STATIC)
-    batches_per_epoch: int | None = dataclasses.field(metadata=_STATIC)
-    drawing: str = dataclasses.field(metadata=_STATIC)
+# A pytree, so that the optimizer's numbers are leaves; registered here, for `options` does without jax.
+_FIELDS = [field.name for field in dataclasses.fields(LocalTraining)]
+jax.tree_util.register_dataclass(LocalTraining, ["optimizer"], [name for name in _FIELDS if name != "optimizer"])
 
 
 @jax.tree_util.register_dataclass
@@ -48,22 +27,20 @@ class LocalTraining:
 class Setting:
     """The numbers and parts of a run; its leaves can change without another compilation.
 
-    No field has a default, for the same reason as in `LocalTraining`.
+    No field has a default, so that fine-tuning, which needs another setting, has to decide on each.
 
     Attributes:
         parts: the parts, in order.
-        local: how clients train.
+        local: how clients train; its batches are no larger than the largest client, and its drawing is chosen.
         server: the server's optimizer, which takes the negative aggregated update as a gradient.
         model: the model.
         passes: how often a chain goes through its clients.
         carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
         max_size: the number of rows of the largest client.
-        diversity: whether each round says how far apart its updates lie.
-        local_accuracy: whether each round says how well the trained clients do on their own rows.
-        local_test_images: on how many test images the trained clients' own models are tried; 0 for none.
+        evaluation: what is reported beside the state.
         test_images: how many there are.
         layout: how the clients are laid out on the machine.
-        precision: of matrix products, a name of `precision.PRECISIONS`; the model itself has been cast already.
+        precision: of matrix products, from `Execution`; the model itself has been cast already.
     """
 
     parts: tuple[Part, ...]
@@ -73,9 +50,7 @@ class Setting:
     passes: int = dataclasses.field(metadata=_STATIC)
     carried: bool = dataclasses.field(metadata=_STATIC)
     max_size: int = dataclasses.field(metadata=_STATIC)
-    diversity: bool = dataclasses.field(metadata=_STATIC)
-    local_accuracy: bool = dataclasses.field(metadata=_STATIC)
-    local_test_images: int = dataclasses.field(metadata=_STATIC)
+    evaluation: Evaluation = dataclasses.field(metadata=_STATIC)
     test_images: int = dataclasses.field(metadata=_STATIC)
     layout: Layout = dataclasses.field(metadata=_STATIC)
     precision: str = dataclasses.field(metadata=_STATIC)
@@ -89,6 +64,11 @@ class Setting:
     def batch_size(self) -> int:
         """The local training's batch size."""
         return self.local.batch_size
+
+    @property
+    def epochs(self) -> int:
+        """The local training's epochs, where it doesn't go by steps."""
+        return self.local.epochs or 1
 
     @property
     def row_length(self) -> int:
@@ -132,8 +112,8 @@ class Setting:
             size: its rows, `Int[...]`.
             limit: the most that it can take, `Int[...]`; None for no limit.
         """
-        epoch, local = self.steps_per_epoch(size), self.local
-        steps = local.epochs * epoch if local.steps is None else local.steps * _at_most(epoch, 1)
+        epoch, wanted = self.steps_per_epoch(size), self.local.steps
+        steps = self.epochs * epoch if wanted is None else wanted * _at_most(epoch, 1)
         return steps if limit is None else _at_most(steps, limit)
 
     def samples(self, size: Any, steps: Any) -> Any:

@@ -18,12 +18,12 @@ from fedjax_bal.engine.device.program import DispatchPlan, evaluate_model, local
 from fedjax_bal.engine.device.round import close_round, open_round
 from fedjax_bal.engine.device.run_axis import StackedRuns, federation_of, run_slice
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.types import Array, Evaluation, Federation, Info, Key, PyTree, State
+from fedjax_bal.types import Array, Federation, Info, Key, PyTree, State, TestResult
 
 
 def dispatch_together(
     setting: Setting, keys: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
-) -> tuple[State, Info, Evaluation]:
+) -> tuple[State, Info, TestResult]:
     """Runs the scheduled rounds of several runs.
 
     Args:
@@ -45,8 +45,8 @@ def dispatch_together(
     def advance(state: State, row: DispatchPlan) -> tuple[State, Info]:
         return _run_round(setting, keys, state, row, federation, LocalTest(images, row.evaluate))
 
-    def appraise(state: State, number: Array) -> Evaluation:
-        def one(run: Array) -> Evaluation:
+    def appraise(state: State, number: Array) -> TestResult:
+        def one(run: Array) -> TestResult:
             own, key, alone = run_slice((setting, keys, state._replace(memory={})), run)
             return evaluate_model(own, key, alone, number, federation_of(federation, run), test)
 

@@ -9,9 +9,6 @@ from fedjax_bal.engine.device import Layout
 from fedjax_bal.engine.host.memory import free_bytes, host_bytes
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.types import PyTree, State, size_in_bytes
-from fedjax_bal.validate import one_of
-
-PLACES = ("auto", "device", "host")
 
 
 class MemoryTable(NamedTuple):
@@ -41,7 +38,6 @@ def choose_memory_place(place: str, state: State, num_clients: int, layout: Layo
     Raises:
         ValueError: it doesn't fit; with the figures, and what to do.
     """
-    one_of("execution.client_memory", place, PLACES)
     memory, rest = size_in_bytes(state.memory), size_in_bytes(state._replace(memory={}))
     place = place if memory else "device"
     share = memory // layout.devices if divides(num_clients, layout) else memory

@@ -7,28 +7,18 @@ import numpy as np
 from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import Optimizer
+from fedjax_bal.options import Drawing, Participation
 from fedjax_bal.parts import Draw, Part, Probe, parts_with
 from fedjax_bal.recipes import Recipe
-from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
+from fedjax_bal.selection import LOSS, Choice, Selector, Speed, Trace
 from fedjax_bal.types import Federation, Model
-from fedjax_bal.validate import one_of, whole_number
 
-DRAWINGS = ("epochs", "replacement")
 ROUNDS_PER_DISPATCH = 5
 """Where it is left to the simulation: enough that the host is never waited for."""
 
 
 def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
-    """Refuses images, classes or labels that are not the model's.
-
-    Args:
-        model: the model.
-        federation: what it is trained on.
-        test: what it is evaluated on.
-
-    Raises:
-        ValueError: shapes or numbers of classes that differ.
-    """
+    """Refuses images, classes or labels that are not the model's."""
     shape = tuple(np.shape(federation.images)[1:])
     for name, received in (("federation", shape), ("test set", tuple(np.shape(test.images)[2:]))):
         if received != tuple(model.input_shape):
@@ -49,22 +39,10 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
         )
 
 
-def check_clients(
-    availability: Presence | Trace | None, delivery: Presence | Trace | None, speed: Speed | None, clients: int
-) -> None:
-    """Refuses tables of other clients than the federation's.
-
-    Args:
-        availability: who is there before selection.
-        delivery: who comes back after training.
-        speed: how fast clients compute.
-        clients: N.
-
-    Raises:
-        ValueError: a table that has been read from a file and doesn't fit.
-    """
-    named = {"availability": availability, "delivery": delivery, "speed": speed}
-    for name, given in named.items():
+def check_clients(participation: Participation, clients: int) -> None:
+    """Refuses files of availability, delivery or speeds of other clients than the federation's N."""
+    for name in ("availability", "delivery", "speed"):
+        given = getattr(participation, name)
         try:
             if isinstance(given, Trace | Speed):
                 given.check_clients(clients)
@@ -72,56 +50,14 @@ def check_clients(
             raise ValueError(f"{name}: {error}") from None
 
 
-def local_training_length(local_epochs: int | None, local_steps: int | None) -> tuple[int, int | None]:
-    """How long a client trains in each round.
-
-    Args:
-        local_epochs: E, or None.
-        local_steps: K, or None.
-
-    Returns:
-        E, 1 where it doesn't count or nobody says anything; and K or None.
-
-    Raises:
-        ValueError: both, or a number that is too small.
-
-    Example:
-        >>> local_training_length(None, 20)
-        (1, 20)
-    """
-    if local_epochs is not None and local_steps is not None:
-        raise ValueError(
-            f"local_steps: received {local_steps!r} beside local_epochs={local_epochs!r}; leave one of them out"
-        )
-    for name, value in {"local_epochs": local_epochs, "local_steps": local_steps}.items():
-        if value is not None:
-            whole_number(name, value)
-    return 1 if local_epochs is None else local_epochs, local_steps
-
-
 def check_server(server: Optimizer) -> None:
-    """Refuses a schedule by local steps where there are none.
-
-    Args:
-        server: the server's optimizer.
-
-    Raises:
-        ValueError: it has one.
-    """
+    """Refuses a server optimizer with a schedule by local steps."""
     if server.step_schedule is not None:
         raise ValueError("server_optimizer: received a step_schedule, which is for local steps; give it a schedule")
 
 
 def check_first_round(part: Part, rounds: int) -> None:
-    """Refuses a run that is over before a part changes anything.
-
-    Args:
-        part: the part.
-        rounds: how many rounds the run has.
-
-    Raises:
-        ValueError: the part would never come into play.
-    """
+    """Refuses a run that is over before a part changes anything."""
     begin = part.first_round + 1
     if begin > rounds:
         raise ValueError(
@@ -130,28 +66,14 @@ def check_first_round(part: Part, rounds: int) -> None:
         )
 
 
-def choose_selector(
-    recipe: Recipe, selector: Selector | Choice | None, clients_per_round: int | None, federation: Federation
-) -> Selector:
-    """The one selector that a simulation has.
-
-    Args:
-        recipe: the method, which may choose clients itself.
-        selector: what was asked for.
-        clients_per_round: the cohort's size; None for all clients.
-        federation: as it is trained on.
-
-    Returns:
-        The selector.
-
-    Raises:
-        ValueError: two that differ, more clients than there are, or none of the probes that it learns from.
-    """
+def choose_selector(recipe: Recipe, participation: Participation, federation: Federation) -> Selector:
+    """The selector that the recipe or the user asks for; refused where it doesn't fit the federation or the parts."""
     total = federation.num_clients
     if not np.diff(federation.offsets).any():
         raise ValueError("federation: received no client with any row; partition at least one row")
-    made = _made(recipe, selector, total if clients_per_round is None else clients_per_round, federation)
-    if isinstance(selector, Selector) and clients_per_round is not None:
+    selector, size = participation.selector, participation.clients_per_round
+    made = _made(recipe, selector, total if size is None else size, federation)
+    if isinstance(selector, Selector) and size is not None:
         raise ValueError("clients_per_round: received it beside a selector, which has its own; give one of them")
     if made.most > total:
         raise ValueError(
@@ -184,18 +106,7 @@ def _made(recipe: Recipe, selector: Selector | Choice | None, size: int, federat
 
 
 def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selector) -> int:
-    """Rounds in one compiled program.
-
-    Args:
-        rounds_per_dispatch: what was asked for.
-        selector: which may have to see each round's outcome first.
-
-    Returns:
-        At least 1.
-
-    Raises:
-        ValueError: several rounds with a selector that looks at each.
-    """
+    """Rounds in one compiled program: one where the selector has to see each round's outcome first."""
     if rounds_per_dispatch == "auto":
         return 1 if selector.closed_loop else ROUNDS_PER_DISPATCH
     if selector.closed_loop and rounds_per_dispatch != 1:
@@ -203,43 +114,18 @@ def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selecto
             f"rounds_per_dispatch: received {rounds_per_dispatch}, but this selector looks at each round's outcome "
             "before it chooses again: set it to 1, or to 'auto'"
         )
-    return whole_number("rounds_per_dispatch", rounds_per_dispatch)
+    return int(rounds_per_dispatch)
 
 
 def the_only_one(name: str, ours: Any, theirs: Any) -> Any:
-    """The one value that a recipe or a setting gives.
-
-    Args:
-        name: what it is, for the message.
-        ours: the recipe's, None where it doesn't care.
-        theirs: the setting's, None where it doesn't say.
-
-    Returns:
-        The one that isn't None; None where both are.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """The value that the recipe (ours) or the user (theirs) gives, None where neither does; two must not differ."""
     if ours is not None and theirs is not None and ours != theirs:
         raise ValueError(f"{name}: received {theirs!r}, but the recipe sets {ours!r}; leave one of them out")
     return ours if ours is not None else theirs
 
 
-def choose_drawing(recipe: Recipe, drawing: str | None) -> str:
-    """How clients draw their samples.
-
-    Args:
-        recipe: the method.
-        drawing: what was asked for.
-
-    Returns:
-        One of `DRAWINGS`.
-
-    Raises:
-        ValueError: an unknown one, or one that the recipe can't do with.
-    """
-    if drawing is not None:
-        one_of("drawing", drawing, DRAWINGS)
+def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
+    """How clients draw their rows, as the recipe needs it or the user says."""
     weighs = bool(parts_with(recipe.parts, Draw))
     chosen = the_only_one("drawing", recipe.drawing, drawing) or ("replacement" if weighs else "epochs")
     if weighs and chosen == "epochs":
@@ -247,24 +133,7 @@ def choose_drawing(recipe: Recipe, drawing: str | None) -> str:
     return chosen
 
 
-def check_local_test_images(count: int, test: TestSet) -> int:
-    """On how many test images clients' own models are tried.
-
-    Args:
-        count: how many are asked for; 0 for none.
-        test: the test set.
-
-    Returns:
-        As many.
-
-    Raises:
-        ValueError: more than there are.
-
-    Example:
-        >>> check_local_test_images(2, TestSet(np.zeros((1, 3, 1, 1, 1)), np.zeros((1, 3)), np.ones((1, 3), bool)))
-        2
-    """
-    there = int(np.sum(test.real))
-    if whole_number("local_test_images", count, low=0) > there:
+def check_local_test_images(count: int, there: int) -> None:
+    """Refuses to try clients' own models on more test images than there are."""
+    if count > there:
         raise ValueError(f"local_test_images: received {count}, must be at most {there}, the number of test images")
-    return count

@@ -2,70 +2,16 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedjax_bal.metrics import FAULT_WORDS, HUGE, LONG, NOT_FINITE, Fault
+from fedjax_bal.options import Execution
 from fedjax_bal.types import Info, Plan
-from fedjax_bal.validate import finite_number, one_of
-
-POLICIES = ("raise", "exclude", "clip")
 
 _MOST_NAMED = 5
 _LARGEST = float(np.finfo(np.float32).max)
-
-
-class FaultPolicy(NamedTuple):
-    """What becomes of broken clients.
-
-    Attributes:
-        name: "raise", the run ends; "exclude", the round is done as if they had not delivered; "clip", that too, and
-            updates that are far longer than the others are scaled down.
-        factor: how far: the largest norm of an update is so many times the median of its round.
-        huge: unless updates are scaled down, parameters are broken whose norm is more than so many times the median.
-    """
-
-    name: str = "raise"
-    factor: float = 10.0
-    huge: float = 100.0
-
-    @property
-    def repeats(self) -> bool:
-        """Whether rounds may have to be done again, and so what they began with has to be kept."""
-        return self.name != "raise"
-
-    @property
-    def clips(self) -> bool:
-        """Whether anybody asks how long updates are."""
-        return self.name == "clip"
-
-
-RAISE = FaultPolicy()
-"""What becomes of them unless somebody says otherwise."""
-
-
-def fault_policy(name: str, factor: float = RAISE.factor, huge: float | None = RAISE.huge) -> FaultPolicy:
-    """A policy, checked.
-
-    Args:
-        name: one of `POLICIES`.
-        factor: at least 1.
-        huge: at least 1; None for no such bound.
-
-    Returns:
-        The policy.
-
-    Raises:
-        ValueError: another name, or a factor below 1.
-
-    Example:
-        >>> fault_policy("clip", 5).clips
-        True
-    """
-    one_of("broken_clients", name, POLICIES)
-    huge = math.inf if huge is None else finite_number("huge_factor", huge, low=1.0)
-    return FaultPolicy(name, finite_number("clip_factor", factor, low=1.0), huge)
 
 
 def norm_bound(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
@@ -91,63 +37,65 @@ def norm_bound(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
     return np.float32(min(bound, _LARGEST) if math.isfinite(bound) else np.inf)
 
 
-def find_faults(wanted: FaultPolicy, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
+def find_faults(execution: Execution, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
     """What is wrong with what the clients of a round delivered.
 
     Args:
-        wanted: what becomes of broken clients.
+        execution: says what is done about broken clients.
         plan: the round's plan.
         broken: what the devices found, `Int[G, L]`.
         norms: of the parameters that each visit hands back, `Float[G, L]`, which cost nothing beside looking whether
             these are finite; those of updates would.
 
     Returns:
-        Codes, `Int[G, L]`, 0 for nothing. Norms are only compared where nothing else is wrong, by a policy that doesn't
-        scale updates down, and between two chains at least; of a chain the first client answers, on whom the others
-        build. Parameters of a norm up to `huge` itself are never huge, for a model may begin at zero.
+        Codes, `Int[G, L]`, 0 for nothing. Norms are only compared where nothing else is wrong, where updates are not
+        scaled down, and between two chains at least; of a chain the first client answers, on whom the others
+        build. Parameters of a norm up to `huge_factor` itself are never huge, for a model may begin at zero.
 
     Example:
         >>> plan = Plan(np.array([[4], [7], [9]]), np.ones((3, 1), bool))
-        >>> found = find_faults(RAISE, plan, np.zeros((3, 1), int), np.array([[1.0], [5e6], [2.0]]))
+        >>> found = find_faults(Execution(), plan, np.zeros((3, 1), int), np.array([[1.0], [5e6], [2.0]]))
         >>> found.ravel().tolist() == [0, HUGE, 0]
         True
     """
     codes = np.where(plan.delivered, broken, 0)
-    if codes.any() or wanted.clips:
+    if codes.any() or execution.clips:
         return codes
-    there = plan.delivered.any(1)
+    factor, there = execution.huge_factor, plan.delivered.any(1)
+    if factor is None:
+        return codes
     least = np.where(plan.delivered, norms, np.inf).min(1)  # who comes behind a huge one in a chain is no measure
-    huge = plan.delivered & (norms > max(norm_bound(least, there, wanted.huge), wanted.huge))
+    huge = plan.delivered & (norms > max(norm_bound(least, there, factor), factor))
     return np.where(huge & (huge.cumsum(1) == 1), HUGE, 0)
 
 
 def exclude_faults(
-    wanted: FaultPolicy, first: int, plans: Sequence[Plan], info: Info
+    execution: Execution, first: int, plans: Sequence[Plan], info: Info
 ) -> tuple[list[Plan], list[Fault]] | None:
     """The plans of a dispatch with what is wrong in the first round where something is taken out.
 
     What comes after that round began with what it left, and has to be looked at again.
 
     Args:
-        wanted: what becomes of broken clients.
+        execution: says what is done about broken clients.
         first: the first round, from 0.
         plans: of the rounds that are live.
         info: what they report, leaves `[T, ...]`.
 
     Returns:
         The plans by which to repeat the dispatch, and whom they leave out or cut; None where nothing is wrong, or where
-        nobody would be left of several clients, which no policy can mend.
+        nobody would be left of several clients, which nothing can mend.
     """
-    for place, plan in enumerate(plans) if wanted.repeats else ():
-        codes = find_faults(wanted, plan, info.broken[place], info.norms[place])
+    for place, plan in enumerate(plans) if execution.repeats_rounds else ():
+        codes = find_faults(execution, plan, info.broken[place], info.norms[place])
         changed, why = plan, codes
         if codes.any():
             changed = plan._replace(delivered=plan.delivered & (codes == 0))
             if not changed.delivered.any() and plan.delivered.sum() > 1:
                 return None
-        elif wanted.clips and np.isinf(plan.bound):
+        elif execution.clips and np.isinf(plan.bound):
             there, lengths = plan.delivered.any(1), info.norms[place][:, 0]  # of chains
-            bound = norm_bound(lengths, there, wanted.factor)
+            bound = norm_bound(lengths, there, execution.clip_factor)
             why = np.where((there & (lengths > bound))[:, None] & plan.delivered, LONG, 0)
             changed = plan._replace(bound=bound)
         if why.any():
@@ -185,11 +133,11 @@ def _named(faults: Sequence[Fault]) -> str:
     return ", ".join(names) + (f", and {rest} more" if rest > 0 else "")
 
 
-def fault_message(wanted: FaultPolicy, plan: Plan, codes: Any, rate: float, before: int) -> str:
+def fault_message(execution: Execution, plan: Plan, codes: Any, rate: float, before: int) -> str:
     """Why a round can't count: which clients broke, how, and what to do.
 
     Args:
-        wanted: what becomes of broken clients.
+        execution: says what is done about broken clients.
         plan: the round's plan.
         codes: of its clients, `Int[G, L]`, from `find_faults`, not 0 for one at least.
         rate: the learning rate of the round.
@@ -202,10 +150,13 @@ def fault_message(wanted: FaultPolicy, plan: Plan, codes: Any, rate: float, befo
     broken = plan.clients[codes == kind]
     names = ", ".join(str(client) for client in broken[:_MOST_NAMED]) + (", ..." if len(broken) > _MOST_NAMED else "")
     count = f"{len(broken)} of {int(plan.delivered.sum())} that delivered"
-    count += f", with {before} more left out before: nobody would be left" if wanted.repeats and before else ""
+    count += (
+        f", with {before} more left out before: nobody would be left" if execution.repeats_rounds and before else ""
+    )
     whose = f"the updates of clients {names} are" if len(broken) > 1 else f"the update of client {names} is"
     cause = f"the usual cause is a learning rate that is too high (here {rate:g}): lower it"
     out = "leave such clients out with execution.broken_clients: exclude"
-    allow = f"raise execution.huge_factor (here {wanted.huge:g} times the median norm of parameters), null for no bound"
-    advice = [cause] * (kind in (NOT_FINITE, HUGE)) + [out] * (not wanted.repeats) + [allow] * (kind == HUGE)
+    factor = f"(here {execution.huge_factor:g} times the median norm of parameters)" if kind == HUGE else ""
+    allow = f"raise execution.huge_factor {factor}, null for no bound"
+    advice = [cause] * (kind in (NOT_FINITE, HUGE)) + [out] * (not execution.repeats_rounds) + [allow] * (kind == HUGE)
     return "; ".join([f"{whose} {FAULT_WORDS[kind]} ({count})", ", or ".join(advice)]).removesuffix("; ")

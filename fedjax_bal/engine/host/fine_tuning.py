@@ -13,7 +13,6 @@ from fedjax_bal.engine.device import (
     ChainClients,
     ChainWeights,
     LocalTest,
-    LocalTraining,
     RoundInputs,
     Setting,
     evaluated_model,
@@ -27,6 +26,7 @@ from fedjax_bal.engine.host.memory import fit_to_memory, free_bytes, program_byt
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
 from fedjax_bal.metrics import client_accuracies
+from fedjax_bal.options import Evaluation, LocalTraining
 from fedjax_bal.types import Array, Federation, Key, Variables
 from fedjax_bal.validate import whole_number
 
@@ -115,7 +115,7 @@ class FineTuner:
             jitted = jax.jit(fine_tune, out_shardings=layout.replicated)
             lowered = jitted.lower(self._setting, *given, self._cohorts()[0], self.simulation.stored)
             program = compile_for_backend(lowered)
-            fixed = self.simulation.fixed_width
+            fixed = self.simulation.execution.chunk != "auto"
             width = fit_to_memory(layout, program_bytes(program), free_bytes(layout), fixed=fixed)
             if width is None:
                 return program
@@ -139,7 +139,8 @@ class FineTuner:
 def plain_setting(setting: Setting, epochs: int) -> Setting:
     """The setting in which clients fine-tune: no parts, one pass over the chain, another number of epochs.
 
-    Both values are built from scratch rather than copied with changes, so that a new field has to be decided on here.
+    Both values are built from scratch rather than copied with changes: what is added to a setting has to be decided on
+    here, and what isn't said of local training is plain.
 
     Args:
         setting: the run's.
@@ -152,10 +153,8 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         # A schedule by local steps was made for as many steps as a client takes in a round.
         optimizer=dataclasses.replace(setting.local.optimizer, step_schedule=None),
         epochs=epochs,
-        steps=None,
         batch_size=setting.local.batch_size,
         drop_last=setting.local.drop_last,
-        batches_per_epoch=None,
         drawing="epochs",
     )
     return Setting(
@@ -166,9 +165,7 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         passes=1,
         carried=False,
         max_size=setting.max_size,
-        diversity=False,
-        local_accuracy=False,
-        local_test_images=0,
+        evaluation=Evaluation(),
         test_images=setting.test_images,
         layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap"),
         precision=setting.precision,

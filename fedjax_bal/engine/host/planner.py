@@ -11,7 +11,8 @@ from fedjax_bal.engine.device import Assignment, DispatchPlan, Setting
 from fedjax_bal.engine.host.assignment import StepCounts, assign
 from fedjax_bal.engine.host.client_memory import MemoryTable, table_of
 from fedjax_bal.metrics import Fault
-from fedjax_bal.selection import Presence, Selector, Speed, Trace, make_plan
+from fedjax_bal.options import Participation
+from fedjax_bal.selection import Selector, Speed, make_plan
 from fedjax_bal.types import Plan
 
 
@@ -45,14 +46,11 @@ class Planner:
         setting: the setting.
         sizes: rows of each client, `Int[N]`.
         training: which clients take any step at all, `Bool[N]`.
-        selector: who trains.
-        availability: who is there before selection.
-        delivery: who comes back after training.
+        selector: selects the cohort.
+        participation: which clients are available, which deliver, and how fast they are.
         rounds: how many rounds a run has.
         rounds_per_dispatch: rounds in one program.
-        evaluate_every: rounds between evaluations; the last round is always evaluated.
         tables: whether the program holds the memory of its own clients only.
-        speed: how fast clients are; None where that doesn't matter.
         bounded: whether updates have a bound, infinite at first.
     """
 
@@ -60,14 +58,11 @@ class Planner:
     sizes: np.ndarray
     training: np.ndarray
     selector: Selector
-    availability: Presence | Trace
-    delivery: Presence | Trace
+    participation: Participation
     rounds: int
     rounds_per_dispatch: int
-    evaluate_every: int
     tables: bool
-    speed: Speed | None = None
-    bounded: bool = False
+    bounded: bool
 
     def dispatch(self, seed: int, first: int, selector: Any) -> Dispatch:
         """Plans the rounds of a dispatch.
@@ -86,12 +81,13 @@ class Planner:
             plans.append(plan)
         numbers = np.arange(first, first + count, dtype=np.int32)
         live = numbers < self.rounds
-        due = live & (((numbers + 1) % self.evaluate_every == 0) | (numbers == self.rounds - 1))
+        due = live & (((numbers + 1) % self.setting.evaluation.every == 0) | (numbers == self.rounds - 1))
         stacked, deals, work = self._laid_out(plans)
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
         seats = table.seats if table else stacked.clients
         schedule = DispatchPlan(numbers, live, due, stacked, seats, deals)
-        seconds = [] if self.speed is None else self._seconds(self.speed, seed, first, plans)
+        speed = self.participation.speed
+        seconds = [] if speed is None else self._seconds(speed, seed, first, plans)
         return Dispatch(schedule, selector, plans, table, work, seconds)
 
     def again(self, planned: Dispatch, plans: list[Plan], faults: Sequence[Fault]) -> Dispatch:
@@ -118,14 +114,15 @@ class Planner:
 
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Who trains and who delivers in a round (from 0), and the selector's new state."""
-        available = self.availability.mask(seed, "availability", number, self.training, somebody=True)
+        speed, availability = self.participation.speed, self.participation.availability
+        available = availability.mask(seed, "availability", number, self.training, somebody=True)
         clients, selector = self.selector.select(selector, seed, number, available)
         everybody = np.broadcast_to(np.True_, self.sizes.shape)
-        arriving = self.delivery.mask(seed, "delivery", number, everybody, somebody=False)
+        arriving = self.participation.delivery.mask(seed, "delivery", number, everybody, somebody=False)
         plan = make_plan(clients, arriving)
-        if self.speed is not None:
+        if speed is not None:
             steps = self._visit_steps(plan)
-            plan = self.speed.limited(seed, number, plan, steps, self.setting.passes, len(self.sizes))
+            plan = speed.limited(seed, number, plan, steps, self.setting.passes, len(self.sizes))
         return plan._replace(bound=np.float32(np.inf)) if self.bounded else plan, selector
 
     def _visit_steps(self, plan: Plan) -> np.ndarray:

@@ -12,16 +12,18 @@ import numpy as np
 from fedjax_bal.engine.device import DispatchPlan, Setting, TestSet, exhibits, init_state, padded, traffic_of
 from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, scatter
+from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch
 from fedjax_bal.engine.host.executable import compile_to_fit, initial_state, place_state
-from fedjax_bal.engine.host.faults import RAISE, FaultPolicy, exclude_faults, fault_message, find_faults
+from fedjax_bal.engine.host.faults import exclude_faults, fault_message, find_faults
 from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.planner import Dispatch, Planner
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Traffic, count_round, record_round
+from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import Server
-from fedjax_bal.selection import LOSS, Presence, Selector, Speed, Trace
-from fedjax_bal.types import Evaluation, Exhibit, Federation, Info, Plan, PyTree, State, size_in_bytes
+from fedjax_bal.selection import LOSS, Selector
+from fedjax_bal.types import Exhibit, Federation, Info, Plan, PyTree, State, TestResult, size_in_bytes
 
 
 class Snapshot(NamedTuple):
@@ -71,23 +73,17 @@ class Simulation:
     """One method on one federation, compiled once and run for any number of seeds.
 
     Attributes:
-        setting: parts, optimizers, local training.
+        setting: parts, optimizers, local training, evaluation.
         federation: the federation, on the host.
         test: the test set, on the host.
-        selector: who trains.
-        availability: who is there before selection.
-        delivery: who comes back after training.
         rounds: how many rounds a run has.
-        rounds_per_dispatch: rounds in one program; must be 1 for a closed-loop selector.
-        evaluate_every: rounds between evaluations; the last round is always evaluated.
-        fixed_width: whether as many clients as the layout says are trained at a time, and never fewer to save memory.
-        client_memory: where what clients remember is kept: "auto", "device" or "host".
-        exact_traffic: whether a client that is visited several times a round counts each time.
+        selector: selects the cohort, as the recipe and `participation` say.
+        participation: which clients are available, which deliver, and how fast they are.
+        execution: how the work is laid out, and what is done about broken clients.
         batch_size: B as it was asked for; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
-        speed: how fast clients compute; None where that doesn't matter.
-        broken_clients: what becomes of clients whose updates can't be used.
         compile_s: seconds spent on compiling, 0 before.
+        rounds_per_dispatch: rounds in one program.
         on_device: federation and test set, on the devices.
         keeps_memory_on_host: whether what clients remember is kept on the host.
     """
@@ -95,22 +91,17 @@ class Simulation:
     setting: Setting
     federation: Federation
     test: TestSet
-    selector: Selector
-    availability: Presence | Trace
-    delivery: Presence | Trace
     rounds: int
-    rounds_per_dispatch: int = 1
-    evaluate_every: int = 1
-    fixed_width: bool = False
-    client_memory: str = "auto"
-    exact_traffic: bool = False
-    batch_size: int = 0
-    groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    speed: Speed | None = None
-    broken_clients: FaultPolicy = RAISE
+    selector: Selector
+    participation: Participation
+    execution: Execution
+    batch_size: int
+    groups: Mapping[str, np.ndarray]
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
+        together = choose_rounds_per_dispatch(self.execution.rounds_per_dispatch, self.selector)
+        self.rounds_per_dispatch = min(together, self.rounds)
         self._sizes = np.diff(self.federation.offsets)
         # A client without a single local step has nothing to say, whatever its number of rows.
         self._training = np.asarray(self.setting.steps_per_epoch(self._sizes)) > 0
@@ -123,9 +114,8 @@ class Simulation:
         layout = self.setting.layout
         self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(init_state, self.setting, jax.random.key(0), self.on_device[0])
-        self.keeps_memory_on_host = (
-            choose_memory_place(self.client_memory, shapes, self.federation.num_clients, layout) == "host"
-        )
+        place = choose_memory_place(self.execution.client_memory, shapes, self.federation.num_clients, layout)
+        self.keeps_memory_on_host = place == "host"
         self._shapes: State = shapes
         self._compiled: Any = None
         self._ahead: tuple[Any, Dispatch] | None = None
@@ -169,8 +159,8 @@ class Simulation:
             state,
             self._any_schedule,
             self.on_device,
-            fixed=self.fixed_width,
-            keep=self.broken_clients.repeats,
+            fixed=self.execution.chunk != "auto",
+            keep=self.execution.repeats_rounds,
         )
         self.compile_s = time.perf_counter() - began
         return self.compile_s
@@ -216,10 +206,10 @@ class Simulation:
         Returns:
             The same without these clients, or with their updates cut; None where it can be concluded.
         """
-        found = exclude_faults(self.broken_clients, first, planned.plans, info)
+        found = exclude_faults(self.execution, first, planned.plans, info)
         return None if found is None else self._planner().again(planned, *found)
 
-    def conclude(self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: Evaluation) -> DispatchResult:
+    def conclude(self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: TestResult) -> DispatchResult:
         """Reads what a dispatch reports, and lets the selector learn from it.
 
         Args:
@@ -310,7 +300,7 @@ class Simulation:
 
     @property
     def _no_counts(self) -> Counts:
-        return Counts(broken=FaultCounts() if self.broken_clients.repeats else None)
+        return Counts(broken=FaultCounts() if self.execution.repeats_rounds else None)
 
     @functools.cached_property
     def _traffic(self) -> Traffic:
@@ -322,14 +312,11 @@ class Simulation:
             self._sizes,
             self._training,
             self.selector,
-            self.availability,
-            self.delivery,
+            self.participation,
             self.rounds,
             self.rounds_per_dispatch,
-            self.evaluate_every,
             self.keeps_memory_on_host,
-            self.speed,
-            self.broken_clients.clips,
+            self.execution.clips,
         )
 
     @property
@@ -364,7 +351,7 @@ class Simulation:
         selector = self.selector.init(0, self.federation.num_clients)
         return dataclasses.replace(self._planner(), setting=setting).dispatch(0, 0, selector).schedule
 
-    def _run(self, seed: int, state: State, planned: Dispatch) -> tuple[State, Info, Evaluation]:
+    def _run(self, seed: int, state: State, planned: Dispatch) -> tuple[State, Info, TestResult]:
         if planned.table is not None:
             state = state._replace(memory=gather(state.memory, planned.table))
         state = place_state(state, self.federation.num_clients, self.setting.layout)
@@ -372,11 +359,11 @@ class Simulation:
 
     def _check_sound(self, first: int, planned: Dispatch, info: Info) -> None:
         for offset, plan in enumerate(planned.plans):
-            codes = find_faults(self.broken_clients, plan, info.broken[offset], info.norms[offset])
+            codes = find_faults(self.execution, plan, info.broken[offset], info.norms[offset])
             if codes.any():
                 number, rate = first + offset + 1, float(self.setting.local.optimizer.rate(first + offset))
                 before = sum(fault.round == number and fault.why != LONG for fault in planned.faults)
-                text = fault_message(self.broken_clients, plan, codes, rate, before)
+                text = fault_message(self.execution, plan, codes, rate, before)
                 raise DivergenceError(f"round {number}: {text}")
             if not info.model_finite[offset]:
                 raise DivergenceError(
@@ -386,17 +373,18 @@ class Simulation:
                 )
 
     def _read(
-        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: Evaluation
+        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: TestResult
     ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
         records, counts, confusion = [], snapshot.counts, None
-        costs = self.federation.num_clients, self.setting.passes, self._traffic, self.exact_traffic
+        exact = self.setting.evaluation.traffic == "exact"
+        costs = self.federation.num_clients, self.setting.passes, self._traffic, exact
         for offset, plan in enumerate(planned.plans):
             counts = count_round(counts, plan, *costs, planned.seconds[offset] if planned.seconds else 0.0)
             number = snapshot.round + offset + 1
             counts = counts.noted([fault for fault in planned.faults if fault.round == number])
             if planned.schedule.evaluate[offset]:
                 own, measured = _of_round(offset, (evaluation, dict(info.metrics)))
-                reported = measured | counts.record(self.speed is not None)
+                reported = measured | counts.record(self.participation.speed is not None)
                 result = RoundResult(self.federation, plan, own, reported, self.groups)
                 records.append({"round": number, **record_round(result)})
                 confusion, counts = np.asarray(own.confusion), self._no_counts

@@ -40,7 +40,7 @@ def stacking_key(simulation: Simulation) -> Any:
         and optimizers, seeds, partitions, and who is there.
     """
     setting, federation, selector = simulation.setting, simulation.federation, simulation.selector
-    flat = dataclasses.replace(setting.with_room(0, 0), layout=_plain(setting))
+    flat = dataclasses.replace(setting.with_room(0, 1), layout=_plain(setting))
     leaves, structure = jax.tree.flatten(flat)
     auxiliary = tuple((name, len(rows)) for name, rows in sorted(federation.auxiliary.items()))
     return (
@@ -50,10 +50,10 @@ def stacking_key(simulation: Simulation) -> Any:
         (id(federation.images), id(federation.warp), id(simulation.test), federation.tests is None),
         (federation.num_clients, federation.num_classes, auxiliary),
         (selector.chains, selector.chain_length, selector.passes, selector.closed_loop),
-        (simulation.rounds, simulation.rounds_per_dispatch, simulation.evaluate_every),
-        (simulation.speed is None, _limits(simulation)),
-        (simulation.fixed_width and setting.layout.width, simulation.keeps_memory_on_host),
-        simulation.broken_clients.name,
+        (simulation.rounds, simulation.rounds_per_dispatch),
+        (simulation.participation.speed is None, _limits(simulation)),
+        (simulation.execution.chunk, simulation.keeps_memory_on_host),
+        simulation.execution.broken_clients,
     )
 
 
@@ -126,8 +126,8 @@ class Stack:
         """
         if self._compiled is not None:
             return 0.0
-        began, first = time.perf_counter(), self.members[0].simulation
-        fixed, keep = first.fixed_width, first.broken_clients.repeats
+        began, execution = time.perf_counter(), self.members[0].simulation.execution
+        fixed, keep = execution.chunk != "auto", execution.repeats_rounds
         shapes = jax.eval_shape(lambda: self._state)
         self.setting, self._compiled = compile_to_fit(
             self.setting, shapes, self._any_schedule, self._data, fixed=fixed, keys=self._keys, keep=keep
@@ -287,7 +287,7 @@ def _layout(simulations: Sequence[Simulation]) -> Any:
     first = simulations[0]
     layout, selector = first.setting.layout, first.selector
     steps = np.concatenate([simulation.steps_of_clients for simulation in simulations])
-    chunk = layout.width if first.fixed_width else None
+    chunk = None if first.execution.chunk == "auto" else layout.width
     groups = len(simulations) * selector.chains
     return lay_out(
         layout.strategy, layout.devices, steps[steps > 0], groups, selector.chain_length, selector.passes, chunk

@@ -1,0 +1,78 @@
+"""Sections whose keys are options of the library, with the defaults and ranges that `fedjax_bal.options` gives them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import create_model
+
+from fedjax_bal.config.rules import Flag, OneOf, OrNull, Real, ValueRule, Whole, WordOr, under
+from fedjax_bal.config.sections import Section
+from fedjax_bal.validate import AllowedValues, allowed_values
+
+
+class OptionsSection(Section):
+    """A section with the options of a dataclass as keys, which `with_options` adds; `option_keys`: each field's key."""
+
+    option_keys: ClassVar[Mapping[str, str]] = {}
+
+    def arguments(self, **others: Any) -> dict[str, Any]:
+        """The options by the names of their fields, some replaced by others."""
+        return {field: getattr(self, key) for field, key in self.option_keys.items()} | others
+
+
+S = TypeVar("S", bound=OptionsSection)
+
+
+def with_options(
+    options: type, names: Mapping[str, str | None] = {}, before: Mapping[str, str] = {}
+) -> Callable[[type[S]], type[S]]:
+    """Gives a section a key for each option of a dataclass, beside the keys that it declares itself.
+
+    Args:
+        options: the dataclass. A field whose key the section declares keeps that declaration; one whose type YAML has
+            no values for gets no key.
+        names: the keys of fields that aren't named like them; None for no key.
+        before: the option before which another key of the section stands; it stands at the end otherwise. Run folders
+            and checkpoints know a configuration by its text, and with it by the order of its keys.
+
+    Returns:
+        A decorator of sections.
+    """
+
+    def add(section: type[S]) -> type[S]:
+        fields = {names.get(field.name, field.name): field for field in dataclasses.fields(options)}
+        rules = {key: _rule(allowed_values(field.type)) for key, field in fields.items() if key is not None}
+        added: dict[str, Any] = {
+            key: (Annotated[Any, under(rule)], fields[key].default)
+            for key, rule in rules.items()
+            if rule is not None and key not in section.model_fields
+        }
+        naming = {"__module__": section.__module__, "__doc__": section.__doc__}
+        made: type[S] = create_model(section.__name__, __base__=section, **naming, **added)
+        made.option_keys = {field.name: key for key, field in fields.items() if key in made.model_fields}
+        _put_in_order(made, before)
+        return made
+
+    return add
+
+
+def _put_in_order(section: type[OptionsSection], before: Mapping[str, str]) -> None:
+    known, options = dict(section.model_fields), tuple(section.option_keys.values())
+    others = [key for key in known if key not in options]
+    order = [key for option in options for key in (*(key for key in others if before.get(key) == option), option)]
+    section.model_fields.clear()
+    section.model_fields.update({key: known[key] for key in dict.fromkeys([*order, *others])})
+    section.model_rebuild(force=True)
+
+
+def _rule(allowed: AllowedValues | None) -> ValueRule | None:
+    if allowed is None:
+        return None
+    rule: ValueRule = Flag()
+    if allowed.number is None:
+        rule = OneOf(allowed.words)
+    elif allowed.number is not bool:
+        number = Whole(int(allowed.low)) if allowed.number is int else Real(allowed.low)
+        rule = WordOr(number, *allowed.words) if allowed.words else number
+    return OrNull(rule) if allowed.optional else rule

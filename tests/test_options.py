@@ -1,0 +1,66 @@
+"""Options are declared once: what the engine knows of them, and the configuration, agrees with their declaration."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from fedjax_bal import Evaluation, Execution, LocalTraining, Participation, optimizer
+from fedjax_bal.config.schema import EvaluationSection, ExecutionSection
+from fedjax_bal.engine.device.precision import matmul_precision
+from fedjax_bal.parts import BATCH_STATISTICS
+from fedjax_bal.validate import allowed_values
+
+KINDS = (LocalTraining, Participation, Evaluation, Execution)
+
+
+def words(kind, name):
+    """The texts that an option may be."""
+    (field,) = (field for field in dataclasses.fields(kind) if field.name == name)
+    return allowed_values(field.type).words
+
+
+def test_the_engine_knows_every_name_of_an_option_and_no_other():
+    assert words(LocalTraining, "batch_statistics") == tuple(BATCH_STATISTICS)
+    assert len({matmul_precision(name) for name in words(Execution, "precision")}) == 3
+
+
+def test_sections_come_to_the_options_that_python_has_by_default():
+    assert ExecutionSection().options == Execution()
+    assert EvaluationSection().options == Evaluation()
+
+
+def test_no_name_is_an_option_of_two_objects():
+    names = [field.name for kind in KINDS for field in dataclasses.fields(kind)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LocalTraining(epochs=2, steps=3), "steps: received 3 beside epochs=2; leave one of them out"),
+        (lambda: LocalTraining(batch_size=True), "batch_size: received True, must be a whole number of at least 1"),
+        (lambda: LocalTraining(drop_last=1), "drop_last: received 1, must be true or false"),
+        (lambda: LocalTraining(drawing="epoch"), "drawing: .* allowed: epochs, replacement; did you mean 'epochs'"),
+        (lambda: Participation(clients_per_round=0), "clients_per_round: received 0, must be a whole number of at lea"),
+        (lambda: Evaluation(local_test_images=-1), "local_test_images: received -1, must be a whole number of at le"),
+        (lambda: Execution(devices="all"), "execution.devices: received 'all', must be a whole number of at least 1"),
+        (lambda: Execution(huge_factor=0.5), "execution.huge_factor: received 0.5, must be a finite number of at lea"),
+        (lambda: Execution(clip_factor=None), "execution.clip_factor: received None, must be a finite number"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_where_it_is_given(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_defaults_are_made_without_anybody_being_asked():
+    assert LocalTraining().optimizer == optimizer("sgd", 0.01)
+    assert Participation().availability == Participation().delivery
+    assert Execution(huge_factor=None, devices=2, chunk="auto").huge_factor is None
+
+
+def test_options_are_imported_without_jax():
+    code = "import sys, fedjax_bal.options; assert not {'jax', 'pydantic', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
