@@ -79,7 +79,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = None) -> Any:
-    """Reads JSON; a `ValueError` for any that is damaged, bottomless nesting and numbers of thousands of digits included.
+    """Reads JSON; what is damaged, nested without end or has numbers of thousands of digits is a `ValueError`.
 
     `undefined` says what NaN and infinite numbers are read as, given their names; None for floats.
     """

@@ -27,12 +27,13 @@ _MOST_SHOWN = 1000
 _MOST_TIMES = 100_000
 
 NUMBERS_OF_A_RUN = (
-    *("rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "last10_accuracy"),
-    *("rounds_to_target", "traffic_bytes", "traffic_to_target_bytes"),
-    *("chain_kl", "clients_per_chain", "copies", "excluded", "clipped"),
-    *("stopped_early", "best_validation_round", "accuracy_at_best_validation"),
+    *("rounds", "final_accuracy", "best_accuracy", "last5_accuracy", "rounds_to_target", "traffic_bytes"),
+    *("traffic_to_target_bytes", "chain_kl", "clients_per_chain", "copies", "stopped_early", "best_validation_round"),
+    *("excluded", "clipped"),
+    # The further tables of a report.
     *("balanced_accuracy", "worst_class_accuracy"),
     *("many_shot_accuracy", "medium_shot_accuracy", "few_shot_accuracy"),
+    *("last10_accuracy", "accuracy_at_best_validation"),
     *("client_accuracy", "client_accuracy_std", "client_accuracy_worst10"),
     *("own_accuracy", "own_accuracy_worst10"),
     *("personalised_accuracy", "personalised_accuracy_std", "personalised_accuracy_worst10"),
