@@ -1,4 +1,4 @@
-"""The battery: all checks in order, and the two ways to call it."""
+"""The battery: all checks in order, and its two entry points."""
 
 import inspect
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from fedjax_bal.testing.workbench import Bench
 from fedjax_bal.validate import finite_number, one_of
 
 Check = Callable[[Bench], str | None]
-"""Says what is wrong; None where nothing is."""
+"""Returns a fault in words, or None."""
 
 STAGES: tuple[tuple[Check, ...], ...] = (
     (forms.fields,),
@@ -45,28 +45,28 @@ STAGES: tuple[tuple[Check, ...], ...] = (
         runs.all_at_once,
     ),
 )
-"""Each stage needs the ones before."""
+"""Checks in stages, each of which needs the ones before."""
 
-_OURS = ("recipe", "rounds", "clients_per_round", "evaluate_every", "rounds_per_dispatch", "strategy", "devices")
-_OURS += ("chunk", "client_memory")
+_NOT_OPTIONS = ("recipe", "rounds", "clients_per_round", "evaluate_every", "rounds_per_dispatch", "strategy", "devices")
+_NOT_OPTIONS += ("chunk", "client_memory")
 
 
 def check_part(
     part: Part, *, beside: Recipe | None = None, tolerance: float = 2e-6, **options: Any
 ) -> ConformanceReport:
-    """Checks that a part composes: that it computes the same however, wherever and with whomever it is run.
+    """Checks that a part composes: that its results don't depend on how, where and with what it is run.
 
     Args:
         part: the part.
-        beside: what it needs beside it, if anything.
-        tolerance: largest difference that rounding may make, in units of a leaf's largest number or of 1.
+        beside: a recipe that the part needs beside it, if any.
+        tolerance: largest difference that rounding may make, relative to a leaf's largest number or to 1.
         **options: as in `check_recipe`.
 
     Returns:
         All checks, none of which failed; `skipped` has those that could not be made.
 
     Raises:
-        ConformanceError: a check failed; the message lists each one with what was found and what to do.
+        ConformanceError: a check failed; the message lists each one with the result and the remedy.
         ValueError: an unknown option, or a setting that the part refuses.
 
     Example:
@@ -76,22 +76,22 @@ def check_part(
     """
     alone = Recipe(part.slot, (part,))
     report = _battery(alone if beside is None else combine(beside, alone), tolerance, options)
-    return _passed(report._replace(name=part.slot))
+    return _raise_failures(report._replace(name=part.slot))
 
 
 def check_recipe(recipe: Recipe, *, tolerance: float = 2e-6, **options: Any) -> ConformanceReport:
-    """Checks that a recipe computes the same however and wherever it is run.
+    """Checks that a recipe's results don't depend on how and where it is run.
 
-    It trains a tiny network on eight tiny clients, some of them with a single class or a single row, some away, some
-    not delivering, with one round in which nothing arrives. With that every check is made, but for the one that needs
-    two devices and those that look at parts where there are none. With others a check in which nothing came up that it
-    looks at is skipped, and says what to pass. Nearly all the time is compiling: for the package's recipes 3 to 7 s
-    of CPU time each, more for larger models.
+    It trains a tiny network on eight tiny clients: some have a single class or a single row, some are unavailable, some
+    don't deliver, and in one round nothing arrives. With these, every check is made but those of parts that a recipe
+    doesn't have and the one that needs two devices. With others, a check whose subject never occurs is skipped, and
+    says what to pass. Nearly all the time is compiling: for the package's recipes 3 to 7 s of CPU time each, more for
+    larger models.
 
     Args:
         recipe: the recipe.
-        tolerance: largest difference that rounding may make, in units of a leaf's largest number or of 1.
-        **options: `model`, `federation` and `test` (all three together) where the tiny ones lack something; and of
+        tolerance: largest difference that rounding may make, relative to a leaf's largest number or to 1.
+        **options: `model`, `federation` and `test` (all three together) in place of the tiny ones; and of
             `fedjax_bal.simulate` what the recipe needs: `local_optimizer`, `server_optimizer`, `drawing`, `selector`,
             `availability`, `delivery`, `speed`, `local_epochs`, `local_steps`, `batch_size`, `drop_last`.
 
@@ -99,7 +99,7 @@ def check_recipe(recipe: Recipe, *, tolerance: float = 2e-6, **options: Any) -> 
         All checks, none of which failed; `skipped` has those that could not be made.
 
     Raises:
-        ConformanceError: a check failed; the message lists each one with what was found and what to do.
+        ConformanceError: a check failed; the message lists each one with the result and the remedy.
         ValueError: an unknown option, or a setting that the recipe refuses.
 
     Example:
@@ -107,11 +107,11 @@ def check_recipe(recipe: Recipe, *, tolerance: float = 2e-6, **options: Any) -> 
         >>> check_recipe(recipes.fedavg()).failed
         ()
     """
-    return _passed(_battery(recipe, tolerance, options))
+    return _raise_failures(_battery(recipe, tolerance, options))
 
 
 def meaning(check: Check) -> str:
-    """What a check means, in a line.
+    """The meaning of a check, in a line: the first one of its docstring.
 
     Example:
         >>> meaning(runs.devices)
@@ -121,7 +121,7 @@ def meaning(check: Check) -> str:
 
 
 def _battery(recipe: Recipe, tolerance: float, options: dict[str, Any]) -> ConformanceReport:
-    allowed = [name for name in inspect.signature(build).parameters if name not in _OURS]
+    allowed = [name for name in inspect.signature(build).parameters if name not in _NOT_OPTIONS]
     for name in options:
         one_of("option of the battery", name, allowed)
     bench = Bench(recipe, options, finite_number("tolerance", tolerance))
@@ -132,13 +132,13 @@ def _battery(recipe: Recipe, tolerance: float, options: dict[str, Any]) -> Confo
             checks += [CheckResult(_name(check), SKIPPED, f"it needs {failed[0]} to pass first") for check in stage]
             continue
         if stage == STAGES[2]:
-            _refuse(bench)
-        checks += [_checked(check, bench) for check in stage]
+            _raise_bad_setting(bench)
+        checks += [_run_check(check, bench) for check in stage]
     return ConformanceReport(recipe.name, tuple(checks))
 
 
-def _refuse(bench: Bench) -> None:
-    """Lets a ValueError through: the setting is wrong, not the part. What else goes wrong is for a check to say."""
+def _raise_bad_setting(bench: Bench) -> None:
+    """Builds the simulation, so that a ValueError, a wrong setting, is raised; other errors are left to the checks."""
     try:
         bench.simulation  # noqa: B018
     except ValueError:
@@ -147,10 +147,10 @@ def _refuse(bench: Bench) -> None:
         return
 
 
-def _checked(check: Check, bench: Bench) -> CheckResult:
+def _run_check(check: Check, bench: Bench) -> CheckResult:
     try:
-        wrong = check(bench)
-        lacking = None if wrong else missing(check, bench)
+        fault = check(bench)
+        lacking = None if fault else missing(check, bench)
     except NotApplicableError as reason:
         return CheckResult(_name(check), SKIPPED, str(reason))
     except Exception as error:
@@ -158,10 +158,10 @@ def _checked(check: Check, bench: Bench) -> CheckResult:
         return CheckResult(_name(check), FAILED, message)
     if lacking:
         return CheckResult(_name(check), SKIPPED, lacking)
-    return CheckResult(_name(check), FAILED if wrong else PASSED, wrong or meaning(check))
+    return CheckResult(_name(check), FAILED if fault else PASSED, fault or meaning(check))
 
 
-def _passed(report: ConformanceReport) -> ConformanceReport:
+def _raise_failures(report: ConformanceReport) -> ConformanceReport:
     if report.failed:
         raise ConformanceError(report)
     return report
