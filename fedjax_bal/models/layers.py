@@ -35,7 +35,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Float[Array, "B F"]) -> Float[Array, "B O"]:
-        """Map `[B, F]` to `[B, outputs]`."""
+        """Maps `[B, F]` to `[B, outputs]`."""
         return nn.Dense(
             self.outputs,
             use_bias=self.use_bias,
@@ -53,7 +53,7 @@ class _BiasedConv(nn.Conv):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
-        """Map `[B, H, W, K]` to `[B, H', W', features]`."""
+        """Maps `[B, H, W, K]` to `[B, H', W', features]`."""
         maps = super().__call__(images)
         return add_bias(maps, self.param("bias", self.bias_init, (self.features,)).astype(maps.dtype))
 
@@ -77,7 +77,7 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
-        """Map `[B, H, W, K]` to `[B, H', W', outputs]`."""
+        """Maps `[B, H, W, K]` to `[B, H', W', outputs]`."""
         return _BiasedConv(
             self.outputs,
             (self.size, self.size),
@@ -110,7 +110,7 @@ class PooledConv(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
-        """Map `[B, H, W, K]` to `[B, H', W', outputs]`, of half the height and width that the convolution leaves."""
+        """Maps `[B, H, W, K]` to `[B, H', W', outputs]`, of half the height and width that the convolution leaves."""
 
         def pooled(*operands: Array, **settings: object) -> Array:
             return max_pool(self.convolve(*operands, **settings))

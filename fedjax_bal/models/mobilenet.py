@@ -74,7 +74,7 @@ class InvertedResidual(nn.Module):
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
-        """Map `[B, H, W, K]` to `[B, H', W', channels]`."""
+        """Maps `[B, H, W, K]` to `[B, H', W', channels]`."""
 
         def layer(name: str, images: Array, channels: int, size: int = 1, stride: int = 1, groups: int = 1) -> Array:
             normed = NormedConv(channels, size, stride, self.convolve, uniform_kernel, groups, name=name)

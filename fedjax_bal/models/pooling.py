@@ -60,7 +60,7 @@ def _first_maximum(images: Array, highest: Array) -> Int[Array, "B H2 W2 K"]:
 
 @jax.custom_vjp
 def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`, without padding.
+    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`; ignores the outside.
 
     Example:
         >>> overlapping_max_pool(jnp.arange(12.0).reshape(1, 3, 4, 1))[0, :, :, 0]

@@ -19,7 +19,7 @@ _PRODUCT = (((1,), (0,)), ((), ()))
 
 
 def with_projection(model: Model, form: str, width: int) -> Model:
-    """Adds two dense layers on a network's features.
+    """Adds two dense layers to a network, on its features.
 
     The layers map F features to F, ReLU, and then to `width`; their parameters are `params["projection"]`, and their
     result is `Outputs.projection`. The weights that both networks have start the same.

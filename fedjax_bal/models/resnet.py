@@ -87,7 +87,7 @@ class ResidualUnit(nn.Module):
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
-        """Map `[B, H, W, K]` to `[B, H', W', channels]`."""
+        """Maps `[B, H, W, K]` to `[B, H', W', channels]`."""
         layer = functools.partial(NormedConv, self.channels, convolve=self.convolve, start=self.start)
         shortcut = maps
         if self.stride > 1:
@@ -117,7 +117,7 @@ class NormedConv(nn.Module):
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
-        """Map `[B, H, W, K]` to `[B, H', W', channels]`."""
+        """Maps `[B, H, W, K]` to `[B, H', W', channels]`."""
         convolved = nn.Conv(
             self.channels,
             (self.size, self.size),

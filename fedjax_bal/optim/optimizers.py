@@ -171,11 +171,8 @@ def optimizer(
     if decay == 0:
         raise ValueError("optimizer: decay: received 0, must be above 0; 1 keeps the learning rate")
     weight_decay = finite_number("optimizer: weight_decay", weight_decay)
-    for key, value in (("schedule", schedule), ("step_schedule", step_schedule)):
-        if not isinstance(value, Schedule | None):
-            raise ValueError(
-                f"optimizer: {key}: received {value!r}, must come from fedjax_bal.optim.schedules.schedule"
-            )
+    _check_schedule("schedule", schedule)
+    _check_schedule("step_schedule", step_schedule)
     own_decay = "weight_decay" in known
     if own_decay:
         options["weight_decay"] = weight_decay
@@ -192,6 +189,11 @@ def optimizer(
         clip_norm=_limit("clip_norm", clip_norm),
         clip_value=_limit("clip_value", clip_value),
     )
+
+
+def _check_schedule(key: str, value: Any) -> None:
+    if not isinstance(value, Schedule | None):
+        raise ValueError(f"optimizer: {key}: received {value!r}, must come from fedjax_bal.optim.schedules.schedule")
 
 
 def _numbers_and_flags(name: str, options: dict[str, Any]) -> tuple[dict[str, float], tuple[tuple[str, Any], ...]]:

@@ -128,10 +128,7 @@ def mediated(
         chosen = form_groups(generator(seed, "selection", round), available)
         if order == "shuffled":
             chosen = list(map(generator(seed, "order in a chain", round).permutation, chosen))
-        clients = np.full((groups, size), len(available), np.int32)
-        for place, members in zip(clients, chosen, strict=False):
-            place[: len(members)] = members
-        return clients, state
+        return _fill_chains(chosen, groups, size, len(available)), state
 
     def init(seed: int, num_clients: int) -> tuple:
         check_clients("class_counts", len(counts), num_clients)
@@ -139,6 +136,14 @@ def mediated(
 
     most = wanted if resched == "per_round" else min(groups * size, len(counts))
     return open_loop(select, groups, init, size, passes, most)
+
+
+def _fill_chains(members: list[np.ndarray], chains: int, length: int, num_clients: int) -> np.ndarray:
+    """Arranges each group's members as a chain, `Int32[chains, length]`; `num_clients` marks empty places."""
+    clients = np.full((chains, length), num_clients, np.int32)
+    for chain, own in zip(clients, members, strict=False):
+        chain[: len(own)] = own
+    return clients
 
 
 def _grouping_order(rows: np.ndarray, size: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The battery: all checks in order, and the two ways to call it."""
+"""The battery: all checks in order, and its two entry points."""
 
 import dataclasses
 import inspect
@@ -26,7 +26,7 @@ from fedjax_bal.types import Federation, Model
 from fedjax_bal.validate import finite_number
 
 Check = Callable[[Bench], str | None]
-"""Says what is wrong; None where nothing is."""
+"""Returns a fault in words, or None."""
 
 STAGES: tuple[tuple[Check, ...], ...] = (
     (forms.fields,),
@@ -48,7 +48,7 @@ STAGES: tuple[tuple[Check, ...], ...] = (
         runs.all_at_once,
     ),
 )
-"""Each stage needs the ones before."""
+"""Checks in stages, each of which needs the ones before."""
 
 
 def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> ConformanceReport:
@@ -89,11 +89,11 @@ def check_recipe(
 ) -> ConformanceReport:
     """Checks that a recipe computes the same however and wherever it is run.
 
-    It trains a tiny network on eight tiny clients, some of them with a single class or a single row, some away, some
-    not delivering, with one round in which nothing arrives. With that every check is made, but for the one that needs
-    two devices and those that look at parts where there are none. With others a check in which nothing came up that it
-    looks at is skipped, and says what to pass. Nearly all the time is compiling: for the package's recipes 3 to 7 s
-    of CPU time each, more for larger models.
+    It trains a tiny network on eight tiny clients: some have a single class or a single row, some are unavailable, some
+    don't deliver, and in one round nothing arrives. With these, every check is made but those of parts that a recipe
+    doesn't have and the one that needs two devices. With others, a check whose subject never occurs is skipped, and
+    says what to pass. Nearly all the time is compiling: for the package's recipes 3 to 7 s of CPU time each, more for
+    larger models.
 
     Args:
         recipe: the recipe.
@@ -126,7 +126,7 @@ def check_recipe(
 
 
 def meaning(check: Check) -> str:
-    """What a check means, in a line.
+    """The meaning of a check, in a line: the first one of its docstring.
 
     Example:
         >>> meaning(runs.devices)
@@ -143,13 +143,13 @@ def _battery(bench: Bench) -> list[CheckResult]:
             checks += [CheckResult(_name(check), SKIPPED, f"it needs {failed[0]} to pass first") for check in stage]
             continue
         if stage == STAGES[2]:
-            _refuse(bench)
-        checks += [_checked(check, bench) for check in stage]
+            _raise_bad_setting(bench)
+        checks += [_run_check(check, bench) for check in stage]
     return checks
 
 
-def _refuse(bench: Bench) -> None:
-    """Lets a ValueError through: the setting is wrong, not the part. What else goes wrong is for a check to say."""
+def _raise_bad_setting(bench: Bench) -> None:
+    """Builds the simulation, so that a ValueError, a wrong setting, is raised; other errors are left to the checks."""
     try:
         bench.simulation  # noqa: B018
     except ValueError:
@@ -158,10 +158,10 @@ def _refuse(bench: Bench) -> None:
         return
 
 
-def _checked(check: Check, bench: Bench) -> CheckResult:
+def _run_check(check: Check, bench: Bench) -> CheckResult:
     try:
-        wrong = check(bench)
-        lacking = None if wrong else missing(check, bench)
+        fault = check(bench)
+        lacking = None if fault else missing(check, bench)
     except NotApplicableError as reason:
         return CheckResult(_name(check), SKIPPED, str(reason))
     except Exception as error:
@@ -169,7 +169,7 @@ def _checked(check: Check, bench: Bench) -> CheckResult:
         return CheckResult(_name(check), FAILED, message)
     if lacking:
         return CheckResult(_name(check), SKIPPED, lacking)
-    return CheckResult(_name(check), FAILED if wrong else PASSED, wrong or meaning(check))
+    return CheckResult(_name(check), FAILED if fault else PASSED, fault or meaning(check))
 
 
 def _name(check: Check) -> str:

@@ -1,4 +1,4 @@
-"""How far apart two results are, in words."""
+"""Differences between two results, in words."""
 
 from typing import Any
 
@@ -9,16 +9,10 @@ from fedjax_bal.types import PyTree
 
 
 def difference(got: PyTree, wanted: PyTree, tolerance: float) -> str | None:
-    """The largest difference between two trees of arrays that rounding does not explain.
+    """The largest difference between two trees of arrays that rounding does not explain; None if there is none.
 
-    Args:
-        got: one tree.
-        wanted: another of the same structure and shapes.
-        tolerance: what rounding explains, in units of the leaf's largest number or of 1, whichever is larger.
-
-    Returns:
-        Where the difference is and how large, or None where there is none. Two values that are both not a number are
-        the same.
+    The tolerance is relative to a leaf's largest number, or to 1 if that is larger. Two values that are both NaN are
+    equal.
 
     Example:
         >>> import numpy as np
@@ -35,7 +29,7 @@ def difference(got: PyTree, wanted: PyTree, tolerance: float) -> str | None:
 
 
 def _apart(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """The largest difference in units of the largest number or 1, and as it is."""
+    """The largest difference, relative to the largest number or 1, and absolute."""
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     with np.errstate(invalid="ignore"):
         gap = np.where(same, 0.0, np.abs(ours - theirs))

@@ -1,7 +1,7 @@
-"""The conditions under which a check of the battery has something to look at.
+"""Conditions under which a check of the battery has something to check.
 
-Each function returns what did not come up and what to pass so that it does, or None where it did. A check that lacks
-something is skipped, not passed.
+Each function returns the reason why its condition never held and what to pass so that it does, or None if it held.
+A check without its conditions is skipped, not passed.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Check = TypeVar("Check", bound=Callable[[Bench], str | None])
 
 
 def needs(*wanted: Need) -> Callable[[Check], Check]:
-    """Declares what must come up before a check can pass.
+    """Declares conditions that must hold before a check can pass.
 
     Example:
         >>> @needs(training)
@@ -37,12 +37,12 @@ def needs(*wanted: Need) -> Callable[[Check], Check]:
 
 
 def needs_of(check: Callable) -> tuple[Need, ...]:
-    """The conditions that must hold in the runs before a check can pass."""
+    """Conditions that must hold in the runs before a check can pass."""
     return getattr(check, "needs", ())
 
 
 def missing(check: Callable, bench: Bench) -> str | None:
-    """All that did not come up for a check; None where nothing is missing."""
+    """Reasons of all conditions of a check that never held; None if all did."""
     return "; ".join(reason for need in needs_of(check) if (reason := need(bench))) or None
 
 
@@ -52,7 +52,7 @@ def parts(bench: Bench) -> str | None:
 
 
 def training(bench: Bench) -> str | None:
-    """Clients train in two rounds of each seed, with all parts, and find again what they remember."""
+    """Clients train in two rounds of each seed, with all parts, and read back their memory."""
     for seed in SEEDS:
         rounds = [number for number, plan in enumerate(bench.plans(seed)) if bench.steps(plan).any()]
         if len(rounds) < 2:
@@ -91,7 +91,7 @@ def unequal_lanes(bench: Bench) -> str | None:
 
 
 def absent_clients(bench: Bench) -> str | None:
-    """Beside a client that delivers another one was chosen and doesn't."""
+    """In the same round one client delivers and another selected one doesn't."""
     clients = bench.simulation.federation.num_clients
     for plan in _plans(bench):
         if bench.steps(plan).any() and ((plan.clients < clients) & ~plan.delivered).any():
@@ -100,7 +100,7 @@ def absent_clients(bench: Bench) -> str | None:
 
 
 def odd_clients(bench: Bench) -> str | None:
-    """Somebody trains without a class, and somebody on a batch of a single row, unless such rows are left out."""
+    """One client trains without a class, and one on a batch of a single row, unless such rows are left out."""
     trained = [bench.steps(plan) > 0 for plan in _plans(bench)]
     who = np.concatenate([plan.clients[steps] for plan, steps in zip(_plans(bench), trained, strict=True)])
     federation, setting = bench.simulation.federation, bench.setting
@@ -116,7 +116,7 @@ def odd_clients(bench: Bench) -> str | None:
 
 
 def padding(bench: Bench) -> str | None:
-    """A batch has rows that are not real."""
+    """A batch has padded rows."""
     if bench.setting.local.drop_last:
         return "drop_last leaves out every batch that isn't full: pass drop_last=False"
     if bench.padded.any():
@@ -128,7 +128,7 @@ def padding(bench: Bench) -> str | None:
 
 
 def two_devices(bench: Bench) -> str | None:
-    """Two devices train something in the same round."""
+    """Two devices train in the same round."""
     _, rows = bench.varied_rows(["devices"])
     if any((row.assignment.count > 0).all() for own in rows.values() for row in own):
         return None

@@ -1,4 +1,4 @@
-"""Checks on a part as a value: its fields, its structure, its text. Nothing runs."""
+"""Checks on a part as a value, without running it: its fields, its structure, its text."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""Parts that the battery adds to a recipe so that it can see more, and that change nothing it computes."""
+"""Parts that the battery adds to a recipe to observe more; they change none of its results."""
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +9,16 @@ from fedjax_bal.types import Batch, Context, Key, PyTree, ServerContext
 
 @part
 class Padding(Batches):
-    """Changes what stands in those rows of a batch that are not real.
+    """Changes the padded rows of a batch.
 
     Attributes:
-        amount: what is added to their pixels and, rounded, to their labels; with 0 nothing changes.
+        amount: number added to their pixels and, rounded, to their labels; 0 changes nothing.
     """
 
     amount: float = 0.0
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """Rows that are real stay as they are."""
+        """Shifts padded rows; real rows stay as they are."""
         del key
         real = batch.real.reshape(-1, *[1] * (batch.images.ndim - 1))
         images = jnp.where(real, batch.images, batch.images + self.amount)

@@ -1,4 +1,4 @@
-"""What the conformance battery says of a part or a recipe."""
+"""Results of the conformance battery."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
 class CheckResult(NamedTuple):
-    """One check and how it ended.
+    """The result of one check.
 
     Attributes:
         name: the check's name.
         outcome: "passed", "failed" or "skipped".
-        message: what was found and what to do where it failed; the reason where it was skipped; else what it means.
+        message: fault and remedy of a failed check, the reason of a skipped one, the meaning of a passed one.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ConformanceReport(NamedTuple):
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """Names of the checks that could not be made, or in which nothing came up that they look at."""
+        """Names of the checks that could not be made, or whose subject never occurred."""
         return self._names(SKIPPED)
 
     def _names(self, outcome: str) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class ConformanceReport(NamedTuple):
 
 
 class ConformanceError(ValueError):
-    """At least one check failed; the message lists each of them with what was found and what to do.
+    """At least one check failed; the message lists each one with the result and the remedy.
 
     Attributes:
         report: all checks.
@@ -76,4 +76,4 @@ class ConformanceError(ValueError):
 
 
 class NotApplicableError(Exception):
-    """A check can't be made here; the message says why."""
+    """A check can't be made; the message says why."""

@@ -15,12 +15,8 @@ _OTHERS = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "plat
 def place(error: BaseException) -> str:
     """Names the innermost line of the user's own code that an exception passed through.
 
-    Args:
-        error: an exception that was caught.
-
-    Returns:
-        ` (in METHOD, FILE:LINE)`: of what is neither in this package nor installed nor Python's own; else the innermost
-        method of a part; empty where there is neither.
+    The text is ` (in METHOD, FILE:LINE)`. User code is neither in this package nor installed nor Python's own; without
+    any, it is the innermost method of a part. The text is empty if there is neither.
 
     Example:
         >>> try:

@@ -1,4 +1,4 @@
-"""Checks on what runs come to: whatever way a recipe is run, it computes the same."""
+"""Checks that the results of a recipe don't depend on how it is run."""
 
 import copy
 import dataclasses
@@ -29,7 +29,7 @@ from fedjax_bal.validate import is_number
 def one_program(bench: Bench) -> str | None:
     """One trace serves all rounds, seeds and values of a part's numbers."""
     bench.base  # noqa: B018
-    bench.run(bench.plans(SEEDS[0]), setting=jax.tree.map(_halved, _made_again(bench.setting)))
+    bench.run(bench.plans(SEEDS[0]), setting=jax.tree.map(_halve, _copy_parts(bench.setting)))
     if bench.traces == 1:
         return None
     return (
@@ -85,35 +85,35 @@ def padded_rows(bench: Bench) -> str | None:
     if changed:
         remedy = "mask with batch.real before adding up over a batch, and divide by the number of real rows"
         return f"received {changed} when rows that are not real change, must be none: {remedy}"
-    return _strangers_changed(bench, plan, seen)
+    return _describe_foreign_effect(bench, plan, seen)
 
 
 @needs(training, absent_clients)
 def undelivered(bench: Bench) -> str | None:
     """Clients that don't deliver, and places that stay empty, leave no trace in weights, sums or memory."""
-    changed = _memory_of_absent(bench)
+    changed = _describe_memory_changes(bench)
     if changed:
         return f"received {changed} of clients that did not deliver, must be none: only `remember` may change memory"
     remedy = "leave out chains that don't deliver (cohort.delivered is False, their weight is 0)"
-    return _varied(bench, "places", f"when a round has more empty places, must be none: {remedy}")
+    return _vary(bench, "places", f"when a round has more empty places, must be none: {remedy}")
 
 
 @needs(training)
 def seeds(bench: Bench) -> str | None:
     """Two seeds in one `vmap` come to the same as two runs."""
-    return _varied(bench, "seeds", "between a vmap over two seeds and two runs, must be none: use pure functions")
+    return _vary(bench, "seeds", "between a vmap over two seeds and two runs, must be none: use pure functions")
 
 
 @needs(training, unequal_lanes)
 def lanes(bench: Bench) -> str | None:
     """Clients one after another (`map`) and several at a time (`vmap`) come to the same."""
-    return _varied(bench, "lanes", "between map and vmap, must be none: use pure functions of one client's arguments")
+    return _vary(bench, "lanes", "between map and vmap, must be none: use pure functions of one client's arguments")
 
 
 @needs(training)
 def longer_rows(bench: Bench) -> str | None:
     """Room for far larger clients changes nothing."""
-    return _varied(bench, "length", "when there is room for larger clients, must be none: use no padded shape")
+    return _vary(bench, "length", "when there is room for larger clients, must be none: use no padded shape")
 
 
 @needs(training, two_devices)
@@ -121,7 +121,7 @@ def devices(bench: Bench) -> str | None:
     """One device and two come to the same."""
     if jax.device_count() < 2:
         raise NotApplicableError("jax has one device; more CPU devices are set with jax_num_cpu_devices")
-    return _varied(bench, "devices", "between one device and two, must be none: use no collectives")
+    return _vary(bench, "devices", "between one device and two, must be none: use no collectives")
 
 
 @needs(training)
@@ -133,59 +133,59 @@ def all_at_once(bench: Bench) -> str | None:
     return found and f"received {found} where two seeds, vmap, longer rows and more places meet, must be none"
 
 
-def _varied(bench: Bench, name: str, remedy: str) -> str | None:
-    """Looks at one variation alone only where all of them at once make a difference: most parts need one program."""
+def _vary(bench: Bench, name: str, remedy: str) -> str | None:
+    """Runs one variation alone only if all of them at once change the result, so that most parts need one program."""
     found = bench.difference_of_all and bench.difference_of(name)
     return f"received {found} {remedy}" if found else None
 
 
-def _halved(number: Any) -> Any:
+def _halve(number: Any) -> Any:
     return number / 2 if is_number(number) and isinstance(number, float) else number
 
 
-def _made_again(setting: Setting) -> Setting:
-    """With parts that are equal to those given but not the same, nor is what their static fields hold."""
+def _copy_parts(setting: Setting) -> Setting:
+    """Copies the parts, so that they are equal to the given ones but not identical."""
 
-    def again(part: Any) -> Any:
+    def copy_of(part: Any) -> Any:
         try:
             return copy.deepcopy(part)
-        except TypeError:  # what can't be copied, such as a module, is the same wherever it is used
+        except TypeError:  # such as one with a module in a static field, which is shared anyway
             return part
 
-    return dataclasses.replace(setting, parts=tuple(map(again, setting.parts)))
+    return dataclasses.replace(setting, parts=tuple(map(copy_of, setting.parts)))
 
 
 def _with_other_padding(part: Any) -> Any:
     return Padding(2.0) if isinstance(part, Padding) else part
 
 
-def _strangers_changed(bench: Bench, plan: Plan, seen: Any) -> str | None:
+def _describe_foreign_effect(bench: Bench, plan: Plan, seen: Any) -> str | None:
     """Describes the effect of changing rows of absent clients: those next to a client's own, or any others."""
-    found = difference(_among_strangers(bench, plan, _strangers(bench, plan)), seen, bench.tolerance)
+    found = difference(_run_with_other_rows(bench, plan, _foreign_rows(bench, plan)), seen, bench.tolerance)
     if not found:
         return None
-    beside = _beside(bench, plan)
-    elsewhere = np.setdiff1d(_strangers(bench, plan), beside)
-    if difference(_among_strangers(bench, plan, elsewhere), seen, bench.tolerance):
+    beside = _rows_after(bench, plan)
+    elsewhere = np.setdiff1d(_foreign_rows(bench, plan), beside)
+    if difference(_run_with_other_rows(bench, plan, elsewhere), seen, bench.tolerance):
         remedy = "a server part may read the auxiliary sets; of clients' rows use what these report"
         return f"received {found} when rows of clients that take no part change, must be none: {remedy}"
     remedy = "mask with batch.real in over_rows and wherever rows are gathered"
     return f"received {found} when rows behind a client's own change, must be none: {remedy}"
 
 
-def _among_strangers(bench: Bench, plan: Plan, rows: np.ndarray) -> Any:
-    return bench.run([plan] * ROUNDS, federation=_with_other_rows(bench.simulation.federation, rows))
+def _run_with_other_rows(bench: Bench, plan: Plan, rows: np.ndarray) -> Any:
+    return bench.run([plan] * ROUNDS, federation=_change_rows(bench.simulation.federation, rows))
 
 
-def _strangers(bench: Bench, plan: Plan) -> np.ndarray:
-    """Rows that no client of a plan owns."""
+def _foreign_rows(bench: Bench, plan: Plan) -> np.ndarray:
+    """Rows that no delivering client of a plan owns."""
     federation = bench.simulation.federation
     spans = [federation.rows[federation.offsets[c] : federation.offsets[c + 1]] for c in plan.clients[plan.delivered]]
     return np.setdiff1d(federation.rows, np.concatenate([federation.rows[:0], *spans]))
 
 
-def _beside(bench: Bench, plan: Plan) -> np.ndarray:
-    """Rows that stand where a batch of a plan's client may reach beyond what it owns."""
+def _rows_after(bench: Bench, plan: Plan) -> np.ndarray:
+    """Rows after a delivering client's own that its batches may reach."""
     federation, room = bench.simulation.federation, bench.setting.row_length
     ends = [federation.offsets[c] + room for c in plan.clients[plan.delivered]]
     starts = [federation.offsets[c + 1] for c in plan.clients[plan.delivered]]
@@ -193,15 +193,15 @@ def _beside(bench: Bench, plan: Plan) -> np.ndarray:
     return np.concatenate([federation.rows[:0], *spans])
 
 
-def _with_other_rows(federation: Federation, rows: np.ndarray) -> Federation:
-    """The federation with other images and labels in some rows."""
+def _change_rows(federation: Federation, rows: np.ndarray) -> Federation:
+    """Changes the images and labels of some rows."""
     images, labels = federation.images.copy(), federation.labels.copy()
     images[rows] = 3 - images[rows] if images.dtype.kind == "f" else 255 - images[rows]
     labels[rows] = (labels[rows] + 1) % federation.num_classes
     return federation._replace(images=images, labels=labels)
 
 
-def _memory_of_absent(bench: Bench) -> str | None:
+def _describe_memory_changes(bench: Bench) -> str | None:
     """Describes changes of the memory of clients that did not deliver; None without any."""
     for seed, states in bench.states.items():
         for plan, before, after in zip(bench.plans(seed), states, states[1:], strict=False):

@@ -1,4 +1,4 @@
-"""Checks on what each role returns: found by tracing every method once, without compiling or running anything."""
+"""Checks on the return values of each role, made by tracing every method once, without compiling or running."""
 
 import warnings
 from collections.abc import Callable
@@ -69,13 +69,13 @@ LOOKS_AT_VALUES = (
     TracerArrayConversionError,
     TracerIntegerConversionError,
 )
-"""What JAX raises where Python asks for a value that is not known before the program runs."""
+"""Errors that JAX raises when Python reads a value that is unknown until the program runs."""
 
 _TRUNCATED = "Explicitly requested dtype"
 
 
 class ExampleInputs(NamedTuple):
-    """All that any method of a part may be called with, as the engine would make it."""
+    """Arguments of all methods of a part, as the engine would make them."""
 
     key: Key
     state: State
@@ -91,13 +91,13 @@ class ExampleInputs(NamedTuple):
 
 
 class RoleRule(NamedTuple):
-    """What a method of a role must return.
+    """The rule for the return value of a role's method.
 
     Attributes:
         role: the role.
         method: the method's name, for the message.
         received: calls it.
-        wanted: a tree of the same structure, shapes and types; None where any numbers will do that can be added up.
+        wanted: a tree of the same structure, shapes and types; None if any numbers will do that can be added up.
     """
 
     role: type
@@ -140,32 +140,25 @@ def types(bench: Bench) -> str | None:
 
 
 def returned(bench: Bench) -> dict[str, tuple[PyTree, PyTree | None]]:
-    """What every method of every part returns and has to return, as shapes and types.
-
-    Args:
-        bench: the workbench.
-
-    Returns:
-        By part and method, the tree received and the tree wanted.
-    """
+    """Received and wanted return values of every method of every part, as shapes and types, by part and method."""
     simulation = bench.simulation
     setting = simulation.setting
     plan = bench.plans(0)[0]
 
-    def all_of_them(setting: Setting, key: Key, plan: Plan, federation: Federation) -> dict[str, tuple[PyTree, PyTree]]:
-        scene = _scene(setting, key, plan, federation)
+    def all_values(setting: Setting, key: Key, plan: Plan, federation: Federation) -> dict[str, tuple[PyTree, PyTree]]:
+        inputs = _example_inputs(setting, key, plan, federation)
         return {
-            f"{part.slot}.{rule.method}": (rule.received(part, scene), rule.wanted(part, scene))
+            f"{part.slot}.{rule.method}": (rule.received(part, inputs), rule.wanted(part, inputs))
             for part in setting.parts
             for rule in RULES
             if isinstance(part, rule.role)
         }
 
     plan, federation = jax.tree.map(jnp.asarray, (plan, simulation.federation))
-    return jax.eval_shape(all_of_them, setting, jax.random.key(0), plan, federation)
+    return jax.eval_shape(all_values, setting, jax.random.key(0), plan, federation)
 
 
-def _scene(setting: Setting, key: Key, plan: Plan, federation: Federation) -> ExampleInputs:
+def _example_inputs(setting: Setting, key: Key, plan: Plan, federation: Federation) -> ExampleInputs:
     zero = plan.clients[0, 0] * 0
     state = init_state(setting, key, federation)
     slots, sent = broadcast(setting, key, zero, state, federation)
@@ -176,7 +169,7 @@ def _scene(setting: Setting, key: Key, plan: Plan, federation: Federation) -> Ex
     ctx = prepare(setting, key, client_context(setting, shared, state.variables, client))
     places = jnp.arange(setting.batch_size)
     batch = gather(federation, places, places < ctx.size)
-    batch = _filled(setting, key, batch, ctx)
+    batch = _apply_batches(setting, key, batch, ctx)
     outputs, _ = setting.model.apply(state.variables, batch.images, train=True, key=key, real=batch.seen)
     outcome = outcome_of(setting, ctx, state.variables)
     reports = {part.slot: part.report(outcome) for part in setting.parts_with(Report)}
@@ -186,16 +179,16 @@ def _scene(setting: Setting, key: Key, plan: Plan, federation: Federation) -> Ex
     return ExampleInputs(key, state, ctx, batch, outputs, outcome, server)
 
 
-def _filled(setting: Setting, key: Key, batch: Batch, ctx: Context) -> Batch:
-    """The batch as the model sees it, without what breaks the rule: that is for the rule to say."""
+def _apply_batches(setting: Setting, key: Key, batch: Batch, ctx: Context) -> Batch:
+    """The batch after all Batches parts, except those that break their rule, which the rule reports."""
     for part in setting.parts_with(Batches):
         made = part.batch(key, batch, ctx)
-        batch = batch if _compare(part.slot, made, _longer(batch, made)) else made
+        batch = batch if _compare(part.slot, made, _lengthen(batch, made)) else made
     return batch
 
 
-def _longer(batch: Batch, made: PyTree) -> Batch:
-    """A batch like another one, with as many rows as a part has made of it; those that are added have to be extra."""
+def _lengthen(batch: Batch, made: PyTree) -> Batch:
+    """A batch like another one with as many rows as `made`; added rows must be extra."""
     rows = jnp.size(made.labels) if isinstance(made, Batch) else 0
     if rows <= len(batch.labels):
         return batch
@@ -203,8 +196,8 @@ def _longer(batch: Batch, made: PyTree) -> Batch:
     return batch._replace(extra=jnp.zeros(rows, bool))
 
 
-def _longer_batch(part: Any, scene: ExampleInputs) -> Batch:
-    return _longer(scene.batch, part.batch(scene.key, scene.batch, scene.ctx))
+def _wanted_batch(part: Any, inputs: ExampleInputs) -> Batch:
+    return _lengthen(inputs.batch, part.batch(inputs.key, inputs.batch, inputs.ctx))
 
 
 def _exhibit(part: Any, scene: ExampleInputs) -> PyTree:
@@ -213,14 +206,14 @@ def _exhibit(part: Any, scene: ExampleInputs) -> PyTree:
     return shown._replace(prototypes=None if shown.prototypes is None else (vectors, known))
 
 
-def _params(part: Any, scene: ExampleInputs) -> PyTree:
+def _params(part: Any, inputs: ExampleInputs) -> PyTree:
     del part
-    return scene.state.variables.params
+    return inputs.state.variables.params
 
 
-def _variables(part: Any, scene: ExampleInputs) -> PyTree:
+def _variables(part: Any, inputs: ExampleInputs) -> PyTree:
     del part
-    return scene.state.variables
+    return inputs.state.variables
 
 
 def _deltas(scene: ExampleInputs) -> PyTree:
@@ -242,7 +235,7 @@ RULES = (
         lambda p, s: p.log_weights(s.ctx.class_counts, s.ctx),
         lambda p, s: s.ctx.class_counts.astype(float),
     ),
-    RoleRule(Batches, "batch", lambda p, s: p.batch(s.key, s.batch, s.ctx), _longer_batch),
+    RoleRule(Batches, "batch", lambda p, s: p.batch(s.key, s.batch, s.ctx), _wanted_batch),
     RoleRule(
         Batches,
         "added",
@@ -275,7 +268,7 @@ RULES = (
     RoleRule(Server, "update", lambda p, s: p.update(s.key, s.seen_by(p)), lambda p, s: s.seen_by(p).state),
     RoleRule(Server, "show", lambda p, s: p.show(s.key, s.seen_by(p)), _exhibit),
 )
-"""What the engine relies on; roles that are not listed may return anything."""
+"""Rules that the engine relies on; roles that are not listed may return anything."""
 
 
 def _compare(name: str, received: PyTree, wanted: PyTree | None) -> str | None:

@@ -1,4 +1,4 @@
-"""A federation and a network so small that nearly all time is compiling, and that have all that a part may ask for."""
+"""A federation and a network that cover everything a part may need, and so small that most time is compiling."""
 
 from functools import cache
 
@@ -47,7 +47,7 @@ def test_set() -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def network() -> Model:
-    """Two dense layers, the first one centred by its batch as batch normalisation does, with a running mean.
+    """Two dense layers, the first one centred by its batch as in batch normalisation, with a running mean.
 
     It does not divide by the deviation, which would enlarge rounding differences in batches of one row.
 

@@ -44,7 +44,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Within it nothing is traced, and only operations that NumPy lacks are compiled, each for itself.
+    """Within this context nothing is traced, and only operations that NumPy lacks are compiled, one by one.
 
     Example:
         >>> with uncompiled():
@@ -56,7 +56,7 @@ def uncompiled() -> Iterator[None]:
     compiled = {primitive: primitive.impl for primitive in known}
     try:
         for primitive, rule in known.items():
-            primitive.def_impl(functools.partial(_at_once, rule, compiled[primitive]))
+            primitive.def_impl(functools.partial(_run_operation, rule, compiled[primitive]))
         with jax.disable_jit():
             yield
     finally:
@@ -64,8 +64,8 @@ def uncompiled() -> Iterator[None]:
             primitive.def_impl(implementation)
 
 
-def _at_once(rule: Callable[..., Any], compiled: Callable[..., Any], *operands: Any, **options: Any) -> Any:
-    """The operation in NumPy, or by XLA where the rule doesn't cover its operands or options."""
+def _run_operation(rule: Callable[..., Any], compiled: Callable[..., Any], *operands: Any, **options: Any) -> Any:
+    """Runs the operation in NumPy, or by XLA if the rule doesn't cover its operands or options."""
     if all(map(_plain, operands)):
         with np.errstate(all="ignore"):
             result = rule(*map(np.asarray, operands), **options)
@@ -75,7 +75,7 @@ def _at_once(rule: Callable[..., Any], compiled: Callable[..., Any], *operands: 
 
 
 def _plain(operand: Any) -> bool:
-    """Whether NumPy computes with it as JAX does: an array of numbers whose type doesn't give way to others."""
+    """Tells whether NumPy computes with the operand as JAX does: an array of numbers whose type isn't weak."""
     if not isinstance(operand, np.ndarray | jax.Array) or jnp.issubdtype(operand.dtype, jax.dtypes.extended):
         return False
     return operand.dtype != jnp.bfloat16 and not jax.typeof(operand).weak_type
@@ -100,18 +100,18 @@ def _broadcast(
     return np.broadcast_to(operand.reshape(sides), shape) if _default(options) else NotImplemented
 
 
-def _converted(operand: np.ndarray, *, new_dtype: Any, weak_type: bool, **options: Any) -> Any:
+def _convert(operand: np.ndarray, *, new_dtype: Any, weak_type: bool, **options: Any) -> Any:
     known = isinstance(new_dtype, np.dtype) and new_dtype.kind in "bif" and new_dtype != jnp.bfloat16
-    # NumPy and XLA differ where a float is too large for an integer.
+    # NumPy and XLA differ for floats that are too large for an integer.
     exact = known and not weak_type and not (operand.dtype.kind == "f" and new_dtype.kind == "i")
     return operand.astype(new_dtype) if exact and _default(options) else NotImplemented
 
 
-def _selected(which: np.ndarray, *cases: np.ndarray) -> Any:
+def _select(which: np.ndarray, *cases: np.ndarray) -> Any:
     return np.where(which, cases[1], cases[0]) if which.dtype == bool and len(cases) == 2 else NotImplemented
 
 
-def _divided(above: np.ndarray, below: np.ndarray) -> Any:
+def _divide(above: np.ndarray, below: np.ndarray) -> Any:
     return np.divide(above, below) if above.dtype.kind == "f" else NotImplemented
 
 
@@ -119,15 +119,15 @@ def _power(base: np.ndarray, *, y: int) -> Any:
     return base**y if base.dtype.kind == "f" else NotImplemented
 
 
-def _reshaped(operand: np.ndarray, *, new_sizes: tuple[int, ...], **options: Any) -> Any:
+def _reshape(operand: np.ndarray, *, new_sizes: tuple[int, ...], **options: Any) -> Any:
     return operand.reshape(new_sizes) if _default(options) else NotImplemented
 
 
-def _cut(operand: np.ndarray, *, start_indices: Any, limit_indices: Any, strides: Any) -> Any:
+def _slice(operand: np.ndarray, *, start_indices: Any, limit_indices: Any, strides: Any) -> Any:
     return operand[tuple(map(slice, start_indices, limit_indices, strides or [1] * operand.ndim))]
 
 
-def _cut_at(operand: np.ndarray, *starts: np.ndarray, slice_sizes: tuple[int, ...]) -> Any:
+def _dynamic_slice(operand: np.ndarray, *starts: np.ndarray, slice_sizes: tuple[int, ...]) -> Any:
     inside = [
         min(max(int(start), 0), side - size)
         for start, side, size in zip(starts, operand.shape, slice_sizes, strict=True)
@@ -148,7 +148,7 @@ def _product(left: np.ndarray, right: np.ndarray, *, dimension_numbers: Any, **o
 
 
 def _default(options: dict[str, Any]) -> bool:
-    """Whether all options that the NumPy rule does not know are left at None."""
+    """Tells whether all options that the NumPy rule does not know are None."""
     return all(option is None for option in options.values())
 
 
@@ -156,19 +156,19 @@ _RULES: dict[str, Callable[..., Any]] = {
     **{name: functools.partial(_elementwise, function) for name, function in _ELEMENTWISE.items()},
     "broadcast_in_dim_p": _broadcast,
     "concatenate_p": lambda *operands, dimension: np.concatenate(operands, dimension),
-    "convert_element_type_p": _converted,
-    "div_p": _divided,
+    "convert_element_type_p": _convert,
+    "div_p": _divide,
     "dot_general_p": _product,
-    "dynamic_slice_p": _cut_at,
+    "dynamic_slice_p": _dynamic_slice,
     "integer_pow_p": _power,
     "reduce_and_p": functools.partial(_reduction, np.all),
     "reduce_max_p": functools.partial(_reduction, np.max),
     "reduce_min_p": functools.partial(_reduction, np.min),
     "reduce_or_p": functools.partial(_reduction, np.any),
     "reduce_sum_p": functools.partial(_reduction, np.sum),
-    "reshape_p": _reshaped,
-    "select_n_p": _selected,
-    "slice_p": _cut,
+    "reshape_p": _reshape,
+    "select_n_p": _select,
+    "slice_p": _slice,
     "squeeze_p": lambda operand, *, dimensions: np.squeeze(operand, tuple(dimensions)),
     "transpose_p": lambda operand, *, permutation: operand.transpose(permutation),
 }

@@ -1,4 +1,4 @@
-"""Runs a recipe on the toy federation in many ways, with as few compiled programs as possible."""
+"""Runs of a recipe on the toy federation, in many variations, with as few compiled programs as possible."""
 
 import dataclasses
 import functools
@@ -38,16 +38,20 @@ from fedjax_bal.testing.uncompiled import uncompiled
 from fedjax_bal.types import Federation, Key, Model, Plan, PyTree, State
 
 ROUNDS, SILENT = 4, 2
-"""Rounds of a run, and the one in which nothing arrives."""
+"""Number of rounds of a run, and the round in which nothing is delivered."""
 
 SEEDS = (0, 1)
 _QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""How programs that run for a millisecond are compiled."""
-if jax.__version_info__ < (0, 11):  # later ones may not know it
+"""Compiler options for programs that run for a millisecond."""
+if jax.__version_info__ < (0, 11):  # later versions may not have the option
     _QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 VARIATIONS = ("seeds", "lanes", "length", "places", "devices")
-"""What a run may be varied in without changing its result, see `Workbench.varied`."""
+"""Variations of a run that must not change its result.
+
+Two seeds in one `vmap`; several clients at a time; room for far larger clients; two more places in a round, which stay
+empty; two devices.
+"""
 
 
 class ScheduledRound(NamedTuple):
@@ -55,8 +59,8 @@ class ScheduledRound(NamedTuple):
 
     Attributes:
         number: the round, from 0.
-        plan: who trains and who delivers.
-        assignment: which device trains which chain.
+        plan: the chains, and the clients that deliver.
+        assignment: assignment of chains to devices.
     """
 
     number: Any
@@ -65,13 +69,13 @@ class ScheduledRound(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What two runs are compared in.
+    """The results in which two runs are compared.
 
     Attributes:
-        state: all that is carried.
+        state: everything that is carried.
         train_loss: of each round, `Float[T]`.
         test_loss: of each round, `Float[T]`.
-        probes: by slot, of each client in each round, leaves `[T, N, ...]`; 0 for those who sent none.
+        probes: by slot, of each client in each round, leaves `[T, N, ...]`; 0 for clients that sent none.
     """
 
     state: State
@@ -81,7 +85,7 @@ class Observed(NamedTuple):
 
 
 class ObservedRound(NamedTuple):
-    """What a round shows beside its state: losses, and probes by slot, leaves `[G, L, ...]`."""
+    """A round's results besides its state: losses, and probes by slot, leaves `[G, L, ...]`."""
 
     train_loss: Any
     test_loss: Any
@@ -131,7 +135,7 @@ class Bench:
 
     @functools.cached_property
     def setting(self) -> Setting:
-        """The simulation's, with the parts by which the battery sees more."""
+        """The simulation's setting, with the battery's own observing parts added."""
         setting = self.simulation.setting
         totals = (ReportTotals(),) if setting.parts_with(Report) else ()
         return dataclasses.replace(setting, parts=(Padding(), *setting.parts, *totals))
@@ -148,7 +152,7 @@ class Bench:
 
     @functools.cached_property
     def _runs(self) -> dict[int, tuple[list[State], Observed]]:
-        return {seed: self.states_and_seen(self.plans(seed), seed) for seed in SEEDS}
+        return {seed: self.run_with_states(self.plans(seed), seed) for seed in SEEDS}
 
     @functools.cached_property
     def variations(self) -> tuple[str, ...]:
@@ -157,17 +161,17 @@ class Bench:
 
     @functools.cached_property
     def difference_of_all(self) -> str | None:
-        """What all variations at once change, in words; None where it is nothing."""
+        """The effect of all variations at once, in words; None without any."""
         return self._difference(self.variations)
 
     def difference_of(self, variation: str) -> str | None:
-        """What one variation alone changes, in words; None where it is nothing."""
-        if variation not in self._alone:
-            self._alone[variation] = self._difference([variation])
-        return self._alone[variation]
+        """The effect of one variation alone, in words; None without any."""
+        if variation not in self._single_differences:
+            self._single_differences[variation] = self._difference([variation])
+        return self._single_differences[variation]
 
     @functools.cached_property
-    def _alone(self) -> dict[str, str | None]:
+    def _single_differences(self) -> dict[str, str | None]:
         return {}
 
     @functools.cached_property
@@ -176,18 +180,18 @@ class Bench:
             self.traces += 1
             return one_round(*arguments)
 
-        return _quickly(counted)
+        return _compile_quickly(counted)
 
     @functools.cached_property
-    def _first(self) -> Any:
-        return _quickly(first_state)
+    def _first_state(self) -> Any:
+        return _compile_quickly(first_state)
 
     @functools.cached_property
     def _data(self) -> tuple[Any, ...]:
         return jax.device_put((self.simulation.federation, self.simulation.test))
 
     def plans(self, seed: int) -> list[Plan]:
-        """Who trains in each round; in one round nothing arrives."""
+        """The plan of each round; in one round nothing is delivered."""
         selector = self.simulation.selector
         state, plans = selector.init(seed, self.simulation.federation.num_clients), []
         for number in range(ROUNDS):
@@ -196,14 +200,14 @@ class Bench:
         return plans
 
     def steps(self, plan: Plan) -> np.ndarray:
-        """Local steps of each client that delivers in a visit, `Int[G, L]`; 0 for the others."""
+        """Local steps per pass of each client that delivers, `Int[G, L]`; 0 for the others."""
         sizes = np.diff(self.simulation.federation.offsets)
         inside = np.minimum(plan.clients, len(sizes) - 1)
         return self.setting.visit_steps(sizes[inside], plan.limits) * plan.delivered
 
     def start(self, seed: int = 0, setting: Setting | None = None) -> State:
         """The state before the first round."""
-        return jax.device_get(self._first(setting or self.setting, key_of(seed), self._data[0]))
+        return jax.device_get(self._first_state(setting or self.setting, key_of(seed), self._data[0]))
 
     def run(
         self,
@@ -213,20 +217,10 @@ class Bench:
         setting: Setting | None = None,
         federation: Federation | None = None,
     ) -> Observed:
-        """A run by the one compiled program, a round at a time.
+        """Runs the one compiled program round by round, with other numbers in the setting or other data if given."""
+        return self.run_with_states(plans, seed, setting=setting, federation=federation)[1]
 
-        Args:
-            plans: one for each round.
-            seed: the run's seed.
-            setting: with other numbers in it.
-            federation: with other data in it.
-
-        Returns:
-            What it comes to.
-        """
-        return self.states_and_seen(plans, seed, setting=setting, federation=federation)[1]
-
-    def states_and_seen(
+    def run_with_states(
         self,
         plans: Sequence[Plan],
         seed: int = 0,
@@ -245,12 +239,12 @@ class Bench:
         return states, Observed(states[-1], *_stack(shown))
 
     def row(self, setting: Setting, plan: Plan, number: int) -> ScheduledRound:
-        """A round as the program takes it; its chains stay in the order in which they come."""
+        """A round as the program takes it, with the order of its chains unchanged."""
         dealt, _ = assign(setting.layout, setting.passes * self.steps(plan), plan.delivered.any(1))
         return ScheduledRound(np.int32(number), plan, dealt)
 
     def _by_client(self, shown: ObservedRound, plan: Plan) -> ObservedRound:
-        """Probes by client in place of chains: leaves `[G, L, ...]` to `[N, ...]`."""
+        """Arranges probes by client: leaves `[G, L, ...]` to `[N, ...]`."""
         clients = self.simulation.federation.num_clients
 
         def one(leaf: np.ndarray) -> np.ndarray:
@@ -262,14 +256,14 @@ class Bench:
 
     @functools.cached_property
     def padded(self) -> np.ndarray:
-        """Whose last batch isn't full and is reached, `Bool[N]`."""
+        """Clients whose last batch isn't full and is reached, `Bool[N]`."""
         setting, sizes = self.setting, np.diff(self.simulation.federation.offsets)
         reached = np.minimum(setting.steps_per_epoch(sizes), setting.visit_steps(sizes))
         return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
 
     @functools.cached_property
     def padded_plan(self) -> Plan:
-        """A round of at most half of the clients: those first whose last batch isn't full, then others that train."""
+        """A round of at most half of the clients: first those whose last batch isn't full, then others that train."""
         sizes, plan = np.diff(self.simulation.federation.offsets), self.plans(SEEDS[0])[0]
         trains = self.setting.visit_steps(sizes) > 0
         first = np.argsort(np.where(self.padded, 0, np.where(trains, 1, 2)), kind="stable")
@@ -288,22 +282,22 @@ class Bench:
 
     @functools.cached_property
     def uncompiled_case(self) -> list[Plan] | None:
-        """The plans up to the round that is run without compilation; None where no round is fit for it.
+        """The plans up to the round that is run without compilation; None if no round is suitable.
 
-        A round is fit before which something has arrived, when all parts have begun. At most two of its chains are
-        left, as few steps as will do: those first who come a second time, then a client of more than one step.
+        Suitable rounds come after a delivery, and after the first round of every part. Of one, at most two chains are
+        kept, with few steps: preferably clients that train a second time, then a client with more than one step.
         """
         plans = self.plans(SEEDS[0])
         begun = max(part.first_round for part in self.setting.parts)
-        cases = [case for number in range(max(1, begun), ROUNDS) for case in self._pairs(plans, number)]
+        cases = [case for number in range(max(1, begun), ROUNDS) for case in self._rank_pairs(plans, number)]
         if not cases:
             return None
         _, number, chosen = max(cases)
         left = np.isin(np.arange(len(plans[number].clients)), chosen)[:, None]
         return [*plans[:number], plans[number]._replace(delivered=plans[number].delivered & left)]
 
-    def _pairs(self, plans: Sequence[Plan], number: int) -> list[tuple[Any, int, tuple[int, ...]]]:
-        """Of a round, which two chains may train without compilation, each with how welcome they are."""
+    def _rank_pairs(self, plans: Sequence[Plan], number: int) -> list[tuple[Any, int, tuple[int, ...]]]:
+        """Pairs of a round's chains that may train without compilation, each with its rank."""
         before = [plan.clients[self.steps(plan) > 0] for plan in plans[:number]]
         known = set(np.concatenate(before).tolist())
         steps, clients = self.steps(plans[number]), plans[number].clients
@@ -317,8 +311,8 @@ class Bench:
         return found
 
     def uncompiled_difference(self, plans: Sequence[Plan]) -> str | None:
-        """What compiling changes, in words: in the state before the first round, and in the last one of some plans."""
-        states, seen = self.states_and_seen(plans)
+        """The effect of compiling, in words, on the state before the first round and on the last round of the plans."""
+        states, seen = self.run_with_states(plans)
         last = ObservedRound(seen.train_loss[-1], seen.test_loss[-1], jax.tree.map(lambda leaf: leaf[-1], seen.probes))
         setting, key = self.setting, key_of(SEEDS[0])
         presents = any(part.evaluation_only for part in setting.parts_with(Refine))  # without them all are tested alike
@@ -350,43 +344,35 @@ class Bench:
         return idle
 
     def varied(self, variations: Iterable[str]) -> dict[int, Observed]:
-        """Runs of the same rounds in another way.
-
-        Args:
-            variations: of "seeds", two seeds in one `vmap`; "lanes", several clients at a time; "length", room for far
-                larger clients; "places", two more places in a round, which stay empty; "devices", two of them.
-
-        Returns:
-            What each seed comes to; of the first one only, where seeds are not varied.
-        """
+        """Runs the same rounds with some `VARIATIONS`; results by seed, of the first one only unless seeds vary."""
         asked = set(variations)
         setting, rows = self.varied_rows(asked)
         if "seeds" in asked:
-            return self._varied_together(setting, rows)
-        seed, program, shown = SEEDS[0], _quickly(one_round), []
+            return self._vary_seeds(setting, rows)
+        seed, program, shown = SEEDS[0], _compile_quickly(one_round), []
         state = self.start(seed)
         for row in rows[seed]:
             state, seen = jax.device_get(program(setting, key_of(seed), state, row, *self._data))
             shown.append(self._by_client(seen, row.plan))
         return {seed: Observed(state, *_stack(shown))}
 
-    def _varied_together(self, setting: Setting, rows: dict[int, list[ScheduledRound]]) -> dict[int, Observed]:
-        """All seeds in one `vmap`."""
+    def _vary_seeds(self, setting: Setting, rows: dict[int, list[ScheduledRound]]) -> dict[int, Observed]:
+        """Runs all seeds in one `vmap`."""
         keys = jnp.stack([key_of(seed) for seed in SEEDS])
-        states = jax.device_get(_quickly(jax.vmap(first_state, (None, 0, None)))(setting, keys, self._data[0]))
-        program, shown = _quickly(_all_seeds), []
+        states = jax.device_get(_compile_quickly(jax.vmap(first_state, (None, 0, None)))(setting, keys, self._data[0]))
+        program, shown = _compile_quickly(_all_seeds), []
         for of_round in zip(*(rows[seed] for seed in SEEDS), strict=True):
             states, seen = jax.device_get(program(setting, keys, states, _stack_rows(of_round), *self._data))
-            shown.append([self._by_client(_at(seen, at), row.plan) for at, row in enumerate(of_round)])
+            shown.append([self._by_client(_take(seen, at), row.plan) for at, row in enumerate(of_round)])
         runs = enumerate(zip(SEEDS, zip(*shown, strict=True), strict=True))
-        return {seed: Observed(_at(states, at), *_stack(own)) for at, (seed, own) in runs}
+        return {seed: Observed(_take(states, at), *_stack(own)) for at, (seed, own) in runs}
 
     def varied_rows(self, variations: Iterable[str]) -> tuple[Setting, dict[int, list[ScheduledRound]]]:
         """The setting and the rounds of `varied`, by seed."""
         asked = set(variations)
         extra = 2 if "places" in asked else 0
         plans = {seed: [_with_empty_places(plan, extra, self) for plan in self.plans(seed)] for seed in SEEDS}
-        setting = self._relaid(asked, len(plans[SEEDS[0]][0].clients))
+        setting = self._vary_layout(asked, len(plans[SEEDS[0]][0].clients))
         rows = {seed: [self.row(setting, plan, at) for at, plan in enumerate(own)] for seed, own in plans.items()}
         return setting, rows
 
@@ -397,7 +383,7 @@ class Bench:
             return f"{type(error).__name__} ({error}){place(error)}"
         return difference(varied, {seed: self.base[seed] for seed in varied}, self.tolerance)
 
-    def _relaid(self, asked: set[str], groups: int) -> Setting:
+    def _vary_layout(self, asked: set[str], groups: int) -> Setting:
         selector = self.simulation.selector
         devices = 2 if "devices" in asked else 1
         layout = Layout("map", devices)
@@ -427,9 +413,9 @@ def one_round(
     test: Any,
     tested: bool = True,
 ) -> tuple[State, ObservedRound]:
-    """A round and its evaluation: the state after it, and what it shows.
+    """A round and its evaluation: the state after it, and its results.
 
-    Several rounds are run one after another on the host: a loop around them would be compiled twice as long.
+    The host runs the rounds one after another, because a loop around them would take twice as long to compile.
     """
     with jax.default_matmul_precision(matmul_precision(setting.precision)):
         state, info = run_round(setting, key, row.number, state, row.plan, row.plan.clients, row.assignment, federation)
@@ -437,13 +423,13 @@ def one_round(
     return state, ObservedRound(info.metrics["train_loss"], loss, info.probes)
 
 
-def _quickly(function: Any) -> Any:
-    """Compiled, and traced again for each workbench: what a part does may have changed since the last one."""
+def _compile_quickly(function: Any) -> Any:
+    """Compiles a function, and traces it again for each workbench, because a part's code may have changed."""
 
-    def again(*arguments: Any) -> Any:
+    def traced_again(*arguments: Any) -> Any:
         return function(*arguments)
 
-    return jax.jit(again, compiler_options=_QUICKLY)
+    return jax.jit(traced_again, compiler_options=_QUICKLY)
 
 
 def _no_reports(setting: Setting, key: Key, state: State, federation: Federation) -> PyTree:
@@ -458,7 +444,7 @@ def _one_client(setting: Setting, key: Key, state: State, federation: Federation
     return shared, ChainClients(zero, jnp.ones((), bool), jax.tree.map(lambda leaf: leaf[0], state.memory))
 
 
-def _at(tree: PyTree, place: int) -> PyTree:
+def _take(tree: PyTree, place: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[place], tree)
 
 
@@ -474,7 +460,7 @@ def _with_empty_places(plan: Plan, extra: int, bench: Bench) -> Plan:
 
 
 def _stack_rows(rows: Sequence[ScheduledRound]) -> ScheduledRound:
-    """Runs stacked; the round's number is the same for all and stays unstacked."""
+    """Stacks rounds of several runs; their number is the same and stays unstacked."""
     return ScheduledRound(rows[0].number, *_stack([(row.plan, row.assignment) for row in rows]))
 
 

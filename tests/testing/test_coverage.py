@@ -32,7 +32,7 @@ def bench(*parts, **options):
 
 
 def checked(name, workbench):
-    return battery._checked(CHECKS[name], workbench)
+    return battery._run_check(CHECKS[name], workbench)
 
 
 def choosing(*cohorts):
@@ -169,8 +169,8 @@ def test_by_default_a_client_of_a_single_row_is_kept():
 def test_a_check_that_lacks_something_is_skipped_unless_it_fails():
     lacking = needs(lambda bench: "nobody came", coverage.training)
     passing, failing = lacking(lambda bench: None), lacking(lambda bench: "this is wrong")
-    assert battery._checked(passing, bench())[1:] == ("skipped", "nobody came")
-    assert battery._checked(failing, bench())[1:] == ("failed", "this is wrong")
+    assert battery._run_check(passing, bench())[1:] == ("skipped", "nobody came")
+    assert battery._run_check(failing, bench())[1:] == ("failed", "this is wrong")
 
 
 def test_padded_rows_are_looked_for_wherever_the_federation_has_any():

@@ -24,7 +24,7 @@ LIBRARY_CHANNELS = 17
 def direct(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
     """A convolution as XLA's own, arranged on CPUs so that XLA uses its fast library."""
     outputs = kernel.shape[-1]
-    # XLA's fast library on CPUs takes convolutions with more than 16 channels on either side, and with no more padding
+    # XLA's fast library on CPUs takes convolutions with more than 16 channels in or out, and with no more padding
     # than leaves the images' size as it is. Others go to another library, which is slower and, once two devices use it
     # at a time, returns wrong numbers after some hundred calls (jax 0.10.2 and 0.11.2).
     if jax.default_backend() == "cpu":
@@ -66,7 +66,7 @@ def by_blocks(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], 
 def by_wide_kernel(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
     """A convolution as XLA's own with a wider kernel, which computes several neighbouring pixels at a time.
 
-    XLA's fast convolution on CPUs needs more than 16 channels; the wider kernel has them.
+    XLA's fast convolution on CPUs needs more than 16 channels in or out; the wider kernel has them.
     """
     wide, where = widen_kernel(images.shape[1:3], kernel, geometry, 32)
     return _unfold_blocks(direct(images, wide, where), kernel)
