@@ -13,13 +13,20 @@ NAMES = {"local_epochs": "epochs", "local_steps": "steps", "local_optimizer": "o
 
 
 def grouped(options, **defaults):
-    """Options by name as the four objects that they belong to, beside what is no option of any."""
-    groups, rest = {name: {} for name in KINDS}, {}
-    for name, value in options.items():
-        field = NAMES.get(name, name)
-        owners = [own for own, kind in KINDS.items() if field in {one.name for one in dataclasses.fields(kind)}]
-        (groups[owners[0]] if owners else rest)[field] = value
-    made = {name: dataclasses.replace(defaults.get(name) or KINDS[name](), **own) for name, own in groups.items()}
+    """Options by name as the four objects that they belong to, beside what is no option of any.
+
+    None for an optimizer, availability or delivery stands for the default.
+    """
+    rest = {NAMES.get(name, name): value for name, value in options.items()}
+    made = {}
+    for name, kind in KINDS.items():
+        given = {field: rest.pop(field.name) for field in dataclasses.fields(kind) if field.name in rest}
+        kept = {
+            field.name: value
+            for field, value in given.items()
+            if value is not None or field.default_factory is dataclasses.MISSING
+        }
+        made[name] = dataclasses.replace(defaults.get(name) or kind(), **kept)
     return made | rest
 
 

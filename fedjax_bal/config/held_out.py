@@ -33,7 +33,7 @@ class ShotsSection(Section):
 
     @property
     def bounds(self) -> Bounds:
-        """What `fedjax_bal.engine.host.build` takes."""
+        """What `fedjax_bal.options.Evaluation` takes."""
         return Bounds(self.few, self.many)
 
 

@@ -14,7 +14,7 @@ from parts import float64
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.optim.schedules import schedule
 from fedjax_bal.recipes import fedavg, fednova, scaffold
-from fedjax_bal.selection import always, speed, trace
+from fedjax_bal.selection import speed, trace
 from fedjax_bal.selection.speed import Speed
 
 SEED, N, BATCH = float64.SEED, float64.N, float64.OPTIONS.batch_size
@@ -162,7 +162,7 @@ def test_who_can_not_do_a_step_does_not_deliver(tmp_path):
     slow = np.where(np.arange(N) % 2, 10.0, 1.0)
     file = tmp_path / "speeds.npz"
     np.savez(file, slow)
-    options = {"availability": always(), "delivery": always(), "selector": float64.chains(*[(c,) for c in range(N)])}
+    options = {"availability": None, "delivery": None, "selector": float64.chains(*[(c,) for c in range(N)])}
     sim = float64.simulation(fedavg(), speed=speed.table(file, deadline=0.5), **options)
     plan, _ = sim.plan(SEED, 0, ())
     assert plan.clients[plan.delivered].tolist() == [1, 3, 5, 7, 9]
