@@ -1,4 +1,4 @@
-"""Models on rows that nobody is trained on: the validation rows, and the clients' own test rows."""
+"""Evaluation on rows held out of training: the validation rows, and the clients' own test rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,16 +21,9 @@ VALIDATION = "validation"
 def evaluate_held_out(
     model: Model, variables: Variables, federation: Federation, layout: Layout | None = None
 ) -> tuple[Evaluation | None, Array | None]:
-    """The global model on what was held out.
+    """Evaluates the global model on the validation rows, and counts each client's hits, `Int32[N]`.
 
-    Args:
-        model: the model, applied in evaluation mode.
-        variables: its variables.
-        federation: the federation, on the device.
-        layout: on several devices each one takes its share of the rows.
-
-    Returns:
-        The evaluation on the validation rows, and each client's hits, `Int32[N]`; None for what there isn't.
+    None for rows that the federation doesn't have.
     """
     validation = clients = None
     if VALIDATION in federation.auxiliary:
@@ -43,18 +36,7 @@ def evaluate_held_out(
 def evaluate_rows(
     model: Model, variables: Variables, federation: Federation, rows: Array, layout: Layout | None = None
 ) -> Evaluation:
-    """Confusion matrix and loss of a model on some rows of a federation.
-
-    Args:
-        model: the model.
-        variables: its variables.
-        federation: the federation, on the device.
-        rows: row numbers into its images, `Int32[A]`, at least one.
-        layout: as in `evaluate_held_out`.
-
-    Returns:
-        The evaluation.
-    """
+    """Confusion matrix and loss of a model on some rows of a federation, `Int32[A]`, A at least 1."""
     classes = model.num_classes
 
     def add(sums: PyTree, places: Array, real: Array, variables: Variables, rows: Array, store: Federation) -> PyTree:
@@ -72,18 +54,7 @@ def evaluate_rows(
 def hits_by_client(
     model: Model, variables: Variables, federation: Federation, tests: ClientTests, layout: Layout | None = None
 ) -> Array:
-    """How many of each client's test rows one model classifies correctly.
-
-    Args:
-        model: the model.
-        variables: its variables.
-        federation: the federation, on the device.
-        tests: its test rows.
-        layout: as in `evaluate_held_out`.
-
-    Returns:
-        The hits, `Int32[N]`; 0 for a client without test rows.
-    """
+    """Number of test rows of each client that one model classifies correctly, `Int32[N]`; 0 without test rows."""
 
     def add(
         hits: Array, places: Array, real: Array, variables: Variables, tests: ClientTests, store: Federation
@@ -100,19 +71,7 @@ def hits_by_client(
 def own_hits(
     model: Model, variables: Variables, federation: Federation, tests: ClientTests, client: Array, batch_size: int
 ) -> Array:
-    """How many of its own test rows a client's own model classifies correctly.
-
-    Args:
-        model: the model.
-        variables: the client's.
-        federation: the federation, on the device.
-        tests: its test rows.
-        client: the client's number, `Int32[]`.
-        batch_size: rows a forward pass.
-
-    Returns:
-        The hits, `Int32[]`.
-    """
+    """Number of its own test rows that a client's own model classifies correctly, `Int32[]`."""
     rows, offsets = tests
     first, end = (offsets.at[client + shift].get(mode="clip") for shift in (0, 1))
 
@@ -125,7 +84,7 @@ def own_hits(
 
 
 def _seen(model: Model, variables: Variables, federation: Federation, rows: Array) -> tuple[Outputs, Array]:
-    """What a model says to some rows, and their labels."""
+    """A model's outputs for some rows, and their labels."""
     images = federation.images.at[rows].get(mode="clip")
     outputs, _ = model.apply(variables, normalised(images, federation.mean, federation.std), train=False)
     return outputs, federation.labels.at[rows].get(mode="clip")

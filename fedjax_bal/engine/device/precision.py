@@ -1,4 +1,4 @@
-"""In which precision a model computes."""
+"""The precision in which a model computes."""
 
 import functools
 
@@ -15,16 +15,9 @@ _PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16":
 
 
 def matmul_precision(precision: str) -> str:
-    """The precision of float32 matrix products, for `jax.default_matmul_precision`.
+    """JAX's name of a precision, for `jax.default_matmul_precision`.
 
-    Args:
-        precision: one of `PRECISIONS`. "float32" asks for full float32, which is not every accelerator's default.
-
-    Returns:
-        JAX's name for it.
-
-    Raises:
-        ValueError: for another precision.
+    "float32" asks for full float32, which is not every accelerator's default.
 
     Example:
         >>> matmul_precision("float32")
@@ -40,16 +33,6 @@ def at_precision(model: Model, precision: str) -> Model:
     features and all statistics come out in float32, and so do gradients, because the parameters stay float32. With
     "float32" and "tensorfloat32" the model is unchanged: these two differ in `matmul_precision` alone, which the engine
     sets while it traces a round, and on a device without tensor cores not at all.
-
-    Args:
-        model: a model.
-        precision: one of `PRECISIONS`.
-
-    Returns:
-        A model with the same parameters.
-
-    Raises:
-        ValueError: for another precision.
 
     References:
         Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.1: float32 master weights.

@@ -25,11 +25,11 @@ class DispatchPlan(NamedTuple):
 
     Attributes:
         number: the round, from 0.
-        live: False for places behind the last round, which change nothing.
+        live: False for places after the last round, which change nothing.
         evaluate: whether the round ends with an evaluation.
-        plan: who trains and who delivers.
-        seats: where in the memory each client's part is, `Int32[T, G, L]`.
-        assignment: which device trains which chain.
+        plan: the clients that train, and those that deliver.
+        seats: place of each client's part in the memory, `Int32[T, G, L]`.
+        assignment: the chains that each device trains.
     """
 
     number: Any
@@ -43,20 +43,14 @@ class DispatchPlan(NamedTuple):
 def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:
     """The state before the first round.
 
-    Args:
-        setting: the setting.
-        key: the run's key; the initial weights depend on nothing else, so that all methods share them.
-        federation: the federation.
-        seats: clients whose memory is kept on the device; by default all.
-
-    Returns:
-        The state.
+    The initial weights depend on the run's key alone, so that all methods share them. The devices keep the memory of
+    `seats` clients, by default of all.
     """
     return state_of(setting, setting.model.init(purpose_key(key, "init")), federation, seats)
 
 
 def state_of(setting: Setting, variables: Variables, federation: Federation, seats: int | None = None) -> State:
-    """The state before the first round that goes with an initial model; arguments as of `init_state`."""
+    """The state before the first round for a given initial model; arguments as of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
     memory = {part.slot: jax.tree.map(spread, part.init_memory(variables)) for part in setting.parts_with(Memory)}
@@ -79,21 +73,11 @@ def feature_size(setting: Setting) -> int:
 def dispatch(
     setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
 ) -> tuple[State, Info, Evaluation]:
-    """Runs the scheduled rounds one after another, evaluating where asked.
+    """Runs the T scheduled rounds one after another, evaluating where the schedule says so.
 
     The round number is read from the schedule, never carried: branches on it stay branches when runs are stacked.
-
-    Args:
-        setting: the setting.
-        key: the run's key.
-        state: the state before.
-        schedule: T rounds.
-        federation: the federation, on the device.
-        test: the test set.
-
-    Returns:
-        The state after, and what the rounds report and evaluate to, leaves `[T, ...]`; zeros in rounds that are not
-        live or not evaluated.
+    Returns the state, and reports and evaluations with leaves `[T, ...]`, zeros in rounds that are not live or not
+    evaluated.
     """
     tried = local_test_of(setting, test)
 
@@ -116,18 +100,11 @@ def rounds(
     advance: Callable[[State, DispatchPlan], tuple[State, Info]],
     appraise: Callable[[State, Array], Evaluation],
 ) -> tuple[State, Info, Evaluation]:
-    """The loop over the rounds of a dispatch.
+    """The loop over the rounds of a dispatch; returns as `dispatch` does.
 
-    Args:
-        setting: the setting.
-        schedule: T rounds.
-        state: the state before.
-        nothing: what a round shows that isn't run or evaluated.
-        advance: does one round, given its row of the schedule.
-        appraise: evaluates a state after a round.
-
-    Returns:
-        As `dispatch`.
+    `advance` does one round, given its row of the schedule; `appraise` evaluates the state after it; `nothing` fills
+    the
+    rows of rounds that aren't run or evaluated.
     """
     schedule = jax.tree.map(jnp.asarray, schedule)
 
@@ -145,14 +122,14 @@ def rounds(
 
 
 def local_test_of(setting: Setting, test: TestSet) -> TestSet | None:
-    """The test images that clients' own models are tried on; None where they aren't."""
+    """The test images for the clients' own models; None if these aren't tested."""
     return first_images(test, setting.local_test_images, setting.test_images) if setting.local_test_images else None
 
 
 def evaluate_model(
     setting: Setting, key: Key, variables: Variables, number: Array, federation: Federation, test: TestSet
 ) -> Evaluation:
-    """Evaluates a run's global model as it is shown after a round (from 0)."""
+    """Evaluates a run's global model after a round (from 0), as `refine_model` prepares it."""
     shown = refine_model(setting, jax.random.fold_in(key, number), variables, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
@@ -162,12 +139,12 @@ def evaluate_model(
 def zero_reports(
     setting: Setting, schedule: DispatchPlan, state: State, federation: Federation
 ) -> tuple[Info, Evaluation]:
-    """Zeros in the shapes of what a round of a single run shows."""
+    """Zeros in the shapes of a single run's report and evaluation of a round."""
     return _nothing(schedule.plan.clients.shape[-2:], _visit(setting, state, federation), federation)
 
 
 def refine_model(setting: Setting, key: Key, variables: Variables, federation: Federation) -> Variables:
-    """The model as it is shown to the test set; the key is the round's."""
+    """The global model as the Present parts prepare it for evaluation; the key is the round's."""
     for part in setting.parts_with(Present):
         variables = part.present(purpose_key(key, f"present/{part.slot}"), variables, setting.model, federation)
     return variables
@@ -185,16 +162,7 @@ def _nothing(places: tuple[int, ...], visit: ChainResult, federation: Federation
 
 
 def traffic_of(setting: Setting, federation: Federation, state: State) -> Traffic:
-    """Counts bytes from shapes, without computing anything.
-
-    Args:
-        setting: the setting.
-        federation: the federation.
-        state: a state, or its shapes.
-
-    Returns:
-        The bytes of a client's download and upload.
-    """
+    """Bytes of a client's download and upload, counted from shapes without computing anything."""
     model = size_in_bytes(state.variables)
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s)[1], state)
@@ -204,7 +172,7 @@ def traffic_of(setting: Setting, federation: Federation, state: State) -> Traffi
 
 
 def _visit(setting: Setting, state: State, federation: Federation) -> ChainResult:
-    """The shapes of what a visit to one client brings."""
+    """The shapes of a single client's result."""
 
     def nothing(state: State, federation: Federation) -> ChainResult:
         key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)

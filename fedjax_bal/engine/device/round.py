@@ -28,21 +28,18 @@ def run_round(
     federation: Federation,
     local_test: LocalTest | None = None,
 ) -> tuple[State, Info]:
-    """Trains one cohort and updates the global model.
+    """Trains one cohort and updates the global model; returns the new state and the round's report.
 
     Args:
         setting: the setting.
         key: the run's key.
         number: the round, from 0.
-        state: what the round before left.
-        plan: who trains and who delivers.
-        seats: where in the memory each client's part is, `Int32[G, L]`.
-        assignment: which device trains which chain.
+        state: the state after the previous round.
+        plan: the clients that train, and those that deliver.
+        seats: place of each client's part in the memory, `Int32[G, L]`.
+        assignment: the chains that each device trains.
         federation: the federation, on the device.
-        local_test: what clients' own models are tried on; None for nothing.
-
-    Returns:
-        The new state, and what the round has to report.
+        local_test: test of the clients' own models; None for none.
     """
     begun = open_round(setting, key, number, state, plan, federation)
     memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
@@ -54,13 +51,13 @@ def run_round(
 
 
 class RoundStart(NamedTuple):
-    """What is settled before anybody trains.
+    """Values that are fixed before any client trains.
 
     Attributes:
-        slots: the server parts' states after sending, by slot.
-        sent: what they send, by slot.
+        slots: the server parts' states after the broadcast, by slot.
+        sent: the broadcast, by slot.
         cohort: the cohort.
-        chain_weights: how much each chain counts.
+        chain_weights: weight of each chain.
     """
 
     slots: dict[str, PyTree]
@@ -72,7 +69,7 @@ class RoundStart(NamedTuple):
 def open_round(
     setting: Setting, key: Key, number: Array, state: State, plan: Plan, federation: Federation
 ) -> RoundStart:
-    """Sends what is sent, and settles how much each chain counts; the arguments are those of `run_round`."""
+    """Broadcasts, and computes the chains' weights; the arguments are those of `run_round`."""
     slots, sent = broadcast(setting, key, number, state)
     cohort = cohort_of(setting, number, plan, federation)
     return RoundStart(slots, sent, cohort, _chain_weights(setting, cohort))
@@ -87,19 +84,9 @@ def close_round(
     begun: RoundStart,
     result: CohortResult,
 ) -> tuple[State, Info]:
-    """Updates the global model and the server's parts with what the cohort brings.
+    """Updates the global model and the server parts with the cohort's result; returns the new state and the report.
 
-    Args:
-        setting: the setting.
-        key: the run's key.
-        number: the round, from 0.
-        state: the state before the round; its memory goes through unchanged.
-        federation: the federation, on the device.
-        begun: what was settled before.
-        result: what the cohort brings.
-
-    Returns:
-        The state after, and what the round has to report.
+    The state's memory goes through unchanged.
     """
     slots, chain_weights = dict(begun.slots), begun.chain_weights
     aggregate = Aggregate(
@@ -114,11 +101,7 @@ def close_round(
 
 
 def broadcast(setting: Setting, key: Key, number: Array, state: State) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """What every server part sends at the start of a round.
-
-    Returns:
-        The server parts' new states and what they send, both by slot.
-    """
+    """The server parts' new states and their broadcasts at the start of a round, both by slot."""
     slots, sent = dict(state.server), {}
     for part in setting.parts_with(Server):
         own = purpose_key(jax.random.fold_in(key, number), f"broadcast/{part.slot}")
@@ -147,7 +130,7 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
 
 
 def _chain_weights(setting: Setting, cohort: Cohort) -> ChainWeights:
-    """How much each chain counts, known before any of them is trained."""
+    """Weights of the chains, known before any of them is trained."""
     parts = setting.parts_with(Weigh)
     statistics = _weights([part for part in parts if part.weighs_statistics], cohort)
     return ChainWeights(_weights(parts, cohort), statistics, cohort.delivered)
@@ -162,7 +145,7 @@ def _weights(parts: list[Weigh], cohort: Cohort) -> Array:
 
 
 def _reduced(setting: Setting, result: CohortResult, weights: Array) -> PyTree:
-    """The cohort's update: the weighted mean, or what the one part says that looks at each chain's."""
+    """The cohort's update: the weighted mean, or the result of the one Reduce part, which sees every chain's update."""
     reducers = setting.parts_with(Reduce)
     return reducers[0].reduce(result.deltas, weights) if reducers else result.sums.delta
 
@@ -194,7 +177,7 @@ def _server_step(
 
 
 def update_memory(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
-    """The memory with that of those who delivered replaced."""
+    """The memory, with the rows of clients that delivered replaced."""
     kept = jnp.where(plan.delivered, seats, jnp.iinfo(jnp.int32).max)
     return jax.tree.map(lambda all_, own: all_.at[kept].set(own, mode="drop"), memory, new)
 
@@ -219,6 +202,6 @@ def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Var
 
 
 def _share(setting: Setting, tried: Array, trained: Array) -> Array:
-    """Of the test images that all who trained were tried on, the share classified correctly."""
+    """Share of the test images that the trained clients' own models classify correctly."""
     images = setting.local_test_images
     return tried.sum() / (images * trained) if images else jnp.array(jnp.nan)
