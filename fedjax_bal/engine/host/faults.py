@@ -1,4 +1,4 @@
-"""Clients that hand back what can't be used: what is wrong with it, and what becomes of them."""
+"""Unusable client updates: how they are recognised, described and handled."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class FaultPolicy(NamedTuple):
-    """What becomes of broken clients.
+    """Policy for faulty clients.
 
     Attributes:
-        name: "raise", the run ends; "exclude", the round is done as if they had not delivered; "clip", that too, and
-            updates that are far longer than the others are scaled down.
-        factor: how far: the largest norm of an update is so many times the median of its round.
-        huge: unless updates are scaled down, parameters are broken whose norm is more than so many times the median.
+        name: "raise", the run ends; "exclude", the round is repeated as if they had not delivered; "clip", the same,
+            and
+            far too long updates are scaled down.
+        factor: with "clip", an update is too long if its norm exceeds this many times the median of its round.
+        huge: without "clip", parameters are faulty if their norm exceeds this many times the median.
     """
 
     name: str = "raise"
@@ -32,29 +33,21 @@ class FaultPolicy(NamedTuple):
 
     @property
     def repeats(self) -> bool:
-        """Whether rounds may have to be done again, and so what they began with has to be kept."""
+        """Whether rounds may have to be repeated, so that their initial states have to be kept."""
         return self.name != "raise"
 
     @property
     def clips(self) -> bool:
-        """Whether anybody asks how long updates are."""
+        """Whether updates have a bound."""
         return self.name == "clip"
 
 
 RAISE = FaultPolicy()
-"""What becomes of them unless somebody says otherwise."""
+"""The default policy."""
 
 
 def fault_policy(name: str, factor: float = RAISE.factor, huge: float | None = RAISE.huge) -> FaultPolicy:
-    """A policy, checked.
-
-    Args:
-        name: one of `POLICIES`.
-        factor: at least 1.
-        huge: at least 1; None for no such bound.
-
-    Returns:
-        The policy.
+    """A validated policy; `huge` None means no such bound.
 
     Raises:
         ValueError: another name, or a factor below 1.
@@ -69,15 +62,10 @@ def fault_policy(name: str, factor: float = RAISE.factor, huge: float | None = R
 
 
 def norm_bound(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
-    """The largest norm that an update, or what else there is of each, may have beside those of its round.
+    """The largest norm allowed in a round, `Float32[]`: `factor` times the median (of two, the lower) of those above 0.
 
-    Args:
-        norms: of all, `Float[...]`.
-        counted: which of them are delivered, `Bool[...]`.
-        factor: times the median, the lower one of two, of those above 0.
-
-    Returns:
-        The bound, `Float32[]`; infinite where there are fewer than two to compare, or it is beyond all numbers.
+    `counted`, `Bool[...]`, says which of `norms`, `Float[...]`, are delivered. The bound is infinite if fewer than two
+    are left to compare, or if the product isn't finite.
 
     Example:
         >>> float(norm_bound(np.array([1.0, 90.0, 0.0, 2.0, 7.0]), np.array([1, 1, 1, 1, 0], bool), 10))
@@ -91,20 +79,15 @@ def norm_bound(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
     return np.float32(min(bound, _LARGEST) if math.isfinite(bound) else np.inf)
 
 
-def find_faults(wanted: FaultPolicy, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
-    """What is wrong with what the clients of a round delivered.
+def find_faults(policy: FaultPolicy, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
+    """The faults of a round's delivered updates, codes `Int[G, L]`, 0 for none.
 
-    Args:
-        wanted: what becomes of broken clients.
-        plan: the round's plan.
-        broken: what the devices found, `Int[G, L]`.
-        norms: of the parameters that each visit hands back, `Float[G, L]`, which cost nothing beside looking whether
-            these are finite; those of updates would.
+    `broken` are the codes that the devices found, `Int[G, L]`, and `norms` those of the parameters that each client
+    returned, `Float[G, L]`; the check for finite numbers yields them at no cost, unlike the norms of updates.
 
-    Returns:
-        Codes, `Int[G, L]`, 0 for nothing. Norms are only compared where nothing else is wrong, by a policy that doesn't
-        scale updates down, and between two chains at least; of a chain the first client answers, on whom the others
-        build. Parameters of a norm up to `huge` itself are never huge, for a model may begin at zero.
+    Norms are only compared if there is no other fault, by a policy that doesn't clip, and between two chains at least.
+    In a chain the first client with huge parameters is at fault, as the others build on it. Parameters whose norm is at
+    most `huge` itself are never huge, for a model may start at zero.
 
     Example:
         >>> plan = Plan(np.array([[4], [7], [9]]), np.ones((3, 1), bool))
@@ -113,42 +96,35 @@ def find_faults(wanted: FaultPolicy, plan: Plan, broken: Any, norms: Any) -> np.
         True
     """
     codes = np.where(plan.delivered, broken, 0)
-    if codes.any() or wanted.clips:
+    if codes.any() or policy.clips:
         return codes
-    there = plan.delivered.any(1)
-    least = np.where(plan.delivered, norms, np.inf).min(1)  # who comes behind a huge one in a chain is no measure
-    huge = plan.delivered & (norms > max(norm_bound(least, there, wanted.huge), wanted.huge))
+    # Each chain counts with its least norm: the clients after a huge one build on it, and would raise the median.
+    least = np.where(plan.delivered, norms, np.inf).min(1)
+    huge = plan.delivered & (norms > max(norm_bound(least, plan.delivered.any(1), policy.huge), policy.huge))
     return np.where(huge & (huge.cumsum(1) == 1), HUGE, 0)
 
 
 def exclude_faults(
-    wanted: FaultPolicy, first: int, plans: Sequence[Plan], info: Info
+    policy: FaultPolicy, first: int, plans: Sequence[Plan], info: Info
 ) -> tuple[list[Plan], list[Fault]] | None:
-    """The plans of a dispatch with what is wrong in the first round where something is taken out.
+    """The plans with which to repeat a dispatch, without the faults of its first faulty round, and these faults.
 
-    What comes after that round began with what it left, and has to be looked at again.
-
-    Args:
-        wanted: what becomes of broken clients.
-        first: the first round, from 0.
-        plans: of the rounds that are live.
-        info: what they report, leaves `[T, ...]`.
-
-    Returns:
-        The plans by which to repeat the dispatch, and whom they leave out or cut; None where nothing is wrong, or where
-        nobody would be left of several clients, which no policy can mend.
+    Later rounds started from that round's result, and have to be checked again. None if nothing has to be repeated, or
+    if
+    none of several clients would be left, which no policy can repair. `first` is the first round, from 0; `plans` are
+    those of the live rounds; `info` has leaves `[T, ...]`.
     """
-    for place, plan in enumerate(plans) if wanted.repeats else ():
-        codes = find_faults(wanted, plan, info.broken[place], info.norms[place])
+    for place, plan in enumerate(plans) if policy.repeats else ():
+        codes = find_faults(policy, plan, info.broken[place], info.norms[place])
         changed, why = plan, codes
         if codes.any():
             changed = plan._replace(delivered=plan.delivered & (codes == 0))
             if not changed.delivered.any() and plan.delivered.sum() > 1:
                 return None
-        elif wanted.clips and np.isinf(plan.bound):
-            there, lengths = plan.delivered.any(1), info.norms[place][:, 0]  # of chains
-            bound = norm_bound(lengths, there, wanted.factor)
-            why = np.where((there & (lengths > bound))[:, None] & plan.delivered, LONG, 0)
+        elif policy.clips and np.isinf(plan.bound):
+            delivered, norms = plan.delivered.any(1), info.norms[place][:, 0]  # of chains
+            bound = norm_bound(norms, delivered, policy.factor)
+            why = np.where((delivered & (norms > bound))[:, None] & plan.delivered, LONG, 0)
             changed = plan._replace(bound=bound)
         if why.any():
             at = np.nonzero(why)
@@ -159,13 +135,7 @@ def exclude_faults(
 
 
 def describe_faults(faults: Iterable[Fault]) -> str:
-    """What was done about some clients, in a line.
-
-    Args:
-        faults: in any order.
-
-    Returns:
-        The text; the first few of each kind by name.
+    """One line on the clients that were left out or scaled down, the first few of each by name.
 
     Example:
         >>> describe_faults([Fault(5, 3, NOT_FINITE), Fault(6, 3, LONG)])
@@ -185,27 +155,20 @@ def _named(faults: Sequence[Fault]) -> str:
     return ", ".join(names) + (f", and {rest} more" if rest > 0 else "")
 
 
-def fault_message(wanted: FaultPolicy, plan: Plan, codes: Any, rate: float, before: int) -> str:
-    """Why a round can't count: which clients broke, how, and what to do.
+def fault_message(policy: FaultPolicy, plan: Plan, codes: Any, rate: float, before: int) -> str:
+    """The message for a round that can't count: the faulty clients, their fault, and a remedy.
 
-    Args:
-        wanted: what becomes of broken clients.
-        plan: the round's plan.
-        codes: of its clients, `Int[G, L]`, from `find_faults`, not 0 for one at least.
-        rate: the learning rate of the round.
-        before: how many clients of the round have been left out already.
-
-    Returns:
-        The text, without the round.
+    `codes`, `Int[G, L]`, come from `find_faults` and hold at least one fault; `rate` is the round's learning rate;
+    `before` is the number of clients of the round that have been left out already.
     """
     kind = int(codes[codes > 0].min())
     broken = plan.clients[codes == kind]
     names = ", ".join(str(client) for client in broken[:_MOST_NAMED]) + (", ..." if len(broken) > _MOST_NAMED else "")
     count = f"{len(broken)} of {int(plan.delivered.sum())} that delivered"
-    count += f", with {before} more left out before: nobody would be left" if wanted.repeats and before else ""
+    count += f", with {before} more left out before: nobody would be left" if policy.repeats and before else ""
     whose = f"the updates of clients {names} are" if len(broken) > 1 else f"the update of client {names} is"
     cause = f"the usual cause is a learning rate that is too high (here {rate:g}): lower it"
     out = "leave such clients out with execution.broken_clients: exclude"
-    allow = f"raise execution.huge_factor (here {wanted.huge:g} times the median norm of parameters), null for no bound"
-    advice = [cause] * (kind in (NOT_FINITE, HUGE)) + [out] * (not wanted.repeats) + [allow] * (kind == HUGE)
+    allow = f"raise execution.huge_factor (here {policy.huge:g} times the median norm of parameters), null for no bound"
+    advice = [cause] * (kind in (NOT_FINITE, HUGE)) + [out] * (not policy.repeats) + [allow] * (kind == HUGE)
     return "; ".join([f"{whose} {FAULT_WORDS[kind]} ({count})", ", or ".join(advice)]).removesuffix("; ")
