@@ -64,7 +64,7 @@ def run_sweep(
     work = SweepWork(sweep, folder.path, display, **options)
     _announce(sweep, work, console)
     display.start(
-        [batch_title(sweep, own) for own in work.groups], [own.rounds // len(own.tasks) for own in work.groups]
+        [batch_title(sweep, own) for own in work.batches], [own.rounds // len(own.tasks) for own in work.batches]
     )
     stopped = False
     try:
