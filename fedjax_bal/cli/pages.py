@@ -9,15 +9,12 @@ from fedjax_bal.cli.console import say
 
 
 def compare_folders(folders: list[Path], out: Path | None, console: Console) -> None:
-    """Writes one page about several run folders, where they can be compared.
+    """Writes one page that compares several run folders.
 
-    Args:
-        folders: the folders.
-        out: where to put the page; None for the first folder, and to say so where nothing can be compared.
-        console: where to say it.
+    Without `out` it goes into the first folder, and folders that can't be compared get a line instead of an error.
 
     Raises:
-        ReportError: they can't be compared, and `out` asks for it.
+        ReportError: the folders can't be compared, and `out` is given.
     """
     with drawing():
         from fedjax_bal.report import ReportError, build_comparison
@@ -31,12 +28,12 @@ def compare_folders(folders: list[Path], out: Path | None, console: Console) -> 
 
 
 def build_page(path: Path) -> Path:
-    """The page of a run's folder, or of a sweep's."""
+    """Writes the page of a run's or a sweep's folder; returns its file."""
     return build_report(path, sweep=(path / "sweep.yaml").is_file())
 
 
 def build_report(path: Path, *, sweep: bool = False) -> Path:
-    """Writes the page of a folder, and returns its file."""
+    """Writes the page of a folder; returns its file."""
     with drawing():
         from fedjax_bal.report import build, build_sweep
 

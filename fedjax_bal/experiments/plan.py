@@ -61,8 +61,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     """Reads and checks a sweep file.
 
     It holds the keys of a configuration and the key `sweep`, a list of axes (see `read_axes`). With `base`, the path of
-    a
-    configuration, relative to the file, it needs only the keys that differ from that one.
+    a configuration, relative to the file, it needs only the keys that differ from that one.
 
     Args:
         path: the file.

@@ -48,10 +48,8 @@ def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> 
     """Independent draws with replacement from a law that depends on the class only, positions `Int32[length]`.
 
     Rows are sorted by class, so a draw is a class by the inverse of the cumulated law, then a position within the
-    class.
-    `log_weights`, `Float[C]`, are those of one sample of each class, up to a constant; classes without samples are
-    never
-    drawn.
+    class. `log_weights`, `Float[C]`, are those of one sample of each class, up to a constant; classes without samples
+    are never drawn.
 
     Example:
         >>> import jax, jax.numpy as jnp

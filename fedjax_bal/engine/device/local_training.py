@@ -37,9 +37,8 @@ def train_locally(
     """Trains one client on its own rows; returns the outcome and the state after the last step.
 
     `ctx` comes without `prepared`; a size of 0 leaves the variables as received. `longest` is the largest size among
-    all
-    clients that are trained along with this one, `Int32[]`. The local optimizer starts from the state `optimizer`, or
-    fresh if that is None.
+    all clients that are trained along with this one, `Int32[]`. The local optimizer starts from the state `optimizer`,
+    or fresh if that is None.
     """
     ctx = prepare(setting, key, ctx)
     order = row_order(setting, key, ctx, longest)

@@ -103,8 +103,7 @@ def rounds(
     """The loop over the rounds of a dispatch; returns as `dispatch` does.
 
     `advance` does one round, given its row of the schedule; `appraise` evaluates the state after it; `nothing` fills
-    the
-    rows of rounds that aren't run or evaluated.
+    the rows of rounds that aren't run or evaluated.
     """
     schedule = jax.tree.map(jnp.asarray, schedule)
 

@@ -24,8 +24,7 @@ def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[As
     """Assigns the chains that deliver to the devices, so that all have about as much to do; the others are not trained.
 
     `steps`, `Int[G, L]`, are 0 for a client that doesn't deliver; `delivered`, `Bool[G]`, says whether any client of
-    the
-    chain does.
+    the chain does.
 
     Example:
         >>> import numpy as np

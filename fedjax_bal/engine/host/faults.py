@@ -21,8 +21,7 @@ class FaultPolicy(NamedTuple):
 
     Attributes:
         name: "raise", the run ends; "exclude", the round is repeated as if they had not delivered; "clip", the same,
-            and
-            far too long updates are scaled down.
+            and far too long updates are scaled down.
         factor: with "clip", an update is too long if its norm exceeds this many times the median of its round.
         huge: without "clip", parameters are faulty if their norm exceeds this many times the median.
     """
@@ -110,9 +109,8 @@ def exclude_faults(
     """The plans with which to repeat a dispatch, without the faults of its first faulty round, and these faults.
 
     Later rounds started from that round's result, and have to be checked again. None if nothing has to be repeated, or
-    if
-    none of several clients would be left, which no policy can repair. `first` is the first round, from 0; `plans` are
-    those of the live rounds; `info` has leaves `[T, ...]`.
+    if none of several clients would be left, which no policy can repair. `first` is the first round, from 0; `plans`
+    are those of the live rounds; `info` has leaves `[T, ...]`.
     """
     for place, plan in enumerate(plans) if policy.repeats else ():
         codes = find_faults(policy, plan, info.broken[place], info.norms[place])

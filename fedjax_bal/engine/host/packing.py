@@ -75,9 +75,8 @@ def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, 
     """The number of clients to train at a time on each device, from 1 to `most`.
 
     It is the largest that wastes less than a tenth of the steps over all `cohorts`, each `Int[G]`: more at a time keep
-    a
-    wide machine busier, but leave longer idle tails. `buckets` says whether clients start together in buckets, or each
-    lane goes on by itself.
+    a wide machine busier, but leave longer idle tails. `buckets` says whether clients start together in buckets, or
+    each lane goes on by itself.
 
     Example:
         >>> choose_width([np.array([4, 4, 4, 4])], most=4)

@@ -20,8 +20,7 @@ class Progress(Protocol):
         """A run has done so many rounds, with this test accuracy in [0, 1].
 
         `clients_per_s` is 0 if nothing was trained since the last call: for a run that was found on disk, finished or
-        not,
-        and for one that is about to train.
+        not, and for one that is about to train.
         """
         ...
 

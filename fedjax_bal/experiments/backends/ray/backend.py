@@ -60,8 +60,7 @@ class RayBackend:
     """Trains each batch in a worker, on any machine that has room for one.
 
     Workers receive configurations and snapshots, and return their runs' results; only this process writes. A worker
-    that
-    is killed loses the rounds since the last checkpoint.
+    that is killed loses the rounds since the last checkpoint.
 
     Args:
         ray: the module, connected.

@@ -51,8 +51,7 @@ class Failure(NamedTuple):
 
     Attributes:
         kind: "memory" if it ran out of memory, "size" if the batch doesn't fit in the first place, or "refused" if
-            fewer
-            runs would not help.
+            fewer runs would not help.
         text: the message.
     """
 
