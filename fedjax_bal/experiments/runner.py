@@ -36,7 +36,7 @@ class Runner:
         config: the configuration.
         folder: its run folder, already claimed.
         display: the progress display.
-        data_dir: the folder with the data set's files, unless it is embedded.
+        data_dir: the folder with the data set's files, unless that is embedded.
         devices: number of devices that share the work, whatever the configuration says; None leaves it to that.
         fresh: start over, whatever the folder holds.
         should_stop: asked between dispatches; True ends the session with `Stopped`.

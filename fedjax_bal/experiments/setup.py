@@ -51,7 +51,7 @@ class SharedInputs:
     """Data sets, federations and models, each built only once for all methods that use it.
 
     Args:
-        data_dir: the folder with the data set's files, unless it is embedded.
+        data_dir: the folder with the data set's files, unless that is embedded.
         devices: number of devices that share the work, whatever the configurations say; None leaves it to them.
     """
 
@@ -262,7 +262,7 @@ def set_up(
 
     Args:
         config: the configuration.
-        data_dir: the folder with the data set's files, unless it is embedded.
+        data_dir: the folder with the data set's files, unless that is embedded.
         devices: number of devices that share the work, whatever the configuration says; None leaves it to that.
         inputs: in place of both, inputs shared with other comparisons.
 

@@ -54,7 +54,7 @@ class SweepWork:
         sweep: the sweep.
         folder: the sweep's folder, with the points' folders below `points`.
         display: the progress display.
-        data_dir: the folder with the data set's files, unless it is embedded.
+        data_dir: the folder with the data set's files, unless that is embedded.
         devices: number of devices that share the work, whatever the configurations say; None leaves it to them.
         should_stop: asked between dispatches; True ends the session with `Stopped`.
         most: the most runs of a batch; None for as many as fit into memory.

@@ -110,13 +110,15 @@ def train_step(
     batch = gather(ctx.federation, first + places, real)
     carry = _with_statistics(setting, ctx, index, carry)
     ctx = ctx._replace(learning_rate=jnp.asarray(setting.local.optimizer.rate_at(ctx.round, index), float))
-    own = lambda purpose: jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
+
+    def step_key(purpose: str) -> Key:
+        return jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
 
     def step(setting: Setting, carry: LocalState) -> LocalState:
         filled = batch
         for part in setting.parts_with(Batches):
-            filled = part.batch(own(f"batch/{part.slot}"), filled, ctx)
-        return _learn(setting, own("model"), ctx, index, filled, carry)
+            filled = part.batch(step_key(f"batch/{part.slot}"), filled, ctx)
+        return _learn(setting, step_key("model"), ctx, index, filled, carry)
 
     # The round is not batched, as all clients share it, so that this stays a branch: parts cost nothing before their
     # first round. On a batched round, vmap would compute every branch.

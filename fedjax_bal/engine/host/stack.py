@@ -71,7 +71,7 @@ class Stack:
 
     Args:
         members: runs with the same stacking key, all at the same round.
-        snapshots: their snapshots; their states are donated.
+        snapshots: their snapshots, not to be used afterwards.
 
     Attributes:
         members: the runs.
@@ -255,7 +255,7 @@ class StackOfOne:
 def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> Stack | StackOfOne:
     """Starts or resumes runs with equal stacking keys, all at the same round.
 
-    A run that hasn't started has no snapshot; the states of the others are donated.
+    A run that hasn't started has no snapshot; the others' are not to be used afterwards.
     """
     starts = [
         member.simulation.init(member.seed) if snapshot is None else snapshot
