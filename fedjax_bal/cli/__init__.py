@@ -1,4 +1,4 @@
-"""The command line: `app` declares the commands, the other files hold what they do."""
+"""The command line: `app` declares the commands, the other files hold their work."""
 
 from fedjax_bal.cli.app import main
 

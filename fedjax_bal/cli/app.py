@@ -44,7 +44,7 @@ def main() -> None:
     """The console script's entry point."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a sign that a terminal lacks must not cost a result
+            stream.reconfigure(errors="replace")  # a character that a terminal lacks must not cost a result
     try:
         app()
     except KeyboardInterrupt:
@@ -227,7 +227,7 @@ def list_names(
 
 
 def _lines(command: Callable[..., Iterator[str]]) -> Callable[..., None]:
-    """A command of another module, which gives its lines, and whose errors become messages."""
+    """A command that prints the lines of another module's, and turns its errors into messages."""
 
     @functools.wraps(command)
     def shown(*args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""What commands share of their arguments: files, changes, and the number of devices."""
+"""Arguments that commands share: files, changes, and the number of devices."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ Processes = Annotated[
     int | None, typer.Option(metavar="N", help="How many processes there are; or FEDJAX_BAL_PROCESSES.")
 ]
 ENGINES = ("local", "ray")
-"""What can carry a sweep: this process, or a cluster."""
+"""Backends that can train a sweep: this process, or a cluster."""
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -37,7 +37,7 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def devices_of(wanted: str | None) -> str | int | None:
-    """What `--devices` says: "auto" for all, a number, or None where it isn't given."""
+    """The value of `--devices`: "auto" for all, a number, or None if it isn't given."""
     if wanted is None or wanted == "all":
         return wanted and "auto"
     if not wanted.isdecimal() or int(wanted) < 1:
@@ -46,7 +46,7 @@ def devices_of(wanted: str | None) -> str | int | None:
 
 
 def check_engine(name: str, address: str | None) -> None:
-    """Refuses an engine that there isn't, and an address without a cluster.
+    """Refuses an unknown engine, and an address without a cluster.
 
     Example:
         >>> check_engine("rai", None)
@@ -58,7 +58,7 @@ def check_engine(name: str, address: str | None) -> None:
 
 
 def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
-    """Settles how many devices the CPU is, before jax starts."""
+    """Sets the number of CPU devices, before jax starts."""
     from fedjax_bal.engine.host import split_cpu
 
     pairs = [(config, index) for config in configs for index in range(len(config.methods))]

@@ -1,4 +1,4 @@
-"""What a user sees of a command: its output, its messages, and what Ctrl-C does."""
+"""Output, messages and Ctrl-C of a command."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ INTERRUPTED = 130
 
 
 class Output(Console):
-    """A console whose reader may go away: the work goes on in silence."""
+    """A console whose reader may close the pipe: the command goes on in silence."""
 
     def on_broken_pipe(self) -> None:
-        """Sends what is still to come nowhere."""
+        """Discards all further output."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -29,7 +29,7 @@ def say(console: Console, text: str) -> None:
 
 @contextlib.contextmanager
 def messages() -> Iterator[None]:
-    """Turns what a user can cause into a message and an exit code, without a traceback."""
+    """Turns errors that a user can cause into a message and an exit code, without a traceback."""
     try:
         yield
     except ValueError as error:
@@ -53,7 +53,7 @@ def fail(message: str, code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C asks for a stop at the next safe place, the second one stops at once."""
+    """Yields whether Ctrl-C was pressed: the first asks for a stop at the next safe point, the second stops at once."""
     asked = False
 
     def ask(number: int, frame: Any) -> None:

@@ -18,14 +18,9 @@ _DataDir = Annotated[Path | None, typer.Option(help="Where the data sets' own fi
 
 
 def commands(messages: Callable[[], AbstractContextManager[None]], console: Callable[[], Console]) -> typer.Typer:
-    """The group of commands.
+    """The `data` commands, to be added to the program.
 
-    Args:
-        messages: turns what a user can cause into a message and an exit code.
-        console: makes what is printed to.
-
-    Returns:
-        The group, to be added to the program.
+    `messages` turns errors that a user can cause into a message and an exit code; `console` makes the output.
     """
     group = typer.Typer(no_args_is_help=True, help="Data sets: which there are, and reading their files once.")
 
@@ -98,7 +93,7 @@ def _prepare(name: str, options: list[str], data_dir: Path | None, check: bool, 
 
 
 def _own_files(name: str, options: list[str]) -> Any:
-    """The options as a configuration would have them."""
+    """The options, checked as the section `dataset` of a configuration."""
     from fedjax_bal.config import DatasetSection, check_section, parse_yaml, raise_all
 
     given = {}
@@ -131,7 +126,7 @@ def _build(name: str, data_dir: Path | None) -> Path:
 
 
 def _describe(dataset: Any, say: Callable[[str], None]) -> None:
-    """Says how many images there are, of which size and classes, and whose."""
+    """Prints the number of images, their size and classes, and their clients."""
     from fedjax_bal.data import inventory_digest
 
     counts = []

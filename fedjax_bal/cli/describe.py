@@ -47,13 +47,13 @@ def describe(
     if alone and others:
         raise ValueError(f"data describe: received {others[0]!r}, but no partition; give one with --partition SCHEME")
     config = _config(what, partition, changes)
-    dataset, told = _drawn(config, data_dir, share_out=not alone)
-    title = config.dataset.name if told is None else f"{config.dataset.name}: {_in_words(config.partition)}"
-    yield from _text(dataset, told, title, _others(config))
+    dataset, description = _drawn(config, data_dir, share_out=not alone)
+    title = config.dataset.name if description is None else f"{config.dataset.name}: {_in_words(config.partition)}"
+    yield from _text(dataset, description, title, _others(config))
     if out is not None:
         from fedjax_bal.report import write_partition_picture
 
-        write_partition_picture(out, dataset, told, title)
+        write_partition_picture(out, dataset, description, title)
         yield f"picture: {out}"
 
 
@@ -67,7 +67,7 @@ def _the_one(named: Sequence[str]) -> str:
 
 
 def _placed(change: str) -> str:
-    """A change with its full path: keys without a dot are the partition's, if no section is called so."""
+    """A change with its full path: keys without a dot are the partition's, unless a section has that name."""
     from fedjax_bal.config import UnresolvedConfig
 
     key = change.partition("=")[0]
@@ -90,7 +90,7 @@ def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
     from fedjax_bal.data import DATASETS
 
     if what in DATASETS:
-        # All that is not about data is the quickstart's; its cohort must not stand in the way of few clients.
+        # All other sections are the quickstart's; a cohort of one is valid for any number of clients.
         wanted = f"partition={{scheme: {json.dumps('iid' if scheme is None else scheme)}, clients: 10, seed: 0}}"
         return load_config(None, [f"dataset.name={what}", "selection.clients_per_round=1", wanted, *changes])
     if not Path(what).exists() and not what.endswith((".yaml", ".yml")):
@@ -131,15 +131,15 @@ def _drawn(config: Any, data_dir: Path | None, share_out: bool) -> "tuple[Any, D
 
 
 def _in_words(wanted: Any) -> str:
-    """A partition in one line: what differs from the defaults."""
+    """A partition in one line: the values that differ from the defaults."""
     fields = type(wanted).model_fields
-    told = [
+    changes = [
         f"{key}={_value(getattr(wanted, key))}"
         for key in fields
         if key not in ("scheme", "clients", "seed") and getattr(wanted, key) != fields[key].default
     ]
     return ", ".join(
-        [f"{wanted.scheme}, {wanted.clients:,} client{'s' * (wanted.clients > 1)}", *told, f"seed={wanted.seed}"]
+        [f"{wanted.scheme}, {wanted.clients:,} client{'s' * (wanted.clients > 1)}", *changes, f"seed={wanted.seed}"]
     )
 
 
@@ -150,27 +150,27 @@ def _value(value: Any) -> str:
 
 
 def _others(config: Any) -> list[str]:
-    """The methods of a configuration whose data are not those described."""
+    """The methods of a configuration whose data differ from those described."""
     sections = ("dataset", "partition", "auxiliary")
     own = [config.for_method(index) for index in range(len(config.methods))]
     return [each.name for each in own if any(getattr(each, key) != getattr(config, key) for key in sections)]
 
 
-def _text(dataset: Any, told: "Description | None", title: str, others: Sequence[str]) -> Iterator[str]:
+def _text(dataset: Any, description: "Description | None", title: str, others: Sequence[str]) -> Iterator[str]:
     yield title
     yield f"{len(dataset.train_labels):,} training and {len(dataset.test_labels):,} test samples"
     yield ""
-    yield from _class_table(dataset, told)
-    if told is not None:
+    yield from _class_table(dataset, description)
+    if description is not None:
         yield ""
-        yield from _size_lines(told)
+        yield from _size_lines(description)
         yield ""
-        yield from _imbalance_lines(told)
+        yield from _imbalance_lines(description)
     if others:
         yield f"methods with other data: {', '.join(others)}"
 
 
-def _class_table(dataset: Any, told: "Description | None") -> Iterator[str]:
+def _class_table(dataset: Any, description: "Description | None") -> Iterator[str]:
     import numpy as np
 
     classes = len(dataset.class_names)
@@ -178,17 +178,17 @@ def _class_table(dataset: Any, told: "Description | None") -> Iterator[str]:
         "training": np.bincount(dataset.train_labels, minlength=classes),
         "test": np.bincount(dataset.test_labels, minlength=classes),
     }
-    if told is not None:
-        columns["clients"] = told.class_counts.sum(axis=0)
-    drawn = columns["training" if told is None else "clients"]
+    if description is not None:
+        columns["clients"] = description.class_counts.sum(axis=0)
+    ranked = columns["training" if description is None else "clients"]
     yield f"{'class':<{_LONGEST_NAME}}" + "".join(f"{name:>10}" for name in columns)
-    for label in _shown(drawn):
+    for label in _shown(ranked):
         if label is None:
             yield f"... {classes - 2 * _SHOWN_OF_MANY:,} classes in between"
             continue
         numbers = "".join(f"{counts[label]:>10,}" for counts in columns.values())
         name = _short(dataset.class_names[label])
-        yield f"{name:<{_LONGEST_NAME}}{numbers}  {_bar(drawn[label], drawn.max())}".rstrip()
+        yield f"{name:<{_LONGEST_NAME}}{numbers}  {_bar(ranked[label], ranked.max())}".rstrip()
 
 
 def _shown(counts: "np.ndarray") -> "list[int | None]":
@@ -199,12 +199,12 @@ def _shown(counts: "np.ndarray") -> "list[int | None]":
     return [*falling[:_SHOWN_OF_MANY], None, *falling[-_SHOWN_OF_MANY:]]
 
 
-def _size_lines(told: "Description") -> Iterator[str]:
+def _size_lines(description: "Description") -> Iterator[str]:
     import numpy as np
 
     from fedjax_bal.data import size_bins
 
-    sizes, held = told.sizes, (told.class_counts > 0).sum(axis=1)
+    sizes, held = description.sizes, (description.class_counts > 0).sum(axis=1)
     yield (
         f"samples of a client: {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}, "
         f"mean {sizes.mean():,.1f}"
@@ -215,19 +215,19 @@ def _size_lines(told: "Description") -> Iterator[str]:
         span = f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}"
         yield f"{span:>22} {number:>7,}  {_bar(number, clients.max())}".rstrip()
     yield f"classes of a client: {held.min()} to {held.max()}, mean {held.mean():.1f}"
-    if told.unused:
-        yield f"samples that no client has: {told.unused:,}"
-    if told.repeated:
-        yield f"samples counted again because several clients have them: {told.repeated:,}"
+    if description.unused:
+        yield f"samples that no client has: {description.unused:,}"
+    if description.repeated:
+        yield f"samples counted again because several clients have them: {description.repeated:,}"
 
 
-def _imbalance_lines(told: "Description") -> Iterator[str]:
-    low, high = (float(value) for value in (told.kl_of_clients.min(), told.kl_of_clients.max()))
-    mean = float(told.kl_of_clients.mean())
-    yield f"KL from even classes, in nats (0 is even): {told.kl_of_all:.3f} for all clients together;"
+def _imbalance_lines(description: "Description") -> Iterator[str]:
+    low, high = (float(value) for value in (description.kl_of_clients.min(), description.kl_of_clients.max()))
+    mean = float(description.kl_of_clients.mean())
+    yield f"KL from even classes, in nats (0 is even): {description.kl_of_all:.3f} for all clients together;"
     yield f"    of a client {low:.3f} to {high:.3f}, mean {mean:.3f}"
-    yield f"MID {told.mid:.3f}: imbalance of all classes, from 0 (even) to 1 (a single class)"
-    yield f"WCS {told.wcs:.3f}: how alike clients' classes are to those of all, 1 (the same) and less"
+    yield f"MID {description.mid:.3f}: imbalance of all classes, from 0 (even) to 1 (a single class)"
+    yield f"WCS {description.wcs:.3f}: how alike clients' classes are to those of all, 1 (the same) and less"
 
 
 def _bar(value: int, largest: int) -> str:

@@ -1,4 +1,4 @@
-"""One run on several processes: who they are, how they start together, and how one's end is the others'."""
+"""One run on several processes: their numbers, their common start, and their common end."""
 
 import atexit
 import contextlib
@@ -37,20 +37,12 @@ def place_of(
     processes: int | None,
     environment: Mapping[str, str],
 ) -> ProcessPlace | None:
-    """Where and as whom to take part: by the flags, else by the environment, else by SLURM.
+    """The meeting address and this process's number: from the flags, else from the environment, else from SLURM.
 
-    Args:
-        distributed: whether the run is one of several processes.
-        coordinator: `HOST:PORT`, as the flag has it.
-        process_id: this process's number, from 0.
-        processes: how many there are.
-        environment: the environment's variables.
-
-    Returns:
-        The place; None for a run of one process.
+    None for a run of one process.
 
     Raises:
-        ValueError: flags without `--distributed`, something missing, or something that can't be.
+        ValueError: flags without `--distributed`, a missing value, or an invalid one.
 
     Example:
         >>> place_of(True, "node1:4321", 1, 2, {}).address
@@ -77,12 +69,12 @@ def place_of(
 
 
 def is_first_process(place: ProcessPlace | None) -> bool:
-    """Whether this is the process that writes and shows."""
+    """Whether this process writes the folder and shows progress."""
     return place is None or place.index == 0
 
 
 def shared_facts(config: Any) -> dict[str, str]:
-    """What the processes of a run have to agree on before they start: versions and configuration."""
+    """Versions and configuration, on which the processes of a run have to agree before they start."""
     from fedjax_bal.config import config_leaves
     from fedjax_bal.experiments import versions
 
@@ -93,12 +85,12 @@ def shared_facts(config: Any) -> dict[str, str]:
 def joined_processes(
     place: ProcessPlace | None, facts: Callable[[], Mapping[str, str]], devices: str | int | None
 ) -> Iterator[str | int | None]:
-    """Makes this process one of several for as long as it lasts; yields which devices share the work.
+    """Makes this process one of several for as long as it lasts; yields the devices that share the work.
 
     Args:
-        place: where to meet and as whom; None for a process on its own, for which nothing changes.
-        facts: what must be the same for all, in words by name.
-        devices: of this process.
+        place: the meeting address and this process's number; None for a process on its own, for which nothing changes.
+        facts: values that must be the same for all processes, by name.
+        devices: this process's devices.
 
     Raises:
         ValueError: the processes don't come together.
@@ -106,28 +98,24 @@ def joined_processes(
     if place is None:
         yield devices
         return
-    herald = _DeathNotice(f"fedjax-bal: process {place.index} of {place.count} was ended from outside; {_NOTHING_LOST}")
-    group = _join(place, facts(), herald)
+    notice = _DeathNotice(f"fedjax-bal: process {place.index} of {place.count} was ended from outside; {_NOTHING_LOST}")
+    group = _join(place, facts(), notice)
     try:
         _check_devices(place, devices, group)
         yield "auto"
-    except typer.Exit:  # all end so
+    except typer.Exit:  # all processes end like this
         group.finish()
         raise
     except BaseException as error:
-        code = _told(error, group)
+        code = _report_error(error, group)
         group.leave("Ctrl-C twice" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__)
-        _end(code, herald)
+        _end(code, notice)
     else:
         group.finish()
 
 
 class _DeathNotice:
-    """Says something should this process be killed, be it by jax, which takes others' death for its own.
-
-    Args:
-        text: what.
-    """
+    """Prints a text if this process is killed, even by jax, which ends it when another process dies."""
 
     def __init__(self, text: str) -> None:
         words = ["sh", "-c", 'read -r line || printf "%s\\n" "$0" >&2', text]
@@ -135,26 +123,26 @@ class _DeathNotice:
         atexit.register(self.dismiss)
 
     def dismiss(self) -> None:
-        """There is nothing to say."""
+        """Cancels the notice."""
         with contextlib.suppress(OSError, ValueError):
             self._process.communicate(b"\n")
 
 
-def _join(place: ProcessPlace, facts: Mapping[str, str], herald: _DeathNotice) -> Any:
+def _join(place: ProcessPlace, facts: Mapping[str, str], notice: _DeathNotice) -> Any:
     import jax
 
     from fedjax_bal.engine.processes import ProcessGroup, meet_processes, take_part
 
     def lost(text: str) -> None:
         _say(f"{text}; {_NOTHING_LOST}")
-        _end(1, herald)
+        _end(1, notice)
 
     lines, port = meet_processes(place, facts, _say)
     group = ProcessGroup(place.index, lines, lost)
     options: Any = {"heartbeat_timeout_seconds": _HEARTBEAT_S, "shutdown_timeout_seconds": _SHUTDOWN_S}
     jax.config.update("jax_enable_preemption_service", False)  # or else SIGTERM would no longer end this process
     address = f"[{place.host}]:{port}" if ":" in place.host else f"{place.host}:{port}"
-    if place.host in _LOOPBACK:  # elsewhere on all interfaces, as a host may not know the name that others call it by
+    if place.host in _LOOPBACK:  # otherwise on all interfaces, as a host may not know the name that others use for it
         options["coordinator_bind_address"] = address
     jax.distributed.initialize(address, place.count, place.index, **options)
     take_part(group)
@@ -175,12 +163,12 @@ def _check_devices(place: ProcessPlace, devices: str | int | None, group: Any) -
         _say(f"process {place.index} of {place.count} is at work for process 0, which shows and writes everything")
 
 
-def _told(error: BaseException, group: Any) -> int:
-    """Tells what went wrong, and with what code to end."""
+def _report_error(error: BaseException, group: Any) -> int:
+    """Reports an error, and returns the exit code."""
     from jax.errors import JaxRuntimeError
 
     if isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
-        group.wait_for_news()  # most likely another process is gone, of which jax only says that it didn't answer
+        group.wait_for_news()  # most likely another process is gone; jax only reports that it didn't answer
         _say(f"the devices of the processes lost each other ({str(error).splitlines()[0][:200]}); {_NOTHING_LOST}")
         return 1
     try:
@@ -193,9 +181,9 @@ def _told(error: BaseException, group: Any) -> int:
         return 1
 
 
-def _end(code: int, herald: _DeathNotice) -> None:
+def _end(code: int, notice: _DeathNotice) -> None:
     """Ends at once: waiting for the others, as jax does, would be in vain."""
-    herald.dismiss()
+    notice.dismiss()
     with contextlib.suppress(OSError, ValueError):
         if sys.stdout.isatty():
             sys.stdout.write("\x1b[?25h\n")  # a live display has hidden the cursor
@@ -222,7 +210,7 @@ def _host_and_port(name: str, address: str) -> tuple[str, int]:
 
 
 def _slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """What SLURM says to each task of a step: who it is, and who is the first; the port follows from the job."""
+    """The values that SLURM provides to each task of a step; the port is derived from the job's number."""
     wanted = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID")
     if not all(environment.get(name) for name in wanted):
         return {}

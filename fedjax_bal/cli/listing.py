@@ -1,4 +1,4 @@
-"""What a configuration can name, with a text on each: what `fedjax-bal list` shows."""
+"""The lists of `fedjax-bal list`: every name that a configuration can use, with a text on each."""
 
 import inspect
 import json
@@ -7,13 +7,7 @@ from typing import Any
 
 
 def listing(what: str) -> dict[str, str]:
-    """The names of one kind.
-
-    Args:
-        what: one of `LISTINGS`.
-
-    Returns:
-        Name -> a text of one or more lines.
+    """The names of one kind, one of `LISTINGS`, each with a text of one or more lines.
 
     Raises:
         ValueError: there is no such list.
@@ -105,7 +99,7 @@ def _schedules() -> dict[str, str]:
 
 
 def _optax(name: str, fields: Mapping[str, tuple[Any, Any]]) -> str:
-    """What is said of a function of optax, whose own texts are long."""
+    """The text on a function of optax, whose own texts are long."""
     takes = ", ".join(_with_default(key, default, ...) for key, (_, default) in fields.items())
     return f"optax.{name}" + (f"\ntakes {takes}" if takes else "")
 
@@ -129,7 +123,7 @@ def _speeds() -> dict[str, str]:
 
 
 def _described(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
-    """The first line on each function, and what it takes."""
+    """The first line on each function, and its parameters."""
     found = {}
     for name, function in functions.items():
         takes = _parameters(function)
@@ -149,7 +143,7 @@ LISTINGS: dict[str, Callable[[], dict[str, str]]] = {
     "delivery": _delivery,
     "speeds": _speeds,
 }
-"""Kind -> what makes its list; nothing is imported before it is asked for."""
+"""Kind -> function that makes its list, which imports only what it needs."""
 
 
 def _first_line(function: Callable[..., Any]) -> str:

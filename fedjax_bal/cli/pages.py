@@ -9,12 +9,9 @@ from fedjax_bal.cli.console import say
 
 
 def compare_folders(folders: list[Path], out: Path | None, console: Console) -> None:
-    """Writes one page about several run folders, where they can be compared.
+    """Writes one page that compares several run folders.
 
-    Args:
-        folders: the folders.
-        out: where to put the page; None for the first folder, and to say so where nothing can be compared.
-        console: where to say it.
+    Without `out` it goes into the first folder, and folders that can't be compared get a line instead of an error.
 
     Raises:
         FolderError: they can't be compared, and `out` asks for it.
@@ -39,7 +36,7 @@ def build_page(path: Path) -> Path:
 
 
 def build_report(path: Path, *, sweep: bool = False) -> Path:
-    """Writes the page of a folder, and returns its file."""
+    """Writes the page of a folder; returns its file."""
     with drawing():
         from fedjax_bal.report import build, build_sweep
 

@@ -30,19 +30,19 @@ def run_command(
     fresh: bool,
     plain: bool,
 ) -> None:
-    """Carries a comparison through, or on, and shows what came of it.
+    """Starts or resumes a comparison, and shows its results.
 
     Args:
         config: the configuration.
         path: its run folder.
         data_dir: the folder with the data set's files.
-        devices: how many devices share the work; None leaves it to the configuration.
-        trackers: where the metrics are shown too.
-        fresh: start over, whatever is there.
+        devices: number of devices that share the work; None leaves it to the configuration.
+        trackers: trackers that show the metrics too.
+        fresh: start over, whatever the folder holds.
         plain: lines in place of the live display.
 
     Raises:
-        typer.Exit: it was stopped, or a run diverged.
+        typer.Exit: the user stopped it, or a run diverged.
     """
     from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
@@ -60,7 +60,7 @@ def run_command(
             display.stop()
         if first:
             _show(folder.path, summary, console)
-        _tell_failures(summary)
+        _report_failures(summary)
 
 
 def _work(
@@ -113,7 +113,7 @@ def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
     say(console, f"report: {page}")
 
 
-def _tell_failures(summary: dict[str, Any]) -> None:
+def _report_failures(summary: dict[str, Any]) -> None:
     failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
     if failures:
         fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
@@ -138,7 +138,7 @@ def _print_lines(text: Any, console: Console) -> None:
 
 
 def _two_lines(cell: str) -> str:
-    """What follows a number goes below it."""
+    """Puts the text after a number below it."""
     for mark in ("±", "[", "("):
         cell = cell.replace(f" {mark}", f"\n{mark}")
     return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")

@@ -1,4 +1,4 @@
-"""The command `fedjax-bal sweep`."""
+"""The training of `fedjax-bal sweep`: outline, batches, table."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,19 +32,19 @@ def run_sweep(
     most: int | None,
     backend: Backend | None = None,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Says what there is to do, does it, and writes the table.
+    """Prints the outline of a sweep, trains its batches, and writes the table.
 
     Args:
         sweep: the sweep.
         folder: its folder, claimed.
-        console: where to say it.
+        console: prints the outline.
         data_dir: the folder with the data sets' files.
-        devices: how many devices share the work.
+        devices: number of devices that share the work.
         should_stop: asked between dispatches.
         plain: lines in place of the live display.
-        dry_run: only say what there is to do.
-        most: how many runs to train together at most; None for as many as fit.
-        backend: what trains; None for this process.
+        dry_run: only print the outline.
+        most: the most runs of a batch; None for as many as fit into memory.
+        backend: trains the batches; None for this process.
 
     Returns:
         The rows of the table, and whether the user stopped it.
@@ -64,7 +64,7 @@ def run_sweep(
     work = SweepWork(sweep, folder.path, display, **options)
     _announce(sweep, work, console)
     display.start(
-        [batch_title(sweep, own) for own in work.groups], [own.rounds // len(own.tasks) for own in work.groups]
+        [batch_title(sweep, own) for own in work.batches], [own.rounds // len(own.tasks) for own in work.batches]
     )
     stopped = False
     try:

@@ -25,31 +25,31 @@ def sweep_command(
     engine: str = "local",
     address: str | None = None,
 ) -> None:
-    """Carries a sweep through, or on, and shows what came of it.
+    """Starts or resumes a sweep, and shows its results.
 
     Args:
         plan: the sweep.
         path: its folder.
         data_dir: the folder with the data sets' files.
-        devices: how many devices share the work; None leaves it to the configurations.
-        together: how many runs to train together at most; None for as many as fit.
-        dry_run: only say what there is to do.
+        devices: number of devices that share the work; None leaves it to the configurations.
+        together: the most runs of a batch; None for as many as fit into memory.
+        dry_run: only print the outline.
         plain: lines in place of the live display.
-        engine: what trains, "local" for this process or "ray" for a cluster.
-        address: of the cluster.
+        engine: the backend, "local" for this process or "ray" for a cluster.
+        address: the cluster's address.
 
     Raises:
-        typer.Exit: it was stopped, or some runs have no result.
+        typer.Exit: the user stopped it, or some runs have no result.
     """
     from fedjax_bal.runs import SweepFolder
 
     folder, console = SweepFolder(path), Output()
     place = None if data_dir is None else str(data_dir.absolute())
     if engine == "ray":
-        devices = devices_of_a_group(plan, devices)
+        devices = devices_per_batch(plan, devices)
     with (
         contextlib.nullcontext() if dry_run else folder.claimed(),
-        _engine(engine, address, devices, place) as chosen,
+        _backend(engine, address, devices, place) as backend,
         interruptible() as asked,
     ):
         keep_compiled_programs(console.print)
@@ -60,7 +60,7 @@ def sweep_command(
             "devices": devices,
             "should_stop": asked,
             "most": together,
-            "backend": chosen,
+            "backend": backend,
         }
         table, stopped = run_sweep(plan, folder, console, **options, plain=plain, dry_run=dry_run)
     if stopped:
@@ -70,18 +70,13 @@ def sweep_command(
         _conclude_sweep(folder, table, console)
 
 
-def devices_of_a_group(plan: Any, devices: str | int | None) -> int:
-    """How many devices of one machine a worker of a cluster asks for.
+def devices_per_batch(plan: Any, devices: str | int | None) -> int:
+    """The number of devices of one machine for each worker of a cluster: `--devices`, or the most of any configuration.
 
-    Args:
-        plan: the sweep.
-        devices: what `--devices` says; None leaves it to the configurations.
-
-    Returns:
-        The number, the largest that a configuration asks for; 1 where none does.
+    1 if no configuration asks for a number.
 
     Raises:
-        ValueError: `--devices all`, which says nothing about machines that are still to be found.
+        ValueError: `--devices all`, which is undefined for machines that are still to be found.
     """
     if isinstance(devices, str):
         raise ValueError("--devices: received all, but with --engine ray every group asks for its own: give a number")
@@ -91,7 +86,7 @@ def devices_of_a_group(plan: Any, devices: str | int | None) -> int:
 
 
 @contextlib.contextmanager
-def _engine(name: str, address: str | None, devices: Any, data_dir: str | None) -> Iterator[Any]:
+def _backend(name: str, address: str | None, devices: Any, data_dir: str | None) -> Iterator[Any]:
     if name == "local":
         yield None
         return
@@ -111,7 +106,7 @@ def _conclude_sweep(folder: Any, table: list[dict[str, Any]], console: Console) 
     say(console, f"page: {build_page(folder.path)}")
     lost = [row for row in table if row["failure"]]
     if lost:
-        told = [
+        lines = [
             f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}" for row in lost
         ]
-        fail("some runs have no result, the rest is done:\n  " + "\n  ".join(told[:20]), 1)
+        fail("some runs have no result, the rest is done:\n  " + "\n  ".join(lines[:20]), 1)

@@ -1,4 +1,4 @@
-"""The axes of a sweep: which keys take which values, and all their combinations."""
+"""The axes of a sweep: the swept keys, their values, and all combinations."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ class Axis(NamedTuple):
 
     Attributes:
         keys: dotted paths of a configuration.
-        values: for each of them as many values, in order.
+        values: each key's values, in order, equally many.
     """
 
     keys: tuple[str, ...]
@@ -30,19 +30,13 @@ class Axis(NamedTuple):
 
 
 def read_axes(entries: Any, source: str) -> list[Axis]:
-    """Reads the list of axes.
+    """Reads the list of axes below `sweep`, a list of mappings.
 
-    Args:
-        entries: what stands below `sweep`: a list of mappings, each of them an axis. A mapping of several keys is one
-            axis along which they change together. The values of a key are a list, or a range
-            `{from: 0.01, to: 1, steps: 3, scale: log}`, whose ends belong to it.
-        source: the name of the file, for messages.
-
-    Returns:
-        The axes.
+    A mapping of several keys is one axis along which they change together. The values of a key are a list, or a range
+    `{from: 0.01, to: 1, steps: 3, scale: log}`, whose ends belong to it. `source`, the file's name, is for messages.
 
     Raises:
-        ConfigError: anything else; says where, what was received and what is allowed.
+        ConfigError: anything else; names the place, the value received and the rule.
 
     Example:
         >>> read_axes([{"training.rounds": {"from": 10, "to": 30, "steps": 3}}], "my.yaml")
@@ -65,13 +59,7 @@ def read_axes(entries: Any, source: str) -> list[Axis]:
 
 
 def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
-    """All combinations of the axes, the last axis changing fastest.
-
-    Args:
-        axes: the axes.
-
-    Returns:
-        For each combination the value of every key.
+    """All combinations of the axes, the last axis changing fastest, each with the value of every key.
 
     Example:
         >>> combinations([Axis(("a", "b"), ((1, 2), (3, 4))), Axis(("c",), ((5,),))])
@@ -97,13 +85,13 @@ def _axis(entry: Any, where: str) -> Axis:
             )
     lengths = {key: len(own) for key, own in values.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-        raise ConfigError(f"{where}: {told} values; keys of one axis change together and need equally many")
+        counts = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+        raise ConfigError(f"{where}: {counts} values; keys of one axis change together and need equally many")
     together = list(zip(*values.values(), strict=True))
     twice = next((item for place, item in enumerate(together) if item in together[:place]), None)
     if twice is not None:
-        told = received_value(twice[0] if len(twice) == 1 else list(twice))
-        raise ConfigError(f"{where}: {', '.join(values)}: received {told} twice; give each value once")
+        value = received_value(twice[0] if len(twice) == 1 else list(twice))
+        raise ConfigError(f"{where}: {', '.join(values)}: received {value} twice; give each value once")
     return Axis(tuple(values), tuple(map(tuple, values.values())))
 
 

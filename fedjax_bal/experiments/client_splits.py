@@ -1,4 +1,4 @@
-"""What a configuration holds out of training: validation rows, and test rows of each client."""
+"""Holds rows out of training: validation rows, and test rows of each client."""
 
 import zlib
 from collections.abc import Sequence
@@ -12,19 +12,16 @@ from fedjax_bal.config import ClientTestSection, ValidationSection
 def without_validation(
     labels: np.ndarray, rest: np.ndarray, wanted: ValidationSection, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Takes the validation rows out of those that clients may get.
+    """Splits the rows that clients may get, `rest`, into validation rows and the others.
 
     Args:
         labels: `Int[D]`.
-        rest: row numbers that clients may get.
-        wanted: how many.
-        seed: the partition's.
-
-    Returns:
-        The validation rows, of which there are some, and the others.
+        rest: row numbers.
+        wanted: number of validation rows.
+        seed: the partition's seed.
 
     Raises:
-        ValueError: more than there are.
+        ValueError: too few rows.
     """
     rng = _generator(seed, "validation")
     own = labels[rest]
@@ -45,8 +42,8 @@ def split_clients(
         rows: each client's rows.
         labels: `Int[D]`, of all images that rows can point to.
         test_labels: `Int[T]`, of the test set.
-        wanted: where test rows come from, and how many.
-        seed: the partition's.
+        wanted: source and number of test rows.
+        seed: the partition's seed.
 
     Returns:
         Each client's training rows, its test rows, and whether these point to the test set, whose first image then has

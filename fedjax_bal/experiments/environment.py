@@ -1,4 +1,4 @@
-"""What a run ran on: the device and the versions, for its summary."""
+"""The device and the versions on which a run was trained, for its summary."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from fedjax_bal._version import __version__
 
 
 def device_name() -> str:
-    """What this runs on, in words."""
+    """The device, in words."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return f"{jax.device_count()} x {device.device_kind}"
@@ -28,7 +28,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of this package and of those that its results may depend on."""
+    """The versions of this package and of the packages that its results may depend on."""
     import flax
     import jaxlib
     import optax

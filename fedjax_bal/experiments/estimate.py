@@ -1,4 +1,4 @@
-"""How long a sweep will take and how much memory it needs, before it starts."""
+"""Estimates the time and memory of a sweep before it starts."""
 
 import statistics
 import time
@@ -18,13 +18,13 @@ _FORWARD = 1 / 3  # of a training step: one pass of the three that a step is mad
 
 
 class Estimate(NamedTuple):
-    """What a sweep is expected to cost.
+    """The expected cost of a sweep.
 
     Attributes:
-        runs: how many are left to do.
-        programs: how many different ones are compiled for them.
+        runs: number of runs with rounds left.
+        programs: number of different programs that are compiled for them.
         seconds: training and evaluation, without compiling.
-        device_bytes: data, and the states of the largest group.
+        device_bytes: data, and the states of the largest batch.
     """
 
     runs: int
@@ -33,25 +33,20 @@ class Estimate(NamedTuple):
     device_bytes: int
 
 
-def estimate(groups: Sequence[SweepBatch]) -> Estimate:
-    """Estimates the cost of groups of runs.
+def estimate(batches: Sequence[SweepBatch]) -> Estimate:
+    """Estimates the cost of batches of runs.
 
-    A local step of every network is timed; what parts add to it (a generator, a second network) is not in it.
-
-    Args:
-        groups: the groups.
-
-    Returns:
-        The estimate.
+    One local step of every network is timed; the work that parts add to a step (a generator, a second network) is left
+    out.
     """
-    tasks = [task for group in groups for task in group.tasks]
+    tasks = [task for batch in batches for task in batch.tasks]
     if not tasks:
         return Estimate(0, 0, 0.0, 0)
     simulations = list({id(task.simulation): task.simulation for task in tasks}.values())
     paces: dict[Any, float] = {}
     seconds = sum(_seconds(task, paces) for task in tasks)
-    states = max(group.state_bytes for group in groups)
-    programs = len({group.program for group in groups})
+    states = max(batch.state_bytes for batch in batches)
+    programs = len({batch.program for batch in batches})
     return Estimate(len(tasks), programs, seconds, data_bytes(simulations) + states)
 
 

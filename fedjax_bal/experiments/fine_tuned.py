@@ -1,4 +1,4 @@
-"""The clients' own models at the end of a run, made once and noted in its folder."""
+"""Fine-tunes final models on the clients, once per run, and notes the accuracies in the run folder."""
 
 from fedjax_bal.engine.host import FineTuner, Simulation, Snapshot
 from fedjax_bal.engine.processes import processes
@@ -8,35 +8,27 @@ from fedjax_bal.runs import RunFolder
 
 
 class FineTuningTask:
-    """Fine-tunes final models on each client, where that is asked for and hasn't been done.
+    """Fine-tunes final models on each client, if the configuration asks for it and the folder doesn't have the result.
 
     Args:
-        folder: where what comes of it is noted.
-        display: what the user sees.
+        folder: the run folder, in which the result is noted.
+        display: the progress display.
     """
 
     def __init__(self, folder: RunFolder, display: Progress) -> None:
         self.folder, self.display = folder, display
-        self.made: dict[int, FineTuner] = {}
+        self.tuners: dict[int, FineTuner] = {}
 
-    def after(
-        self, run: tuple[int, int], name: str, simulation: Simulation, snapshot: Snapshot, epochs: int | None
+    def fine_tune(
+        self, run: tuple[int, int], name: str, simulation: Simulation, snapshot: Snapshot, epochs: int
     ) -> None:
-        """Does so at the end of a run.
-
-        Args:
-            run: number of the method, and seed.
-            name: the method's name.
-            simulation: its simulation.
-            snapshot: where the run ended.
-            epochs: how many of fine-tuning; None for none.
-        """
-        if epochs is None or processes().any(self.folder.read_personalised(*run) is not None):
+        """Fine-tunes a run's final model for so many epochs; `run` is the method's number and the seed."""
+        if processes().any(self.folder.read_personalised(*run) is not None):
             return
         self.display.note(f"{name}, seed {run[1]}: fine-tuning the final model on each client")
-        if run[0] not in self.made:
-            self.made[run[0]] = FineTuner(simulation, epochs)
-        accuracies, diverged = self.made[run[0]].run(run[1], snapshot)
+        if run[0] not in self.tuners:
+            self.tuners[run[0]] = FineTuner(simulation, epochs)
+        accuracies, diverged = self.tuners[run[0]].run(run[1], snapshot)
         figures = {
             "epochs": epochs,
             "clients": len(accuracies),

@@ -1,4 +1,4 @@
-"""Which runs of a sweep are trained together."""
+"""Groups the runs of a sweep into batches that are trained together."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -9,11 +9,11 @@ import numpy as np
 from fedjax_bal.engine.host import Simulation, free_bytes, stacking_key
 from fedjax_bal.types import size_in_bytes
 
-_COPIES = 4  # of a stack's states: before, after, what chains work on, and what their sums are
+_COPIES = 4  # of a stack's states: before, after, in the chains, and in their sums
 
 
 class SweepRun(NamedTuple):
-    """A run that has something left to do.
+    """A run with rounds left to do.
 
     Attributes:
         point: its point's number.
@@ -32,7 +32,7 @@ class SweepBatch(NamedTuple):
     """Runs that one program trains together.
 
     Attributes:
-        program: a number; groups with the same one differ in how many runs they have at most.
+        program: the program's number; batches with the same one differ at most in their number of runs.
         tasks: the runs.
     """
 
@@ -41,25 +41,22 @@ class SweepBatch(NamedTuple):
 
     @property
     def rounds(self) -> int:
-        """Rounds left to do, of all its runs."""
+        """Rounds left to do, summed over its runs."""
         return sum(task.simulation.rounds - task.round for task in self.tasks)
 
     @property
     def state_bytes(self) -> int:
-        """What the states of all its runs take on the devices."""
+        """Bytes that the states of all its runs take on the devices."""
         return len(self.tasks) * size_in_bytes(self.tasks[0].simulation.state_shapes().state)
 
 
 def batch_runs(tasks: Sequence[SweepRun], most: int | None = None, places: int = 1) -> list[SweepBatch]:
-    """Puts runs together that can be one program, as many as fit into memory.
+    """Groups runs with equal stacking keys into batches, in the order of their first runs.
 
     Args:
         tasks: the runs.
-        most: how many at most; None for as many as fit, and leave no place without a group.
-        places: how many groups are trained at a time.
-
-    Returns:
-        The groups, in the order of their first runs.
+        most: the most runs of a batch; None for as many as fit into memory and leave no place without a batch.
+        places: number of batches that are trained at a time.
     """
     alike: dict[Any, list[SweepRun]] = {}
     for task in tasks:
@@ -67,16 +64,16 @@ def batch_runs(tasks: Sequence[SweepRun], most: int | None = None, places: int =
     sizes = [min(most_runs_together(own[0].simulation), most or len(own)) for own in alike.values()]
     if most is None:
         sizes = _for_all(places, [len(own) for own in alike.values()], sizes)
-    groups = []
+    batches = []
     for number, (own, size) in enumerate(zip(alike.values(), sizes, strict=True)):
-        # Of about equal sizes, so that the last one isn't left with a single run.
+        # Batches of about equal sizes, so that the last one isn't left with a single run.
         pieces = np.array_split(np.arange(len(own)), -(-len(own) // size))
-        groups += [SweepBatch(number, tuple(own[place] for place in piece)) for piece in pieces]
-    return groups
+        batches += [SweepBatch(number, tuple(own[place] for place in piece)) for piece in pieces]
+    return batches
 
 
 def _for_all(places: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """The largest sizes of groups with which no place is left without one, or else single runs.
+    """The largest sizes of batches with which no place is left without one, or else single runs.
 
     Example:
         >>> _for_all(3, [20], [20]), _for_all(4, [20, 2], [20, 2]), _for_all(9, [2], [2])
@@ -90,7 +87,7 @@ def _for_all(places: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int
 
 
 def most_runs_together(simulation: Simulation) -> int:
-    """How many runs like this one fit into half of the memory that is free, at least 1."""
+    """Number of runs like this one that fit into half of the free memory, at least 1."""
     free = free_bytes(simulation.setting.layout)
     state = max(size_in_bytes(simulation.state_shapes().state), 1)
     return max(1, free // (2 * _COPIES * state)) if free is not None else 10_000
@@ -98,7 +95,7 @@ def most_runs_together(simulation: Simulation) -> int:
 
 def _key(task: SweepRun) -> Hashable:
     if task.simulation.keeps_memory_on_host:
-        return task.point, task.run  # its memory is put together anew for each dispatch
+        return task.point, task.run  # its clients' memory is gathered on the host for each dispatch
     return stacking_key(task.simulation), task.round
 
 
@@ -113,7 +110,7 @@ def steps_left(task: SweepRun) -> float:
 
 
 def data_bytes(simulations: Sequence[Simulation]) -> int:
-    """What images, partitions and test sets take on the devices, each counted once."""
+    """Bytes that images, partitions and test sets take on the devices, each counted once."""
     arrays = [simulation.on_device for simulation in simulations]
     leaves = {id(leaf): leaf for leaf in jax.tree.leaves(arrays)}
     return size_in_bytes(list(leaves.values()))

@@ -1,4 +1,4 @@
-"""The table of a sweep that is under way, so that a sweep that is killed leaves the rows of what it has finished."""
+"""The table of an unfinished sweep, so that a killed sweep leaves the rows of its finished runs."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,23 +9,23 @@ from fedjax_bal.experiments.results_table import costs_of, row_of
 from fedjax_bal.experiments.sweep_work import SweepWork
 from fedjax_bal.runs import SweepFolder
 
-# Each writing of the table writes all of its rows: done for every row, that would be quadratic in their number. So a
+# The whole table is written each time: done after every run, that would be quadratic in their number. So the next
 # writing waits while writing has taken more than this share of the time so far. The table of a small sweep, which is
-# written in milliseconds, still has every row at once; that of thousands of runs lags behind by seconds.
+# written in milliseconds, still has every row at once; that of thousands of runs lags by seconds.
 _SHARE = 1 / 20
 
 Costs = Mapping[tuple[str, str, int], Mapping[str, Any]]
 
 
 class InterimTable:
-    """Keeps `results.csv` up to date with the runs that are over.
+    """Keeps `results.csv` up to date with the finished runs.
 
     Args:
         sweep: the sweep.
         folder: its folder.
-        work: what is being done.
-        costs: notes what the groups have cost, and returns it.
-        clock: seconds, from anywhere.
+        work: its runs and their state.
+        costs: notes the costs of the batches, and returns them.
+        clock: seconds, from any start.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class InterimTable:
         self._began, self._spent = clock(), 0.0
 
     def update(self) -> None:
-        """Writes the table if more runs are over than it holds, unless too much time has gone into that already."""
+        """Writes the table if it lacks finished runs, unless writing has taken too much time already."""
         now = self._clock()
         if self._spent > _SHARE * (now - self._began):
             return
@@ -51,8 +51,8 @@ class InterimTable:
                 self._rows[key] = self._row(*key)
         if len(self._rows) > before:
             costs = self._costs()
-            found = [self._rows[key] for key in self._keys() if key in self._rows]
-            self._folder.write_results([row | costs_of(costs, row) for row in found])
+            rows = [self._rows[key] for key in self._keys() if key in self._rows]
+            self._folder.write_results([row | costs_of(costs, row) for row in rows])
         self._spent += self._clock() - now
 
     def _keys(self) -> Iterator[tuple[int, int, int]]:
@@ -72,6 +72,6 @@ class InterimTable:
         point, work = self._sweep.points[number], self._work
         name = point.config.methods[index].name, seed
         runner = work.runners.get(number)
-        begun = runner is not None and (runner.lines.get(name) or name in runner.failures)
-        run = runner.summarise((index, seed)) if runner is not None and begun else {}
+        started = runner is not None and (runner.lines.get(name) or name in runner.failures)
+        run = runner.summarise((index, seed)) if runner is not None and started else {}
         return row_of(point, *name, run, True, work.broken.get(number), work.lost.get((number, *name)))

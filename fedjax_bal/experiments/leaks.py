@@ -1,4 +1,4 @@
-"""What a finished run gives away of its clients' images: neighbours of fakes, and attacks on shared prototypes."""
+"""Privacy leaks of a finished run: the real images nearest to generated ones, and attacks on shared prototypes."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ _CLASSES = 20  # of many: those that a report shows
 
 
 class PrivacyLeaks(NamedTuple):
-    """What was found.
+    """Results of looking for leaks.
 
     Attributes:
         pictures: by name, pixels `UInt8[C, S, H, W, K]`.
@@ -55,40 +55,35 @@ class _AttackInputs(NamedTuple):
 
 
 def nearest_images(simulation: Simulation, generated: np.ndarray) -> PrivacyLeaks:
-    """The nearest of the clients' images to each generated one, and how near; beside test images, which nobody learnt.
+    """The clients' image nearest to each generated one, `UInt8[C, S, H, W, K]`, and its distance.
 
-    Args:
-        simulation: the simulation.
-        generated: pixels `UInt8[C, S, H, W, K]`.
-
-    Returns:
-        `nearest`, like `generated`; distances as root mean squares over pixels of 0 to 255, on average and the least.
+    The same distance of test images, which no client learnt, serves as a control; distances are root mean squares over
+    pixels of 0 to 255, on average and the least.
     """
     pool = _pixels(_own_images(simulation.federation))
     flat = generated.reshape(-1, *generated.shape[2:])
     rows, distances = privacy.nearest(flat, pool)
-    tested = _tested(simulation)[0][: len(flat)]
-    _, apart = privacy.nearest(_pixels(tested), pool)
-    about = lambda values: {"mean": float(np.mean(values)), "least": float(np.min(values))}
-    figures = {"generated": about(distances), "test": about(apart)}
+    controls = _test_images(simulation)[0][: len(flat)]
+    _, control_distances = privacy.nearest(_pixels(controls), pool)
+    summary = lambda values: {"mean": float(np.mean(values)), "least": float(np.min(values))}
+    figures = {"generated": summary(distances), "test": summary(control_distances)}
     return PrivacyLeaks({"nearest": pool[np.asarray(rows)].reshape(generated.shape)}, {"nearest": figures})
 
 
 def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) -> PrivacyLeaks:
-    """Attacks on the prototypes that clients and server share, beside the same on single images.
+    """Attacks the prototypes that clients and server share, and single images for comparison.
 
-    An attacker knows the global model and has the test images, but for one of each class: these serve as a control, as
-    an attack on their features, or on the gradient of one, shows what it can do.
+    The attacker knows the global model and has the test images, but for one of each class. These serve as a control:
+    attacks on their features, or on the gradient of one, show what an attack can do.
 
     Args:
-        simulation: of a method that shares prototypes; nothing comes of others.
-        snapshot: where the run ends.
-        steps: of each attack.
+        simulation: simulation of the method; without shared prototypes there is no result.
+        snapshot: the run's end.
+        steps: steps of each attack.
 
     Returns:
         For each attack `prototype/ATTACK` and `single/ATTACK`, `gradient/grnn`, and the truth beside them, `mean` (of
-        the clients' images of a class) and `single`; correlations of the pixels with the truth, and with that of other
-        classes.
+        the clients' images of a class) and `single`; correlations of the pixels with the truth, and with other classes.
 
     References:
         ReBaFL (Xu et al., 2023), section 5.6.
@@ -97,74 +92,74 @@ def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) ->
     if shared is None:
         return PrivacyLeaks({}, {})
     features, known = (np.asarray(array) for array in shared)
-    scene = _scene(simulation, snapshot.state.variables)
+    inputs = _attack_inputs(simulation, snapshot.state.variables)
     classes = np.flatnonzero(known)[:_CLASSES]
     means = _class_means(simulation.federation)
-    found = {"single": np.asarray(scene.singles), "mean": means}
+    found = {"single": np.asarray(inputs.singles), "mean": means}
     if len(classes):
-        made = _attacked(scene, jnp.asarray(features[classes]), steps)
-        blank = np.broadcast_to(np.asarray(_black(scene.federation), np.float32), means.shape)
+        made = _run_attacks(inputs, jnp.asarray(features[classes]), steps)
+        blank = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), means.shape)
         for attack, (prototypes, singles) in made.items():
             found[f"prototype/{attack}"] = blank.copy()
             found[f"prototype/{attack}"][classes] = prototypes
             found[f"single/{attack}"] = singles
-    found |= _from_gradients(scene, steps)
-    pictures = {name: _pixels(_shown(scene.federation, images))[:_CLASSES, None] for name, images in found.items()}
+    found |= _invert_gradients(inputs, steps)
+    pictures = {name: _pixels(_shares(inputs.federation, images))[:_CLASSES, None] for name, images in found.items()}
     return PrivacyLeaks(pictures, {"inversion": _figures(found, classes)})
 
 
-def _scene(simulation: Simulation, variables: Variables) -> _AttackInputs:
-    images, labels = _tested(simulation)
+def _attack_inputs(simulation: Simulation, variables: Variables) -> _AttackInputs:
+    images, labels = _test_images(simulation)
     federation = simulation.federation
     # Any image where the test set lacks a class.
     first = np.array([np.argmax(labels == label) for label in range(federation.num_classes)])
     rest = np.setdiff1d(np.arange(len(labels)), first)[:_AUXILIARY]
-    as_seen = lambda rows: normalised(jnp.asarray(images[rows]), federation.mean, federation.std)
-    return _AttackInputs(simulation.setting.model, variables, as_seen(rest), as_seen(first), federation)
+    take = lambda rows: normalised(jnp.asarray(images[rows]), federation.mean, federation.std)
+    return _AttackInputs(simulation.setting.model, variables, take(rest), take(first), federation)
 
 
-def _attacked(scene: _AttackInputs, prototypes: jax.Array, steps: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Images of the prototypes, and of the features of single images, by attack."""
-    of_singles = privacy.features_of(scene.model, scene.variables, scene.singles)
+def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Reconstructed images of the prototypes, and of the features of single images, by attack."""
+    of_singles = privacy.features_of(inputs.model, inputs.variables, inputs.singles)
     targets, count = jnp.concatenate([prototypes, of_singles]), len(prototypes)
     made = {}
     for kind in ("upcnn", "vae"):
         key = jax.random.key(0)
-        fitted = privacy.fit_decoder(key, scene.model, scene.variables, scene.auxiliary, kind=kind, iterations=steps)
+        fitted = privacy.fit_decoder(key, inputs.model, inputs.variables, inputs.auxiliary, kind=kind, iterations=steps)
         made[kind] = privacy.decode(fitted, targets)
-    limits = _black(scene.federation), _white(scene.federation)
-    found = privacy.regress(jax.random.key(0), scene.model, scene.variables, targets, iterations=steps, limits=limits)
+    limits = _black(inputs.federation), _white(inputs.federation)
+    found = privacy.regress(jax.random.key(0), inputs.model, inputs.variables, targets, iterations=steps, limits=limits)
     made["grnn"] = found.images
     return {attack: (np.asarray(images[:count]), np.asarray(images[count:])) for attack, images in made.items()}
 
 
-def _from_gradients(scene: _AttackInputs, steps: int) -> dict[str, np.ndarray]:
-    """Images of the gradients of a few single images; the others stay black."""
-    model = scene.model
+def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray]:
+    """Reconstructed images of the gradients of a few single images; the others stay black."""
+    model = inputs.model
     plain = models.with_plain_convolution(model)
-    if jax.tree.structure(jax.eval_shape(plain.init, jax.random.key(0))) != jax.tree.structure(scene.variables):
+    if jax.tree.structure(jax.eval_shape(plain.init, jax.random.key(0))) != jax.tree.structure(inputs.variables):
         return {}  # the method has added to the network
-    few = scene.singles[:_GRADIENTS]
-    gradients = privacy.single_gradients(plain, scene.variables, few, jnp.arange(len(few)))
-    limits = _black(scene.federation), _white(scene.federation)
+    few = inputs.singles[:_GRADIENTS]
+    gradients = privacy.single_gradients(plain, inputs.variables, few, jnp.arange(len(few)))
+    limits = _black(inputs.federation), _white(inputs.federation)
     key = jax.random.key(0)
-    found = privacy.regress(key, plain, scene.variables, gradients, of="gradient", iterations=steps, limits=limits)
-    images = np.broadcast_to(np.asarray(_black(scene.federation), np.float32), scene.singles.shape).copy()
+    found = privacy.regress(key, plain, inputs.variables, gradients, of="gradient", iterations=steps, limits=limits)
+    images = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), inputs.singles.shape).copy()
     images[: len(few)] = found.images
     return {"gradient/grnn": images}
 
 
 def _figures(found: Mapping[str, np.ndarray], classes: np.ndarray) -> dict[str, Any]:
-    """By attack, correlations with the truth and with what other classes look like."""
-    about = {}
+    """By attack, correlations with the true images and with those of other classes."""
+    correlations = {}
     for name, images in found.items():
         kind = name.partition("/")[0]
         if kind == name:
             continue
         truth = found["mean" if kind == "prototype" else "single"]
         rows = {"prototype": classes, "gradient": np.arange(min(_GRADIENTS, len(truth)))}.get(kind, range(len(truth)))
-        about[name] = _correlations(images[np.asarray(rows)], truth, np.asarray(rows))
-    return about
+        correlations[name] = _correlations(images[np.asarray(rows)], truth, np.asarray(rows))
+    return correlations
 
 
 def _correlations(images: np.ndarray, truth: np.ndarray, own: np.ndarray) -> dict[str, float]:
@@ -174,7 +169,7 @@ def _correlations(images: np.ndarray, truth: np.ndarray, own: np.ndarray) -> dic
     return {"truth": float(right.mean()), "others": float(others.mean())}
 
 
-def _tested(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
+def _test_images(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
     """Test images as they are stored, and labels."""
     images, labels, real = fetch(simulation.test)
     return images[real], labels[real]
@@ -186,7 +181,7 @@ def _own_images(federation: Federation) -> np.ndarray:
 
 
 def _class_means(federation: Federation) -> np.ndarray:
-    """The mean of the clients' images of each class, normalised, `Float32[C, H, W, K]`; black for a class without."""
+    """Mean of the clients' images of each class, normalised, `Float32[C, H, W, K]`; black for an absent class."""
     rows = np.unique(np.asarray(federation.rows))
     labels = np.asarray(federation.labels)[rows]
     black = np.broadcast_to(np.asarray(_black(federation), np.float32), np.shape(federation.images)[1:])
@@ -206,13 +201,13 @@ def _white(federation: Federation) -> jax.Array:
     return (1 - jnp.asarray(federation.mean)) / jnp.asarray(federation.std)
 
 
-def _shown(federation: Federation, images: np.ndarray) -> np.ndarray:
+def _shares(federation: Federation, images: np.ndarray) -> np.ndarray:
     """Normalised images as shares of full brightness."""
     return np.asarray(images) * np.asarray(federation.std) + np.asarray(federation.mean)
 
 
 def _pixels(images: np.ndarray) -> np.ndarray:
-    """Images as `UInt8`; those that are floats count from 0 to 1."""
+    """Images as `UInt8`; floats are shares of full brightness."""
     return images if images.dtype == np.uint8 else np.clip(np.rint(images * 255), 0, 255).astype(np.uint8)
 
 

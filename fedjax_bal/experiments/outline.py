@@ -1,4 +1,4 @@
-"""What a sweep says before it begins: how many runs, which programs for which of them, about how long."""
+"""The outline of a sweep before it starts: its runs, the programs that train them, and the expected time."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,37 +15,27 @@ _MOST_VALUES = 6  # of a key in a line
 
 
 def sweep_outline(sweep: Sweep, work: SweepWork) -> Iterator[str]:
-    """Lines about what there is to do.
-
-    Args:
-        sweep: the sweep.
-        work: what is left of it.
-
-    Yields:
-        A line about all of it, one about the cluster if there is one, one for each method that sets what is swept, and
-        one for each program.
-    """
+    """Describes a sweep: one line on the whole, then on the cluster, overriding methods and programs."""
     yield _whole(sweep, work)
     if work.backend.about():
         yield f"  {work.backend.about()}"
     for name in unused_axes(sweep):
         yield f"  {name}: sets what is swept itself, so that some of its runs are the same"
     batches: dict[int, list[SweepBatch]] = {}
-    for own in work.groups:
-        batches.setdefault(own.program, []).append(own)
+    for batch in work.batches:
+        batches.setdefault(batch.program, []).append(batch)
     for number, own in batches.items():
         yield f"  program {number + 1}: {_program(sweep, own)}"
 
 
-def batch_title(sweep: Sweep, own: SweepBatch) -> str:
-    """What a group of runs is called: its methods, and how many runs it has."""
-    several = len(own.tasks) > 1
-    told = _methods(sweep, [own])
-    return f"{told} x {len(own.tasks)}" if several else f"{told}, {sweep.points[next(iter(own.tasks)).point].label}"
+def batch_title(sweep: Sweep, batch: SweepBatch) -> str:
+    """The title of a batch: its methods, and the number of its runs."""
+    methods, (first, *others) = _methods(sweep, [batch]), batch.tasks
+    return f"{methods} x {len(batch.tasks)}" if others else f"{methods}, {sweep.points[first.point].label}"
 
 
 def unused_axes(sweep: Sweep) -> list[str]:
-    """The methods that come to the same at several points, for their entries override what is swept."""
+    """The methods whose own entries override an axis, so that some of their runs are the same."""
     seen: dict[str, list[str]] = {}
     for point in sweep.points:
         for index, method in enumerate(point.config.methods):
@@ -55,15 +45,15 @@ def unused_axes(sweep: Sweep) -> list[str]:
 
 
 def _whole(sweep: Sweep, work: SweepWork) -> str:
-    expected = estimate(work.groups)
+    expected = estimate(work.batches)
     runs = sum(len(point.config.methods) * len(point.config.seeds) for point in sweep.points)
     broken = sum(len(sweep.points[n].config.methods) * len(sweep.points[n].config.seeds) for n in work.broken)
     before = runs - broken - expected.runs
-    told = [f"{before} done or given up before"] * (before > 0) + [f"{broken} can't be set up"] * (broken > 0)
-    done = f" ({', '.join(told)})" if told else ""
+    remarks = [f"{before} done or given up before"] * (before > 0) + [f"{broken} can't be set up"] * (broken > 0)
+    done = f" ({', '.join(remarks)})" if remarks else ""
     axes = " x ".join(f"{len(axis)} {'+'.join(axis.keys)}" for axis in sweep.axes)
     pace = "" if work.backend.home else ", group after group and at this machine's pace"
-    batches = f" for {len(work.groups)} batches" if len(work.groups) > expected.programs else ""
+    batches = f" for {len(work.batches)} batches" if len(work.batches) > expected.programs else ""
     return (
         f"{sweep.name}: {runs} runs{done} from {len(sweep.points)} points ({axes}), {expected.programs} program(s) to "
         f"compile{batches}; about {duration(expected.seconds)} of training{pace}, without the time to compile, which "
@@ -72,7 +62,7 @@ def _whole(sweep: Sweep, work: SweepWork) -> str:
 
 
 def _program(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
-    """Which runs a program trains, by method and by the values of the axes."""
+    """The runs that a program trains, by method and by the values of the axes."""
     tasks = [task for own in batches for task in own.tasks]
     points = [sweep.points[number] for number in dict.fromkeys(task.point for task in tasks)]
     together = f" in {len(batches)} batches" if len(batches) > 1 else ""
@@ -85,15 +75,15 @@ def _program(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
     )
 
 
-def _methods(sweep: Sweep, groups: Sequence[SweepBatch]) -> str:
-    tasks = [task for own in groups for task in own.tasks]
+def _methods(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
+    tasks = [task for own in batches for task in own.tasks]
     names = list(dict.fromkeys(sweep.points[task.point].config.methods[task.run[0]].name for task in tasks))
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _seeds(sweep: Sweep, groups: Sequence[SweepBatch]) -> str:
-    """The seeds, where they are not all of those of their points."""
-    tasks = [task for own in groups for task in own.tasks]
+def _seeds(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
+    """The seeds, unless they are all of their points' seeds."""
+    tasks = [task for own in batches for task in own.tasks]
     seeds: dict[int, set[int]] = {}
     for task in tasks:
         seeds.setdefault(task.point, set()).add(task.run[1])
@@ -114,15 +104,15 @@ def _values(axes: Sequence[Axis], points: Sequence[Point]) -> str:
         >>> _values(axes, [at(5, 10), at(9, 20)])
         'rounds=5, 9; clients=10, 20 (2 of the 4 combinations)'
     """
-    names, told, combinations = short_keys(axes), [], 1
+    names, texts, combinations = short_keys(axes), [], 1
     for axis in axes:
         present = list(dict.fromkeys(tuple(shown(point.values[key]) for key in axis.keys) for point in points))
         combinations *= len(present)
-        told += [
+        texts += [
             f"{names[key]}={_listed([values[place] for values in present])}" for place, key in enumerate(axis.keys)
         ]
     some = f" ({len(points)} of the {combinations} combinations)" if len(points) < combinations else ""
-    return "; ".join(told) + some
+    return "; ".join(texts) + some
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep file asks for: its points, each a configuration of its own."""
+"""The plan of a sweep: its points, each a configuration of its own."""
 
 import hashlib
 import os
@@ -31,7 +31,7 @@ class Point(NamedTuple):
     """One combination of the axes' values.
 
     Attributes:
-        label: what it is called, and its folder: `clients=10,p=0.5`.
+        label: the point's name, and its folder's: `clients=10,p=0.5`.
         values: the value of every swept key.
         config: the configuration with these values.
     """
@@ -46,9 +46,9 @@ class Sweep(NamedTuple):
 
     Attributes:
         name: names the folder.
-        axes: what is swept.
+        axes: the swept keys and their values.
         points: all combinations, in order.
-        text: the whole sweep as YAML, whatever it was based on written out.
+        text: the whole sweep as YAML, with its base written out.
     """
 
     name: str
@@ -60,15 +60,12 @@ class Sweep(NamedTuple):
 def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
     """Reads and checks a sweep file.
 
-    It holds what a configuration holds and the key `sweep`, a list of axes (see `read_axes`). With `base`, the path of
-    a configuration, relative to the file, it needs to hold only what differs from that one.
+    It holds the keys of a configuration and the key `sweep`, a list of axes (see `read_axes`). With `base`, the path of
+    a configuration, relative to the file, it needs only the keys that differ from that one.
 
     Args:
         path: the file.
         overrides: changes for all points, as on the command line of `run`.
-
-    Returns:
-        The sweep.
 
     Raises:
         ConfigError: anything is wrong, in any of its points; one problem a line.
@@ -132,7 +129,7 @@ def _point(
 
 
 def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
-    """The end of each key that tells it from all the others.
+    """The shortest end of each key that no other key has.
 
     Example:
         >>> short_keys([Axis(("training.rounds",), ((1,),)), Axis(("partition.seed", "training.seed"), ((1,), (1,)))])

@@ -1,4 +1,4 @@
-"""One tidy table: a row for each run of a sweep."""
+"""The table of results: one row for each run of a sweep."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,18 +18,18 @@ def result_rows(
     lost: Mapping[tuple[int, str, int], str],
     costs: Mapping[tuple[str, str, int], Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """A row for each run that the sweep asks for, whatever came of it.
+    """A row for each run of the sweep, finished or not.
 
     Args:
         sweep: the sweep.
         summaries: the summary of every point that could be set up, by its number.
-        refused: why the others couldn't.
-        lost: why runs could not be carried out, by point, method and seed.
-        costs: what the group of a run cost, by point, method and seed; `COSTS` of those that are known.
+        refused: the reasons why the others couldn't.
+        lost: the reasons why runs could not be trained, by point, method and seed.
+        costs: `COSTS` of the run's batch, as far as known, by point, method and seed.
 
     Returns:
         Dicts with the swept keys, `point`, `method`, `seed`, `status`, `FIGURES`, `COSTS` and `failure`. The rates are
-        those of all runs that were trained together.
+        those of all runs of the batch.
     """
     return list(_rows(sweep, summaries, refused, lost, costs))
 
@@ -62,10 +62,10 @@ def row_of(
         point: its point.
         method: its method's name.
         seed: its seed.
-        run: its summary; empty where there is none.
-        finished: whether it has come to its end.
-        refused: why its point couldn't be set up; None where it could.
-        trouble: why it could not be carried out; None where it could.
+        run: its summary; empty if there is none.
+        finished: whether it has ended.
+        refused: the reason why its point couldn't be set up; None if it could.
+        trouble: the reason why it couldn't be trained; None if it could.
     """
     failure = refused or run.get("failure") or trouble
     return {
@@ -81,7 +81,7 @@ def row_of(
 
 
 def costs_of(costs: Mapping[tuple[str, str, int], Mapping[str, Any]], row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of the costs of a row's run."""
+    """The known costs of a row's run."""
     known = costs.get((row["point"], row["method"], row["seed"]), {})
     return {key: known[key] for key in COSTS if key in known}
 

@@ -37,18 +37,18 @@ from fedjax_bal.runs import RunFolder, checkpoint
 
 
 class Runner:
-    """Carries a comparison through, session by session.
+    """Trains a comparison, in as many sessions as it takes.
 
     Args:
         config: the configuration.
         folder: its run folder, already claimed.
-        display: what the user sees.
-        data_dir: the folder with the data set's files, where it isn't embedded.
-        devices: how many devices share the work, whatever the configuration says; None leaves it to that.
-        fresh: start over, whatever is there.
+        display: the progress display.
+        data_dir: the folder with the data set's files, unless that is embedded.
+        devices: number of devices that share the work, whatever the configuration says; None leaves it to that.
+        fresh: start over, whatever the folder holds.
         should_stop: asked between dispatches; True ends the session with `Stopped`.
-        mirror: shows the metrics elsewhere too; the caller closes it.
-        workshop: what other comparisons have built and this one may use too.
+        mirror: shows the metrics in trackers too; the caller closes it.
+        inputs: inputs shared with other comparisons.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Runner:
         fresh: bool = False,
         should_stop: Callable[[], bool] = lambda: False,
         mirror: Mirror | None = None,
-        workshop: SharedInputs | None = None,
+        inputs: SharedInputs | None = None,
     ) -> None:
         self.folder, self.display, self.should_stop, self.mirror = folder, display, should_stop, mirror
         self.config = config
-        self.comparison: Comparison = set_up(config, data_dir, devices, workshop)
+        self.comparison: Comparison = set_up(config, data_dir, devices, inputs)
         processes().agree(self._data())
         folder.begin(config, fresh=fresh)
         self.runs = [(index, seed) for seed in config.seeds for index in range(len(config.methods))]
@@ -76,26 +76,23 @@ class Runner:
         self.wall_s = number(self.before.get("wall_s"))
         self.lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.confusions: dict[tuple[str, int], Any] = {}
-        self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # how often chosen; what the selector knows
+        self.clients: dict[tuple[str, int], tuple[Any, Any]] = {}  # selection counts; the selector's state
         self.failures: dict[tuple[str, int], str] = {}
         self.concluded: set[tuple[int, int]] = set()
-        self.untold: dict[tuple[str, int], float] = {}  # seconds since the last line
-        self.shared, self.spent_s = workshop is not None, 0.0  # a session that other folders share counts its part
-        self.personalising = FineTuningTask(folder, display)
-        # What trains, where that needn't be this process.
+        self.unwritten_s: dict[tuple[str, int], float] = {}  # seconds since the last line
+        self.shared, self.spent_s = inputs is not None, 0.0  # in a session for several folders each counts its part
+        self.fine_tuning = FineTuningTask(folder, display)
+        # A backend's workers may run on another device than this process.
         known = self.before.get("device")
         self.device: str | None = known if self.shared and isinstance(known, str) else None
 
     def run(self) -> dict[str, Any]:
-        """Does what is left to do.
+        """Trains the runs that are not finished; returns the summary, which is also on disk.
 
         A run that diverges is noted and ends there; the others go on.
 
-        Returns:
-            The summary, which is also on disk.
-
         Raises:
-            Stopped: `should_stop` said so.
+            Stopped: `should_stop` returned True.
         """
         starts = self.resume()
         self.display.start(
@@ -117,7 +114,7 @@ class Runner:
     def _task(self, run: tuple[int, int], saved: SavedRun | None) -> BatchTask:
         """Trains a run, in a batch of its own."""
         if saved and self.over(run, saved):
-            self.conclude(run, saved.snapshot)  # a kill may have come before that
+            self.conclude(run, saved.snapshot)  # in case the session was killed before it
             return
         name, done = self.name(run), saved.snapshot.round if saved else 0
         if saved:
@@ -126,16 +123,16 @@ class Runner:
         yield from BatchTraining(batch, {0: self}, [saved], _RunObserver(self, run, done)).task(LocalBackend())
 
     def stopping(self) -> bool:
-        """Whether the user, of any process, wants to stop."""
+        """Whether the user of any process wants to stop."""
         return processes().any(self.should_stop())
 
     def finish(self) -> dict[str, Any]:
-        """Writes down all that is known; returns the summary."""
+        """Writes all metrics and the summary; returns the summary."""
         self.folder.write_metrics(self._all_lines())
         return self._write_summary()
 
     def resume(self) -> dict[tuple[int, int], SavedRun | None]:
-        """Where each run (method and seed) stopped; None for one that hasn't begun."""
+        """The saved state of each run (method and seed); None for a run that hasn't started."""
         found: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for line in processes().from_first(self.folder.read_metrics, _packed, json.loads):
             found.setdefault((line["method"], line["seed"]), []).append(line)
@@ -151,23 +148,23 @@ class Runner:
         return starts
 
     def rewind(self, run: tuple[int, int]) -> SavedRun | None:
-        """Takes a run back to where its newest checkpoint leaves it; None for its beginning."""
+        """Takes a run back to its newest checkpoint; None for its start."""
         name = self.name(run)
-        self.untold.pop(name, None)
+        self.unwritten_s.pop(name, None)
         self.clients.pop(name, None)
         saved = self._take_up(run, self.lines[name])
         self.folder.write_metrics(self._all_lines())
         return saved
 
     def _take_up(self, run: tuple[int, int], known: list[dict[str, Any]]) -> SavedRun | None:
-        """Where a run stopped, and of the lines that are known of it those before that."""
+        """The saved state of a run, whose metrics after that are dropped."""
         name, saved = self.name(run), self._load(run)
         done = saved.snapshot.round if saved else 0
         self.lines[name] = [line for line in known if line["round"] <= done]
         if [line["round"] for line in self.lines[name]] != self._evaluated(run[0], done):
             self.display.note(f"warning: metrics.jsonl lacks rounds of {name[0]}, seed {name[1]}; starting it anew")
             self.lines[name], saved = [], None
-        if saved is None:  # or else they would count as newer than what is saved from now on
+        if saved is None:  # or else the old ones would count as newer than those saved from now on
             self.folder.clear_checkpoints(*run)
             self.folder.clear_pictures(*run)
         self.confusions[name] = saved.confusion if saved else np.zeros((0, 0))
@@ -181,7 +178,7 @@ class Runner:
         return [round for round in range(1, done + 1) if round % every == 0 or round == last]
 
     def _data(self) -> dict[str, str]:
-        """What the methods' data are, in words."""
+        """Fingerprints of the methods' data, in words."""
         prints = zip(self.config.methods, self.comparison.fingerprints, strict=True)
         return {f"images, labels and partition of {method.name}": own.tobytes().hex()[:12] for method, own in prints}
 
@@ -193,28 +190,29 @@ class Runner:
         return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
 
     def over(self, run: tuple[int, int], saved: SavedRun) -> bool:
-        """Whether a run has come to its end, be it early."""
+        """Whether a run has ended, possibly early."""
         return is_over(self.comparison.methods[run[0]], saved.snapshot.round, self.lines[self.name(run)])
 
     def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:
-        """Does what is done once a run is over."""
+        """Looks for leaks and fine-tunes, once a run is over."""
         if snapshot.round < self.comparison.simulations[run[0]].rounds:
             self.display.ended(*self.name(run))
         self._look_for_leaks(run, snapshot)
         epochs = self.comparison.methods[run[0]].evaluation.personalised
-        self.personalising.after(run, self.name(run)[0], self.comparison.simulations[run[0]], snapshot, epochs)
+        if epochs is not None:
+            self.fine_tuning.fine_tune(run, self.name(run)[0], self.comparison.simulations[run[0]], snapshot, epochs)
         self.concluded.add(run)
 
-    def unbegun(self, run: tuple[int, int]) -> SavedRun:
-        """Where a run is before its start, without a state."""
+    def unstarted(self, run: tuple[int, int]) -> SavedRun:
+        """The saved run before its first round, without a state."""
         nothing: Any = None
         return saved_template(self.config, self.comparison, run)._replace(
             snapshot=Snapshot(0, nothing, nothing, Counts())
         )
 
     def save(self, run: tuple[int, int], saved: SavedRun) -> None:
-        """Writes a checkpoint, and pictures where there are any."""
-        self._keep_pictures(run, saved.snapshot)  # first: what has a checkpoint isn't done again
+        """Writes a checkpoint, and pictures if there are any."""
+        self._keep_pictures(run, saved.snapshot)  # first: a round with a checkpoint is never repeated
         self.folder.save(*run, saved.snapshot.round, fetch(saved))
 
     def _keep_pictures(self, run: tuple[int, int], snapshot: Snapshot) -> dict[str, np.ndarray]:
@@ -245,27 +243,17 @@ class Runner:
         self.folder.write_leaks(*run, {name: value for leaks in found for name, value in leaks.figures.items()})
 
     def take(self, run: tuple[int, int], saved: SavedRun, advance: DispatchResult, seconds: float) -> SavedRun:
-        """Writes down what a dispatch brought.
-
-        Args:
-            run: method and seed.
-            saved: where the run stood.
-            advance: what the dispatch brought.
-            seconds: how long it took.
-
-        Returns:
-            Where the run stands.
-        """
+        """Writes the results of a dispatch, which took so many seconds; returns the saved run after it."""
         name = self.name(run)
         self.spent_s += seconds
         earlier = self.lines[name][-1]["wall_s"] if self.lines[name] else 0.0
-        taken = self.untold.pop(name, 0.0) + seconds
+        taken = self.unwritten_s.pop(name, 0.0) + seconds
         named = [
             {"method": name[0], "seed": name[1], **record, "wall_s": round(earlier + taken, 3)}
             for record in advance.records
         ]
         if not named:
-            self.untold[name] = taken
+            self.unwritten_s[name] = taken
         self.folder.append_metrics(named)
         self.lines[name] += named
         self.cost = Cost(
@@ -284,18 +272,18 @@ class Runner:
         return saved
 
     def fail(self, run: tuple[int, int], reason: str) -> None:
-        """Notes that a run has no end; its last checkpoint stays."""
+        """Notes that a run has failed; its last checkpoint stays."""
         self.failures[self.name(run)] = reason
         kept = checkpoint.generations(self.folder.checkpoints(*run))
         last = f"its last good checkpoint is {kept[0]}" if kept else "it had no checkpoint yet"
         self.display.note(f"{self.name(run)[0]}, seed {run[1]}: diverged in {reason}; {last}")
 
     def failed(self, run: tuple[int, int]) -> str | None:
-        """Why a run has no end; None where it may have one."""
+        """The reason why a run has failed; None if it hasn't."""
         return self.failures.get(self.name(run))
 
     def recall_failures(self) -> None:
-        """Takes over what an earlier session found out about runs that diverged, so that they aren't tried again."""
+        """Reads the failures of earlier sessions from the summary, so that diverged runs aren't tried again."""
         runs = self.before.get("runs")
         for known in runs if isinstance(runs, list) else []:
             if not isinstance(known, dict):
@@ -313,15 +301,15 @@ class Runner:
         return self.comparison.methods[run[0]].execution.checkpoint_every
 
     def show(self, run: tuple[int, int], round: int, pace: float) -> None:
-        """Tells the display and the trackers where a run stands."""
-        self.tell(run, round, pace)
+        """Shows a run's progress on the display and in the trackers."""
+        self.show_progress(run, round, pace)
         if self.mirror:
             lines = self.lines[self.name(run)]
             finished = is_over(self.comparison.methods[run[0]], round, lines)
             self.mirror.follow(*run, lines, finished=finished)
 
-    def tell(self, run: tuple[int, int], round: int, pace: float) -> None:
-        """Tells the display where a run stands."""
+    def show_progress(self, run: tuple[int, int], round: int, pace: float) -> None:
+        """Shows a run's progress on the display."""
         name = self.name(run)
         accuracy = self.lines[name][-1]["test_accuracy"] if self.lines[name] else None
         self.display.advance(name[0], name[1], round, accuracy, pace)
@@ -355,7 +343,7 @@ class Runner:
         return summary
 
     def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
-        """What the summary says of a run."""
+        """A run's entry in the summary."""
         (method, seed), name, failure = run, self.name(run), self.failed(run)
         simulation, known = self.comparison.simulations[method], self.clients.get(name)
         personalised = self.folder.read_personalised(*run)
@@ -376,14 +364,14 @@ class _RunObserver(NamedTuple):
 
     runner: Runner
     run: tuple[int, int]
-    began: int  # the round after which it goes on
+    began: int  # rounds done before
 
     def compiling(self) -> None:
         if not self.runner.comparison.simulations[self.run[0]].compile_s:
             self.runner.display.compiling(self.runner.name(self.run)[0])
 
     def built(self, built: BuiltBatch) -> None:
-        self.runner.tell(self.run, self.began, 0.0)
+        self.runner.show_progress(self.run, self.began, 0.0)
 
     def stepped(self, step: StepResult) -> None: ...
 

@@ -1,4 +1,4 @@
-"""From a configuration to simulations that are ready to run."""
+"""Builds simulations from a configuration."""
 
 import dataclasses
 import hashlib
@@ -25,7 +25,7 @@ _CLOCK: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delive
 
 
 class SetupError(ValueError):
-    """A configuration whose values are fine one by one, but can't be carried out; the message says where and why."""
+    """A configuration whose values are valid one by one, but not together; the message says where and why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Comparison:
         methods: each method's own configuration.
         simulations: each method's simulation.
         dataset: the first method's data set.
-        fingerprints: for each method the SHA-256 of its images, labels, partition and auxiliary rows, and of what the
-            files of its availability, delivery and speeds say, `UInt8[32]`.
+        fingerprints: for each method the SHA-256 of its images, labels, partition and auxiliary rows, and of the files
+            of its availability, delivery and speeds, `UInt8[32]`.
     """
 
     config: Config
@@ -49,11 +49,11 @@ class Comparison:
 
 
 class SharedInputs:
-    """Builds what methods share only once.
+    """Data sets, federations and models, each built only once for all methods that use it.
 
     Args:
-        data_dir: the folder with the data set's files, where it isn't embedded.
-        devices: how many devices share the work, whatever the configurations say; None leaves it to them.
+        data_dir: the folder with the data set's files, unless that is embedded.
+        devices: number of devices that share the work, whatever the configurations say; None leaves it to them.
     """
 
     def __init__(self, data_dir: str | None, devices: str | int | None) -> None:
@@ -62,7 +62,7 @@ class SharedInputs:
         self.larger: dict[tuple[Any, ...], Federation] = {}
 
     def once(self, kind: str, make: Any, *sections: Any) -> Any:
-        """What `make` returns, made only once for the same kind and sections of a configuration."""
+        """The value of `make`, computed only once for the same kind and sections of a configuration."""
         key = json.dumps([kind, *(section.model_dump(mode="json") for section in sections)], sort_keys=True)
         if key not in self.made:
             self.made[key] = make()
@@ -79,8 +79,7 @@ class SharedInputs:
         return self.once("dataset", lambda: data.load(wanted.name, self.data_dir, **wanted.parameters), wanted)
 
     def test_set(self, config: MethodConfig) -> TestSet:
-        """The test set, on the devices."""
-        # On the devices once, whatever the number of methods that are evaluated on it.
+        """The test set, on the devices once for all methods."""
         dataset, layout = self.dataset(config), self.layout(config)
         place = lambda: divide(padded(chunked(dataset.test_images, dataset.test_labels), layout.devices), layout)
         return self.once(f"test on {layout.devices}", place, config.dataset)
@@ -100,7 +99,7 @@ class SharedInputs:
         return federation
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
-        """The SHA-256 of images, labels, partition, auxiliary rows and files that say who is there, `UInt8[32]`."""
+        """The SHA-256, `UInt8[32]`, of images, labels, partition, auxiliary rows and presence files."""
         images = self.once("fingerprint", lambda: self._digest(config), *_sections(config))
         clock = [getattr(self.presence(config, name), "digest", None) for name in _CLOCK]
         if not any(clock):
@@ -111,7 +110,7 @@ class SharedInputs:
         return np.frombuffer(digest.digest(), np.uint8)
 
     def presence(self, config: MethodConfig, name: str) -> Any:
-        """Who is there, who comes back, or how fast everybody is; a file is read once."""
+        """Availability, delivery or speed of the clients; a file is read once."""
         section = getattr(config, name)
         make = lambda: _CLOCK[name][section.name](**section.parameters)
         with _explained(f"{name} (of {config.name})"):
@@ -140,7 +139,7 @@ class SharedInputs:
         return federation._replace(images=images, labels=labels)
 
     def _placed(self, federation: Federation, config: MethodConfig, *, own: bool) -> Any:
-        """Images and labels on the devices, once, whatever the number of methods and partitions that train on them."""
+        """Images and labels on the devices, once for all methods and partitions that train on them."""
         layout, sections = self.layout(config), _sections(config) if own else (config.dataset,)
         place = lambda: replicate((federation.images, federation.labels), layout)
         return self.once(f"images on {layout.devices}", place, *sections)
@@ -172,7 +171,7 @@ class TrainingRows(NamedTuple):
         images: `UInt8[D, H, W, K]`.
         labels: `Int[D]`.
         rest: the row numbers that clients may get.
-        auxiliary: those of the server, by the name of the set.
+        auxiliary: the server's row numbers, by the name of the set.
     """
 
     images: np.ndarray
@@ -182,15 +181,7 @@ class TrainingRows(NamedTuple):
 
 
 def take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> TrainingRows:
-    """Sets the server's own images apart before the others are shared out.
-
-    Args:
-        dataset: the data set.
-        wanted: the section `auxiliary`.
-        seed: of the partition.
-
-    Returns:
-        The images of the federation, and whose they may be.
+    """Sets the server's own images apart before the others are partitioned.
 
     Raises:
         ValueError: a class has too few images.
@@ -210,7 +201,7 @@ def take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> Tra
 
 
 def take_validation(pool: TrainingRows, config: MethodConfig) -> TrainingRows:
-    """The images without those that are held out for validation, which become an auxiliary set."""
+    """The images without the validation rows, which become an auxiliary set."""
     wanted = config.evaluation.validation
     if not wanted.wanted:
         return pool
@@ -231,7 +222,7 @@ def take_client_tests(
 
 
 def _sections(config: MethodConfig) -> tuple[Any, ...]:
-    """All that decides who holds which images."""
+    """The sections of a configuration that decide which client holds which images."""
     held = (config.evaluation.validation, config.evaluation.client_test)
     return config.dataset, config.partition, config.auxiliary, *held
 
@@ -267,33 +258,30 @@ def set_up(
     config: Config,
     data_dir: str | None = None,
     devices: str | int | None = None,
-    workshop: SharedInputs | None = None,
+    inputs: SharedInputs | None = None,
 ) -> Comparison:
-    """Loads data, partitions it and builds a simulation for every method.
+    """Loads data, partitions it and builds a simulation for every method; compiles nothing yet.
 
     Args:
         config: the configuration.
-        data_dir: the folder with the data set's files, where it isn't embedded.
-        devices: how many devices share the work, whatever the configuration says; None leaves it to that.
-        workshop: in place of both, what other comparisons have built.
-
-    Returns:
-        The comparison; nothing is compiled yet.
+        data_dir: the folder with the data set's files, unless that is embedded.
+        devices: number of devices that share the work, whatever the configuration says; None leaves it to that.
+        inputs: in place of both, inputs shared with other comparisons.
 
     Raises:
-        ValueError: data that can't be read, a partition that doesn't exist, or a recipe that doesn't fit its setting.
+        ValueError: unreadable data, an impossible partition, or a recipe that doesn't fit its setting.
     """
-    workshop = workshop or SharedInputs(data_dir, devices)
+    inputs = inputs or SharedInputs(data_dir, devices)
     methods = tuple(config.for_method(index) for index in range(len(config.methods)))
-    simulations = tuple(_simulation(workshop, index, method) for index, method in enumerate(methods))
+    simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
     for method, simulation in zip(methods, simulations, strict=True):
         if method.evaluation.privacy:
             _check_attack(method.name, simulation)
         if method.evaluation.personalised is not None:
             with _explained(f"evaluation (of {method.name})"):
                 FineTuner(simulation, method.evaluation.personalised)
-    fingerprints = tuple(workshop.fingerprint(method) for method in methods)
-    return Comparison(config, methods, simulations, workshop.dataset(methods[0]), fingerprints)
+    fingerprints = tuple(inputs.fingerprint(method) for method in methods)
+    return Comparison(config, methods, simulations, inputs.dataset(methods[0]), fingerprints)
 
 
 def _simulation(workshop: SharedInputs, index: int, config: MethodConfig) -> Simulation:
@@ -331,7 +319,7 @@ def _unless_default(server: Optimizer) -> Optimizer | None:
 
 
 def _check_attack(name: str, simulation: Simulation) -> None:
-    """Refuses what can't be attacked before it is trained."""
+    """Refuses images that can't be attacked, before training."""
     try:
         check_attack(simulation)
     except ValueError as error:

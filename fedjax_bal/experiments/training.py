@@ -1,6 +1,6 @@
-"""The training loop: a batch of runs from where they stand to their ends, saved as it goes.
+"""The training loop: takes a batch of runs from their snapshots to their ends, and saves them as it goes.
 
-A comparison trains batches of one run, a sweep as many in a batch as one program can train together.
+A comparison trains batches of one run; a sweep, batches of as many runs as one program can train together.
 """
 
 import functools
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """What is told of a batch while it is trained."""
+    """Receives the events of a batch's training."""
 
     def compiling(self) -> None:
-        """Its program is about to be compiled."""
+        """The program is about to be compiled."""
         ...
 
     def built(self, built: BuiltBatch) -> None:
-        """Its program is compiled."""
+        """The program is compiled."""
         ...
 
     def stepped(self, step: StepResult) -> None:
-        """A dispatch is done, and not written down yet."""
+        """A dispatch is done, and its results aren't written yet."""
         ...
 
     def written(self) -> None:
-        """What the last dispatch returned is written down."""
+        """The last dispatch's results are written."""
         ...
 
     def should_stop(self) -> bool:
@@ -45,9 +45,9 @@ class BatchTraining:
 
     Args:
         batch: the batch.
-        runners: of every point, by its number; they write.
-        before: where its runs stand; None for those that haven't begun.
-        observer: what is told of it.
+        runners: each point's runner, by number; they write the results.
+        before: the saved runs; None for those that haven't started.
+        observer: receives the events.
     """
 
     def __init__(
@@ -59,12 +59,16 @@ class BatchTraining:
     ) -> None:
         self._batch, self._runners, self._before, self._observer = batch, runners, before, observer
         self._saved = [
-            state or self._runner(run).unbegun(run.run) for run, state in zip(batch.tasks, before, strict=True)
+            state or self._runner(run).unstarted(run.run) for run, state in zip(batch.tasks, before, strict=True)
         ]
         self._resting = [False] * len(batch.tasks)
 
     def task(self, backend: Backend) -> BatchTask:
-        """What there is to do, for a backend."""
+        """The batch's work as a generator of calls, for a backend."""
+        # The loop is a generator of calls, so that it is written once and knows nothing of where a batch is trained: it
+        # yields a call (compile, advance, snapshots), the backend makes it and sends the result back, or throws the
+        # call's error in. A local backend calls at once; one with remote workers keeps many such generators waiting and
+        # resumes each when its result arrives. Decisions and writing stay here, in the process that owns the folder.
         self._observer.compiling()
         self._handle = backend.open(self._runners, self._batch, [state and state.snapshot for state in self._before])
         self._before = ()
@@ -96,7 +100,7 @@ class BatchTraining:
                 raise Stopped
 
     def _take(self, step: StepResult) -> None:
-        """Writes down what a dispatch returned; runs that have diverged rest."""
+        """Writes the results of a dispatch; runs that have diverged rest."""
         for place, (run, result) in enumerate(zip(self._batch.tasks, step.results, strict=True)):
             runner, failure = self._runner(run), step.failures[place]
             if result is not None:

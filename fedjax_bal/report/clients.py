@@ -1,4 +1,4 @@
-"""How evenly a global model serves the clients: their accuracies in rising order."""
+"""Accuracies of a global model on the single clients, in rising order."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +13,10 @@ SHARES = np.linspace(0.0, 1.0, 101)
 
 
 def ranked_clients(lines: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
-    """Accuracy of the clients of a method at the last evaluation of each run, from worst to best.
+    """Client accuracies of a method from worst to best, at every hundredth of the clients, `Float[101]`.
 
-    Args:
-        lines: lines of a `metrics.jsonl`; `client_accuracies` rise, and are evenly spaced ones where there are many.
-        method: its name.
-
-    Returns:
-        The mean over seeds at every hundredth of the clients, `Float[101]`; None where no run has such numbers.
+    The mean over seeds of each run's last evaluation; None if no run has such numbers. `lines` are those of a
+    `metrics.jsonl`, whose `client_accuracies` rise, and are evenly spaced samples if there are many.
 
     >>> found = ranked_clients([{"method": "a", "seed": 0, "round": 9, "client_accuracies": [0.0, 0.5, 1.0]}], "a")
     >>> found[[0, 25, 100]].tolist()
@@ -35,13 +31,7 @@ def ranked_clients(lines: Sequence[Mapping[str, Any]], method: str) -> np.ndarra
 
 @style()
 def accuracy_by_client(values: Sequence[tuple[str, np.ndarray]]) -> Figure:
-    """The clients' accuracies from worst to best, a line for each method.
-
-    Args:
-        values: name of each method, and what `ranked_clients` returns.
-
-    Returns:
-        The figure, in percent.
+    """The clients' accuracies from worst to best, in percent, a line for each method, as from `ranked_clients`.
 
     >>> accuracy_by_client([("fedavg", SHARES)]).axes[0].get_ylabel()
     'client accuracy, %'

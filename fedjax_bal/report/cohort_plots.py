@@ -21,14 +21,11 @@ LEAST_NATS = 0.02
 
 @style()
 def evenness(values: Sequence[tuple[str, np.ndarray, float]]) -> Figure:
-    """How far from even the classes are that each averaged model was trained on: a box per method.
+    """Divergence from even classes of the data behind each averaged model: a box per method.
 
-    Args:
-        values: name of each method, its divergences `Float[K]` in nats, at least one, and their mean.
-
-    Returns:
-        The figure: boxes from the lower to the upper quartile with a line at the median, whiskers from 5% to 95%, a
-        marker at the mean, and the mean in numbers.
+    `values` are the name of each method, its divergences `Float[K]` in nats, at least one, and their mean. Boxes reach
+    from the lower to the upper quartile with a line at the median, whiskers from 5% to 95%; the mean has a marker and
+    its number.
 
     >>> [text.get_text() for text in evenness([("fedavg", np.array([0.1, 0.3]), 0.2)]).axes[0].texts]
     ['0.200', 'mean']
@@ -50,14 +47,9 @@ def evenness(values: Sequence[tuple[str, np.ndarray, float]]) -> Figure:
 
 @style()
 def images(kinds: Sequence[tuple[str, np.ndarray]], classes: Sequence[str]) -> Figure:
-    """Images of several kinds side by side, a row for each class.
+    """Images of several kinds side by side, a row for each class, the first 20 at most.
 
-    Args:
-        kinds: titles and pixels `UInt8[C, S, H, W, K]`, K 1 or 3.
-        classes: names, C.
-
-    Returns:
-        The figure; the first ten classes where there are more.
+    `kinds` are titles and pixels `UInt8[C, S, H, W, K]`, K 1 or 3.
 
     >>> pixels = np.zeros((2, 3, 4, 4, 1), np.uint8)
     >>> figure = images([("real", pixels), ("generated", pixels)], ["a", "b"])
@@ -91,13 +83,9 @@ def _mosaic(pixels: np.ndarray) -> np.ndarray:
 
 @style()
 def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]]) -> Figure:
-    """Which share of the clients was chosen at most so many times: a stair per method.
+    """Share of the clients that were chosen at most so many times: a stair per method.
 
-    Args:
-        values: name of each method, times `Int[K]` and shares `Float[K]`.
-
-    Returns:
-        The figure.
+    `values` are the name of each method, times `Int[K]` and shares `Float[K]`.
 
     >>> chosen([("fedavg", (np.arange(3), np.array([0.2, 0.5, 1.0])))]).axes[0].get_xlabel()
     'times chosen'
@@ -116,16 +104,10 @@ def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]]) -> Figur
 
 @style()
 def composition(true: np.ndarray, estimated: np.ndarray, method: str, ranks: str) -> Figure:
-    """Class shares of clients as a selector estimates them against what they are: a cloud of dots.
+    """Class shares of clients, estimated by a selector against true: a cloud of dots, and the line on which both agree.
 
-    Args:
-        true: `Float[K]`, shares.
-        estimated: `Float[K]`, of the same classes and clients.
-        method: its name.
-        ranks: the rank correlation in words.
-
-    Returns:
-        The figure, in percent, with the line on which both agree.
+    `true` and `estimated` are shares `Float[K]` of the same classes and clients; `ranks` is the rank correlation in
+    words.
 
     >>> composition(np.array([0.2]), np.array([0.3]), "flcir", "1.00").axes[0].get_ylabel()
     'estimated share of the class, %'
@@ -145,16 +127,10 @@ def composition(true: np.ndarray, estimated: np.ndarray, method: str, ranks: str
 
 @style()
 def augmentation(before: np.ndarray, after: np.ndarray, classes: Sequence[str]) -> Figure:
-    """How many samples of each class there are before and after augmentation.
+    """Samples of each class before and after augmentation, both `Float[C]`.
 
-    Args:
-        before: `Float[C]`.
-        after: `Float[C]`.
-        classes: C names.
-
-    Returns:
-        The figure: a row per class with a ring, a dot and the line between them; for more than 20 classes two lines,
-        each with the classes in falling order.
+    A row per class with a ring, a dot and the line between them; for more than 20 classes two lines, each with the
+    classes in falling order.
 
     >>> augmentation(np.array([9, 2]), np.array([9, 6]), ["cat", "dog"]).axes[0].get_xlabel()
     'samples'
@@ -178,16 +154,7 @@ def augmentation(before: np.ndarray, after: np.ndarray, classes: Sequence[str]) 
 
 @style()
 def batches(before: np.ndarray, after: np.ndarray, clients: Sequence[int], classes: Sequence[str]) -> Figure:
-    """Class shares of clients in what they hold and in what they train on, side by side.
-
-    Args:
-        before: `Float[S, C]`.
-        after: `Float[S, C]`.
-        clients: their ids, S.
-        classes: C names.
-
-    Returns:
-        The figure; a column is a client.
+    """Class shares, `Float[S, C]`, of the data that clients hold and that they train on; a column is a client.
 
     >>> figure = batches(np.eye(2), np.full((2, 2), 0.5), [0, 1], ["cat", "dog"])
     >>> [axes.get_title() for axes in figure.axes[:2]]

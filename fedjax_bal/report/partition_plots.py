@@ -1,4 +1,4 @@
-"""The picture of a partition: who holds what, how large clients and classes are, how uneven clients' classes."""
+"""The picture of a partition: samples of each client and class, sizes of clients and classes, divergence of clients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,24 +24,16 @@ _DOT, _BARS = COLOURS[2], "#8aa9c4"
 
 
 @style()
-def picture(told: Description, classes: Sequence[str], title: str) -> Figure:
+def picture(described: Description, classes: Sequence[str], title: str) -> Figure:
     """Draws a partition: clients against classes, and histograms.
 
     Up to 40 clients and 20 classes are dots whose area is the number of samples; more are cells whose colour is; of
     more than 200 clients, 200 are shown, evenly spaced by number. On the right the classes of all clients together;
-    below, how many clients have how many samples, and how far from even their classes are.
-
-    Args:
-        told: the partition in numbers.
-        classes: C names; up to 20 are written.
-        title: one line.
-
-    Returns:
-        The figure.
+    below, histograms of the clients' sizes and of their divergence from even classes. Up to 20 class names are written.
 
     >>> from fedjax_bal.data.description import describe
-    >>> told = describe(np.array([0, 0, 1]), [np.array([0, 1]), np.array([2])], 2)
-    >>> [axes.get_xlabel() for axes in picture(told, ["cat", "dog"], "two clients").axes][2]
+    >>> described = describe(np.array([0, 0, 1]), [np.array([0, 1]), np.array([2])], 2)
+    >>> [axes.get_xlabel() for axes in picture(described, ["cat", "dog"], "two clients").axes][2]
     'samples of a client'
     """
     above = float(np.clip(_CELL * len(classes) + 0.8, 2.4, 5.2))
@@ -49,32 +41,26 @@ def picture(told: Description, classes: Sequence[str], title: str) -> Figure:
     figure.suptitle(printable(title, 90), fontsize=10.5)
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(above, _BELOW))[:, 0]
     main, side = top.subplots(1, 2, width_ratios=(5, 1), sharey=True)
-    shown = np.unique(np.linspace(0, len(told.class_counts) - 1, min(len(told.class_counts), MOST_SHOWN)).astype(int))
-    counts = told.class_counts[shown]
+    shown = np.unique(
+        np.linspace(0, len(described.class_counts) - 1, min(len(described.class_counts), MOST_SHOWN)).astype(int)
+    )
+    counts = described.class_counts[shown]
     if len(counts) <= MOST_DOTTED and len(classes) <= MOST_NAMED:
         _dots(main, counts, above)
     else:
         _cells(main, counts, top, side)
-    _name_clients(main, shown, len(told.class_counts))
+    _name_clients(main, shown, len(described.class_counts))
     _name_classes(main, classes)
-    _class_bars(side, told.class_counts.sum(axis=0))
+    _class_bars(side, described.class_counts.sum(axis=0))
     left, right = bottom.subplots(1, 2)
-    _size_bars(left, told.sizes)
-    _divergence_bars(right, told.kl_of_clients, len(classes))
+    _size_bars(left, described.sizes)
+    _divergence_bars(right, described.kl_of_clients, len(classes))
     return figure
 
 
 @style()
 def classes_picture(whole: np.ndarray, classes: Sequence[str], title: str) -> Figure:
-    """Draws how many samples each class has.
-
-    Args:
-        whole: `Int[C]`.
-        classes: C names; up to 20 are written.
-        title: one line.
-
-    Returns:
-        The figure.
+    """Draws the number of samples of each class, `Int[C]`; up to 20 class names are written.
 
     >>> classes_picture(np.array([3, 1]), ["cat", "dog"], "pets").axes[0].get_xlabel()
     'samples'

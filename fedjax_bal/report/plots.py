@@ -1,6 +1,6 @@
-"""The report's figures, each a pure function from numbers to a matplotlib figure.
+"""The report's figures about accuracy and partitions, each a pure function from numbers to a matplotlib figure.
 
-Nothing touches pyplot's global state.
+No function touches pyplot's global state.
 """
 
 from collections.abc import Sequence
@@ -28,12 +28,7 @@ MOST_POINTS = 1000  # of a line: a page is narrower than that
 def accuracy_by_round(curves: Sequence[tuple[str, Curve]], target: float | None = None) -> Figure:
     """Test accuracy against the round: a line per method, a band of one standard deviation over seeds.
 
-    Args:
-        curves: name and curve of each method; accuracies are shares.
-        target: the accuracy to reach, drawn as a line; None for none.
-
-    Returns:
-        The figure.
+    Accuracies are shares; `target`, if any, is drawn as a line.
 
     >>> flat = Curve(np.array([1, 2]), np.array([0.5, 0.6]), None, None)
     >>> accuracy_by_round([("fedavg", flat)]).axes[0].get_ylabel()
@@ -45,12 +40,6 @@ def accuracy_by_round(curves: Sequence[tuple[str, Curve]], target: float | None 
 def local_accuracy_by_round(curves: Sequence[tuple[str, Curve]]) -> Figure:
     """Mean test accuracy of the clients' own models against the round, drawn as `accuracy_by_round` draws.
 
-    Args:
-        curves: name and curve of each method; accuracies are shares.
-
-    Returns:
-        The figure.
-
     >>> flat = Curve(np.array([1, 2]), np.array([0.5, 0.6]), None, None)
     >>> local_accuracy_by_round([("fedavg", flat)]).axes[0].get_ylabel()
     'mean local test accuracy, %'
@@ -60,14 +49,9 @@ def local_accuracy_by_round(curves: Sequence[tuple[str, Curve]]) -> Figure:
 
 
 def accuracy_by_traffic(curves: Sequence[tuple[str, Curve]], traffic: Sequence[np.ndarray]) -> Figure:
-    """Test accuracy against all that was sent up and down until then.
+    """Test accuracy against the traffic up and down so far, in MB of 10^6 bytes.
 
-    Args:
-        curves: name and curve of each method; accuracies are shares.
-        traffic: for each curve the bytes at its rounds, `Float[E]`.
-
-    Returns:
-        The figure, in MB of 10^6 bytes.
+    `traffic` has for each curve the bytes at its rounds, `Float[E]`.
 
     >>> flat = Curve(np.array([1, 2]), np.array([0.5, 0.6]), None, None)
     >>> accuracy_by_traffic([("fedavg", flat)], [np.array([1e6, 2e6])]).axes[0].get_xlabel()
@@ -82,12 +66,7 @@ def accuracy_by_class(
 ) -> Figure:
     """Accuracy of each class: a row of dots per class, or, for many classes, each method's classes in rising order.
 
-    Args:
-        values: name of each method, and mean, low and high of its class accuracies `Float[C]`.
-        classes: C names.
-
-    Returns:
-        The figure.
+    `values` are the name of each method, and mean, low and high of its class accuracies `Float[C]`.
 
     >>> accuracy_by_class([("fedavg", (np.array([0.2, 0.9]), None, None))], ["cat", "dog"]).axes[0].get_xlabel()
     'test accuracy of the class, %'
@@ -119,15 +98,10 @@ def accuracy_by_class(
 
 @style()
 def confusion(matrix: np.ndarray, method: str, classes: Sequence[str]) -> Figure:
-    """A confusion matrix: true classes in rows, predicted classes in columns, colour the share of the true class.
+    """A confusion matrix in percent: true classes in rows, predicted in columns, colour the share of the true class.
 
-    Args:
-        matrix: `Float[C, C]`, shares of each row; nan in the row of a class without test examples.
-        method: its name.
-        classes: C names; up to 20 are written, and up to 10 classes have their numbers in the cells.
-
-    Returns:
-        The figure, in percent.
+    `matrix`, `Float[C, C]`, has shares of each row, nan in the row of a class without test examples. The names of up to
+    20 classes are written, and the numbers of up to 10.
 
     >>> confusion(np.eye(2), "fedavg", ["cat", "dog"]).axes[0].get_ylabel()
     'true class'
@@ -154,15 +128,9 @@ def confusion(matrix: np.ndarray, method: str, classes: Sequence[str]) -> Figure
 
 @style()
 def partition(class_counts: np.ndarray, clients: Sequence[int], classes: Sequence[str]) -> Figure:
-    """Which client has how many samples of which class.
+    """Samples of each class on each client: clients in columns, classes in rows, white where there is no sample.
 
-    Args:
-        class_counts: `Int[M, C]`, of the M clients shown.
-        clients: their M numbers.
-        classes: C names; up to 20 are written.
-
-    Returns:
-        The figure: clients in columns, classes in rows, white where there is no sample.
+    `class_counts`, `Int[M, C]`, are those of M `clients`; up to 20 class names are written.
 
     >>> partition(np.array([[3, 0]]), [0], ["cat", "dog"]).axes[0].get_xlabel()
     'client'

@@ -1,4 +1,4 @@
-"""How methods are told apart in every figure: by colour, by marker and by dash, the same ones everywhere.
+"""The style of each method in every figure: its colour, marker and dash.
 
 The colours are Okabe and Ito's, which colour-blind readers can distinguish.
 
@@ -23,14 +23,7 @@ DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
 
 
 def method_style(place: int, points: int = 1) -> dict[str, Any]:
-    """Line properties of a method.
-
-    Args:
-        place: its number among the methods of the figure, from 0.
-        points: how many its line has; about eight of them get a marker.
-
-    Returns:
-        Keyword arguments for a line.
+    """Line properties of a method, given its place in the figure; about eight of its points get a marker.
 
     >>> method_style(0)["color"], method_style(1)["marker"]
     ('#000000', 's')
@@ -47,13 +40,7 @@ def method_style(place: int, points: int = 1) -> dict[str, Any]:
 
 
 def legend_rows(names: Sequence[str]) -> int:
-    """How many rows the legend of these methods takes.
-
-    Args:
-        names: of the methods.
-
-    Returns:
-        The number of rows.
+    """Number of rows in the legend of these methods.
 
     >>> legend_rows(["a", "b", "c", "d"]), legend_rows(["a" * 40] * 3)
     (1, 3)
@@ -62,15 +49,9 @@ def legend_rows(names: Sequence[str]) -> int:
 
 
 def legend(figure: Figure, names: Sequence[str], linestyle: str | None = None) -> None:
-    """Puts the methods' names below a figure.
-
-    Args:
-        figure: which gets the legend.
-        names: of the methods, in their order.
-        linestyle: what stands for all lines, such as "none"; None for each method's own dash.
-    """
-    looks = [method_style(place) for place in range(len(names))]
-    handles = [Line2D([], [], **(each if linestyle is None else {**each, "linestyle": linestyle})) for each in looks]
+    """Puts the methods' names below a figure; `linestyle`, such as "none", replaces each method's own dash."""
+    styles = [method_style(place) for place in range(len(names))]
+    handles = [Line2D([], [], **(each if linestyle is None else {**each, "linestyle": linestyle})) for each in styles]
     labels = [printable(name, 40) for name in names]
     figure.legend(handles, labels, loc="outside lower center", ncols=_columns(names), handlelength=3.2)
 

@@ -1,6 +1,6 @@
-"""Figures as SVG text: one look for all of them, the same bytes for the same figure, safe to set into a page.
+"""Figures as SVG text, in one style, the same bytes for the same figure, safe inside a page.
 
-Matplotlib is only imported together with this module, so whoever wants to stay light imports it late.
+Matplotlib is only imported together with this module, which light callers therefore import late.
 """
 
 import io
@@ -54,12 +54,9 @@ STYLE = {
 
 
 def style():
-    """A context in which figures are made and written: matplotlib's defaults with this look on top.
+    """A context in which figures are made and written: matplotlib's defaults with this style on top; also a decorator.
 
-    The user's own matplotlib settings are left as they are and have no influence.
-
-    Returns:
-        A context manager that also serves as a decorator.
+    The user's own matplotlib settings are left alone and have no influence.
 
     >>> with style():
     ...     matplotlib.rcParams["svg.fonttype"]
@@ -71,16 +68,9 @@ def style():
 
 
 def blank(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure, free of pyplot's global state, whose parts find their own room.
+    """An empty figure of some size in inches, free of pyplot's global state, with constrained layout.
 
     The width is small on purpose: a figure is scaled to its column, and stays legible on a telephone.
-
-    Args:
-        height: in inches.
-        width: in inches.
-
-    Returns:
-        The figure.
 
     >>> blank(3.0).get_size_inches().tolist()
     [4.6, 3.0]
@@ -89,19 +79,11 @@ def blank(height: float, width: float = WIDTH) -> Figure:
 
 
 def to_svg(figure: Figure, name: str, title: str, description: str) -> str:
-    r"""Writes a figure as an SVG document with a title and a description for those who don't see it.
+    r"""Writes a figure as an SVG document with a title and a description for screen readers.
 
-    Identifiers start with `name`, so that several figures can stand in one page; metadata (a date, an address) and the
-    global style sheet are left out; pixels of images keep sharp edges.
-
-    Args:
-        figure: made within `style`.
-        name: of letters, digits, `-` and `_`.
-        title: short.
-        description: how to read it.
-
-    Returns:
-        The document, without an XML declaration.
+    The figure is made within `style`. Identifiers start with `name` (letters, digits, `-` and `_`), so that several
+    figures can stand in one page; metadata (a date, an address) and the global style sheet are left out, and so is the
+    XML declaration; pixels of images keep sharp edges.
 
     >>> with style():
     ...     text = to_svg(blank(3.0), "empty", "Nothing", "An empty figure.")
@@ -110,7 +92,7 @@ def to_svg(figure: Figure, name: str, title: str, description: str) -> str:
     """
     buffer = io.BytesIO()
     with style(), warnings.catch_warnings():
-        # The reader's browser draws the text, in any script; that the font used for measuring lacks it does not matter.
+        # The reader's browser draws the text, in any script, even if the font used here for measuring lacks it.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     root = ElementTree.fromstring(buffer.getvalue())
@@ -123,14 +105,7 @@ def to_svg(figure: Figure, name: str, title: str, description: str) -> str:
 
 
 def to_png(figure: Figure, dots_per_inch: int = 200) -> bytes:
-    r"""Writes a figure as a PNG file, for where SVG can't go.
-
-    Args:
-        figure: made within `style`.
-        dots_per_inch: how fine.
-
-    Returns:
-        The file; the same bytes for the same figure.
+    r"""Writes a figure, made within `style`, as a PNG file; the same bytes for the same figure.
 
     >>> with style():
     ...     to_png(blank(3.0))[:4]
@@ -144,13 +119,7 @@ def to_png(figure: Figure, dots_per_inch: int = 200) -> bytes:
 
 
 def inline(document: str) -> str:
-    """The SVG as HTML has it, where namespaces go without saying.
-
-    Args:
-        document: from `to_svg`.
-
-    Returns:
-        The same element without namespace declarations.
+    """An SVG document without its namespace declarations, which HTML doesn't need.
 
     >>> inline('<svg xmlns="http://www.w3.org/2000/svg" width="1"><g/></svg>')
     '<svg width="1"><g/></svg>'
@@ -166,7 +135,7 @@ def _drop_clutter(root: ElementTree.Element) -> None:
         for child in root.findall(f"{{{SVG}}}{tag}"):
             if tag == "metadata" or child.find(f"{{{SVG}}}style") is not None:
                 root.remove(child)
-    # What the style sheet said, for this figure instead of for every element of the page around it.
+    # The style sheet's rules, for this figure instead of for every element of the page around it.
     root.set("style", "stroke-linejoin:round;stroke-linecap:butt")
     for size in ("width", "height"):
         root.set(size, f"{float(root.get(size, '0').removesuffix('pt')) * 4 / 3:g}")

@@ -73,7 +73,7 @@ def page(results: Results, figures: Iterable[str]) -> str:
 
 
 def answer(results: Results) -> str:
-    """What the sweep found, in a sentence or two."""
+    """The result of the sweep, in a sentence or two."""
     tops = [(method, best(results, method)) for method in results.methods]
     known = [(method, cell) for method, cell in tops if cell is not None]
     if not known:
@@ -99,8 +99,8 @@ def percent(cell: Cell | None) -> str:
 def setting(results: Results, cell: Cell) -> str:
     """The values of a cell, as the end of a sentence."""
     pairs = zip(results.axes, cell.setting, strict=True)
-    told = [f"{'+'.join(key.rpartition('.')[2] for key in axis)} {value}" for axis, value in pairs]
-    return f" with {', '.join(told)}" if told else ""
+    values = [f"{'+'.join(key.rpartition('.')[2] for key in axis)} {value}" for axis, value in pairs]
+    return f" with {', '.join(values)}" if values else ""
 
 
 def _kicker(results: Results) -> str:
@@ -114,9 +114,9 @@ def _lacking(results: Results) -> str:
     unfinished = f"This sweep is not finished: {left} of its {results.asked} runs are not in the table yet."
     if not lost:
         return f'<p class=unfinished role="status">{unfinished}</p>' if left > 0 else ""
-    told = [f"{row['point']}, {row['method']}, seed {row.get('seed')}: {_why(row)}" for row in lost[:20]]
+    reasons = [f"{row['point']}, {row['method']}, seed {row.get('seed')}: {_why(row)}" for row in lost[:20]]
     more = f"<li>and {len(lost) - 20} more</li>" if len(lost) > 20 else ""
-    listed = "".join(f"<li>{escape(text)}</li>" for text in told)
+    listed = "".join(f"<li>{escape(text)}</li>" for text in reasons)
     title = f"{len(lost)} of {len(results.rows)} runs have no result, and are in none of the means below:"
     title = f"{unfinished} {title}" if left > 0 else title
     return f'<div class=unfinished role="status">{escape(title)}<ul>{listed}{more}</ul></div>'
@@ -135,13 +135,13 @@ def _best_table(results: Results) -> str:
     for method in results.methods:
         top = best(results, method)
         beside = [cell for pair in neighbours(results, method) for cell in pair]
-        told = [f"{percent(cell)} ({cell.setting[place // 2]})" if cell else "-" for place, cell in enumerate(beside)]
+        others = [f"{percent(cell)} ({cell.setting[place // 2]})" if cell else "-" for place, cell in enumerate(beside)]
         rows.append(
             [
                 printable(method, LONGEST_NAME),
                 percent(top),
                 setting(results, top).removeprefix(" with ") if top else "-",
-                *told,
+                *others,
             ]
         )
     return grid("Best settings", Table(tuple(heads), [tuple(row) for row in rows]))

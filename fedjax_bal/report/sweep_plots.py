@@ -19,7 +19,7 @@ Drawn = tuple[str, str, str, Figure]
 
 
 def figures(results: Results) -> Iterator[Drawn]:
-    """The figures of a sweep: name, title, caption and figure of each."""
+    """Name, title, caption and figure of each of the sweep's figures."""
     for axis in range(len(results.axes)):
         yield from _of_axis(results, axis)
     if len(results.axes) == 2:

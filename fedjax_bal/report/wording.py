@@ -1,4 +1,4 @@
-"""Numbers as people read them: table cells, and the answer in a sentence that claims no more than the runs show."""
+"""Wording of numbers: table cells, and a verdict in a sentence that claims no more than the runs show."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -33,14 +33,7 @@ class Table(NamedTuple):
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    r"""A name in one line, without control characters, shortened where there is no room for more.
-
-    Args:
-        text: from anywhere.
-        limit: the most characters to keep, or None for all.
-
-    Returns:
-        The text that can be shown.
+    r"""A name in one line, without control characters, shortened to `limit` characters if given.
 
     >>> printable("a\nb\x00"), printable("Ankle boot", 6)
     ('a b\ufffd', 'Ankle…')
@@ -51,13 +44,7 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def points(value: Difference | None) -> str:
-    """A difference in percentage points, with its interval where there is one.
-
-    Args:
-        value: differences of shares; None for the method that the others are set against.
-
-    Returns:
-        Such as "+1.9 [+0.4, +3.4]"; a dash without a value.
+    """A difference of shares in percentage points, with its interval if there is one; a dash for the baseline's None.
 
     >>> points(Difference(0.019, 0.004, 0.034, 3)), points(Difference(0.5, None, None, 1)), points(None)
     ('+1.9 [+0.4, +3.4]', '+50.0', '–')
@@ -70,13 +57,7 @@ def points(value: Difference | None) -> str:
 
 
 def megabytes(traffic_bytes: float | None) -> str:
-    """Bytes in MB of 10^6 bytes, to three figures or whole numbers.
-
-    Args:
-        traffic_bytes: the count, or None.
-
-    Returns:
-        Such as "1,235" or "0.0123"; a dash without a value.
+    """Bytes in MB of 10^6 bytes, to three figures or whole numbers; a dash for None.
 
     >>> megabytes(1_234_567_890), megabytes(12_345), megabytes(None)
     ('1,235', '0.0123', '–')
@@ -88,13 +69,7 @@ def megabytes(traffic_bytes: float | None) -> str:
 
 
 def nats(value: float | None) -> str:
-    """A divergence, to three decimals.
-
-    Args:
-        value: in nats, or None.
-
-    Returns:
-        Such as "0.125"; a dash without a value.
+    """A divergence in nats, to three decimals; a dash for None.
 
     >>> nats(0.12543), nats(None)
     ('0.125', '–')
@@ -103,13 +78,9 @@ def nats(value: float | None) -> str:
 
 
 def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether the table has a column of how even the classes behind the averaged models are.
+    """Whether the table has a column for the divergence of the classes behind the averaged models.
 
-    Args:
-        summaries: from `compare`.
-
-    Returns:
-        True where some method does something about it, by chains of several clients or by augmented copies.
+    It has if some method balances them, by chains of several clients or by augmented copies.
 
     >>> shows_divergence([])
     False
@@ -131,17 +102,14 @@ def table(
     short: bool = False,
     baseline: str | None = None,
 ) -> Table:
-    """The whole comparison as text, for terminal and page alike.
+    """The whole comparison as text, for terminal and page; accuracies in percent, differences in percentage points.
 
     Args:
         summaries: from `compare`.
         target_accuracy: the share that counts as reached; None leaves its columns out.
         short: for a narrow terminal: short headings, no column of traffic to the target, and none of the best accuracy
-            where there is one of `chain_kl`, which there is if `shows_divergence`.
-        baseline: what the differences are from, for their heading; None for the first method.
-
-    Returns:
-        Headings and rows; accuracies in percent, differences in percentage points.
+            if there is one of `chain_kl` (see `shows_divergence`).
+        baseline: the method from which differences are taken, for their heading; None for the first.
 
     >>> one = Spread(0.5, None, 1)
     >>> table([MethodSummary("fedavg", 1, one, one, one, None, 0, 2e6, None)]).rows
@@ -175,13 +143,7 @@ def _columns(summaries: Sequence[MethodSummary], target: float | None, first: st
 
 
 def tied(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether several methods have a mean final accuracy and it is the same for all of them, to the digit shown.
-
-    Args:
-        summaries: from `compare`.
-
-    Returns:
-        True where none can be called the best.
+    """Whether several methods have the same mean final accuracy, to the digit shown, so that none is the best.
 
     >>> one = MethodSummary("a", 1, *3 * [Spread(0.5, None, 1)], None, 0, 2e6, None)
     >>> tied([one, one._replace(final=Spread(0.5004, None, 1))]), tied([one])
@@ -192,14 +154,10 @@ def tied(summaries: Sequence[MethodSummary]) -> bool:
 
 
 def verdict(summaries: Sequence[MethodSummary]) -> str:
-    """Which method is best by mean final accuracy, and how far from the first, without overclaiming.
+    """One or two sentences on the best method by mean final accuracy, and its distance from the first.
 
-    Args:
-        summaries: from `compare`.
-
-    Returns:
-        One or two sentences: "no clear difference" where the interval covers 0, that there is no interval where only
-        one seed was run, and no best method where all end at the same accuracy.
+    They say "no clear difference" if the interval covers 0, that there is no interval if only one seed was run, and
+    name no best method if all end at the same accuracy.
 
     >>> one = Spread(0.5, None, 1)
     >>> verdict([MethodSummary("fedavg", 1, one, one, one, None, 0, 2e6, None)])

@@ -1,4 +1,4 @@
-"""What a round adds up over its chains, without keeping them all."""
+"""Sums over the chains of a round, built up bucket by bucket so that the chains' updates need not be kept."""
 
 from typing import NamedTuple
 
@@ -10,13 +10,13 @@ from fedjax_bal.types import Array, PyTree
 
 
 class Accumulator(NamedTuple):
-    """Sums over chains so far.
+    """Weighted sums over the chains trained so far.
 
     Attributes:
         delta: weighted sum of the parameters' changes.
         stats: weighted sum of the batch statistics.
         reports: sum of the reports, by slot.
-        spread: how far apart the changes lie; None where nobody asks, which saves several passes over the parameters.
+        spread: diversity of the updates; None where it isn't asked for, which saves several passes over the parameters.
     """
 
     delta: PyTree
@@ -26,12 +26,12 @@ class Accumulator(NamedTuple):
 
 
 class ChainWeights(NamedTuple):
-    """How much some chains count.
+    """Weights of chains in the round's sums.
 
     Attributes:
-        delta: of their changes of the parameters, `Float[K]`, 0 for what doesn't count.
-        stats: of their batch statistics, `Float[K]`.
-        counted: whether they count at all, `Bool[K]`.
+        delta: weights of the parameters' changes, `Float[K]`, 0 for a chain that doesn't count.
+        stats: weights of the batch statistics, `Float[K]`.
+        counted: whether the chain counts at all, `Bool[K]`.
     """
 
     delta: Array
@@ -40,18 +40,7 @@ class ChainWeights(NamedTuple):
 
 
 def add(sums: Accumulator, weights: ChainWeights, delta: PyTree, stats: PyTree, reports: PyTree) -> Accumulator:
-    """Adds some chains.
-
-    Args:
-        sums: what was added before.
-        weights: how much they count.
-        delta: changes of the parameters, leaves `[K, ...]`, as are the others'.
-        stats: batch statistics.
-        reports: reports, zeros where not counted.
-
-    Returns:
-        The new sums.
-    """
+    """The sums with K more chains, leaves `[K, ...]`; the reports of chains that don't count are zeros."""
 
     def plus(weights: Array, sums: PyTree, stacked: PyTree) -> PyTree:
         return jax.tree.map(lambda total, leaf: total + weighted_sum(weights, leaf), sums, stacked)
@@ -65,15 +54,7 @@ def add(sums: Accumulator, weights: ChainWeights, delta: PyTree, stats: PyTree, 
 
 
 def over_devices(sums: Accumulator, axis: str) -> Accumulator:
-    """The sums of all devices together.
-
-    Args:
-        sums: one device's.
-        axis: the name of the devices' axis.
-
-    Returns:
-        The same on all of them.
-    """
+    """The sums over all devices, equal on each of them."""
     spread = None if sums.spread is None else diversity_over_devices(sums.spread, axis)
     delta, stats, reports = lax.psum((sums.delta, sums.stats, sums.reports), axis)
     return Accumulator(delta, stats, reports, spread)

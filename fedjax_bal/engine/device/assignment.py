@@ -1,17 +1,17 @@
-"""Which chains each device trains in a round."""
+"""The assignment of a round's chains to devices."""
 
 from typing import Any, NamedTuple
 
 
 class Assignment(NamedTuple):
-    """Which chains each device trains; leaves `[devices, ...]`, one device's on the device itself.
+    """The chains that each device trains; leaves `[devices, ...]`, one device's own on the device itself.
 
     Attributes:
-        chains: its chains, `Int32[W]`, W at least G; G marks an empty place.
-        count: how many they are, `Int32[]`.
-        queues: the same chains, lane after lane, `Int32[W]`; only where the layout has lanes.
-        starts: where each lane's queue begins, and the end of the last, `Int32[width + 1]`.
-        turns: steps until its last lane is done, `Int32[]`.
+        chains: chain numbers, `Int32[W]`, W at least G; G marks an empty place.
+        count: number of chains, `Int32[]`.
+        queues: the same chains, lane after lane, `Int32[W]`; used only if the layout has lanes.
+        starts: start of each lane's queue, and the end of the last one, `Int32[width + 1]`.
+        turns: steps until the last lane is done, `Int32[]`.
     """
 
     chains: Any

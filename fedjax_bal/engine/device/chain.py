@@ -26,10 +26,10 @@ class ChainClients(NamedTuple):
 
 
 class ClientRecord(NamedTuple):
-    """What is kept of every visit; leaves `[L, ...]`, or `[G, L, ...]` for all chains.
+    """Results of one client that are kept per client; leaves `[L, ...]`, or `[G, L, ...]` for all chains.
 
     Attributes:
-        memory: the client's memory after it.
+        memory: the client's memory after training.
         loss_sum: training loss summed over the steps of the last pass, `Float[]`.
         steps: steps of the last pass, `Int32[]`.
         broken: what is wrong with what it hands back, a code of `metrics.faults`, `Int32[]`.
@@ -49,13 +49,13 @@ class ClientRecord(NamedTuple):
 
 
 class ChainResult(NamedTuple):
-    """What a chain brings back.
+    """Result of a chain.
 
     Attributes:
         delta: change of the parameters.
-        stats: batch statistics at its end.
+        stats: batch statistics at the end of the chain.
         reports: summed over its clients, by slot.
-        records: what is kept of its visits, leaves `[L, ...]`.
+        records: one record per client, leaves `[L, ...]`.
     """
 
     delta: PyTree
@@ -65,11 +65,11 @@ class ChainResult(NamedTuple):
 
 
 class ChainCarry(NamedTuple):
-    """What a client hands to the next one.
+    """State that one client of a chain passes on to the next.
 
     Attributes:
         variables: the model.
-        optimizer: the local optimizer's state; None where everybody begins with a fresh one.
+        optimizer: the local optimizer's state; None if every client starts with a fresh one.
     """
 
     variables: Variables
@@ -77,7 +77,7 @@ class ChainCarry(NamedTuple):
 
 
 class RoundInputs(NamedTuple):
-    """What is the same for all chains of a round.
+    """Inputs that all chains of a round share.
 
     `local_test` is None where clients' models aren't measured, `bound` where nobody asks how long updates are.
     """
@@ -92,19 +92,11 @@ class RoundInputs(NamedTuple):
 
 
 def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, longest: Array) -> ChainResult:
-    """Sends the parameters through a chain of clients, `setting.passes` times.
+    """Trains the clients of a chain one after another on the same parameters, `setting.passes` times.
 
-    A client that doesn't deliver passes on what it received, and nothing of it is kept; as nobody can see what it
-    computed, it is not computed.
-
-    Args:
-        setting: the setting.
-        shared: what all chains of the round have in common.
-        chain: the clients of this chain.
-        longest: the largest size in each place of all chains that are trained along with this one, `Int32[L]`.
-
-    Returns:
-        The chain's result; reports and losses come from the last pass.
+    A client that doesn't deliver passes on the parameters it received and leaves no trace, so its training is skipped.
+    Reports and losses come from the last pass. `longest` is the largest client size in each place of all chains that
+    are trained along with this one, `Int32[L]`.
     """
 
     def one_pass(carry: tuple[ChainCarry, PyTree], turn: Array) -> tuple[tuple[ChainCarry, PyTree], PyTree]:
@@ -133,13 +125,13 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
 
 
 def sizes_of(federation: Federation, clients: Array, delivered: Array) -> Array:
-    """The number of rows of each client, 0 for one that doesn't deliver; like `clients`."""
+    """Number of rows of each client, in the shape of `clients`; 0 for a client that doesn't deliver."""
     first, last = (federation.offsets.at[clients + shift].get(mode="clip") for shift in (0, 1))
     return jnp.where(delivered, last - first, 0)
 
 
 def client_context(setting: Setting, shared: RoundInputs, variables: Variables, client: ChainClients) -> Context:
-    """The context of a visit to one client, without what is prepared."""
+    """The context of a client's local training, without `prepared`."""
     federation = shared.federation
     counts = federation.class_counts.at[client.id].get(mode="clip")
     size = sizes_of(federation, client.id, client.delivered)
@@ -164,17 +156,9 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
 def finish_client(
     setting: Setting, shared: RoundInputs, client: ChainClients, outcome: Outcome, loss_sum: Array
 ) -> tuple[Variables, tuple[PyTree, ClientRecord]]:
-    """The end of a visit.
+    """Turns a client's trained model into its delivered variables, reports and record.
 
-    Args:
-        setting: the setting.
-        shared: what all chains of the round have in common.
-        client: the client.
-        outcome: what it produced.
-        loss_sum: its training loss, summed.
-
-    Returns:
-        The variables that go on from here, its reports, and what is kept.
+    A client that doesn't deliver returns the variables it received and keeps its memory.
     """
     on = client.delivered
     outcome, outdated = _delivered(setting, outcome)
@@ -203,18 +187,7 @@ def finish_client(
 def finish_trained_client(
     setting: Setting, shared: RoundInputs, chain: ChainClients, end: Variables, loss_sum: Array
 ) -> ChainResult:
-    """The result of a chain of a single client that has been trained elsewhere.
-
-    Args:
-        setting: the setting.
-        shared: what all chains of the round have in common.
-        chain: the client, leaves `[1, ...]`.
-        end: its variables after training.
-        loss_sum: its training loss, summed.
-
-    Returns:
-        The chain's result.
-    """
+    """The result of a single-client chain whose local steps were taken in a lane; leaves of `chain` are `[1, ...]`."""
     client = jax.tree.map(lambda leaf: leaf[0], chain)
     ctx = prepare(setting, only_visit_key(shared, client), client_context(setting, shared, shared.variables, client))
     end, (reports, records) = finish_client(setting, shared, client, outcome_of(setting, ctx, end), loss_sum)
@@ -222,16 +195,7 @@ def finish_trained_client(
 
 
 def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> ChainResult:
-    """A chain's result in zeros, found without tracing any training; `records` is that of a single visit.
-
-    Args:
-        setting: the setting.
-        shared: what all chains of the round have in common.
-        client: any client.
-
-    Returns:
-        Zeros.
-    """
+    """A chain's result in zeros, with the record of one client; its shapes are found without tracing any training."""
 
     def untrained(shared: RoundInputs, client: ChainClients) -> ChainResult:
         ctx = prepare(
@@ -249,25 +213,20 @@ def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> 
 
 
 def only_visit_key(shared: RoundInputs, client: ChainClients) -> Key:
-    """The key of the only visit to a client in a round."""
+    """The key of a client's local training in a round of one pass."""
     return training_key(shared.key, shared.number, client.id, jnp.zeros((), jnp.int32))
 
 
 def all_finite(tree: PyTree) -> Array:
-    """Whether every number of a model, or of anything else, is finite, `Bool[]`."""
+    """Whether all numbers of a tree are finite, `Bool[]`."""
     return surely_finite(squared_norm(_inexact(tree)), tree)
 
 
 def surely_finite(squares: Array, tree: PyTree) -> Array:
-    """Whether every number of a tree is finite, `Bool[]`.
+    """Whether all numbers of a tree are finite, `Bool[]`; exact even if their squares overflow.
 
-    Args:
-        squares: a number that isn't finite where one of them isn't, as is the sum of their squares, `Float[]`. Squares
-            are added up much faster than numbers are looked at.
-        tree: the numbers, which are looked at where that isn't finite.
-
-    Returns:
-        Whether they are; exact, though squares may overflow where the numbers don't.
+    `squares`, `Float[]`, must be non-finite if any number is, as the sum of squares is. Summing squares is much faster
+    than testing every number, which is done only if the sum isn't finite.
 
     Example:
         >>> bool(surely_finite(jnp.array(jnp.inf), [jnp.array([1e30])]))
@@ -291,7 +250,7 @@ def _result(shared: RoundInputs, end: Variables, reports: PyTree, records: Clien
 
 
 def _delivered(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:
-    """What a client hands back of what it produced, and whether that is of an earlier round."""
+    """Applies the Deliver parts; returns the outcome and whether the update is stale."""
     outdated = jnp.zeros((), bool)
     for part in setting.parts_with(Deliver):
         outdated |= part.outdated(outcome)

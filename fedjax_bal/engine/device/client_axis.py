@@ -1,8 +1,8 @@
 """The one owner of the client axis.
 
-Everything that happens to many clients at once goes through `over_chains`; how it is executed is decided here and
-nowhere else. All devices work through their own chains, in buckets of as many as are trained at a time, and add up
-what these bring; where the layout has lanes, the local steps themselves have been taken before (`lanes.py`).
+All work on many clients at once goes through `over_chains`, and only this module decides how it is executed. Each
+device trains its chains in buckets of `layout.width` and adds up their results; if the layout has lanes, the local
+steps have been taken before (`lanes.py`).
 """
 
 from collections.abc import Callable
@@ -37,12 +37,12 @@ ALONE = SingleRun()
 
 
 class CohortResult(NamedTuple):
-    """What a cohort brings back.
+    """Result of a cohort.
 
     Attributes:
         sums: sums over its chains.
-        records: what is kept of every visit, leaves `[G, L, ...]`; zeros for chains that deliver nothing.
-        deltas: every chain's change of the parameters, leaves `[G, ...]`, where a part reduces them itself, else None.
+        records: every client's record, leaves `[G, L, ...]`; zeros for chains that deliver nothing.
+        deltas: every chain's change of the parameters, leaves `[G, ...]`, if a Reduce part needs them, else None.
     """
 
     sums: Accumulator
@@ -58,18 +58,10 @@ def over_chains(
     assignment: Assignment,
     runs: Runs = ALONE,
 ) -> CohortResult:
-    """Trains all chains of a round, of one run or of several.
+    """Trains all chains of a round, of one run or of several; the result is the same on every device.
 
-    Args:
-        setting: the setting; its layout says how.
-        shared: what all chains of a run have in common.
-        chains: their clients, leaves `[G, L, ...]`; of several runs all chains of one after those of another.
-        weights: how much each of them counts, leaves `[G]`.
-        assignment: which device trains which of them, leaves `[devices, ...]`.
-        runs: whose chains they are.
-
-    Returns:
-        What they bring, the same on every device; equal to rounding between layouts.
+    Layouts agree to rounding. Leaves of `chains` are `[G, L, ...]`, of `weights` `[G]`, of `assignment`
+    `[devices, ...]`; the chains of several runs follow each other, one run's after another's.
     """
     layout = setting.layout
     if layout.devices == 1:
@@ -111,7 +103,7 @@ def _own_chains(
 
 
 def _weights_of(weights: ChainWeights, numbers: Array, there: Array) -> ChainWeights:
-    """The weights of some chains, nothing for places that are empty."""
+    """The weights of some chains, 0 for empty places."""
     return jax.tree.map(
         lambda leaf: jnp.where(there, leaf.at[numbers].get(mode="clip"), jnp.zeros_like(leaf[0])), weights
     )
@@ -120,7 +112,7 @@ def _weights_of(weights: ChainWeights, numbers: Array, there: Array) -> ChainWei
 def _train(
     setting: Setting, shared: RoundInputs, chains: ChainClients, assignment: Assignment, runs: Runs
 ) -> Callable[..., ChainResult]:
-    """A function of the longest sizes, a chain's number and its chains, which trains that chain."""
+    """Returns `train(longest, number, chain)`, which trains a chain; if lanes have trained it, completes it."""
     if not setting.layout.lanes:
         return lambda longest, number, own: train_chain(*runs.view(setting, shared, number), own, longest)
     ends, losses = train_in_lanes(setting, shared, chains, assignment, runs)
@@ -152,10 +144,10 @@ def zero_cohort_result(setting: Setting, shared: RoundInputs, chains: ChainClien
 
 
 def _all_devices(total: CohortResult, runs: Runs) -> CohortResult:
-    # Every chain was trained on one device and left zeros on the others, so that the sum is what that device total.
-    def only(leaf: Array) -> Array:
+    def gathered(leaf: Array) -> Array:
+        # Every chain was trained on one device and left zeros on the others, so the sum is that device's value.
         numbers = leaf.astype(jnp.int32) if leaf.dtype == jnp.bool_ else leaf
         return lax.psum(numbers, CLIENTS).astype(leaf.dtype)
 
-    records, deltas = jax.tree.map(only, (total.records, total.deltas))
+    records, deltas = jax.tree.map(gathered, (total.records, total.deltas))
     return CohortResult(runs.over_devices(total.sums, CLIENTS), records, deltas)

@@ -1,7 +1,7 @@
-"""In which order a client's samples are seen.
+"""The order in which a client's samples are drawn.
 
-Both ways give positions among the client's own rows, made from random words that belong to a position: more padding
-behind them changes nothing.
+Both functions return positions among the client's own rows, made from one random word per position, so that more
+padding changes nothing.
 """
 
 from functools import partial
@@ -12,20 +12,13 @@ from jax import lax
 
 from fedjax_bal.types import Array, Key
 
-SHORT = 128  # sorting fewer words is not worth another branch
+SHORT = 128  # sorting fewer words isn't worth another branch
 
 
 def shuffled(key: Key, size: Array, length: int, longest: Array | None = None) -> Array:
-    """Every position once, in random order.
+    """Every position once, in random order, `Int32[length]`: a permutation of `0 .. size - 1`, then padding.
 
-    Args:
-        key: the epoch's key.
-        size: the number of the client's rows, `Int32[]`.
-        length: the static length of the result, at least as large as any size.
-        longest: where given, no size here is larger: saves sorting what is padding anyway.
-
-    Returns:
-        `Int32[length]`: the first `size` are a permutation of `0 .. size - 1`; the rest is padding.
+    No client is larger than `longest`, if given: then only as many words are sorted as needed, not all the padding.
 
     Example:
         >>> import jax
@@ -52,19 +45,11 @@ def _sorted_words(key: Key, size: Array, length: int) -> Array:
 
 
 def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> Array:
-    """Independent draws with replacement, from a law that depends on the class only.
+    """Independent draws with replacement from a law that depends on the class only, positions `Int32[length]`.
 
-    The client's rows are sorted by class, so a draw is a class by the inverse of the cumulated law, then a position
-    within the class.
-
-    Args:
-        key: the epoch's key.
-        class_counts: `Int32[C]`.
-        log_weights: log-weight of one sample of each class, `Float[C]`, up to a constant.
-        length: the static number of draws.
-
-    Returns:
-        Positions, `Int32[length]`; classes without samples are never drawn.
+    Rows are sorted by class, so a draw is a class by the inverse of the cumulated law, then a position within the
+    class. `log_weights`, `Float[C]`, are those of one sample of each class, up to a constant; classes without samples
+    are never drawn.
 
     Example:
         >>> import jax, jax.numpy as jnp

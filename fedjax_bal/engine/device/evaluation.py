@@ -1,4 +1,4 @@
-"""The global model on the test set."""
+"""Evaluation of the global model on the test set."""
 
 from typing import Any, NamedTuple
 
@@ -27,15 +27,7 @@ class TestSet(NamedTuple):
 
 
 def chunked(images: np.ndarray, labels: np.ndarray, size: int = CHUNK) -> TestSet:
-    """Cuts a test set into chunks of equal size.
-
-    Args:
-        images: `[T, H, W, K]`.
-        labels: `[T]`.
-        size: images a chunk.
-
-    Returns:
-        The chunks; what fills up the last one is marked as not real.
+    """Cuts a test set, `[T, H, W, K]` and `[T]`, into chunks of equal size; padding in the last one is not real.
 
     Raises:
         ValueError: no image, or labels of another number.
@@ -52,13 +44,13 @@ def chunked(images: np.ndarray, labels: np.ndarray, size: int = CHUNK) -> TestSe
     size = min(size, len(images))
     chunks = -(-len(images) // size)
     index = np.arange(chunks * size)
-    inside = np.minimum(index, len(images) - 1)
-    fold = lambda values: np.asarray(values)[inside].reshape(chunks, size, *np.shape(values)[1:])
-    return TestSet(fold(images), fold(labels).astype(np.int32), (index < len(images)).reshape(chunks, size))
+    inside = np.minimum(index, len(images) - 1).reshape(chunks, size)
+    labels = np.asarray(labels)[inside].astype(np.int32)
+    return TestSet(np.asarray(images)[inside], labels, (index < len(images)).reshape(chunks, size))
 
 
 def padded(test: TestSet, multiple: int) -> TestSet:
-    """Adds empty chunks until their number is a multiple of the devices'; on the host or when tracing."""
+    """Adds empty chunks until their number is a multiple of `multiple`; on the host or when tracing."""
     short = -len(test.labels) % multiple
     if not short:
         return test
@@ -67,16 +59,7 @@ def padded(test: TestSet, multiple: int) -> TestSet:
 
 
 def first_images(test: TestSet, count: int, total: int, size: int = CHUNK) -> TestSet:
-    """Test images from all over a test set, for when all of them would take too long.
-
-    Args:
-        test: the test set.
-        count: how many; no more than there are.
-        total: how many real images it has.
-        size: images a chunk.
-
-    Returns:
-        A test set of that many.
+    """A test set of `count` images, evenly spaced among the `total` real ones.
 
     Example:
         >>> import numpy as np
@@ -88,13 +71,13 @@ def first_images(test: TestSet, count: int, total: int, size: int = CHUNK) -> Te
     size = min(size, count)
     chunks = -(-count // size)
     index = np.arange(chunks * size)
-    rows = np.minimum(index, count - 1) * total // count  # on the host, whose integers are long enough
+    rows = np.minimum(index, count - 1) * total // count  # on the host, where the product can't overflow
     fold = lambda leaf: jnp.asarray(leaf)[rows].reshape(chunks, size, *leaf.shape[1:])
     return TestSet(fold(flat.images), fold(flat.labels), (index < count).reshape(chunks, size))
 
 
 def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> Array:
-    """How many test images a model classifies correctly, `Int32[]`; the arguments are those of `evaluate`."""
+    """Number of test images that a model classifies correctly, `Int32[]`; the arguments are those of `evaluate`."""
     confusion, _, _ = _totals(model, variables, test, mean, std)
     return jnp.trace(confusion)
 

@@ -1,4 +1,4 @@
-"""Updates that can't be used: what the devices find, and its codes."""
+"""Unusable updates, as the devices recognise them."""
 
 import jax.numpy as jnp
 
@@ -7,18 +7,14 @@ from fedjax_bal.types import Array
 
 
 def fault_codes(finite: Array, outdated: Array) -> Array:
-    """What is wrong with an update, `Int32[]`."""
+    """The fault of an update, `Int32[]`; 0 for none."""
     return jnp.where(finite, jnp.where(outdated, OUTDATED, 0), NOT_FINITE).astype(jnp.int32)
 
 
 def first_faults(codes: Array) -> Array:
-    """The codes of a chain without those that only pass on what another one has broken.
+    """The fault that started in a chain: the codes of its clients, `Int32[L]`, with all but the first one set to 0.
 
-    Args:
-        codes: of each visit, in the order of visits, `Int32[passes, L]`.
-
-    Returns:
-        Of each client, `Int32[L]`, 0 for all but the first.
+    Clients after a faulty one only pass on what they received. Codes come in the order of training, `Int32[passes, L]`.
 
     Example:
         >>> first_faults(jnp.array([[0, 2, 1], [1, 1, 1]])).tolist()

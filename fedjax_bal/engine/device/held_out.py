@@ -1,4 +1,4 @@
-"""Models on rows that nobody is trained on: the validation rows, and the clients' own test rows."""
+"""Evaluation on rows held out of training: the validation rows, and the clients' own test rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,14 +23,7 @@ def evaluate_held_out(
 ) -> tuple[TestResult | None, Array | None]:
     """The global model on what was held out.
 
-    Args:
-        model: the model, applied in evaluation mode.
-        variables: its variables.
-        federation: the federation, on the device.
-        layout: on several devices each one takes its share of the rows.
-
-    Returns:
-        The evaluation on the validation rows, and each client's hits, `Int32[N]`; None for what there isn't.
+    None for rows that the federation doesn't have.
     """
     validation = clients = None
     if VALIDATION in federation.auxiliary:
@@ -72,18 +65,7 @@ def evaluate_rows(
 def hits_by_client(
     model: Model, variables: Variables, federation: Federation, tests: ClientTests, layout: Layout | None = None
 ) -> Array:
-    """How many of each client's test rows one model classifies correctly.
-
-    Args:
-        model: the model.
-        variables: its variables.
-        federation: the federation, on the device.
-        tests: its test rows.
-        layout: as in `evaluate_held_out`.
-
-    Returns:
-        The hits, `Int32[N]`; 0 for a client without test rows.
-    """
+    """Number of test rows of each client that one model classifies correctly, `Int32[N]`; 0 without test rows."""
 
     def add(
         hits: Array, places: Array, real: Array, variables: Variables, tests: ClientTests, store: Federation
@@ -114,7 +96,7 @@ def own_hits(outcome: Outcome) -> Array:
 
 
 def _seen(model: Model, variables: Variables, federation: Federation, rows: Array) -> tuple[Outputs, Array]:
-    """What a model says to some rows, and their labels."""
+    """A model's outputs for some rows, and their labels."""
     images = federation.images.at[rows].get(mode="clip")
     outputs, _ = model.apply(variables, normalised(images, federation.mean, federation.std), train=False)
     return outputs, federation.labels.at[rows].get(mode="clip")

@@ -1,7 +1,7 @@
 """Random keys by identity.
 
-A key is derived from what it is for (round, client, pass, purpose), never from a position in a batch of clients: the
-draws are then the same in whatever order and on whatever device the clients are executed.
+A key is derived from its use (round, client, pass, purpose), never from a position in a batch of clients: the draws
+are the same in whatever order and on whatever device the clients are executed.
 """
 
 import zlib
@@ -12,14 +12,7 @@ from fedjax_bal.types import Array, Key
 
 
 def purpose_key(key: Key, purpose: str) -> Key:
-    """The key for one purpose.
-
-    Args:
-        key: the parent key.
-        purpose: any text; two purposes have two keys.
-
-    Returns:
-        A key.
+    """The key for one purpose; any text, each with a key of its own.
 
     Example:
         >>> import jax
@@ -31,15 +24,5 @@ def purpose_key(key: Key, purpose: str) -> Key:
 
 
 def training_key(key: Key, round: Array, client: Array, turn: Array) -> Key:
-    """The key of one visit to one client.
-
-    Args:
-        key: the run's key.
-        round: `Int32[]`.
-        client: `Int32[]`.
-        turn: which pass over the chain, `Int32[]`.
-
-    Returns:
-        A key.
-    """
+    """The key of one client's local training in one round and one pass (`turn`)."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(purpose_key(key, "visit"), round), client), turn)

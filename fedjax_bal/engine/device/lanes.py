@@ -1,4 +1,4 @@
-"""Lanes: several clients at a time, each followed by the next one as soon as it is done."""
+"""Lanes: several clients train at a time, and each lane takes its next client as soon as it is done with one."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from fedjax_bal.types import Array, Context, PyTree, Variables
 
 
 class Lanes(NamedTuple):
-    """Where the lanes stand; leaves `[width, ...]`.
+    """State of the lanes; leaves `[width, ...]`.
 
     Attributes:
-        training: what each lane's client has come to.
-        place: its place in the queues, `Int32[]`.
+        training: local training of each lane's client.
+        place: the client's place in the queues, `Int32[]`.
         step: steps that it has taken, `Int32[]`.
     """
 
@@ -33,17 +33,7 @@ class Lanes(NamedTuple):
 def over_buckets(
     layout: Layout, assignment: Assignment, body: Callable[[Array, PyTree], PyTree], init: PyTree
 ) -> PyTree:
-    """Folds a function over a device's chains, as many at a time as the layout is wide.
-
-    Args:
-        layout: the layout.
-        assignment: this device's assignment.
-        body: `body(numbers, carry) -> carry` for chain numbers `Int32[width]`, G in empty places.
-        init: the carry to begin with.
-
-    Returns:
-        The last carry.
-    """
+    """Folds `body(numbers, carry) -> carry` over a device's chains; `numbers`, `Int32[width]`, is G in empty places."""
     width = layout.width
 
     def one(index: Array, carry: PyTree) -> PyTree:
@@ -53,7 +43,7 @@ def over_buckets(
 
 
 def take_chains(chains: ChainClients, numbers: Array) -> ChainClients:
-    """The chains of some chains; in empty places somebody who doesn't deliver."""
+    """The chains with these numbers; an empty place holds a client that doesn't deliver."""
     own = jax.tree.map(lambda leaf: leaf.at[numbers].get(mode="clip"), chains)
     there = (numbers < len(chains.id)).reshape(-1, 1) if numbers.ndim else numbers < len(chains.id)
     return own._replace(delivered=own.delivered & there)
@@ -64,56 +54,56 @@ def train_in_lanes(
 ) -> tuple[Variables, Array]:
     """Takes the local steps of all of a device's chains, which have one client each.
 
-    Args:
-        setting: the setting.
-        shared: what all chains of the round have in common.
-        chains: the clients of all chains of the round, leaves `[G, 1, ...]`.
-        assignment: this device's assignment.
-        runs: whose chains they are.
-
-    Returns:
-        The variables after training, leaves `[G, ...]`, and the summed training losses, `Float[G]`; where this device
-        does not train a chain, or it takes no step, the variables received and 0.
+    Returns the variables after training, leaves `[G, ...]`, and the summed training losses, `Float[G]`. A chain that
+    this device doesn't train, or that takes no step, has the variables received and 0.
     """
     order, prepared = _enter(setting, shared, chains, assignment, runs)
-    groups, queues, stops = len(chains.id), assignment.queues, assignment.starts[1:]
+    count, queues, stops = len(chains.id), assignment.queues, assignment.starts[1:]
 
-    def whose(number: Array) -> tuple[Setting, RoundInputs, ChainClients, Context]:
+    def client_of(number: Array) -> tuple[Setting, RoundInputs, ChainClients, Context]:
         client = jax.tree.map(lambda leaf: leaf[0], take_chains(chains, number))
         own, common = runs.view(setting, shared, number)
         return own, common, client, client_context(own, common, common.variables, client)
 
-    def one_lane(number: Array, index: Array, training: LocalState) -> tuple[LocalState, Array]:
-        own, common, client, ctx = whose(number)
+    def step_lane(number: Array, index: Array, training: LocalState) -> tuple[LocalState, Array]:
+        own, common, client, ctx = client_of(number)
         ctx = ctx._replace(prepared=jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), prepared))
         trained = train_step(own, only_visit_key(common, client), ctx, index, order, number, training)
         return trained, index + 1 == ctx.steps
 
-    def at(place: Array) -> Array:
-        return jnp.where(place < stops, queues.at[place].get(mode="clip"), groups)
+    def chains_at(places: Array) -> Array:
+        return jnp.where(places < stops, queues.at[places].get(mode="clip"), count)
 
+    # In every turn all lanes take one local step together. A lane whose client is done moves on to the next place of
+    # its queue, with fresh variables and optimizer, so no lane waits for the slowest client of a bucket; a lane whose
+    # queue is empty computes steps that are never written. The host knows how many steps each client takes, so the
+    # number of turns is given, not a condition. Writing results and restarting lanes touch all parameters: the branch
+    # spends that only in turns in which some client is done.
     def turn(_: Array, carry: tuple[Lanes, tuple[Variables, Array]]) -> tuple[Lanes, tuple[Variables, Array]]:
         lanes, ends = carry
-        numbers = at(lanes.place)
-        training, over = jax.vmap(one_lane)(numbers, lanes.step, lanes.training)
-        lanes = Lanes(training, lanes.place + over, jnp.where(over, 0, lanes.step + 1))
-        change = lambda lanes, ends: (_renew(start(at(lanes.place)), over, lanes), _write(ends, numbers, over, lanes))
-        return lax.cond(over.any(), change, lambda *same: same, lanes, ends)
+        numbers = chains_at(lanes.place)
+        training, done = jax.vmap(step_lane)(numbers, lanes.step, lanes.training)
+        lanes = Lanes(training, lanes.place + done, jnp.where(done, 0, lanes.step + 1))
 
-    def begun(number: Array) -> LocalState:
-        own, _, _, ctx = whose(number)
+        def move_on(lanes: Lanes, ends: tuple[Variables, Array]) -> tuple[Lanes, tuple[Variables, Array]]:
+            return _restart(start(chains_at(lanes.place)), done, lanes), _write(ends, numbers, done, lanes)
+
+        return lax.cond(done.any(), move_on, lambda *same: same, lanes, ends)
+
+    def start_lane(number: Array) -> LocalState:
+        own, _, _, ctx = client_of(number)
         return start_training(own, ctx)
 
-    start, places = runs.starts(begun), assignment.starts[:-1]
-    lanes = Lanes(start(at(places)), places, jnp.zeros_like(places))
-    received = start(jnp.arange(groups))
+    start, places = runs.starts(start_lane), assignment.starts[:-1]
+    lanes = Lanes(start(chains_at(places)), places, jnp.zeros_like(places))
+    received = start(jnp.arange(count))
     return lax.fori_loop(0, assignment.turns, turn, (lanes, (received.variables, received.loss_sum)))[1]
 
 
 def _enter(
     setting: Setting, shared: RoundInputs, chains: ChainClients, assignment: Assignment, runs: Runs
 ) -> tuple[Array, PyTree]:
-    """What is drawn and prepared before training, for all of a device's chains; leaves `[G, ...]`."""
+    """Row orders and prepared values of all of a device's chains; leaves `[G, ...]`."""
 
     def one(number: Array, client: ChainClients, longest: Array) -> tuple[Array, PyTree]:
         own, common = runs.view(setting, shared, number)
@@ -128,23 +118,23 @@ def _enter(
         made = jax.vmap(one, (0, 0, None))(numbers, own, longest)
         return jax.tree.map(lambda all_, new: all_.at[numbers].set(new, mode="drop"), entered, made)
 
-    alone = jax.tree.map(lambda leaf: leaf[0], chains)
-    none = jnp.zeros((), jnp.int32)
-    shapes = jax.eval_shape(one, none, alone, none)
+    zero = jnp.zeros((), jnp.int32)
+    shapes = jax.eval_shape(one, zero, jax.tree.map(lambda leaf: leaf[0], chains), zero)
     zeros = jax.tree.map(lambda leaf: jnp.zeros((len(chains.id), *leaf.shape), leaf.dtype), shapes)
     return over_buckets(setting.layout, assignment, bucket, zeros)
 
 
-def _renew(fresh: LocalState, over: Array, lanes: Lanes) -> Lanes:
+def _restart(fresh: LocalState, done: Array, lanes: Lanes) -> Lanes:
     """Gives the received variables and a fresh optimizer to the lanes whose client is done."""
 
     def one(new: Array, old: Array) -> Array:
-        return jnp.where(over.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+        return jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
     return lanes._replace(training=jax.tree.map(one, fresh, lanes.training))
 
 
-def _write(ends: tuple[Variables, Array], numbers: Array, over: Array, lanes: Lanes) -> tuple[Variables, Array]:
-    done = jnp.where(over, numbers, len(ends[1]))
-    ended = (lanes.training.variables, lanes.training.loss_sum)
-    return jax.tree.map(lambda all_, new: all_.at[done].set(new, mode="drop"), ends, ended)
+def _write(ends: tuple[Variables, Array], numbers: Array, done: Array, lanes: Lanes) -> tuple[Variables, Array]:
+    """The results of all chains, with those of the lanes whose client is done."""
+    places = jnp.where(done, numbers, len(ends[1]))
+    trained = (lanes.training.variables, lanes.training.loss_sum)
+    return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), ends, trained)

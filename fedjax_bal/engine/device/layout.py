@@ -1,4 +1,4 @@
-"""How the clients of a round are laid out on the devices."""
+"""The layout of a round's clients on the devices."""
 
 import dataclasses
 
@@ -11,14 +11,14 @@ CLIENTS = "clients"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where and how many at a time; decides shapes, never results beyond rounding.
+    """Strategy, number of devices and clients at a time; decides shapes, never results beyond rounding.
 
     Attributes:
         strategy: "map", a device's clients one after another; or "vmap", several at a time.
-        devices: how many devices share the work.
+        devices: number of devices that share the work.
         width: clients at a time on each device; 1 for "map".
-        lanes: whether each of them is followed by the next client as soon as it is done, rather than waiting for the
-            slowest; for chains of a single client only.
+        lanes: whether a lane takes its next client as soon as it is done with one, rather than waiting for the slowest;
+            for chains of a single client only.
     """
 
     strategy: str = "map"
@@ -33,10 +33,10 @@ class Layout:
 
     @property
     def replicated(self) -> NamedSharding:
-        """The sharding of what every device has in full."""
+        """The sharding of arrays that every device has in full."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def divided(self) -> NamedSharding:
-        """The sharding of what is cut along its first axis."""
+        """The sharding of arrays that are cut along their first axis."""
         return NamedSharding(self.mesh, PartitionSpec(CLIENTS))

@@ -1,4 +1,4 @@
-"""One visit to one client: prepare, draw, train."""
+"""Local training of one client: prepare, draw, train."""
 
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variab
 
 
 class LocalState(NamedTuple):
-    """What a local step carries to the next."""
+    """State carried from local step to local step."""
 
     variables: Variables
     optimizer: PyTree
@@ -34,28 +34,25 @@ def mean_cross_entropy(logits: Array, batch: Batch) -> Array:
 def train_locally(
     setting: Setting, key: Key, ctx: Context, longest: Array, optimizer: PyTree
 ) -> tuple[Outcome, LocalState]:
-    """Trains one client on its own rows.
+    """Trains one client on its own rows; returns the outcome and the state after the last step.
 
-    Args:
-        setting: the setting.
-        key: the visit's key.
-        ctx: the visit's context, without `prepared`; its size may be 0, which leaves the variables as received.
-        longest: the largest size among all that are trained along with this one, itself included, `Int32[]`.
-        optimizer: the state that the local optimizer begins with; None for a fresh one.
-
-    Returns:
-        The outcome, and what the last step left.
+    `ctx` comes without `prepared`; a size of 0 leaves the variables as received. `longest` is the largest size among
+    all clients that are trained along with this one, `Int32[]`. The local optimizer starts from the state `optimizer`,
+    or fresh if that is None.
     """
     ctx = prepare(setting, key, ctx)
     order = row_order(setting, key, ctx, longest)
-    one = lambda index, carry: train_step(setting, key, ctx, index, order[None], jnp.zeros((), jnp.int32), carry)
+
+    def one_step(index: Array, carry: LocalState) -> LocalState:
+        return train_step(setting, key, ctx, index, order[None], jnp.zeros((), jnp.int32), carry)
+
     start = start_training(setting, ctx) if optimizer is None else LocalState(ctx.start, optimizer, jnp.zeros(()))
-    end = lax.fori_loop(0, ctx.steps, one, start)
+    end = lax.fori_loop(0, ctx.steps, one_step, start)
     return outcome_of(setting, ctx, end.variables), end
 
 
 def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
-    """The context with what the parts prepare before training."""
+    """The context with the values that the parts prepare before training."""
     made = {
         part.slot: part.prepare(purpose_key(key, f"prepare/{part.slot}"), ctx.start, ctx)
         for part in setting.parts_with(Prepare)
@@ -64,10 +61,10 @@ def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
 
 
 def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
-    """In which order the client's positions are seen, `Int32[places]`.
+    """The order in which the client's positions are seen, `Int32[places]`.
 
-    Epochs have `row_length` places each. Where steps are counted, as many whole batches of an epoch as the client has
-    lie behind each other instead, since a small client needs many epochs and a large one only part of one.
+    Each epoch has `row_length` places. If steps are counted instead, only the whole batches of each epoch follow one
+    another, as a small client needs many epochs and a large one only part of one.
     """
 
     def one(epoch: Array) -> Array:
@@ -87,12 +84,12 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
 
 
 def start_training(setting: Setting, ctx: Context) -> LocalState:
-    """A client that has received the model and not trained yet."""
+    """The state of a client that has received the model and has not trained yet."""
     return LocalState(ctx.start, setting.local.optimizer.transform(ctx.round).init(ctx.start.params), jnp.zeros(()))
 
 
 def outcome_of(setting: Setting, ctx: Context, end: Variables) -> Outcome:
-    """What a visit that ended with these variables produced."""
+    """The outcome of a local training that ended with these variables."""
     full = setting.local.optimizer.full_steps(ctx.steps, setting.most_steps)
     return Outcome(ctx.start, end, ctx.steps, (ctx.steps if full is None else full) * ctx.learning_rate, ctx)
 
@@ -100,19 +97,9 @@ def outcome_of(setting: Setting, ctx: Context, end: Variables) -> Outcome:
 def train_step(
     setting: Setting, key: Key, ctx: Context, index: Array, order: Array, row: Array, carry: LocalState
 ) -> LocalState:
-    """One local step.
+    """Takes one local step, number `index` from 0.
 
-    Args:
-        setting: the setting.
-        key: the visit's key.
-        ctx: the visit's context.
-        index: which step of the visit it is, from 0, `Int32[]`.
-        order: orders of one or more clients, `Int32[clients, places]`.
-        row: which of them is this client's, `Int32[]`.
-        carry: what the step before left.
-
-    Returns:
-        What this step leaves.
+    `order`, `Int32[clients, places]`, may hold the orders of several clients; this one's is row `row`.
     """
     epoch, within = jnp.divmod(index, jnp.maximum(setting.steps_per_epoch(ctx.size), 1))
     start = epoch * setting.row_length + within * setting.batch_size
@@ -123,18 +110,21 @@ def train_step(
     batch = gather(ctx.federation, first + places, real)
     carry = _begin(setting, ctx, index, carry)
     ctx = ctx._replace(learning_rate=jnp.asarray(setting.local.optimizer.rate_at(ctx.round, index), float))
-    own = lambda purpose: jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
+
+    def step_key(purpose: str) -> Key:
+        return jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
 
     def step(setting: Setting, carry: LocalState) -> LocalState:
         filled = batch
         for part in setting.parts_with(Batches):
-            filled = part.batch(own(f"batch/{part.slot}"), filled, ctx)
-        return _learn(setting, own("model"), ctx, index, filled, carry)
+            filled = part.batch(step_key(f"batch/{part.slot}"), filled, ctx)
+        return _learn(setting, step_key("model"), ctx, index, filled, carry)
 
-    # A branch, as the round is the same for all clients: what hasn't begun costs nothing.
-    begun = setting.beginnings
-    place = sum(((ctx.round >= start).astype(jnp.int32) for start in begun[1:]), jnp.zeros((), jnp.int32))
-    return lax.switch(place, [partial(step, setting.since(start)) for start in begun], carry)
+    # The round is not batched, as all clients share it, so that this stays a branch: parts cost nothing before their
+    # first round. On a batched round, vmap would compute every branch.
+    starts = setting.beginnings
+    place = sum(((ctx.round >= start).astype(jnp.int32) for start in starts[1:]), jnp.zeros((), jnp.int32))
+    return lax.switch(place, [partial(step, setting.since(start)) for start in starts], carry)
 
 
 def _begin(setting: Setting, ctx: Context, index: Array, carry: LocalState) -> LocalState:

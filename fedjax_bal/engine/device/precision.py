@@ -1,4 +1,4 @@
-"""In which precision a model computes."""
+"""The precision in which a model computes."""
 
 import functools
 
@@ -12,7 +12,7 @@ _PRODUCTS = {"float32": "highest", "tensorfloat32": "tensorfloat32", "bfloat16":
 
 
 def matmul_precision(precision: str) -> str:
-    """The precision of float32 matrix products, for `jax.default_matmul_precision`.
+    """JAX's name of a precision, for `jax.default_matmul_precision`.
 
     Args:
         precision: as in `Execution`. "float32" asks for full float32, which is not every accelerator's default.

@@ -26,11 +26,11 @@ class DispatchPlan(NamedTuple):
 
     Attributes:
         number: the round, from 0.
-        live: False for places behind the last round, which change nothing.
+        live: False for places after the last round, which change nothing.
         evaluate: whether the round ends with an evaluation.
-        plan: who trains and who delivers.
-        seats: where in the memory each client's part is, `Int32[T, G, L]`.
-        assignment: which device trains which chain.
+        plan: the clients that train, and those that deliver.
+        seats: place of each client's part in the memory, `Int32[T, G, L]`.
+        assignment: the chains that each device trains.
     """
 
     number: Any
@@ -44,20 +44,14 @@ class DispatchPlan(NamedTuple):
 def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:
     """The state before the first round.
 
-    Args:
-        setting: the setting.
-        key: the run's key; the initial weights depend on nothing else, so that all methods share them.
-        federation: the federation.
-        seats: clients whose memory is kept on the device; by default all.
-
-    Returns:
-        The state.
+    The initial weights depend on the run's key alone, so that all methods share them. The devices keep the memory of
+    `seats` clients, by default of all.
     """
     return state_of(setting, setting.model.init(purpose_key(key, "init")), federation, seats)
 
 
 def state_of(setting: Setting, variables: Variables, federation: Federation, seats: int | None = None) -> State:
-    """The state before the first round that goes with an initial model; arguments as of `init_state`."""
+    """The state before the first round for a given initial model; arguments as of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
     memory = {part.slot: jax.tree.map(spread, part.init_memory(variables)) for part in setting.parts_with(Memory)}
@@ -73,18 +67,8 @@ def dispatch(
     """Runs the scheduled rounds one after another, evaluating where asked.
 
     The round number is read from the schedule, never carried: branches on it stay branches when runs are stacked.
-
-    Args:
-        setting: the setting.
-        key: the run's key.
-        state: the state before.
-        schedule: T rounds.
-        federation: the federation, on the device.
-        test: the test set.
-
-    Returns:
-        The state after, and what the rounds report and evaluate to, leaves `[T, ...]`; zeros in rounds that are not
-        live or not evaluated.
+    Returns the state, and reports and evaluations with leaves `[T, ...]`, zeros in rounds that are not live or not
+    evaluated.
     """
     images = local_test_images(setting, test)
 
@@ -110,16 +94,8 @@ def rounds(
 ) -> tuple[State, Info, TestResult]:
     """The loop over the rounds of a dispatch.
 
-    Args:
-        setting: the setting.
-        schedule: T rounds.
-        state: the state before.
-        nothing: what a round shows that isn't run or evaluated.
-        advance: does one round, given its row of the schedule.
-        appraise: evaluates a state after a round.
-
-    Returns:
-        As `dispatch`.
+    `advance` does one round, given its row of the schedule; `appraise` evaluates the state after it; `nothing` fills
+    the rows of rounds that aren't run or evaluated.
     """
     schedule = jax.tree.map(jnp.asarray, schedule)
 
@@ -176,16 +152,7 @@ def exhibits(setting: Setting, key: Key, state: State, number: Array, federation
 
 
 def traffic_of(setting: Setting, federation: Federation, state: State) -> Traffic:
-    """Counts bytes from shapes, without computing anything.
-
-    Args:
-        setting: the setting.
-        federation: the federation.
-        state: a state, or its shapes.
-
-    Returns:
-        The bytes of a client's download and upload.
-    """
+    """Bytes of a client's download and upload, counted from shapes without computing anything."""
     model = size_in_bytes(state.variables)
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
@@ -195,7 +162,7 @@ def traffic_of(setting: Setting, federation: Federation, state: State) -> Traffi
 
 
 def _visit(setting: Setting, state: State, federation: Federation) -> ChainResult:
-    """The shapes of what a visit to one client brings."""
+    """The shapes of a single client's result."""
 
     def nothing(state: State, federation: Federation) -> ChainResult:
         key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)

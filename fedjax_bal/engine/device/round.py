@@ -41,16 +41,16 @@ def run_round(
     federation: Federation,
     local_test: LocalTest | None = None,
 ) -> tuple[State, Info]:
-    """Trains one cohort and updates the global model.
+    """Trains one cohort and updates the global model; returns the new state and the round's report.
 
     Args:
         setting: the setting.
         key: the run's key.
         number: the round, from 0.
-        state: what the round before left.
-        plan: who trains and who delivers.
-        seats: where in the memory each client's part is, `Int32[G, L]`.
-        assignment: which device trains which chain.
+        state: the state after the previous round.
+        plan: the clients that train, and those that deliver.
+        seats: place of each client's part in the memory, `Int32[G, L]`.
+        assignment: the chains that each device trains.
         federation: the federation, on the device.
         local_test: when and on what clients' own models are measured; None for never.
 
@@ -64,13 +64,13 @@ def run_round(
 
 
 class RoundStart(NamedTuple):
-    """What is settled before anybody trains.
+    """Values that are fixed before any client trains.
 
     Attributes:
-        slots: the server parts' states after sending, by slot.
-        sent: what they send, by slot.
+        slots: the server parts' states after the broadcast, by slot.
+        sent: the broadcast, by slot.
         cohort: the cohort.
-        chain_weights: how much each chain counts.
+        chain_weights: weight of each chain.
     """
 
     slots: dict[str, PyTree]
@@ -116,19 +116,9 @@ def close_round(
     begun: RoundStart,
     result: CohortResult,
 ) -> tuple[State, Info]:
-    """Updates the global model and the server's parts with what the cohort brings.
+    """Updates the global model and the server parts with the cohort's result; returns the new state and the report.
 
-    Args:
-        setting: the setting.
-        key: the run's key.
-        number: the round, from 0.
-        state: the state before the round; its memory goes through unchanged.
-        federation: the federation, on the device.
-        begun: what was settled before.
-        result: what the cohort brings.
-
-    Returns:
-        The state after, and what the round has to report.
+    The state's memory goes through unchanged.
     """
     own, weights = jax.random.fold_in(key, number), begun.chain_weights.delta
     aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, begun.cohort)
@@ -239,7 +229,7 @@ def _server_step(
 
 
 def update_memory(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
-    """The memory with that of those who delivered replaced."""
+    """The memory, with the rows of clients that delivered replaced."""
     kept = jnp.where(plan.delivered, seats, jnp.iinfo(jnp.int32).max)
     return jax.tree.map(lambda all_, own: all_.at[kept].set(own, mode="drop"), memory, new)
 

@@ -1,4 +1,4 @@
-"""Whose chain it is: a single run's, or that of one of several runs which are trained together."""
+"""The run axis: chains of a single run, or of several runs that are trained together."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ _OF_A_PARTITION = ("rows", "offsets", "class_counts", "copy", "tests")
 
 @dataclasses.dataclass(frozen=True)
 class SingleRun:
-    """All chains are those of one run."""
+    """All chains belong to one run."""
 
     def view(self, setting: Setting, shared: RoundInputs, number: Array) -> tuple[Setting, RoundInputs]:
-        """The setting of a chain's run, and what its chains have in common."""
+        """The setting and the shared inputs of a chain's run."""
         return setting, shared
 
     def sizes(self, federation: Federation, numbers: Array, own: ChainClients) -> Array:
@@ -32,13 +32,16 @@ class SingleRun:
         return sizes_of(federation, own.id, own.delivered)
 
     def starts(self, begin: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
-        """A function of chain numbers `Int32[K]` that gives what they begin with, leaves `[K, ...]`."""
+        """Returns a function of chain numbers `Int32[K]` that gives their initial states, leaves `[K, ...]`."""
         fresh = begin(jnp.zeros((), jnp.int32))
-        spread = lambda numbers, leaf: jnp.broadcast_to(leaf, (len(numbers), *jnp.shape(leaf)))
-        return lambda numbers: jax.tree.map(partial(spread, numbers), fresh)
+
+        def repeat(numbers: Array) -> PyTree:
+            return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(numbers), *jnp.shape(leaf))), fresh)
+
+        return repeat
 
     def accumulators(self, sums: Accumulator) -> Accumulator:
-        """Zeros for every run, from those of one."""
+        """Zeros for every run, from the zeros of one."""
         return sums
 
     def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
@@ -46,28 +49,28 @@ class SingleRun:
         return accumulators.add(sums, weights, results.delta, results.stats, results.reports)
 
     def over_devices(self, sums: Accumulator, axis: str) -> Accumulator:
-        """The sums of all devices together."""
+        """The sums over all devices."""
         return accumulators.over_devices(sums, axis)
 
 
 @dataclasses.dataclass(frozen=True)
 class StackedRuns:
-    """Chain n is that of run n // groups; settings, what is shared and accumulators have leaves `[S, ...]`.
+    """Chain n belongs to run n // groups; settings, shared inputs and accumulators have leaves `[S, ...]`.
 
     Attributes:
-        count: S, how many runs.
-        groups: G, chains of each.
+        count: S, number of runs.
+        groups: G, chains of each run.
     """
 
     count: int
     groups: int
 
     def run_of(self, numbers: Array) -> Array:
-        """The runs of some chains; the last one's for empty places."""
+        """The runs of some chains; the last run for empty places."""
         return jnp.minimum(numbers // self.groups, self.count - 1)
 
     def view(self, setting: Setting, shared: RoundInputs, number: Array) -> tuple[Setting, RoundInputs]:
-        """The setting of a chain's run, and what its chains have in common."""
+        """The setting and the shared inputs of a chain's run."""
         run = self.run_of(number)
         key, variables, sent, bound = run_slice((shared.key, shared.variables, shared.broadcast, shared.bound), run)
         federation = federation_of(shared.federation, run)
@@ -84,15 +87,15 @@ class StackedRuns:
         return jax.vmap(one)(numbers, own)
 
     def starts(self, begin: Callable[[Array], PyTree]) -> Callable[[Array], PyTree]:
-        """A function of chain numbers `Int32[K]` that gives what they begin with, leaves `[K, ...]`."""
+        """Returns a function of chain numbers `Int32[K]` that gives their initial states, leaves `[K, ...]`."""
         return jax.vmap(begin)
 
     def accumulators(self, sums: Accumulator) -> Accumulator:
-        """Zeros for every run, from those of one."""
+        """Zeros for every run, from the zeros of one."""
         return jax.tree.map(lambda leaf: jnp.zeros((self.count, *leaf.shape), leaf.dtype), sums)
 
     def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
-        """Adds some chains, leaves `[K, ...]`, each to the sums of its run alone, so that none can spoil another's."""
+        """Adds some chains, leaves `[K, ...]`, each to its own run's sums alone, so that no run can spoil another's."""
 
         def one(place: Array, sums: Accumulator) -> Accumulator:
             run = self.run_of(numbers[place])
@@ -104,7 +107,7 @@ class StackedRuns:
         return lax.fori_loop(0, len(numbers), one, sums)
 
     def over_devices(self, sums: Accumulator, axis: str) -> Accumulator:
-        """The sums of all devices together."""
+        """The sums over all devices."""
         return jax.vmap(partial(accumulators.over_devices, axis=axis))(sums)
 
 
@@ -117,7 +120,7 @@ def run_slice(tree: PyTree, run: Array) -> PyTree:
 
 
 def federation_of(federation: Federation, run: Array) -> Federation:
-    """What one run sees of a federation that all have in common, or of theirs put side by side by `side_by_side`."""
+    """Selects one run's federation from a shared or stacked one (see `side_by_side`)."""
     if federation.offsets.ndim == 1:
         return federation
     own = {name: run_slice(getattr(federation, name), run) for name in _OF_A_PARTITION}
@@ -125,15 +128,11 @@ def federation_of(federation: Federation, run: Array) -> Federation:
 
 
 def side_by_side(federations: Sequence[Federation]) -> Federation:
-    """Federations of the same images in one; their partitions differ.
+    """Federations of the same images, stacked; their partitions differ.
 
-    Args:
-        federations: S of them, with the same images, number of clients and sizes of auxiliary sets.
-
-    Returns:
-        The only one where all are the same object; or else one whose `rows`, `offsets`, `class_counts`, `copy` and
-        auxiliary rows have leaves `[S, ...]`, on the host; those of `tests` too. Shorter lists of rows end with row 0,
-        which nobody owns there.
+    If all S are the same object, that one; else one whose `rows`, `offsets`, `class_counts`, `copy`, `tests` and
+    auxiliary rows have leaves `[S, ...]`, on the host. Shorter lists of rows are padded with row 0, which no client of
+    that run owns there. All must have the same images, number of clients and sizes of auxiliary sets.
 
     Example:
         >>> import numpy as np

@@ -1,7 +1,7 @@
-"""Several runs as one compiled program: what differs between them are numbers, never shapes.
+"""Several runs as one compiled program: they differ in numbers, never in shapes.
 
-Chains of all runs are trained by the one owner of the client axis; what each server does before and after is done run
-by run.
+The chains of all runs are trained by the one owner of the client axis; each server's work before and after is done
+run by run.
 """
 
 from collections.abc import Callable
@@ -27,17 +27,16 @@ def dispatch_together(
     """Runs the scheduled rounds of several runs.
 
     Args:
-        setting: their settings, leaves `[S]`.
+        setting: the runs' settings, leaves `[S]`.
         keys: each run's key, `[S]`.
         state: their states before, leaves `[S, ...]`.
-        schedule: T rounds, the same for all but for who trains: `plan` and `seats` have leaves `[T, S, G, L]`.
-            `assignment` is that of all S * G chains, those of one run after those of another.
-        federation: their common federation, or theirs from `side_by_side`, on the device.
+        schedule: T rounds, shared but for the clients: `plan` and `seats` have leaves `[T, S, G, L]`, and `assignment`
+            is that of all S * G chains, one run's after another's.
+        federation: their common federation, or the stacked one from `side_by_side`, on the device.
         test: the test set.
 
     Returns:
-        The states after, leaves `[S, ...]`, and what the rounds report and evaluate to, leaves `[T, S, ...]`: to
-        rounding the same as those of `dispatch`.
+        The states after, leaves `[S, ...]`, and reports and evaluations, leaves `[T, S, ...]`.
     """
     each = _each(setting, len(keys))
     images = local_test_images(setting, test)
@@ -91,7 +90,7 @@ def _run_round(
 
 
 def _each(setting: Setting, count: int) -> Callable[[Callable[[Array], PyTree]], PyTree]:
-    """A function that does something for every run, one after another where clients are trained so."""
+    """Returns a function that maps over the runs: one after another under the strategy "map", else vectorised."""
     numbers = jnp.arange(count)
     if setting.layout.strategy == "map":
         return lambda one: lax.map(one, numbers)

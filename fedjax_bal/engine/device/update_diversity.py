@@ -1,4 +1,4 @@
-"""How far apart the updates of a round lie, without keeping them all."""
+"""Diversity of a round's updates, computed without keeping them all."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from fedjax_bal.types import Array, PyTree
 
 
 class UpdateDiversity(NamedTuple):
-    """The updates so far: their number, plain mean and summed squared distance from the mean.
+    """Number, plain mean and summed squared distance from the mean of the updates so far.
 
     These lose nothing to cancellation however close together the updates lie.
 
@@ -34,40 +34,24 @@ class UpdateDiversity(NamedTuple):
 
 
 def add_updates(spread: UpdateDiversity, counted: Array, delta: PyTree) -> UpdateDiversity:
-    """The spread with some more updates.
-
-    Args:
-        spread: that of the ones before.
-        counted: which of the new ones count, `Bool[K]`.
-        delta: the new ones, leaves `[K, ...]`.
-
-    Returns:
-        The new spread.
-    """
+    """The spread with K more updates, leaves `[K, ...]`; `counted`, `Bool[K]`, says which of them count."""
     share, around = counted.astype(float), spread.mean
     if len(share) > 1:
-        # Distances are taken from the mean so far or, at first, from any of the chains: never from far away.
+        # Distances are taken from the mean so far or, at first, from any chain's update: a reference that lies far
+        # off would cost digits.
         around = jax.tree.map(lambda mean, leaf: jnp.where(spread.count > 0, mean, leaf[0]), around, delta)
     count = spread.count + share.sum()
-    away = jax.tree.map(jnp.subtract, delta, around)
-    apart = weighted_sum(share, jax.vmap(squared_norm)(away))
+    distance = jax.tree.map(jnp.subtract, delta, around)
+    squares = weighted_sum(share, jax.vmap(squared_norm)(distance))
     part = share / jnp.maximum(count, 1.0)
-    moved = jax.tree.map(lambda leaf: weighted_sum(part, leaf), away)
-    # With a single chain the mean moves along its distance, which saves adding up the squares of the move.
-    back = apart * part[0] if len(share) == 1 else count * squared_norm(moved)
-    return UpdateDiversity(count, jax.tree.map(jnp.add, around, moved), spread.squares + apart - back)
+    shift = jax.tree.map(lambda leaf: weighted_sum(part, leaf), distance)
+    # With a single chain the mean shifts along the distance, which saves adding up the squares of the shift.
+    correction = squares * part[0] if len(share) == 1 else count * squared_norm(shift)
+    return UpdateDiversity(count, jax.tree.map(jnp.add, around, shift), spread.squares + squares - correction)
 
 
 def diversity_over_devices(spread: UpdateDiversity, axis: str) -> UpdateDiversity:
-    """The spread of all devices together.
-
-    Args:
-        spread: one device's.
-        axis: the name of the devices' axis.
-
-    Returns:
-        The same on all of them.
-    """
+    """The spread over all devices, equal on each of them."""
     count = lax.psum(spread.count, axis)
     shares = jax.tree.map(lambda leaf: leaf * spread.count / jnp.maximum(count, 1.0), spread.mean)
     mean = lax.psum(shares, axis)
@@ -81,22 +65,14 @@ def squared_norm(tree: PyTree) -> Array:
 
 
 def norm(tree: PyTree) -> Array:
-    """The Euclidean norm of a tree, `Float[]`, of numbers too whose squares are beyond float32."""
+    """The Euclidean norm of a tree, `Float[]`, even if squares of its numbers overflow float32."""
     largest = jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in jax.tree.leaves(tree)]).max()
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return unit * jnp.sqrt(squared_norm(jax.tree.map(lambda leaf: leaf / unit, tree)))
 
 
 def clip_to_norm(tree: PyTree, length: Array, bound: Array) -> PyTree:
-    """A tree scaled down to a norm, or as it is where it is no longer than that.
-
-    Args:
-        tree: the tree.
-        length: its norm, `Float[]`.
-        bound: the largest allowed, `Float[]`.
-
-    Returns:
-        A tree like it.
+    """A tree of norm `length`, scaled down to norm `bound` if it is longer.
 
     Example:
         >>> clip_to_norm(jnp.array([3.0, 4.0]), jnp.array(5.0), jnp.array(2.5)).tolist()

@@ -1,4 +1,4 @@
-"""The host's side of the engine: planning, placement, compilation, memory, faults, and the simulation."""
+"""The host side of the engine: planning, placement, compilation, memory, faults, and the simulation."""
 
 from fedjax_bal.engine.host.assignment import assign
 from fedjax_bal.engine.host.build import Result, build, simulate

@@ -1,4 +1,4 @@
-"""A round's chains dealt to devices, by how much work they are."""
+"""Assigns a round's chains to devices, balanced by their local steps."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,11 @@ from fedjax_bal.engine.host.packing import in_lanes, longest_first
 
 
 class StepCounts(NamedTuple):
-    """Steps of one round.
+    """Local steps of one round.
 
     Attributes:
-        useful: local steps of clients that deliver.
-        computed: all that are computed, for nobody too.
+        useful: steps of clients that deliver.
+        computed: all steps that the devices compute, padding included.
     """
 
     useful: int
@@ -21,40 +21,41 @@ class StepCounts(NamedTuple):
 
 
 def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[Assignment, StepCounts]:
-    """Deals chains to devices so that all have about as much to do; nobody trains a chain that delivers nothing.
+    """Assigns the chains that deliver to the devices, so that all have about as much to do; the others are not trained.
 
-    Args:
-        layout: the layout.
-        steps: steps of each client, `Int[G, L]`, 0 for one that doesn't deliver.
-        delivered: `Bool[G]`, whether anybody in the chain delivers.
-
-    Returns:
-        The deal, and what it costs.
+    `steps`, `Int[G, L]`, are 0 for a client that doesn't deliver; `delivered`, `Bool[G]`, says whether any client of
+    the chain does.
 
     Example:
         >>> import numpy as np
-        >>> dealt, work = assign(Layout("map", devices=2), np.array([[3], [5], [2], [0]]), np.array([1, 1, 1, 0], bool))
-        >>> dealt.chains.tolist(), dealt.count.tolist(), work
+        >>> own, work = assign(Layout("map", devices=2), np.array([[3], [5], [2], [0]]), np.array([1, 1, 1, 0], bool))
+        >>> own.chains.tolist(), own.count.tolist(), work
         ([[1, 4, 4, 4], [0, 2, 4, 4]], [1, 2], StepCounts(useful=10, computed=10))
     """
     active = np.flatnonzero(delivered)
     by_device, lanes = (_by_lanes if layout.lanes or layout.width == 1 else _by_buckets)(layout, active, steps.sum(1))
-    places = -(-len(steps) // layout.width) * layout.width
-    fill = lambda lists: np.stack([np.append(x, np.full(places - len(x), len(steps))) for x in lists]).astype(np.int32)
     turns = [max(int(steps[own].sum()) for own in device) for device in lanes]
-    dealt = Assignment(
-        chains=fill(by_device),
+    assignment = Assignment(
+        chains=_padded(layout, len(steps), by_device),
         count=np.array([len(own) for own in by_device], np.int32),
-        queues=fill([np.concatenate(device) for device in lanes]),
+        queues=_padded(layout, len(steps), [np.concatenate(device) for device in lanes]),
         starts=np.stack([np.cumsum([0, *map(len, device)]) for device in lanes]).astype(np.int32),
         turns=np.array(turns, np.int32),
     )
-    return dealt, StepCounts(int(steps[active].sum()), _computed(layout, by_device, turns, steps))
+    return assignment, StepCounts(int(steps[active].sum()), _computed(layout, by_device, turns, steps))
+
+
+def _padded(layout: Layout, chains: int, lists: list[np.ndarray]) -> np.ndarray:
+    """Each device's chains in as many places as all chains need, whatever the cohort: shapes never change."""
+    places = -(-chains // layout.width) * layout.width
+    return np.stack([np.append(own, np.full(places - len(own), chains)) for own in lists]).astype(np.int32)
 
 
 def _by_lanes(layout: Layout, active: np.ndarray, steps: np.ndarray) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    # All lanes of all devices are packed at once: a device's turns are the length of its longest lane, and a round ends
+    # with its last device, so that balanced lanes are all that counts. The longest chains come first into lanes 0, 1,
+    # 2, ...; dealing these out to the devices in turn keeps one device from getting all of the longest.
     packing = in_lanes(steps[active], layout.devices * layout.width)
-    # Neighbouring lanes, which get the longest chains, belong to different devices.
     lanes = [[active[own] for own in packing.lanes[device :: layout.devices]] for device in range(layout.devices)]
     joined = [np.concatenate(device) for device in lanes]
     return [own[longest_first(steps[own])] for own in joined], lanes
@@ -63,10 +64,12 @@ def _by_lanes(layout: Layout, active: np.ndarray, steps: np.ndarray) -> tuple[li
 def _by_buckets(
     layout: Layout, active: np.ndarray, steps: np.ndarray
 ) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    # Without lanes a bucket waits for its longest chain: chains of about equal length share a bucket, and whole buckets
+    # are packed by their longest. Only the last bucket may not be full. It is the shortest and so the last of its
+    # device, where its empty places fall behind all chains.
     order = active[longest_first(steps[active])]
     buckets = [order[start : start + layout.width] for start in range(0, len(order), layout.width)]
     packing = in_lanes([int(steps[own[0]]) for own in buckets], layout.devices)
-    # The last bucket, which alone may not be full, is the shortest and thus the last of its device.
     joined = [np.concatenate([order[:0], *(buckets[i] for i in own)]) for own in packing.lanes]
     return joined, [[own, *[own[:0]] * (layout.width - 1)] for own in joined]
 

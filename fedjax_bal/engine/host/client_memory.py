@@ -1,4 +1,4 @@
-"""What methods remember of each client, on the devices or in the host's memory."""
+"""Memory that methods keep for each client, on the devices or on the host."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ from fedjax_bal.types import PyTree, State, size_in_bytes
 
 
 class MemoryTable(NamedTuple):
-    """The part of the memory that a dispatch needs.
+    """The rows of the memory that a dispatch needs.
 
     Attributes:
-        clients: the clients in it, ascending, `Int64[n]`.
-        seats: where in the table each client of each plan sits, `Int32[T, G, L]`; empty places point behind it.
+        clients: the clients in the table, ascending, `Int64[n]`.
+        seats: each planned client's row of the table, `Int32[T, G, L]`; empty places point beyond it.
     """
 
     clients: np.ndarray
@@ -24,19 +24,10 @@ class MemoryTable(NamedTuple):
 
 
 def choose_memory_place(place: str, state: State, num_clients: int, layout: Layout) -> str:
-    """Decides where the clients' memory is kept, and refuses a state that fits nowhere.
-
-    Args:
-        place: "auto", "device" or "host".
-        state: the state's shapes.
-        num_clients: N.
-        layout: the layout.
-
-    Returns:
-        "device" or "host"; for "auto" the devices where it fits.
+    """Decides whether the clients' memory is kept on "device" or "host"; "auto" is the devices if it fits there.
 
     Raises:
-        ValueError: it doesn't fit; with the figures, and what to do.
+        ValueError: the state fits nowhere; with the figures and a remedy.
     """
     memory, rest = size_in_bytes(state.memory), size_in_bytes(state._replace(memory={}))
     place = place if memory else "device"
@@ -46,31 +37,22 @@ def choose_memory_place(place: str, state: State, num_clients: int, layout: Layo
         return "device"
     if place != "device" and memory and (host is None or memory <= host) and (device is None or rest <= device):
         return "host"
-    there = [
-        f"{size / 1e9:.1f} GB {name}" for name, size in (("on each device", device), ("on the host", host)) if size
-    ]
+    room = [f"{size / 1e9:.1f} GB {name}" for name, size in (("on each device", device), ("on the host", host)) if size]
     remedy = "set execution.client_memory to host, " if place == "device" and memory else ""
     raise ValueError(
         f"the state needs {(memory + rest) / 1e9:.1f} GB for {num_clients:,} clients ({memory / 1e9:.1f} GB is what "
-        f"they remember), but there are {' and '.join(there)}: {remedy}use fewer clients, a smaller model, or a method "
+        f"they remember), but there are {' and '.join(room)}: {remedy}use fewer clients, a smaller model, or a method "
         "that keeps nothing for each client"
     )
 
 
 def divides(num_clients: int, layout: Layout) -> bool:
-    """Whether the clients' memory can be cut into a piece for each device."""
+    """Whether the clients' memory can be cut into equal pieces, one for each device."""
     return layout.devices > 1 and num_clients % layout.devices == 0
 
 
 def table_of(clients: np.ndarray, num_clients: int) -> MemoryTable:
-    """Seats for the clients of a dispatch.
-
-    Args:
-        clients: client ids, `Int[T, G, L]`.
-        num_clients: N, which marks empty places.
-
-    Returns:
-        The table's clients, and the seats.
+    """The memory table for the clients of a dispatch, `Int[T, G, L]`, in which `num_clients` marks empty places.
 
     Example:
         >>> table_of(np.array([[[7], [2], [9]]]), 9).seats.tolist()
@@ -82,7 +64,7 @@ def table_of(clients: np.ndarray, num_clients: int) -> MemoryTable:
 
 
 def gather(memory: PyTree, table: MemoryTable) -> PyTree:
-    """The table's rows of the memory, padded to as many seats as there can be."""
+    """The table's rows of the memory, padded to the number of seats."""
     size = table.seats.size
 
     def one(leaf: np.ndarray) -> np.ndarray:
@@ -94,7 +76,7 @@ def gather(memory: PyTree, table: MemoryTable) -> PyTree:
 
 
 def scatter(memory: PyTree, table: MemoryTable, rows: PyTree) -> PyTree:
-    """Writes the table's rows back, in place."""
+    """Writes the table's rows back into the memory, in place."""
 
     def one(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
         leaf[table.clients] = new[: len(table.clients)]
@@ -104,14 +86,9 @@ def scatter(memory: PyTree, table: MemoryTable, rows: PyTree) -> PyTree:
 
 
 def repeat_for_clients(row: PyTree, num_clients: int) -> PyTree:
-    """The same memory for all clients, on the host.
+    """One client's memory, leaves `[1, ...]`, repeated for N clients as NumPy arrays `[N, ...]`.
 
-    Args:
-        row: one client's, leaves `[1, ...]`.
-        num_clients: N.
-
-    Returns:
-        NumPy arrays `[N, ...]`; zeros take up no memory until they are written to.
+    Zeros take up no memory until they are written to.
     """
 
     def one(leaf: jax.Array) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How XLA is asked to compile on this backend."""
+"""XLA's compiler options on this backend."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ LIBRARY_OPERATIONS = {
         f"LIBRARY_FUSION_TYPE_{kind}" for kind in ("INDIVIDUAL_DOT", "INDIVIDUAL_CONVOLUTION")
     )
 }
-"""What XLA:CPU leaves to its library: products and convolutions, but not sums.
+"""Operations that XLA:CPU leaves to its library: products and convolutions, but not sums.
 
 The library splits a long sum among the threads that happen to be free, so that the last digits differ from call to
 call as soon as two devices work at a time.
@@ -20,11 +20,7 @@ call as soon as two devices work at a time.
 def compile_for_backend(lowered: Any) -> Any:
     """Compiles a lowered program so that it gives the same bits at every call.
 
-    Args:
-        lowered: what `jax.jit(...).lower(...)` returns.
-
-    Returns:
-        The compiled program. On a version of XLA that doesn't know the option, compiled without it.
+    A version of XLA that doesn't know the options compiles without them.
 
     Example:
         >>> import jax.numpy as jnp

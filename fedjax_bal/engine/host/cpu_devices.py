@@ -1,4 +1,4 @@
-"""How many devices jax makes of the CPU; to be settled before it starts."""
+"""The number of devices into which jax splits the CPU; to be set before jax starts."""
 
 import contextlib
 import os
@@ -7,12 +7,9 @@ import jax
 
 
 def split_cpu(devices: str | int = "auto") -> None:
-    """Lets jax see the CPU as several devices, on each of which one client trains at a time.
+    """Lets jax see the CPU as several devices, each of which trains one client at a time.
 
-    Changes nothing where jax has already started, or runs on an accelerator.
-
-    Args:
-        devices: how many, or "auto" for one for each core that this process may use.
+    "auto" is one for each core that this process may use. Changes nothing if jax has started or runs on an accelerator.
 
     Example:
         >>> split_cpu(1)
@@ -23,7 +20,7 @@ def split_cpu(devices: str | int = "auto") -> None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The compiled program, and where what it works on has to be."""
+"""Compiles the program of a dispatch, and places its state."""
 
 import dataclasses
 from collections.abc import Callable
@@ -35,16 +35,16 @@ def compile_to_fit(
     keys: Key | None = None,
     keep: bool = False,
 ) -> tuple[Setting, Any]:
-    """Compiles the program of a dispatch, with fewer clients at a time where so many don't fit into memory.
+    """Compiles the program of a dispatch, with fewer clients at a time until it fits into memory.
 
     Args:
         setting: the setting, or those of several runs, leaves `[S]`.
         state: the state's shapes.
         schedule: makes any schedule for a setting.
         data: federation and test set, on the devices.
-        fixed: whether the number of clients at a time is given, and may not be made smaller.
+        fixed: whether the number of clients at a time is given, and may not be reduced.
         keys: the keys of several runs, `[S]`, for a program that does all of them; None for one run's.
-        keep: whether the state before is kept, and not used up, which takes as much memory again.
+        keep: whether the state before is kept rather than donated, which takes as much memory again.
 
     Returns:
         The setting with the layout that fits, and the compiled program.
@@ -57,6 +57,9 @@ def compile_to_fit(
         whole = setting.layout.replicated
         places = shardings(state, data[0].num_clients, setting.layout) if keys is None else same_sharding(state, whole)
         shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
+        # The state alone is donated: it is as large as the model, or N times as large with a memory per client, and the
+        # program writes the new one into the same buffers. It is kept only if a fault may make the host repeat the
+        # dispatch from it. Federation and test set serve every dispatch and are never donated.
         jitted = jax.jit(program, donate_argnames=() if keep else "state", out_shardings=(places, whole, whole))
         key = jax.random.key(0) if keys is None else keys
         compiled = compile_for_backend(jitted.lower(setting, key, shapes, schedule(setting), *data))
@@ -72,38 +75,19 @@ def same_sharding(state: State, whole: NamedSharding) -> State:
 
 
 def shardings(state: State, num_clients: int, layout: Layout) -> State:
-    """Where the parts of a state are: the clients' memory cut over the devices where it can be, the rest on each.
-
-    Args:
-        state: the state or its shapes.
-        num_clients: N.
-        layout: the layout.
-
-    Returns:
-        A sharding for each leaf.
-    """
-    own = layout.divided if divides(num_clients, layout) else layout.replicated
-    at = lambda leaf: own if leaf.shape[0] == num_clients else layout.replicated
+    """Sharding of a state's leaves: the clients' memory divided over the devices if possible, all else replicated."""
+    of_all = layout.divided if divides(num_clients, layout) else layout.replicated
+    at = lambda leaf: of_all if leaf.shape[0] == num_clients else layout.replicated
     rest = jax.tree.map(lambda leaf: layout.replicated, state._replace(memory={}))
     return rest._replace(memory=jax.tree.map(at, state.memory))
 
 
 def initial_state(setting: Setting, seed: int, federation: Federation, *, on_host: bool) -> State:
-    """The state before the first round, where it belongs.
-
-    Args:
-        setting: the setting.
-        seed: the run's seed.
-        federation: the federation, on the devices.
-        on_host: keep the clients' memory on the host.
-
-    Returns:
-        The state.
-    """
+    """The state before the first round, placed; `on_host` keeps the clients' memory on the host."""
     key, seats = jax.random.key(seed), 1 if on_host else None
     shapes = jax.eval_shape(lambda key, federation: init_state(setting, key, federation, seats), key, federation)
     places = shardings(shapes, federation.num_clients, setting.layout)
-    # The initial model in a program of its own, which all methods on this model share.
+    # The initial model has a program of its own, which all methods on this model share.
     variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
     state = jax.jit(state_of, static_argnames="seats", out_shardings=places)(setting, variables, federation, seats)
     if not on_host:
@@ -112,6 +96,6 @@ def initial_state(setting: Setting, seed: int, federation: Federation, *, on_hos
 
 
 def place_state(state: State, num_clients: int, layout: Layout) -> State:
-    """Puts a state that was read back, or parts of it, where the program wants it."""
+    """Puts the leaves of a state that are on the host on the devices, with the program's sharding."""
     own = lambda leaf, at: put(leaf, at) if isinstance(leaf, np.ndarray) else leaf
     return jax.tree.map(own, state, shardings(state, num_clients, layout))

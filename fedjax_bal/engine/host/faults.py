@@ -1,4 +1,4 @@
-"""Clients that hand back what can't be used: what is wrong with it, and what becomes of them."""
+"""Unusable client updates: how they are recognised, described and handled."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,15 +15,10 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def norm_bound(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
-    """The largest norm that an update, or what else there is of each, may have beside those of its round.
+    """The largest norm allowed in a round, `Float32[]`: `factor` times the median (of two, the lower) of those above 0.
 
-    Args:
-        norms: of all, `Float[...]`.
-        counted: which of them are delivered, `Bool[...]`.
-        factor: times the median, the lower one of two, of those above 0.
-
-    Returns:
-        The bound, `Float32[]`; infinite where there are fewer than two to compare, or it is beyond all numbers.
+    `counted`, `Bool[...]`, says which of `norms`, `Float[...]`, are delivered. The bound is infinite if fewer than two
+    are left to compare, or if the product isn't finite.
 
     Example:
         >>> float(norm_bound(np.array([1.0, 90.0, 0.0, 2.0, 7.0]), np.array([1, 1, 1, 1, 0], bool), 10))
@@ -72,7 +67,7 @@ def find_faults(execution: Execution, plan: Plan, broken: Any, norms: Any) -> np
 def exclude_faults(
     execution: Execution, first: int, plans: Sequence[Plan], info: Info
 ) -> tuple[list[Plan], list[Fault]] | None:
-    """The plans of a dispatch with what is wrong in the first round where something is taken out.
+    """The plans with which to repeat a dispatch, without the faults of its first faulty round, and these faults.
 
     What comes after that round began with what it left, and has to be looked at again.
 
@@ -107,13 +102,7 @@ def exclude_faults(
 
 
 def describe_faults(faults: Iterable[Fault]) -> str:
-    """What was done about some clients, in a line.
-
-    Args:
-        faults: in any order.
-
-    Returns:
-        The text; the first few of each kind by name.
+    """One line on the clients that were left out or scaled down, the first few of each by name.
 
     Example:
         >>> describe_faults([Fault(5, 3, NOT_FINITE), Fault(6, 3, LONG)])

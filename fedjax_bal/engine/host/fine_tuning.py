@@ -1,4 +1,4 @@
-"""The final model fine-tuned on each client, a cohort at a time, and tried on the client's own test rows."""
+"""Fine-tunes the final model on each client, a cohort at a time, and tests it on the client's own test rows."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -32,11 +32,11 @@ from fedjax_bal.validate import whole_number
 
 
 class FineTuned(NamedTuple):
-    """The clients' own models at the end of a run.
+    """Accuracies of the clients' fine-tuned models.
 
     Attributes:
-        accuracies: of each client that has test rows, on these, in their order, `Float64[K]`.
-        diverged: how many clients' parameters did not stay finite; they count as 0.
+        accuracies: accuracy of each client with test rows, in their order, `Float64[K]`.
+        diverged: number of clients whose parameters did not stay finite; their accuracy counts as 0.
     """
 
     accuracies: np.ndarray
@@ -44,7 +44,7 @@ class FineTuned(NamedTuple):
 
 
 class FineTuningCohort(NamedTuple):
-    """Clients that are fine-tuned in one call; leaves as `Plan` and `Assignment` have them."""
+    """Clients that are fine-tuned in one call; leaves as in `Plan` and `Assignment`."""
 
     clients: Any
     there: Any
@@ -52,11 +52,11 @@ class FineTuningCohort(NamedTuple):
 
 
 class FineTuner:
-    """Fine-tunes the global model on each client that has test rows, and tries what comes of it on them.
+    """Fine-tunes the global model on each client with test rows, and tests the result on these.
 
-    With plain cross-entropy and the local optimizer, whatever the method, from a fresh state and at the next round's
-    learning rate in every step: methods are compared by the models that they end with. Clients go through the same axis
-    as in a round, as many in a call as a round has, so that it fits where a round does.
+    Whatever the method, with plain cross-entropy and the local optimizer, from a fresh state and at the next round's
+    learning rate in every step: methods are compared by their final models. Clients go through the same axis as in a
+    round, as many in a call as a round has, so that fine-tuning fits into memory if a round does.
 
     Args:
         simulation: the method's simulation, its federation with test rows.
@@ -86,30 +86,23 @@ class FineTuner:
         self._program: Any = None
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
-        """Fine-tunes where a run stands; compiles the program the first time.
-
-        Args:
-            seed: the run's seed.
-            snapshot: where it stands.
-
-        Returns:
-            The accuracies; they depend on how clients are laid out to rounding alone.
+        """Fine-tunes a run's model; layouts agree to rounding. Compiles the program the first time.
 
         Raises:
-            ValueError: it needs more memory than there is.
+            ValueError: it doesn't fit into memory.
         """
         stored, number, key = self.simulation.stored, np.int32(snapshot.round), jax.random.key(seed)
         state = replicate(snapshot.state._replace(optimizer=(), memory={}), self._setting.layout)
         model = jax.jit(evaluated_model)(self.simulation.setting, key, state, number - 1, stored)
         given = (purpose_key(key, "personalise"), number, replicate(model, self._setting.layout))
         self._program = self._program or self._compile(*given)
-        found = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts()]
-        hits, broken = (np.concatenate(column)[: len(self._clients)] for column in zip(*found, strict=True))
+        results = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts()]
+        hits, broken = (np.concatenate(column)[: len(self._clients)] for column in zip(*results, strict=True))
         accuracies = client_accuracies(np.where(broken, 0, hits), self._sizes[self._clients])
         return FineTuned(accuracies, int(np.count_nonzero(broken)))
 
     def _compile(self, *given: Any) -> Any:
-        """Compiles the program, with fewer clients at a time where so many don't fit into memory."""
+        """Compiles the program, with fewer clients at a time until it fits into memory."""
         while True:
             layout = self._setting.layout
             jitted = jax.jit(fine_tune, out_shardings=layout.replicated)
@@ -137,7 +130,7 @@ class FineTuner:
 
 
 def plain_setting(setting: Setting, epochs: int) -> Setting:
-    """The setting in which clients fine-tune: no parts, one pass over the chain, another number of epochs.
+    """The setting for fine-tuning: no parts, one pass over the chain, all of a client's rows in each epoch.
 
     Both values are built from scratch rather than copied with changes: what is added to a setting has to be decided on
     here, and what isn't said of local training is plain.
@@ -175,18 +168,9 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
 def fine_tune(
     setting: Setting, key: Key, number: Array, variables: Variables, cohort: FineTuningCohort, federation: Federation
 ) -> tuple[Array, Array]:
-    """Trains some clients and tries them on their test rows.
+    """Trains G clients and tests them: hits on their own test rows, and whether they diverged, both `Int32[G]`.
 
-    Args:
-        setting: from `plain_setting`.
-        key: of the whole fine-tuning; a client's own follows from its number.
-        number: the round whose learning rate counts, from 0.
-        variables: the global model.
-        cohort: the clients, G of them.
-        federation: the federation, on the device.
-
-    Returns:
-        Hits on each one's test rows and whether its parameters are not finite, both `Int32[G]`.
+    `key` is that of the whole fine-tuning; `number` is the round, from 0, whose learning rate counts.
     """
     chains = ChainClients(cohort.clients, cohort.there, {})
     shared = RoundInputs(key, number, variables, {}, federation, LocalTest(None, jnp.array(True)))

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much is needed, before anything is allocated."""
+"""Free and needed memory, before anything is allocated."""
 
 from typing import Any
 
@@ -10,22 +10,13 @@ from fedjax_bal.engine.processes import processes
 
 
 def free_bytes(layout: Layout) -> int | None:
-    """Memory of each device that may still be used; None where nobody says.
-
-    CPU devices have the host's memory in common.
-
-    Args:
-        layout: the layout.
-
-    Returns:
-        Bytes.
-    """
+    """Free memory of each device in bytes, None if unknown; CPU devices share the host's memory."""
     device = jax.local_devices()[0]
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
         return processes().least(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    there = host_bytes() if device.platform == "cpu" else None
-    return None if there is None else there // layout.devices
+    host = host_bytes() if device.platform == "cpu" else None
+    return None if host is None else host // layout.devices
 
 
 def host_bytes() -> int | None:
@@ -34,14 +25,7 @@ def host_bytes() -> int | None:
 
 
 def program_bytes(compiled: Any) -> int:
-    """What a compiled program needs on each device beside its arguments.
-
-    Args:
-        compiled: from `jax.stages.Lowered.compile`.
-
-    Returns:
-        Bytes; 0 where the backend doesn't say.
-    """
+    """Bytes that a compiled program needs on each device beside its arguments; 0 if the backend doesn't report them."""
     analysis = compiled.memory_analysis()
     if analysis is None:
         return 0
@@ -49,16 +33,9 @@ def program_bytes(compiled: Any) -> int:
 
 
 def fit_to_memory(layout: Layout, needed: int, free: int | None, *, fixed: bool) -> int | None:
-    """How many clients to train at a time on a device, where as many as planned don't fit.
+    """A smaller number of clients at a time to try next, if a program doesn't fit into memory; None if it fits.
 
-    Args:
-        layout: the layout that was compiled.
-        needed: what its program needs on each device, in bytes.
-        free: what each device has.
-        fixed: the number may not be changed.
-
-    Returns:
-        A smaller number to try next; None where it fits.
+    `needed` and `free` are bytes on each device; `fixed` forbids another number.
 
     Raises:
         ValueError: it doesn't fit, and nothing can be made smaller.

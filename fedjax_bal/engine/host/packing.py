@@ -1,7 +1,7 @@
-"""Which client trains where: work of unequal length laid on lanes, with as little idle time as can be.
+"""Packs items of unequal length, the chains of a round, into lanes with as little idle time as can be.
 
-Host side and pure. A lane does its clients back to back; all lanes of a device take a step together, until the last of
-them is done. What the others compute meanwhile is waste.
+Pure, on the host. A lane does its items back to back; all lanes of a device take a step together, until the last of
+them is done. The steps that idle lanes compute meanwhile are waste.
 """
 
 import heapq
@@ -14,12 +14,12 @@ TOLERATED_WASTE = 0.1
 
 
 class Packing(NamedTuple):
-    """Work laid on lanes.
+    """Items packed into lanes.
 
     Attributes:
         lanes: for each lane its items, in the order in which they are done.
         turns: steps until the last lane is done.
-        waste: steps computed for nobody, as a share of all steps computed; 0 where there is no work.
+        waste: idle steps as a share of all steps computed; 0 if there is no work.
     """
 
     lanes: tuple[np.ndarray, ...]
@@ -28,15 +28,10 @@ class Packing(NamedTuple):
 
 
 def in_lanes(steps: Sequence[int] | np.ndarray, lanes: int) -> Packing:
-    """Deals items to lanes, the longest first, each to the lane with the least work so far.
+    """Packs G items into K lanes, the longest first, each into the lane with the least work so far.
 
-    Args:
-        steps: how long each item takes, `Int[G]`, at least 0.
-        lanes: K, at least 1.
-
-    Returns:
-        The packing; a lane's items are in descending order of their steps. The makespan is at most 4/3 - 1/(3K) of
-        the best possible one.
+    A lane's items are in descending order of their `steps`, `Int[G]`. The makespan is at most 4/3 - 1/(3K) of the best
+    possible one.
 
     Example:
         >>> packing = in_lanes([3, 5, 2, 2], 2)
@@ -47,7 +42,7 @@ def in_lanes(steps: Sequence[int] | np.ndarray, lanes: int) -> Packing:
         Graham: Bounds on multiprocessing timing anomalies, 1969, theorem 2.
     """
     steps = np.asarray(steps, np.int64)
-    owner, loads = _deal(steps, lanes)
+    owner, loads = _longest_first_into_lightest(steps, lanes)
     order = longest_first(steps)
     by_lane = order[np.argsort(owner[order], kind="stable")]
     cuts = np.cumsum(np.bincount(owner, minlength=lanes))[:-1]
@@ -58,12 +53,7 @@ def in_lanes(steps: Sequence[int] | np.ndarray, lanes: int) -> Packing:
 def in_buckets(steps: Sequence[int] | np.ndarray, width: int) -> Packing:
     """Sorts items by length and cuts them into buckets; all items of a bucket start together and wait for its longest.
 
-    Args:
-        steps: how long each item takes, `Int[G]`, at least 0.
-        width: items a bucket, at least 1.
-
-    Returns:
-        The packing, with the buckets as what its lanes hold at a time: lane j has the j-th item of every bucket.
+    Lane j has the j-th item of every bucket.
 
     Example:
         >>> packing = in_buckets([3, 5, 2, 2], 2)
@@ -77,24 +67,16 @@ def in_buckets(steps: Sequence[int] | np.ndarray, width: int) -> Packing:
 
 
 def longest_first(steps: np.ndarray) -> np.ndarray:
-    """The items in descending order of their steps, `Int[G]`; equal ones in the order in which they came."""
+    """The items in descending order of their steps, `Int[G]`; equal ones keep their order."""
     return np.argsort(-np.asarray(steps, np.int64), kind="stable")
 
 
 def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, buckets: bool = False) -> int:
-    """How many clients to train at a time on each device.
+    """The number of clients to train at a time on each device, from 1 to `most`.
 
-    The largest number that wastes less than a tenth of the steps, over all the cohorts together; a round with fewer,
-    longer rows of work wastes less, one with more keeps a wide machine busier.
-
-    Args:
-        cohorts: steps of the clients of some cohorts, each `Int[G]`.
-        most: the largest number allowed, at least 1.
-        devices: on how many devices the cohort is spread.
-        buckets: whether clients start together in buckets, or each lane goes on by itself.
-
-    Returns:
-        The number, from 1 to `most`.
+    It is the largest that wastes less than a tenth of the steps over all `cohorts`, each `Int[G]`: more at a time keep
+    a wide machine busier, but leave longer idle tails. `buckets` says whether clients start together in buckets, or
+    each lane goes on by itself.
 
     Example:
         >>> choose_width([np.array([4, 4, 4, 4])], most=4)
@@ -115,14 +97,14 @@ def choose_width(cohorts: Sequence[np.ndarray], most: int, devices: int = 1, *, 
 
 
 def lanes_computed(steps: np.ndarray, width: int, devices: int, *, buckets: bool) -> int:
-    """Steps computed for a cohort, useful or not, where devices don't wait for each other."""
+    """Steps computed for a cohort, useful or not, if devices don't wait for each other."""
     if buckets:
         return int(np.asarray(steps, np.int64)[longest_first(steps)[::width]].sum()) * width
-    _, loads = _deal(np.asarray(steps, np.int64), width * devices)
+    _, loads = _longest_first_into_lightest(np.asarray(steps, np.int64), width * devices)
     return int(loads.reshape(width, devices).max(0).sum()) * width
 
 
-def _deal(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:
+def _longest_first_into_lightest(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:
     """The lane of each item, and the load of each lane."""
     owner, free = np.zeros(len(steps), np.int64), [(0, lane) for lane in range(lanes)]
     for item in longest_first(steps).tolist():
@@ -136,7 +118,7 @@ def _deal(steps: np.ndarray, lanes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _candidates(most: int) -> list[int]:
-    """From large to small: all small numbers, and of the large ones some."""
+    """Widths to try, from large to small: all small numbers, and some of the large ones."""
     numbers, current = [], most
     while current >= 1:
         numbers.append(current)

@@ -1,4 +1,4 @@
-"""Putting data on devices."""
+"""Places data on devices, and brings it back."""
 
 from typing import Any
 
@@ -14,17 +14,7 @@ _ALIGNMENT = 64  # bytes at which XLA's CPU client takes an array as it is
 
 
 def replicate(tree: PyTree, layout: Layout) -> PyTree:
-    """Puts a tree on every device in full.
-
-    CPU devices share one copy of each array.
-
-    Args:
-        tree: arrays.
-        layout: the layout.
-
-    Returns:
-        The same on the devices.
-    """
+    """Puts a tree on every device in full; CPU devices share one copy of each array."""
     return put(_shareable(tree), layout.replicated)
 
 
@@ -34,29 +24,14 @@ def divide(tree: PyTree, layout: Layout) -> PyTree:
 
 
 def put(tree: PyTree, place: Sharding) -> PyTree:
-    """Puts a tree where it belongs; of several processes each one gives its own devices their share.
-
-    Args:
-        tree: arrays, the same on all processes.
-        place: the devices.
-
-    Returns:
-        The same on the devices.
-    """
+    """Puts a tree, equal on all processes, on the devices of a sharding; each process fills its own devices."""
     if place.is_fully_addressable:
         return jax.device_put(tree, place)
     return jax.tree.map(lambda leaf: _own_share(leaf, place), tree)
 
 
 def fetch(tree: PyTree) -> PyTree:
-    """Brings a tree to the host; of several processes all have to take part.
-
-    Args:
-        tree: arrays, wherever they are.
-
-    Returns:
-        The same as NumPy arrays, on every process.
-    """
+    """Brings a tree to the host as NumPy arrays, the same on every process; all processes have to take part."""
     return jax.device_get(jax.tree.map(_everywhere, tree))
 
 
@@ -78,6 +53,7 @@ def _shareable(tree: PyTree) -> PyTree:
 
 
 def _aligned(array: Any) -> Any:
+    """A large array in memory that XLA's CPU client takes as it is, instead of copying it for each device."""
     if not isinstance(array, np.ndarray) or array.nbytes < 2**16 or array.ctypes.data % _ALIGNMENT == 0:
         return array
     room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)

@@ -1,4 +1,4 @@
-"""Who trains in the next rounds, and on which device: all that the host decides before a dispatch."""
+"""Plans the next rounds: the clients that train, and their devices; all that the host decides before a dispatch."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from fedjax_bal.types import Plan
 
 
 class Dispatch(NamedTuple):
-    """A dispatch, ready to go.
+    """A dispatch, ready to run.
 
     Attributes:
         schedule: its rounds, as the program takes them.
         selector: the selector's state after choosing.
-        plans: the plans of the rounds that are live.
-        table: the clients whose memory it needs; None where all of it is on the devices.
+        plans: the plans of the live rounds.
+        table: the clients whose memory it needs; None if all of it is on the devices.
         work: steps of all its rounds.
-        seconds: how long each live round would take; empty where clients have no speeds.
-        faults: which clients were left out after they had trained, or have to be cut.
+        seconds: simulated duration of each live round; empty if clients have no speeds.
+        faults: the clients that were left out after they had trained, or have to be clipped.
     """
 
     schedule: DispatchPlan
@@ -65,15 +65,9 @@ class Planner:
     bounded: bool
 
     def dispatch(self, seed: int, first: int, selector: Any) -> Dispatch:
-        """Plans the rounds of a dispatch.
+        """Plans the dispatch that starts at round `first` (from 0).
 
-        Args:
-            seed: the run's seed.
-            first: its first round, from 0.
-            selector: the selector's state.
-
-        Returns:
-            The dispatch; rounds behind the last one repeat it and are not live.
+        Places after the last round repeat it and are not live.
         """
         count, plans = self.rounds_per_dispatch, []
         for number in range(first, min(first + count, self.rounds)):
@@ -91,26 +85,20 @@ class Planner:
         return Dispatch(schedule, selector, plans, table, work, seconds)
 
     def again(self, planned: Dispatch, plans: list[Plan], faults: Sequence[Fault]) -> Dispatch:
-        """The same dispatch with the same clients, of whom others deliver.
-
-        Args:
-            planned: the dispatch.
-            plans: the plans that are to take the place of its own.
-            faults: because of whom.
-
-        Returns:
-            The dispatch.
-        """
-        stacked, deals, work = self._laid_out(plans)
-        schedule = planned.schedule._replace(plan=stacked, assignment=deals)
+        """The same dispatch with other plans, in which fewer clients deliver because of these faults."""
+        stacked, assignments, work = self._laid_out(plans)
+        schedule = planned.schedule._replace(plan=stacked, assignment=assignments)
         return planned._replace(schedule=schedule, plans=plans, work=work, faults=(*planned.faults, *faults))
 
     def _laid_out(self, plans: list[Plan]) -> tuple[Plan, Assignment, StepCounts]:
-        """Plans, and who trains what, of all places of a dispatch, leaves `[T, ...]`; and how much work that is."""
-        deals, works = zip(*map(self._deal, plans), strict=True)
+        """Plans and assignments of all places of a dispatch, leaves `[T, ...]`, and their steps."""
+        assignments, works = zip(*map(self._assign, plans), strict=True)
         missing = self.rounds_per_dispatch - len(plans)
-        stack = lambda items: jax.tree.map(lambda *leaves: np.stack(leaves), *items, *[items[-1]] * missing)
-        return stack(plans), stack(deals), StepCounts(*map(sum, zip(*works, strict=True)))
+
+        def stack(items: Sequence[Any]) -> Any:
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *items, *[items[-1]] * missing)
+
+        return stack(plans), stack(assignments), StepCounts(*map(sum, zip(*works, strict=True)))
 
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """Who trains and who delivers in a round (from 0), and the selector's new state."""
@@ -126,7 +114,7 @@ class Planner:
         return plan._replace(bound=np.float32(np.inf)) if self.bounded else plan, selector
 
     def _visit_steps(self, plan: Plan) -> np.ndarray:
-        """The local steps of each visit, as far as the plan doesn't limit them, `Int[G, L]`."""
+        """The local steps of each client of a plan within its limits, `Int[G, L]`."""
         inside = np.minimum(plan.clients, len(self.sizes) - 1)
         return self.setting.visit_steps(self.sizes[inside], plan.limits)
 
@@ -137,8 +125,8 @@ class Planner:
         return [speed.seconds(seed, number, plan, own, passes, clients) for number, (plan, own) in numbered]
 
     def steps(self, plan: Plan) -> np.ndarray:
-        """Steps of each client of a plan in a round, 0 for one that doesn't deliver; `Int[G, L]`."""
+        """Steps of each client of a plan in a round, 0 for a client that doesn't deliver; `Int[G, L]`."""
         return np.asarray(self.setting.passes * self._visit_steps(plan) * plan.delivered)
 
-    def _deal(self, plan: Plan) -> tuple[Any, StepCounts]:
+    def _assign(self, plan: Plan) -> tuple[Any, StepCounts]:
         return assign(self.setting.layout, self.steps(plan), plan.delivered.any(1))

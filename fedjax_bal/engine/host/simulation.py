@@ -1,4 +1,4 @@
-"""The host's loop: plan some rounds, run them as one program, read what they report."""
+"""The host's loop: plan some rounds, run them as one program, read their reports."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ from fedjax_bal.types import Exhibit, Federation, Info, Plan, PyTree, State, Tes
 
 
 class Snapshot(NamedTuple):
-    """Where a run stands: all that has to be kept in order to go on.
+    """The state of a run between two dispatches: all that has to be saved in order to resume.
 
     Attributes:
         round: rounds done, a Python or NumPy integer.
@@ -43,18 +43,18 @@ class Snapshot(NamedTuple):
 
 
 class DispatchResult(NamedTuple):
-    """What one dispatch brought.
+    """Result of one dispatch.
 
     Attributes:
-        snapshot: where the run stands now.
+        snapshot: the run after it.
         records: a dict of metrics for each evaluated round.
-        confusion: the confusion matrix of the last evaluated round, None where none was evaluated.
+        confusion: the confusion matrix of the last evaluated round; None if none was evaluated.
         chosen: the clients that were asked to train, round after round, `Int32[K]`.
-        client_updates: visits of clients that delivered.
+        client_updates: local trainings of clients that delivered.
         samples: samples they trained on, each as often as it was used.
-        work: local steps of clients that delivered, and all steps computed; the difference is what padding costs.
-        train_losses: mean training loss of every round, nan where nothing arrived.
-        faults: which clients were left out or cut, round after round.
+        work: local steps of clients that delivered, and all steps computed; the difference is the cost of padding.
+        train_losses: mean training loss of every round, nan if no client delivered.
+        faults: the clients that were left out or clipped, round after round.
     """
 
     snapshot: Snapshot
@@ -85,7 +85,7 @@ class Simulation:
         compile_s: seconds spent on compiling, 0 before.
         rounds_per_dispatch: rounds in one program.
         on_device: federation and test set, on the devices.
-        keeps_memory_on_host: whether what clients remember is kept on the host.
+        keeps_memory_on_host: whether the clients' memory is kept on the host.
     """
 
     setting: Setting
@@ -103,7 +103,7 @@ class Simulation:
         together = choose_rounds_per_dispatch(self.execution.rounds_per_dispatch, self.selector)
         self.rounds_per_dispatch = min(together, self.rounds)
         self._sizes = np.diff(self.federation.offsets)
-        # A client without a single local step has nothing to say, whatever its number of rows.
+        # A client that takes no local step returns what it received, whatever its number of rows: it is never selected.
         self._training = np.asarray(self.setting.steps_per_epoch(self._sizes)) > 0
         if not self._training.any():
             local = self.setting.local
@@ -126,25 +126,15 @@ class Simulation:
         return self.on_device[0]
 
     def init(self, seed: int) -> Snapshot:
-        """The start of a run.
-
-        Args:
-            seed: not negative; decides everything that is drawn but the partition.
-
-        Returns:
-            Round 0.
-        """
+        """The snapshot before round 0; the seed, not negative, decides all random draws but the partition."""
         state = initial_state(self.setting, seed, self.on_device[0], on_host=self.keeps_memory_on_host)
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
 
     def compile(self) -> float:
-        """Compiles the program, once.
-
-        Returns:
-            Seconds that it took, 0 where it was compiled before.
+        """Compiles the program, once; returns the seconds that it took now.
 
         Raises:
-            ValueError: what it needs doesn't fit into memory.
+            ValueError: the program doesn't fit into memory.
         """
         if self._compiled is not None:
             return 0.0
@@ -168,25 +158,24 @@ class Simulation:
     def advance(self, seed: int, snapshot: Snapshot) -> DispatchResult:
         """Runs the next rounds of a run, as many as one dispatch holds.
 
-        Args:
-            seed: the run's seed.
-            snapshot: where it stands; its state is used up, unless broken clients may be left out.
-
-        Returns:
-            What came of it.
+        The snapshot's state is donated to the program, unless faulty clients may have to be left out.
 
         Raises:
-            DivergenceError: where a client's update is broken, and may not be left out.
+            DivergenceError: a client's update is faulty, and may not be left out.
         """
         self.compile()
         planned = self.planned(seed, snapshot.round, snapshot.selector)
         state, info, evaluation = self._run(seed, snapshot.state, planned)
         done = snapshot.round + len(planned.plans)
         if done < self.rounds and not self.selector.closed_loop:
-            # The devices are at work meanwhile.
+            # jax has only queued the program, and `device_get` below waits for it: until then the host plans the next
+            # dispatch for free. A closed-loop selector can't, as its next choice depends on this dispatch's reports.
             self._ahead = (self._about(seed, done), self._planner().dispatch(seed, done, planned.selector))
         info, evaluation = jax.device_get((info, evaluation))
-        while (again := self.mended(snapshot.round, planned, info)) is not None:
+        # A faulty client spoils all rounds after its own, so the whole dispatch is repeated from its first state, which
+        # such a policy keeps. Without the client the next fault may show: each turn excludes those of one round, until
+        # there are none or no client would be left. Who is selected never changes, so the plan made ahead stays valid.
+        while (again := self.repeat_without_faults(snapshot.round, planned, info)) is not None:
             planned = again
             state, *shown = self._run(seed, snapshot.state, planned)
             info, evaluation = jax.device_get(tuple(shown))
@@ -195,16 +184,10 @@ class Simulation:
             state = state._replace(memory=scatter(snapshot.state.memory, planned.table, state.memory))
         return advance._replace(snapshot=advance.snapshot._replace(state=state))
 
-    def mended(self, first: int, planned: Dispatch, info: Info) -> Dispatch | None:
-        """The dispatch by which to repeat one in which clients broke.
+    def repeat_without_faults(self, first: int, planned: Dispatch, info: Info) -> Dispatch | None:
+        """The dispatch with which to repeat one that found faults, without these clients or with their updates clipped.
 
-        Args:
-            first: its first round, from 0.
-            planned: what was planned.
-            info: what its rounds report, leaves `[T, ...]`, on the host.
-
-        Returns:
-            The same without these clients, or with their updates cut; None where it can be concluded.
+        None if it can be concluded. `first` is its first round, from 0; `info` has leaves `[T, ...]`, on the host.
         """
         found = exclude_faults(self.execution, first, planned.plans, info)
         return None if found is None else self._planner().again(planned, *found)
@@ -212,17 +195,10 @@ class Simulation:
     def conclude(self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: TestResult) -> DispatchResult:
         """Reads what a dispatch reports, and lets the selector learn from it.
 
-        Args:
-            snapshot: where the run stood before.
-            planned: what was planned.
-            info: what its rounds report, leaves `[T, ...]`, on the host.
-            evaluation: what they evaluate to.
-
-        Returns:
-            What came of it; the state is still the one before.
+        Leaves of `info` and `evaluation` are `[T, ...]`, on the host.
 
         Raises:
-            DivergenceError: where a client's update is broken, and could not be left out.
+            DivergenceError: a client's update is faulty, and could not be left out.
         """
         plans, selector = planned.plans, planned.selector
         self._check_sound(snapshot.round, planned, info)
@@ -239,19 +215,14 @@ class Simulation:
 
     @property
     def device_bytes(self) -> int:
-        """What data, state and, once it is compiled, the program take on each device."""
+        """Bytes that data, state and, once it is compiled, the program take on each device."""
         program = program_bytes(self._compiled) if self._compiled is not None else 0
         return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + program
 
     def generated(self, snapshot: Snapshot) -> np.ndarray | None:
-        """Images that a part has learnt to make, to look at.
+        """Images from a part's generator, pixels `UInt8[c, S, H, W, K]`: S of each of the first c classes.
 
-        Args:
-            snapshot: where the run stands.
-
-        Returns:
-            Pixels `UInt8[c, S, H, W, K]`, S images of each of the first c classes; None where nothing makes any, or
-            hasn't learnt to yet.
+        None if no part has a generator, or none is trained yet.
         """
         images = [exhibit.images for exhibit in self._exhibits(snapshot) if exhibit.images is not None]
         if not images:
@@ -260,13 +231,9 @@ class Simulation:
         return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
 
     def disclosed(self, snapshot: Snapshot) -> tuple[Any, Any] | None:
-        """What the method shares about images beside parameters.
+        """The image features that the method shares beside parameters; None if it shares nothing.
 
-        Args:
-            snapshot: where the run stands.
-
-        Returns:
-            A feature vector of each class, `Float[C, F]`, and which are known, `Bool[C]`; None where it shares nothing.
+        A feature vector of each class, `Float[C, F]`, and whether it is known, `Bool[C]`.
         """
         shared = [exhibit.prototypes for exhibit in self._exhibits(snapshot) if exhibit.prototypes is not None]
         return shared[0] if shared else None
@@ -286,7 +253,7 @@ class Simulation:
         return [shown[slot] for slot in begun]
 
     def state_shapes(self) -> Snapshot:
-        """The shapes of a run's snapshot, for checking what is read back."""
+        """The shapes of a run's snapshot, against which a checkpoint is checked."""
         selector = self.selector.init(0, self.federation.num_clients)
         return Snapshot(np.int64(0), self._shapes, selector, self._no_counts)
 
@@ -295,7 +262,7 @@ class Simulation:
         return self._planner().dispatch(seed, first, selector)[:3]
 
     def plan(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
-        """Who trains and who delivers in a round (from 0), and the selector's new state."""
+        """The plan of a round (from 0), and the selector's new state."""
         return self._planner().round(seed, number, selector)
 
     @property
@@ -321,24 +288,15 @@ class Simulation:
 
     @property
     def steps_of_clients(self) -> np.ndarray:
-        """Steps that each client takes in a visit, `Int[N]`."""
+        """Steps of each client's local training, `Int[N]`."""
         return np.asarray(self.setting.visit_steps(self._sizes))
 
     def steps_of(self, plan: Plan) -> np.ndarray:
-        """Steps that each client of a plan takes in a round, 0 for those who don't deliver; `Int[G, L]`."""
+        """Steps of each client of a plan in a round, `Int[G, L]`, 0 for a client that doesn't deliver."""
         return self._planner().steps(plan)
 
     def planned(self, seed: int, first: int, selector: Any) -> Dispatch:
-        """Plans the rounds of a dispatch, or gives back what was planned while the one before it ran.
-
-        Args:
-            seed: the run's seed.
-            first: its first round, from 0.
-            selector: the selector's state.
-
-        Returns:
-            The dispatch.
-        """
+        """The dispatch that starts at round `first` (from 0): the one planned ahead, if any, or a new one."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == self._about(seed, first):
             return ahead[1]

@@ -1,4 +1,7 @@
-"""Runs that differ in numbers alone, trained together: one compiled program, one host state each."""
+"""Stacks of runs that differ in numbers alone: one compiled program trains all of them.
+
+Each run keeps its own state on the host.
+"""
 
 import dataclasses
 import itertools
@@ -30,15 +33,11 @@ class Member(NamedTuple):
 
 
 def stacking_key(simulation: Simulation) -> Any:
-    """What runs must have in common in order to be trained together.
-
-    Args:
-        simulation: a run's.
-
-    Returns:
-        A hashable value; runs with equal ones can be put into a `Stack`. What is left out are numbers: those of parts
-        and optimizers, seeds, partitions, and who is there.
-    """
+    """A hashable value; runs with equal ones can be put into a `Stack`."""
+    # Runs share a program if it would be traced alike for each of them: the same parts and static options, the same
+    # shapes, the same images, and the same rounds in a dispatch. Numbers stay out, as they are arguments: those of
+    # parts and optimizers, seeds, partitions, who is available. So does the size of the largest client, for which
+    # `_common_setting` makes room, and the layout's width, which the stack chooses for all its chains.
     setting, federation, selector = simulation.setting, simulation.federation, simulation.selector
     flat = dataclasses.replace(setting.with_room(0, 1), layout=_plain(setting))
     leaves, structure = jax.tree.flatten(flat)
@@ -58,9 +57,9 @@ def stacking_key(simulation: Simulation) -> Any:
 
 
 def _limits(simulation: Simulation) -> bool:
-    """Whether a run's plans say how many steps each client can take."""
-    numbers = simulation.planned(0, 0, simulation.selector.init(0, simulation.federation.num_clients))
-    return numbers.schedule.plan.limits is not None
+    """Whether a run's plans limit the steps of each client."""
+    dispatch = simulation.planned(0, 0, simulation.selector.init(0, simulation.federation.num_clients))
+    return dispatch.schedule.plan.limits is not None
 
 
 def _plain(setting: Setting) -> Any:
@@ -68,17 +67,17 @@ def _plain(setting: Setting) -> Any:
 
 
 class Stack:
-    """Runs under way.
+    """Runs that are trained together.
 
     Args:
-        members: runs of the same kind, all at the same round.
-        snapshots: where they stand; used up.
+        members: runs with the same stacking key, all at the same round.
+        snapshots: their snapshots, not to be used afterwards.
 
     Attributes:
         members: the runs.
-        snapshots: where they stand now, without the devices' states.
-        failures: what went wrong with those that diverged; None for the others.
-        resting: whether a run has diverged or been laid to rest, and stays as it is.
+        snapshots: their snapshots now, without the devices' states.
+        failures: the errors of runs that diverged; None for the others.
+        resting: whether a run has diverged or was stopped, and stays as it is.
         compile_s: seconds that compiling took, 0 before.
     """
 
@@ -100,7 +99,7 @@ class Stack:
         self._compiled: Any = None
 
     def rest(self, place: int) -> None:
-        """Lets a run be: nobody trains for it any more."""
+        """Stops a run: it stays as it is, and no client trains for it any more."""
         self.resting[place] = True
 
     @property
@@ -110,19 +109,19 @@ class Stack:
 
     @property
     def device_bytes(self) -> int:
-        """What data, states and, once it is compiled, the program take on each device."""
+        """Bytes that data, states and, once it is compiled, the program take on each device."""
         program = program_bytes(self._compiled) if self._compiled is not None else 0
         return size_in_bytes((self._data, self._state)) + program
 
     def snapshot(self, place: int) -> Snapshot:
-        """Where a run stands, with its state."""
+        """A run's snapshot, with its state."""
         return self.snapshots[place]._replace(state=jax.tree.map(lambda leaf: leaf[place], self._state))
 
     def compile(self) -> float:
         """Compiles the program, once; returns the seconds that it took now.
 
         Raises:
-            ValueError: what it needs doesn't fit into memory.
+            ValueError: the program doesn't fit into memory.
         """
         if self._compiled is not None:
             return 0.0
@@ -136,11 +135,7 @@ class Stack:
         return self.compile_s
 
     def advance(self) -> list[DispatchResult | None]:
-        """Runs the next rounds of all runs, as many as one dispatch holds.
-
-        Returns:
-            What came of each; None for those that have diverged now, or rest.
-        """
+        """Runs the next rounds of all runs, as many as one dispatch holds; None for runs that diverge now, or rest."""
         self.compile()
         before = jax.device_put(self._state, same_sharding(self._state, self.setting.layout.replicated))
         planned, again = [], [self._planned(place) for place in range(len(self.members))]
@@ -149,53 +144,54 @@ class Stack:
             schedule, works = self._schedule(planned, self.setting)
             self._state, *shown = self._compiled(self.setting, self._keys, before, schedule, *self._data)
             info, evaluation = jax.device_get(tuple(shown))
-            again = [self._mended(place, own, _of_run(place, info)) for place, own in enumerate(planned)]
+            again = [self._repeat_without_faults(place, own, _of_run(place, info)) for place, own in enumerate(planned)]
         return [
-            self._concluded(place, own._replace(work=work), *_of_run(place, (info, evaluation)))
+            self._conclude(place, own._replace(work=work), *_of_run(place, (info, evaluation)))
             for place, (own, work) in enumerate(zip(planned, works, strict=True))
         ]
 
-    def _mended(self, place: int, planned: Dispatch, info: Any) -> Dispatch:
-        """The dispatch by which to repeat a run's; the same object where there is nothing to repeat."""
+    def _repeat_without_faults(self, place: int, planned: Dispatch, info: Any) -> Dispatch:
+        """The dispatch with which to repeat a run's; the same object if there is nothing to repeat."""
         if self.resting[place]:
             return planned
-        return self.members[place].simulation.mended(self.snapshots[place].round, planned, info) or planned
+        simulation, first = self.members[place].simulation, self.snapshots[place].round
+        return simulation.repeat_without_faults(first, planned, info) or planned
 
-    def _concluded(self, place: int, planned: Dispatch, info: Any, evaluation: Any) -> DispatchResult | None:
+    def _conclude(self, place: int, planned: Dispatch, info: Any, evaluation: Any) -> DispatchResult | None:
         if self.resting[place]:
             return None
         try:
-            advance = self.members[place].simulation.conclude(self.snapshots[place], planned, info, evaluation)
+            result = self.members[place].simulation.conclude(self.snapshots[place], planned, info, evaluation)
         except DivergenceError as error:
             self.failures[place] = error
             self.rest(place)
             return None
-        self.snapshots[place] = advance.snapshot
-        return advance
+        self.snapshots[place] = result.snapshot
+        return result
 
     def _planned(self, place: int) -> Dispatch:
         simulation, seed = self.members[place]
         planned = simulation.planned(seed, self.round, self.snapshots[place].selector)
         if not self.resting[place]:
             return planned
-        nobody = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
-        none = planned.schedule.plan._replace(delivered=np.zeros_like(planned.schedule.plan.delivered))
-        return planned._replace(plans=nobody, schedule=planned.schedule._replace(plan=none))
+        plans = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
+        stacked = planned.schedule.plan._replace(delivered=np.zeros_like(planned.schedule.plan.delivered))
+        return planned._replace(plans=plans, schedule=planned.schedule._replace(plan=stacked))
 
     def _any_schedule(self, setting: Setting) -> DispatchPlan:
         return self._schedule([self._planned(place) for place in range(len(self.members))], setting)[0]
 
     def _schedule(self, planned: Sequence[Dispatch], setting: Setting) -> tuple[DispatchPlan, list[StepCounts]]:
-        """The schedule of all runs, and each one's share of its work."""
+        """The schedule of all runs, and each run's share of its work."""
         first = planned[0].schedule
         plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(own.schedule.plan for own in planned))
         seats = np.stack([own.schedule.seats for own in planned], 1)
         steps = [self._steps(number, planned) for number in range(len(first.number))]
         arriving = plan.delivered.any(-1).reshape(len(steps), -1)
-        dealt = [assign(setting.layout, own, on) for own, on in zip(steps, arriving, strict=True)]
-        deals, works = zip(*dealt, strict=True)
+        assigned = [assign(setting.layout, own, on) for own, on in zip(steps, arriving, strict=True)]
+        assignments, works = zip(*assigned, strict=True)
         schedule = first._replace(
-            plan=plan, seats=seats, assignment=jax.tree.map(lambda *leaves: np.stack(leaves), *deals)
+            plan=plan, seats=seats, assignment=jax.tree.map(lambda *leaves: np.stack(leaves), *assignments)
         )
         computed = sum(work.computed for work, live in zip(works, first.live, strict=True) if live)
         return schedule, self._shares(computed, planned)
@@ -214,10 +210,7 @@ class Stack:
 
 
 class StackOfOne:
-    """A single run with the methods of a `Stack`, on its own program.
-
-    Many operations are slower when they are batched, if only by one.
-    """
+    """A single run with the methods of a `Stack`, on its own program, as batching by one slows many operations down."""
 
     def __init__(self, member: Member, snapshot: Snapshot) -> None:
         (self.simulation, self.seed), self._snapshot = member, snapshot
@@ -225,7 +218,7 @@ class StackOfOne:
         self.resting = [False]
 
     def rest(self, place: int) -> None:
-        """Nothing is trained any more."""
+        """Stops the run."""
         self.resting[place] = True
 
     @property
@@ -235,7 +228,7 @@ class StackOfOne:
 
     @property
     def device_bytes(self) -> int:
-        """What data, state and the program take on each device."""
+        """Bytes that data, state and the program take on each device."""
         return self.simulation.device_bytes
 
     def compile(self) -> float:
@@ -243,12 +236,12 @@ class StackOfOne:
         return self.simulation.compile()
 
     def snapshot(self, place: int) -> Snapshot:
-        """Where the run stands, with its state."""
+        """The run's snapshot, with its state."""
         del place
         return self._snapshot
 
     def advance(self) -> list[DispatchResult | None]:
-        """Runs the next rounds, as many as one dispatch holds; None where the run has diverged."""
+        """Runs the next rounds, as many as one dispatch holds; None if the run has diverged."""
         try:
             result = self.simulation.advance(self.seed, self._snapshot)
         except DivergenceError as error:
@@ -260,17 +253,15 @@ class StackOfOne:
 
 
 def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> Stack | StackOfOne:
-    """Takes up runs, one program for all of them.
+    """Starts or resumes runs with equal stacking keys, all at the same round.
 
-    Args:
-        members: runs of the same kind, all at the same round.
-        snapshots: where they stand, used up; None for those that haven't begun.
+    A run that hasn't started has no snapshot; the others' are not to be used afterwards.
     """
-    begun = [
+    starts = [
         member.simulation.init(member.seed) if snapshot is None else snapshot
         for member, snapshot in zip(members, snapshots, strict=True)
     ]
-    return StackOfOne(members[0], begun[0]) if len(members) == 1 else Stack(members, begun)
+    return StackOfOne(members[0], starts[0]) if len(members) == 1 else Stack(members, starts)
 
 
 def _common_setting(simulations: Sequence[Simulation]) -> Setting:
@@ -279,8 +270,7 @@ def _common_setting(simulations: Sequence[Simulation]) -> Setting:
     largest = max(setting.max_size for setting in settings)
     batch = max(setting.batch_size for setting in settings)
     layout = _layout(simulations)
-    alike = [dataclasses.replace(own.with_room(largest, batch), layout=layout) for own in settings]
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *alike)
+    return _stacked([dataclasses.replace(own.with_room(largest, batch), layout=layout) for own in settings])
 
 
 def _layout(simulations: Sequence[Simulation]) -> Any:
@@ -294,8 +284,8 @@ def _layout(simulations: Sequence[Simulation]) -> Any:
     )
 
 
-def _stacked(states: Sequence[State]) -> State:
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *states)
+def _stacked(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
 
 
 def _of_run(place: int, tree: PyTree) -> PyTree:

@@ -1,4 +1,4 @@
-"""How the clients of a round are laid out on the machine."""
+"""Chooses the layout of a round's clients on this machine."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from fedjax_bal.validate import whole_number
 
 
 def resolve_strategy(strategy: str) -> str:
-    """Picks a strategy for this machine.
+    """The strategy "map" or "vmap" for "auto", "map" or "vmap".
 
     Args:
         strategy: "auto", "map" or "vmap".
@@ -30,13 +30,7 @@ def resolve_strategy(strategy: str) -> str:
 
 
 def device_count(devices: str | int) -> int:
-    """How many devices to use.
-
-    Args:
-        devices: "auto" for all that jax has, or a number of them.
-
-    Returns:
-        The number.
+    """The number of devices for "auto", all that jax has, or for a number of them.
 
     Raises:
         ValueError: more than there are, or none.
@@ -45,12 +39,12 @@ def device_count(devices: str | int) -> int:
         >>> device_count(1)
         1
     """
-    there = jax.device_count()
+    total = jax.device_count()
     if devices == "auto":
-        return there
-    if whole_number("execution.devices", devices) > there:
+        return total
+    if whole_number("execution.devices", devices) > total:
         raise ValueError(
-            f"execution.devices: received {devices}, but jax has {there} {jax.default_backend()} device(s): ask for at "
+            f"execution.devices: received {devices}, but jax has {total} {jax.default_backend()} device(s): ask for at "
             "most as many; more CPU devices have to be set before jax starts, with jax_num_cpu_devices"
         )
     return int(devices)
@@ -65,19 +59,16 @@ def lay_out(
     passes: int,
     chunk: int | None = None,
 ) -> Layout:
-    """Chooses how many clients to train at a time.
+    """Chooses the layout, above all the number of clients to train at a time.
 
     Args:
         strategy: "map" or "vmap".
-        devices: how many devices share the work.
+        devices: number of devices that share the work.
         steps: local steps of each client that can train, `Int[N]`, at least one of them.
         chains: G, chains a round.
         chain_length: L, clients a chain.
-        passes: how often a chain goes through its clients.
-        chunk: how many at a time on each device; None to choose by how well the clients' steps can be packed.
-
-    Returns:
-        The layout.
+        passes: passes of a chain over its clients.
+        chunk: clients at a time on each device; None to choose by how well the clients' steps can be packed.
 
     Example:
         >>> import numpy as np
@@ -95,6 +86,7 @@ def lay_out(
 
 
 def _typical_cohorts(steps: np.ndarray, chains: int, chain_length: int, count: int = 64) -> Sequence[np.ndarray]:
+    """Steps of the chains of some random cohorts, each `Int[G]`."""
     # Any law would do: the width is a shape, chosen once; how a cohort is packed into it is decided every round.
     rng = np.random.default_rng(0)
     draw = lambda: steps[rng.integers(0, len(steps), chains * chain_length)]

@@ -1,4 +1,7 @@
-"""Lines between the processes of a run: the first one listens, the others call; who falls silent is noticed at once."""
+"""TCP connections between the processes of a run.
+
+The first process listens, the others call it; a lost process is noticed at once.
+"""
 
 import contextlib
 import json
@@ -8,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 Message = dict[str, Any]
-_LONGEST = 2**24  # bytes of a line; longer ones come from somebody who doesn't belong here
+_LONGEST = 2**24  # bytes of a line; longer ones don't come from a process of this run
 _SILENCE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))  # a lost machine: 30 s
 
 
@@ -28,12 +31,12 @@ class Connection:
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Sends a message; to somebody who has gone, nothing."""
+        """Sends a message; if the other process is gone, does nothing."""
         with self._sending, contextlib.suppress(OSError):
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> Message | None:
-        """The next message; None at the end, or for what is none."""
+        """The next message; None at the end of the connection, or for anything that isn't a message."""
         try:
             line = self._stream.readline(_LONGEST)
             message = json.loads(line) if line.endswith(b"\n") else None
@@ -42,22 +45,22 @@ class Connection:
         return message if isinstance(message, dict) else None
 
     def wait_at_most(self, seconds: float | None) -> None:
-        """How long `receive` waits; None for as long as it takes."""
+        """Sets the timeout of `receive`; None for no timeout."""
         self._connection.settimeout(seconds)
 
-    def listen(self, told: Callable[[Message | None], bool]) -> threading.Thread:
-        """Hands on every message, in a thread of its own, until `told` returns False; None is the end."""
+    def listen(self, handle: Callable[[Message | None], bool]) -> threading.Thread:
+        """Passes every message to `handle`, in a thread of its own, until that returns False; None marks the end."""
 
-        def hear() -> None:
-            while told(self.receive()):
+        def work() -> None:
+            while handle(self.receive()):
                 pass
 
-        thread = threading.Thread(target=hear, daemon=True)
+        thread = threading.Thread(target=work, daemon=True)
         thread.start()
         return thread
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._stream.close()
@@ -65,14 +68,7 @@ class Connection:
 
 
 def server(host: str, port: int) -> socket.socket:
-    """Listens at an address, or on all interfaces where the address isn't this machine's own name for itself.
-
-    Args:
-        host: the host by which others call it.
-        port: the port.
-
-    Returns:
-        The socket.
+    """A socket that listens at an address, or on all interfaces if the address isn't one of this machine's own.
 
     Raises:
         OSError: the port is taken.
@@ -81,12 +77,12 @@ def server(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        if error.errno in (13, 98):  # not ours to take, or taken
+        if error.errno in (13, 98):  # permission denied, or in use
             raise
         return socket.create_server(("", port))
 
 
 def free_port(host: str) -> int:
-    """A port that nobody uses at the moment."""
+    """A port that is free at the moment."""
     with server(host, 0) as one:
         return one.getsockname()[1]

@@ -1,7 +1,7 @@
-"""Who takes part in a run: this process alone, or several that do the same in step.
+"""The participants of a run: this process alone, or several in step.
 
-Every process runs the same host code on the same numbers, and its devices do their part of every round. What must not
-be decided by each for itself, because it depends on the machine or on the moment, is decided here.
+Every process runs the same host code on the same numbers, and its devices do their part of every round. Decisions
+that depend on the machine or on the moment must not differ between processes; they are made here.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,19 +15,19 @@ class Processes(Protocol):
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that reads and writes the run folder, and shows what happens."""
+        """Whether this process reads and writes the run folder, and shows progress."""
         ...
 
     def share(self, text: str) -> list[str]:
-        """What every process says, in their order; waits until all have said it."""
+        """Every process's text, in their order; waits for all of them."""
         ...
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so on any process."""
+        """Whether the flag is set on any process."""
         ...
 
     def least(self, number: int | None) -> int | None:
-        """The least of the processes' numbers; None where any of them has none."""
+        """The least of the processes' numbers; None if any of them has none."""
         ...
 
     def agree(self, facts: Mapping[str, str]) -> None:
@@ -35,12 +35,12 @@ class Processes(Protocol):
         ...
 
     def from_first(self, make: Callable[[], T], pack: Callable[[T], bytes], unpack: Callable[[bytes], T]) -> T:
-        """What the first process makes, on all of them; `pack` and `unpack` say how it travels."""
+        """The first process's value, on all of them; `pack` and `unpack` turn it into bytes and back."""
         ...
 
 
 class SingleProcess:
-    """A single process: everything is as it says.
+    """A run of one process.
 
     Example:
         >>> SingleProcess().share("ready"), SingleProcess().least(3), SingleProcess().any(False)
@@ -50,52 +50,41 @@ class SingleProcess:
     first = True
 
     def share(self, text: str) -> list[str]:
-        """Its own word."""
+        """The text alone."""
         return [text]
 
     def any(self, flag: bool) -> bool:
-        """The flag."""
+        """The flag itself."""
         return flag
 
     def least(self, number: int | None) -> int | None:
-        """The number."""
+        """The number itself."""
         return number
 
     def agree(self, facts: Mapping[str, str]) -> None:
-        """Nothing to compare with."""
+        """Accepts any facts."""
 
     def from_first(self, make: Callable[[], T], pack: Callable[[T], bytes], unpack: Callable[[bytes], T]) -> T:
-        """What it makes."""
+        """The value that `make` returns."""
         return make()
 
 
-_HERE: list[Processes] = [
-    SingleProcess()
-]  # as jax has it too: a process takes part in one group at most, until it ends
+# As in jax itself: a process joins one group at most, until it ends.
+_HERE: list[Processes] = [SingleProcess()]
 
 
 def processes() -> Processes:
-    """Those that take part in this run."""
+    """The processes of this run."""
     return _HERE[0]
 
 
 def take_part(group: Processes) -> None:
-    """Makes this process one of several.
-
-    Args:
-        group: all of them, seen from this one.
-    """
+    """Makes this process one of a group, seen from this process."""
     _HERE[0] = group
 
 
 def differing_devices(facts: list[dict[str, Any]]) -> list[str]:
-    """The facts that are not the same for all, in words.
-
-    Args:
-        facts: of each process, by name.
-
-    Returns:
-        A line for each that differs, with the first process's value and that of the first one that has another.
+    """One line for each fact that differs between processes: the first value, and the first other one.
 
     Example:
         >>> differing_devices([{"jax": "0.10.2"}, {"jax": "0.10.2"}, {"jax": "0.11.0"}])

@@ -1,4 +1,4 @@
-"""How the processes of a run find each other, and make sure that they are about the same, before jax starts."""
+"""Rendezvous of a run's processes, before jax starts; checks that they agree on versions and configuration."""
 
 import dataclasses
 import socket
@@ -15,13 +15,13 @@ _TRY_AGAIN_S = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class ProcessPlace:
-    """Where to meet, and as whom.
+    """The meeting address, and this process's number.
 
     Attributes:
         host: the first process's host, as the others reach it.
-        port: on which it waits for them.
+        port: the port on which it waits for them.
         index: this process's number, from 0.
-        count: how many there are.
+        count: number of processes.
     """
 
     host: str
@@ -36,33 +36,33 @@ class ProcessPlace:
 
 
 class RendezvousError(ValueError):
-    """The processes of a run didn't come together; the message says who was missing, or what they differ in."""
+    """The processes of a run didn't come together; the message names the missing ones, or the differences."""
 
 
 def meet_processes(
-    place: ProcessPlace, facts: Mapping[str, str], tell: Callable[[str], None], patience_s: float = PATIENCE_S
+    place: ProcessPlace, facts: Mapping[str, str], report: Callable[[str], None], patience_s: float = PATIENCE_S
 ) -> tuple[list[Connection], int]:
-    """Brings all processes together.
+    """Connects the processes of a run.
 
     Args:
-        place: where, and as whom.
-        facts: what must be the same for all, in words by name.
-        tell: told every ten seconds who is waited for.
-        patience_s: seconds after which whoever is missing won't come any more.
+        place: the meeting address, and this process's number.
+        facts: values that must be the same for all processes, by name.
+        report: called every ten seconds with a text on the processes that are missing.
+        patience_s: seconds after which missing processes are given up.
 
     Returns:
-        Lines to the other processes, of all but the first to that one alone; and a port of the first process's host
-        that all may use.
+        The first process's connections to all others, any other process's to the first; and a port of the first
+        process's host that all may use.
 
     Raises:
-        MeetingError: somebody is missing or there twice, or they don't agree.
+        RendezvousError: a process is missing or there twice, or they don't agree.
     """
     until = time.monotonic() + patience_s
-    return _receive(place, facts, tell, until) if place.index == 0 else _call(place, facts, tell, until)
+    return _receive(place, facts, report, until) if place.index == 0 else _call(place, facts, report, until)
 
 
 def _receive(
-    place: ProcessPlace, facts: Mapping[str, str], tell: Callable[[str], None], until: float
+    place: ProcessPlace, facts: Mapping[str, str], report: Callable[[str], None], until: float
 ) -> tuple[list[Connection], int]:
     try:
         listening = server(place.host, place.port)
@@ -74,7 +74,7 @@ def _receive(
     there: dict[int, tuple[Connection, Message]] = {}
     try:
         with listening:
-            _gather(listening, place, there, tell, until)
+            _gather(listening, place, there, report, until)
         return _agreed(place, facts, there)
     except BaseException:
         for line, _ in there.values():
@@ -86,12 +86,12 @@ def _gather(
     listening: socket.socket,
     place: ProcessPlace,
     there: dict[int, tuple[Connection, Message]],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     until: float,
 ) -> None:
     while len(there) < place.count - 1:
         missing = [index for index in range(1, place.count) if index not in there]
-        line = Connection(_accepted(listening, _names(missing), place, tell, until))
+        line = Connection(_accepted(listening, _names(missing), place, report, until))
         line.wait_at_most(_REMINDER_S)
         hello = line.receive()
         problem = _problem(hello, place, there)
@@ -109,15 +109,15 @@ def _agreed(
     differences = differing_devices([dict(facts), *(there[index][1]["facts"] for index in range(1, place.count))])
     if differences:
         refusal = "the processes of a run must all have the same, but they differ in\n  " + "\n  ".join(differences[:8])
-        _tell_all(lines, {"refused": refusal})
+        _send_all(lines, {"refused": refusal})
         raise RendezvousError(refusal)
     port = free_port(place.host)
-    _tell_all(lines, {"port": port})
+    _send_all(lines, {"port": port})
     return lines, port
 
 
 def _accepted(
-    listening: socket.socket, missing: str, place: ProcessPlace, tell: Callable[[str], None], until: float
+    listening: socket.socket, missing: str, place: ProcessPlace, report: Callable[[str], None], until: float
 ) -> socket.socket:
     while True:
         left = until - time.monotonic()
@@ -130,7 +130,7 @@ def _accepted(
         try:
             return listening.accept()[0]
         except TimeoutError:
-            tell(f"process 0 of {place.count}, at {place.address}: waiting for {missing}")
+            report(f"process 0 of {place.count}, at {place.address}: waiting for {missing}")
 
 
 def _problem(hello: Message | None, place: ProcessPlace, there: Mapping[int, object]) -> str | None:
@@ -144,9 +144,9 @@ def _problem(hello: Message | None, place: ProcessPlace, there: Mapping[int, obj
 
 
 def _call(
-    place: ProcessPlace, facts: Mapping[str, str], tell: Callable[[str], None], until: float
+    place: ProcessPlace, facts: Mapping[str, str], report: Callable[[str], None], until: float
 ) -> tuple[list[Connection], int]:
-    line = Connection(_reached(place, tell, until))
+    line = Connection(_reached(place, report, until))
     try:
         return [line], _accept(place, line, facts, until)
     except BaseException:
@@ -156,7 +156,7 @@ def _call(
 
 def _accept(place: ProcessPlace, line: Connection, facts: Mapping[str, str], until: float) -> int:
     line.send({"process": place.index, "of": place.count, "facts": dict(facts)})
-    line.wait_at_most(max(until - time.monotonic(), 0) + 2 * _REMINDER_S)  # the first one gives up first
+    line.wait_at_most(max(until - time.monotonic(), 0) + 2 * _REMINDER_S)  # process 0 gives up first
     answer = line.receive()
     if answer is None:
         raise RendezvousError(f"{place.address}: process 0 went away while this one waited there for the others")
@@ -166,7 +166,7 @@ def _accept(place: ProcessPlace, line: Connection, facts: Mapping[str, str], unt
     return int(answer["port"])
 
 
-def _reached(place: ProcessPlace, tell: Callable[[str], None], until: float) -> socket.socket:
+def _reached(place: ProcessPlace, report: Callable[[str], None], until: float) -> socket.socket:
     reminder = time.monotonic() + _REMINDER_S
     while True:
         try:
@@ -178,12 +178,12 @@ def _reached(place: ProcessPlace, tell: Callable[[str], None], until: float) -> 
                 f"process 0 does not answer at {place.address} ({reason}): start it, or correct --coordinator"
             )
         if time.monotonic() > reminder:
-            tell(f"process {place.index} of {place.count}: waiting for process 0 at {place.address} ({reason})")
+            report(f"process {place.index} of {place.count}: waiting for process 0 at {place.address} ({reason})")
             reminder += _REMINDER_S
         time.sleep(_TRY_AGAIN_S)
 
 
-def _tell_all(lines: Sequence[Connection], message: Message) -> None:
+def _send_all(lines: Sequence[Connection], message: Message) -> None:
     for line in lines:
         line.send(message)
         line.wait_at_most(None)

@@ -1,1 +1,1 @@
-"""Where the groups of a sweep are trained."""
+"""Backends, which train the batches of a sweep: this process, or a cluster."""

@@ -1,8 +1,8 @@
-"""What trains batches of runs: the protocol of backends.
+"""The protocol of backends, which train batches of runs.
 
-The training loop decides and writes; a backend only trains. What there is to do for a batch is a task: a generator
-that yields calls, is sent what each of them returns, and is thrown what it raises. So a backend that waits for a remote
-machine can work on other batches meanwhile, and one process owns the folder whatever the backend.
+The training loop decides and writes; a backend only trains. The work of a batch is a task: a generator that yields
+calls and receives their results, or the errors that they raise. So a backend that waits for a remote machine can work
+on other batches meanwhile, and one process owns the folder whatever the backend.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from fedjax_bal.experiments.runner import Runner
 
 BatchTask = Generator[Callable[[], Any], Any, None]
-"""What there is to do for a batch; yields calls, receives what they return."""
+"""The work of a batch: yields calls, receives their results."""
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
-    """Training was asked to stop, and has saved all that it needs to go on."""
+    """Training was asked to stop, and has saved all that it needs to resume."""
 
 
-class WorkerLost(Exception):  # noqa: N818 - what happened, not a mistake
-    """The worker that trained a batch is gone, with what it had not sent; the message says why."""
+class WorkerLost(Exception):  # noqa: N818 - an event, not a mistake
+    """The worker that trained a batch is gone, with its unsent results; the message says why."""
 
 
-class BatchRefused(Exception):  # noqa: N818 - what happened, not a mistake
-    """A batch can't be trained where it was sent, however small it is; the message says why, and what to do."""
+class BatchRefused(Exception):  # noqa: N818 - an event, not a mistake
+    """A batch, however small, can't be trained by its worker; the message gives the reason and a remedy."""
 
 
 class BuiltBatch(NamedTuple):
-    """What it took to begin.
+    """A batch whose program is compiled.
 
     Attributes:
         compile_s: seconds that compiling took.
-        device_bytes: what data, states and the program take on each device.
-        device: what it runs on, in words.
+        device_bytes: bytes that data, states and the program take on each device.
+        device: the device, in words.
     """
 
     compile_s: float
@@ -45,13 +45,13 @@ class BuiltBatch(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What one dispatch returned for the runs of a batch.
+    """Results of one dispatch for the runs of a batch.
 
     Attributes:
-        results: of each run, without its state; None for those that have diverged now, or rest.
-        failures: what went wrong with those that diverged, now or before; None for the others.
+        results: each run's result, without its state; None for runs that have diverged now, or rest.
+        failures: the errors of runs that diverged, now or before; None for the others.
         round: rounds done.
-        seconds: how long it took.
+        seconds: duration of the dispatch.
     """
 
     results: list[DispatchResult | None]
@@ -61,13 +61,13 @@ class StepResult(NamedTuple):
 
 
 class BatchHandle(Protocol):
-    """A batch of runs under way, wherever it is.
+    """A batch of runs in training, on any machine.
 
-    What `compile`, `advance` and `snapshots` return is for the backend to wait for; a task yields calls of them.
+    The backend waits for the results of `compile`, `advance` and `snapshots`; a task yields calls of them.
     """
 
     def enter(self) -> BatchTask:
-        """What has to be done before they can be trained."""
+        """Prepares the worker, if any."""
         ...
 
     def compile(self) -> Any:
@@ -75,15 +75,15 @@ class BatchHandle(Protocol):
         ...
 
     def advance(self, resting: Sequence[bool]) -> Any:
-        """Runs the next rounds, but for runs that rest; results in a `StepResult`."""
+        """Runs the next rounds of all runs that don't rest; results in a `StepResult`."""
         ...
 
     def snapshots(self, places: Sequence[int]) -> Any:
-        """Where some of the runs stand; results in a list of `Snapshot`, with their states."""
+        """Results in a list of the runs' `Snapshot`s, with their states."""
         ...
 
     def close(self) -> None:
-        """Lets go of what they take."""
+        """Frees the batch's memory and its worker."""
         ...
 
 
@@ -91,13 +91,13 @@ class Backend(Protocol):
     """Trains batches of runs.
 
     Attributes:
-        places: how many batches it trains at a time.
+        places: number of batches that it trains at a time.
         home: whether it trains in this process.
     """
 
     @property
     def places(self) -> int:
-        """How many batches it trains at a time."""
+        """Number of batches that it trains at a time."""
         ...
 
     @property
@@ -106,7 +106,7 @@ class Backend(Protocol):
         ...
 
     def about(self) -> str:
-        """Where it trains, in words; empty where that needs no words."""
+        """The machines, in words; empty for this process."""
         ...
 
     def open(
@@ -115,9 +115,9 @@ class Backend(Protocol):
         """Takes a batch in.
 
         Args:
-            runners: of every point, by its number.
+            runners: each point's runner, by number.
             batch: the batch.
-            snapshots: where its runs stand; None for those that haven't begun.
+            snapshots: the runs' snapshots; None for those that haven't started.
         """
         ...
 
@@ -125,6 +125,6 @@ class Backend(Protocol):
         """Runs tasks to their ends.
 
         Raises:
-            Stopped: `should_stop` said so; all is saved.
+            Stopped: `should_stop` returned True; all is saved.
         """
         ...

@@ -21,7 +21,7 @@ class LocalBackend:
     home = True
 
     def about(self) -> str:
-        """Nothing that needs words."""
+        """Nothing to say."""
         return ""
 
     def open(
@@ -44,8 +44,8 @@ class LocalBatch:
     """Runs that one program trains together in this process.
 
     Args:
-        members: runs of the same kind, all at the same round.
-        snapshots: where they stand; None for those that haven't begun.
+        members: runs with equal stacking keys, all at the same round.
+        snapshots: their snapshots; None for those that haven't started.
     """
 
     def __init__(self, members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> None:
@@ -53,25 +53,21 @@ class LocalBatch:
         self._stack: Stack | StackOfOne | None = None
 
     def enter(self) -> BatchTask:
-        """Nothing."""
+        """Prepares nothing."""
         yield from ()
 
     def compile(self) -> BuiltBatch:
         """Makes the initial models and compiles the program.
 
         Raises:
-            ValueError: what it needs doesn't fit into memory.
+            ValueError: the program doesn't fit into memory.
         """
         self._stack = stack = open_stack(*self._given)
         self._given = (), ()
         return BuiltBatch(stack.compile(), stack.device_bytes, device_name())
 
     def advance(self, resting: Sequence[bool]) -> StepResult:
-        """Runs the next rounds, as many as one dispatch holds.
-
-        Args:
-            resting: the runs for which nothing is trained any more.
-        """
+        """Runs the next rounds, as many as one dispatch holds, but for runs that rest."""
         stack = self._opened
         for place in [place for place, rests in enumerate(resting) if rests]:
             stack.rest(place)
@@ -82,11 +78,11 @@ class LocalBatch:
         return StepResult([_without_state(result) for result in results], failures, stack.round, seconds)
 
     def snapshots(self, places: Sequence[int]) -> list[Snapshot]:
-        """Where some of the runs stand, with their states."""
+        """Snapshots of some of the runs, with their states."""
         return [self._opened.snapshot(place) for place in places]
 
     def close(self) -> None:
-        """Lets go of the runs' states."""
+        """Frees the runs' states."""
         self._stack, self._given = None, ((), ())
 
     @property
@@ -97,7 +93,7 @@ class LocalBatch:
 
 
 def _without_state(result: DispatchResult | None) -> DispatchResult | None:
-    """The state stays on the devices until it is saved."""
+    """A result whose state stays on the devices until it is saved."""
     return result and result._replace(snapshot=result.snapshot._replace(state=None))
 
 

@@ -1,6 +1,6 @@
-"""How a run shows that it is alive: a live table in a terminal, plain lines elsewhere.
+"""The progress display of a run: a live table in a terminal, plain lines elsewhere.
 
-The runner calls the five methods of `Progress`; `choose` picks who listens.
+The runner calls the methods of `Progress`; `choose` picks the display.
 """
 
 from rich.console import Console
@@ -14,13 +14,7 @@ __all__ = ["LiveProgress", "PlainProgress", "Progress", "RunProgress", "choose"]
 
 
 def choose(console: Console) -> Progress:
-    """The display that suits the output.
-
-    Args:
-        console: where to.
-
-    Returns:
-        A live one for a terminal that can move its cursor, lines for anything else.
+    """The display that suits a console: a live one for a terminal that can move its cursor, else plain lines.
 
     Example:
         >>> import io

@@ -1,4 +1,4 @@
-"""The display in a terminal: a table that stays in place."""
+"""The live display: a table that stays in place in a terminal."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,11 @@ _TITLES = ("method", "seeds", "round", "accuracy", "mean", "clients/s")
 
 
 class LiveProgress:
-    """A table that stays in place: a bar with the time left, compilations included, and a line for each method.
+    """A bar with the time left, compilations included, and a line for each method.
 
     Args:
         console: a terminal.
-        clock: seconds, from anywhere.
+        clock: seconds, from any start.
 
     Example:
         >>> progress = LiveProgress(Console(width=60, quiet=True))
@@ -52,12 +52,12 @@ class LiveProgress:
         self._tally.advance(method, seed, round, accuracy, clients_per_s)
 
     def ended(self, method: str, seed: int) -> None:
-        """Counts the run as finished, and says so above the table."""
+        """Counts the run as finished, and prints a line above the table."""
         self._tally.ended(method, seed)
         self.note(f"{method}, seed {seed}: stopped early after round {self._tally.runs[method][seed].round}")
 
     def note(self, text: str) -> None:
-        """Prints above the table, where it stays."""
+        """Prints a line above the table."""
         self._console.print(Text(text))
 
     def stop(self) -> None:
@@ -66,7 +66,7 @@ class LiveProgress:
         self._live.stop()
 
     def render(self) -> Group:
-        """The display as it is now, for rich."""
+        """The display at this moment, for rich."""
         wide = self._console.width
         folder = str(self._folder) if len(str(self._folder)) <= wide else self._folder.name
         return Group(Text(folder, no_wrap=True, overflow="crop", style="dim"), self._bar(), self._lines())

@@ -1,4 +1,4 @@
-"""The display where there is no terminal: lines."""
+"""The plain display: lines, for output that isn't a terminal."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +13,11 @@ _PLAIN_INTERVAL = 2.0
 
 
 class PlainProgress:
-    """Lines for a file or a pipe: at once at the start, then about one each two seconds, and one a finished run.
+    """Lines for a file or a pipe: one at the start, one about every two seconds, and one for each finished run.
 
     Args:
-        console: where to.
-        clock: seconds, from anywhere.
+        console: prints the lines.
+        clock: seconds, from any start.
 
     Example:
         >>> progress = PlainProgress(Console(width=100), clock=lambda: 0.0)
@@ -37,7 +37,7 @@ class PlainProgress:
         self._running = False
 
     def start(self, methods: Sequence[str], seeds: Sequence[int], rounds: Mapping[str, int], folder: Path) -> None:
-        """Says how much work there is."""
+        """Prints the amount of work."""
         self._tally = RunProgress(methods, seeds, rounds, self._clock)
         self._running = True
         total = sum(rounds[method] for method in methods) * len(seeds)
@@ -46,41 +46,41 @@ class PlainProgress:
         )
 
     def compiling(self, method: str) -> None:
-        """Says so, unless a line was just printed."""
+        """Prints a line, unless one was just printed."""
         self._tally.compiling(method)
         if self._due():
             self._print(f"{method}: compiling")
 
     def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
-        """A line when the run has just finished, or when two seconds have passed."""
+        """Prints a line if the run has just finished, or if two seconds have passed."""
         run, rounds = self._tally.runs[method][seed], self._tally.rounds[method]
-        finishes, news = run.round < rounds <= round, round != run.round or clients_per_s > 0
+        finishes, changed = run.round < rounds <= round, round != run.round or clients_per_s > 0
         self._tally.advance(method, seed, round, accuracy, clients_per_s)
-        if finishes or (news and self._due()):
-            stands = f"finished after {round} rounds" if round >= rounds else f"round {round}/{rounds}"
-            self._tell(method, seed, stands, f", {clients_per_s:,.0f} clients/s" if clients_per_s > 0 else "")
+        if finishes or (changed and self._due()):
+            status = f"finished after {round} rounds" if round >= rounds else f"round {round}/{rounds}"
+            self._print_run(method, seed, status, f", {clients_per_s:,.0f} clients/s" if clients_per_s > 0 else "")
 
     def ended(self, method: str, seed: int) -> None:
-        """A line that says where."""
+        """Prints the round at which the run ended."""
         self._tally.ended(method, seed)
-        self._tell(method, seed, f"stopped early after round {self._tally.runs[method][seed].round}")
+        self._print_run(method, seed, f"stopped early after round {self._tally.runs[method][seed].round}")
 
     def note(self, text: str) -> None:
-        """Prints it."""
+        """Prints the text."""
         self._print(text)
 
     def stop(self) -> None:
-        """Says how far it came, once, if anything began."""
+        """Prints the number of finished runs, once, if any began."""
         if self._running:
             done, runs = self._tally.runs_finished
             self._print(f"{done} of {runs} runs finished in {duration(self._tally.elapsed)}")
         self._running = False
 
-    def _tell(self, method: str, seed: int, stands: str, pace: str = "") -> None:
+    def _print_run(self, method: str, seed: int, status: str, pace: str = "") -> None:
         done, runs = self._tally.runs_finished
         accuracy = percent(self._tally.runs[method][seed].accuracy)
         self._print(
-            f"{method}, seed {seed}: {stands}, accuracy {accuracy}{pace}; {done}/{runs} runs, "
+            f"{method}, seed {seed}: {status}, accuracy {accuracy}{pace}; {done}/{runs} runs, "
             f"{percent(self._tally.share, 0)}, {duration(self._tally.seconds_left)} left"
         )
 

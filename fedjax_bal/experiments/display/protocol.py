@@ -1,4 +1,4 @@
-"""What the runner tells whoever shows its progress."""
+"""The protocol of progress displays."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """What the runner tells while it works."""
+    """Receives the progress of a comparison from its runner."""
 
     def start(self, methods: Sequence[str], seeds: Sequence[int], rounds: Mapping[str, int], folder: Path) -> None:
-        """The work begins: every method with every seed, so many rounds of each method, into a folder."""
+        """Training starts: every method with every seed, so many rounds of each method, into a folder."""
         ...
 
     def compiling(self, method: str) -> None:
@@ -17,15 +17,15 @@ class Progress(Protocol):
         ...
 
     def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
-        """A run stands after so many rounds, with this test accuracy in [0, 1].
+        """A run has done so many rounds, with this test accuracy in [0, 1].
 
-        `clients_per_s` is 0 where nothing was trained since the last call: for a run that was found on disk, finished
-        or not, and for one that is about to train.
+        `clients_per_s` is 0 if nothing was trained since the last call: for a run that was found on disk, finished or
+        not, and for one that is about to train.
         """
         ...
 
     def ended(self, method: str, seed: int) -> None:
-        """A run ends where it stands, before its last round; the rounds that are left will not come."""
+        """A run ends early, without its remaining rounds."""
         ...
 
     def note(self, text: str) -> None:
@@ -33,5 +33,5 @@ class Progress(Protocol):
         ...
 
     def stop(self) -> None:
-        """The work ends, finished or not."""
+        """Training ends, finished or not."""
         ...

@@ -1,4 +1,4 @@
-"""What a sweep shows of its progress."""
+"""The progress display of a sweep."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,44 +14,44 @@ _INTERVAL = 5.0
 
 
 class Silent:
-    """The progress display of a single point, which says nothing but what needs to be noted.
+    """The progress display of a single point, which shows nothing but notes.
 
     Args:
-        note: what to do with a note.
+        note: called with each note.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
 
     def start(self, methods: Sequence[str], seeds: Sequence[int], rounds: Mapping[str, int], folder: Path) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def compiling(self, method: str) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def ended(self, method: str, seed: int) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
     def note(self, text: str) -> None:
-        """Hands it on."""
+        """Passes the note on."""
         self._note(text)
 
     def stop(self) -> None:
-        """Nothing."""
+        """Shows nothing."""
 
 
 class SweepProgress:
-    r"""A line for each program, and how far all is: a bar in a terminal, lines elsewhere.
+    r"""A line for each batch, and the progress of the sweep: a bar in a terminal, lines elsewhere.
 
-    The time left is at the pace of this session's rounds, compilation apart.
+    The time left is at the pace of this session's rounds, without compilation.
 
     Args:
-        console: where to.
-        plain: lines, whatever the console is.
-        clock: seconds, from anywhere.
+        console: shows the progress.
+        plain: lines, even in a terminal.
+        clock: seconds, from any start.
 
     Example:
         >>> import io
@@ -78,36 +78,36 @@ class SweepProgress:
             self._live = Progress(*columns, console=console)
 
     def start(self, titles: Sequence[str], rounds: Sequence[int]) -> None:
-        """The work begins: a title for each group of runs, and how many rounds a run of it has left."""
+        """Training starts: each batch has a title, and its runs so many rounds left."""
         self._titles, self._rounds, self._done = list(titles), list(rounds), [0] * len(rounds)
         if self._live is not None:
             self._bar = self._live.add_task("", total=max(sum(rounds), 1))
             self._live.start()
 
-    def compiling(self, group: int) -> None:
-        """A group's program is being compiled."""
+    def compiling(self, batch: int) -> None:
+        """A batch's program is being compiled."""
         self._event = None
-        self._say(f"{self._titles[group]}: compiling", always=True)
+        self._say(f"{self._titles[batch]}: compiling", always=True)
 
-    def advance(self, group: int, done: int, clients_per_s: float) -> None:
-        """All runs of a group have done so many of the rounds that were left."""
-        now, step = self.clock(), done - self._done[group]
+    def advance(self, batch: int, done: int, clients_per_s: float) -> None:
+        """All runs of a batch have done so many of the rounds that were left."""
+        now, step = self.clock(), done - self._done[batch]
         if self._event is not None:
             self._paced = (self._paced[0] + max(step, 0), self._paced[1] + now - self._event)
-        self._event, self._done[group] = now, done
+        self._event, self._done[batch] = now, done
         share = sum(self._done) / max(sum(self._rounds), 1)
-        finished = done >= self._rounds[group]
-        stands = "finished" if finished else f"round {done}"
+        finished = done >= self._rounds[batch]
+        status = "finished" if finished else f"round {done}"
         left = duration(self._seconds_left())
         pace = f"{clients_per_s:,.0f} clients/s"
-        self._say(f"{self._titles[group]}: {stands}, {pace}; {share:.0%} done, {left} left", always=finished)
+        self._say(f"{self._titles[batch]}: {status}, {pace}; {share:.0%} done, {left} left", always=finished)
 
     def note(self, text: str) -> None:
         """A warning or a remark."""
         self.console.print(Text(text), soft_wrap=True)
 
     def stop(self) -> None:
-        """The work ends, finished or not."""
+        """Training ends, finished or not."""
         if self._live is not None:
             self._live.stop()
 

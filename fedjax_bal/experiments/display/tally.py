@@ -1,4 +1,4 @@
-"""What is done and how long the rest takes, apart from how it is shown."""
+"""Counts the rounds that are done and estimates the time left, for any display."""
 
 import dataclasses
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 @dataclasses.dataclass
 class RunRow:
-    """Where the run of one method with one seed stands."""
+    """Progress of the run of one method with one seed."""
 
     round: int = 0
     accuracy: float | None = None
@@ -16,17 +16,17 @@ class RunRow:
 
 
 class RunProgress:
-    """What is done, and how long the rest will take.
+    """Progress of all runs of a comparison, and an estimate of the time left.
 
-    The pace of a method is its own: seconds over rounds between two dispatches. Compilation and runs that were found on
-    disk don't enter it; a method without a pace is taken to have that of the others. A method that is still to be
-    compiled is taken to need the mean of the compilations so far.
+    Each method has its own pace: seconds over rounds between two dispatches, without compilation and without runs that
+    were found on disk. A method without a pace is assumed to have that of the others, and a method that is still to be
+    compiled to need the mean of the compilations so far.
 
     Args:
         methods: their names.
         seeds: the seeds of each.
         rounds: rounds of a run, by method.
-        clock: seconds, from anywhere.
+        clock: seconds, from any start.
 
     Example:
         >>> seconds = iter([0.0, 0.0, 5.0, 6.0])
@@ -66,7 +66,7 @@ class RunProgress:
             run.warm = False
 
     def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
-        """Notes where a run stands."""
+        """Notes a run's progress."""
         run, now = self.runs[method][seed], self.clock()
         if self.compiling_now == method and not clients_per_s:
             self._compile_s.append(now - self._event)
@@ -83,7 +83,7 @@ class RunProgress:
         self.clients_per_s[method] = clients_per_s or self.clients_per_s[method]
 
     def ended(self, method: str, seed: int) -> None:
-        """Notes that a run ends where it stands."""
+        """Notes that a run ends early."""
         self.runs[method][seed].ended = True
 
     def finished(self, method: str) -> list[RunRow]:
@@ -97,7 +97,7 @@ class RunProgress:
 
     @property
     def runs_finished(self) -> tuple[int, int]:
-        """How many runs are finished, of how many."""
+        """The number of finished runs, and of all runs."""
         return sum(len(self.finished(method)) for method in self.runs), sum(map(len, self.runs.values()))
 
     @property
@@ -113,7 +113,7 @@ class RunProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the end at the measured pace, compilations to come included.
+        """Seconds until the end at the measured pace, future compilations included.
 
         None before there is a pace, and while a compilation takes longer than those so far.
         """
@@ -128,7 +128,7 @@ class RunProgress:
         return None if compiling is None else training + compiling
 
     def _compiling_left(self) -> float | None:
-        """Seconds of the compilations to come, each taken to last as long as those so far on average."""
+        """Seconds of the compilations to come, each assumed to take the mean of those so far."""
         ahead = [method for method in self.runs if method not in self._compiled and self._remaining(method)]
         if not ahead or not self._compile_s:
             return 0.0
@@ -145,14 +145,7 @@ class RunProgress:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """A share as text.
-
-    Args:
-        value: from 0 to 1; None where there is none.
-        digits: after the point.
-
-    Returns:
-        Per cent.
+    """A share from 0 to 1 as per cent; "-" for None.
 
     Example:
         >>> percent(0.1234), percent(None)
@@ -162,13 +155,7 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time as text.
-
-    Args:
-        seconds: how long; None where it isn't known.
-
-    Returns:
-        Hours (where there are any), minutes and seconds.
+    """Seconds as hours (if there are any), minutes and seconds; "-:--" for None.
 
     Example:
         >>> duration(75), duration(3675), duration(None)

@@ -1,1 +1,1 @@
-"""Sweeps on a cluster through Ray: a worker process for each group of runs, one writer."""
+"""Sweeps on a cluster through Ray: a worker process for each batch of runs, one writer."""

@@ -1,4 +1,4 @@
-"""The engine that trains groups of runs on a Ray cluster, each in a worker process of its own."""
+"""The backend that trains batches of runs on a Ray cluster, each in a worker process of its own."""
 
 import contextlib
 import os
@@ -19,15 +19,15 @@ from fedjax_bal.experiments.backends.ray.worker import Worker
 from fedjax_bal.experiments.grouping import SweepBatch
 from fedjax_bal.experiments.runner import Runner
 
-_PATIENCE_S = 0.5  # between two looks at whether the user wants to stop
+_PATIENCE_S = 0.5  # between two checks whether the user wants to stop
 
 
 class Pending(NamedTuple):
-    """What a worker has been asked for.
+    """A request that a worker is working on.
 
     Attributes:
-        ref: Ray's reference to what will come of it.
-        keep: whether it is worth waiting for where the user wants to stop.
+        ref: Ray's reference to the result.
+        keep: whether to wait for it when the user wants to stop.
     """
 
     ref: Any
@@ -35,18 +35,18 @@ class Pending(NamedTuple):
 
 
 class Resources(NamedTuple):
-    """What each worker asks of a machine."""
+    """Resources of a machine that each worker needs."""
 
     cpus: int
     gpus: int
 
     @property
     def resources(self) -> dict[str, int]:
-        """In Ray's words."""
+        """The resources as Ray's options."""
         return {"num_cpus": self.cpus, "num_gpus": self.gpus}
 
     def fit(self, machine: Mapping[str, float]) -> int:
-        """How many such workers a machine has room for at a time.
+        """Number of such workers that a machine has room for at a time.
 
         Example:
             >>> Resources(1, 2).fit({"CPU": 64.0, "GPU": 8.0})
@@ -57,19 +57,19 @@ class Resources(NamedTuple):
 
 
 class RayBackend:
-    """Trains each group in a worker, on whatever machine has room for one.
+    """Trains each batch in a worker, on any machine that has room for one.
 
-    Workers get configurations and snapshots, and give back what their runs come to; nobody but this process writes.
-    A worker that is killed costs what was trained since the last checkpoint.
+    Workers receive configurations and snapshots, and return their runs' results; only this process writes. A worker
+    that is killed loses the rounds since the last checkpoint.
 
     Args:
         ray: the module, connected.
-        devices: how many a group uses.
+        devices: number of devices of a batch.
         data_dir: the folder with the data sets' files, on every machine.
 
     Attributes:
-        devices: how many a group uses.
-        workers: who trains at the moment.
+        devices: number of devices of a batch.
+        workers: the workers that train at the moment.
     """
 
     home = False
@@ -83,11 +83,11 @@ class RayBackend:
 
     @property
     def places(self) -> int:
-        """How many workers the cluster has room for, were they alone."""
+        """Number of workers that the cluster has room for, without other jobs."""
         return sum(self.needs.fit(machine) for machine in self._machines())
 
     def about(self) -> str:
-        """What there is, in words."""
+        """The cluster, in words."""
         kind = "GPU" if self.needs.gpus else "CPU"
         machines = len(self._machines())
         return (
@@ -98,14 +98,14 @@ class RayBackend:
     def open(
         self, runners: Mapping[int, Runner], batch: SweepBatch, snapshots: Sequence[Snapshot | None]
     ) -> "RemoteHandle":
-        """Asks for a worker for a group."""
+        """Asks for a worker for a batch."""
         return RemoteHandle(self, runners, batch, snapshots)
 
     def run_tasks(self, tasks: Iterable[BatchTask], should_stop: Callable[[], bool]) -> None:
-        """Runs tasks to their ends, as many at a time as there are places, and one that waits for the next place.
+        """Runs tasks to their ends, as many at a time as there are places, and one more that waits for the next place.
 
         Raises:
-            Stopped: `should_stop` said so; all is saved.
+            Stopped: `should_stop` returned True; all is saved.
         """
         waiting, under_way, asked = deque(tasks), _UnderWay(self.ray), False
         left = 0
@@ -126,11 +126,11 @@ class RayBackend:
 
 
 class _UnderWay:
-    """BatchTasks that wait for something, each for one thing.
+    """Tasks in progress, each of which waits for one result.
 
     Attributes:
-        tasks: those that have not come to their end, by what they wait for.
-        stopped: how many have ended before their time, for the user wants to stop.
+        tasks: the unfinished ones, by the request that they wait for.
+        stopped: number of tasks that ended early because the user wants to stop.
     """
 
     def __init__(self, ray: Any) -> None:
@@ -139,11 +139,11 @@ class _UnderWay:
         self.stopped = 0
 
     def begin(self, task: BatchTask) -> None:
-        """Takes one more."""
+        """Starts a task."""
         self._step(task, lambda: next(task))
 
     def go_on(self) -> None:
-        """Waits a little, and goes on with those for which something has come."""
+        """Waits a little, and resumes the tasks whose results have arrived."""
         refs = {pending.ref: pending for pending in self.tasks}
         ready, _ = self.ray.wait(list(refs), timeout=_PATIENCE_S) if refs else ([], [])
         for ref in ready:
@@ -156,14 +156,14 @@ class _UnderWay:
                 self._step(task, lambda task=task, value=value: task.send(value))
 
     def drop_idle(self) -> int:
-        """Ends those that don't train yet; returns how many."""
+        """Ends the tasks that don't train yet; returns their number."""
         idle = [pending for pending in self.tasks if not pending.keep]
         for pending in idle:
             self.tasks.pop(pending).close()
         return len(idle)
 
     def close(self) -> None:
-        """Ends all of them at once."""
+        """Ends all tasks at once."""
         while self.tasks:
             self.tasks.popitem()[1].close()
 
@@ -192,7 +192,7 @@ class _UnderWay:
 
 
 class RemoteHandle:
-    """A group of runs in a worker of a cluster."""
+    """A batch of runs in a worker of a cluster."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class RemoteHandle:
         snapshots: Sequence[Snapshot | None],
     ) -> None:
         self._cluster, self._about = cluster, None
-        self._errands = [
+        self._jobs = [
             worker_job(runners[task.point], task.run, snapshot)
             for task, snapshot in zip(batch.tasks, snapshots, strict=True)
         ]
@@ -213,7 +213,7 @@ class RemoteHandle:
         )
 
     def enter(self) -> BatchTask:
-        """Waits for a place, and loads the data there."""
+        """Waits for a worker, and loads the data there."""
         about: WorkerInfo = yield lambda: Pending(self._worker.about.remote(), keep=False)
         other = differing_versions(installed_versions(), about.versions)
         if other:
@@ -221,10 +221,10 @@ class RemoteHandle:
         self._about = about
         self._cluster.workers.append(about)
         try:
-            yield lambda: Pending(self._worker.load.remote(self._errands, self._cluster.data_dir), keep=False)
+            yield lambda: Pending(self._worker.load.remote(self._jobs, self._cluster.data_dir), keep=False)
         except BatchRefused as error:
             raise BatchRefused(f"on {about.node}: {error}") from error
-        self._errands = []
+        self._jobs = []
 
     def compile(self) -> Pending:
         """Compiles the program."""
@@ -235,7 +235,7 @@ class RemoteHandle:
         return Pending(self._worker.advance.remote(resting), keep=True)
 
     def snapshots(self, places: Sequence[int]) -> Pending:
-        """Where some of the runs stand."""
+        """Snapshots of some of the runs, with their states."""
         return Pending(self._worker.snapshots.remote(places), keep=True)
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class RemoteHandle:
 
 
 def _needs(machines: Sequence[Mapping[str, float]], devices: int) -> Resources:
-    """GPUs where the cluster has any, else cores."""
+    """GPUs if the cluster has any, else cores."""
     return Resources(1, devices) if any(machine.get("GPU", 0) >= 1 for machine in machines) else Resources(devices, 0)
 
 

@@ -1,4 +1,4 @@
-"""Finding a Ray cluster, or starting one of this machine's own."""
+"""Connects to a Ray cluster, or starts one of this machine's own."""
 
 import contextlib
 import importlib
@@ -11,22 +11,19 @@ from collections.abc import Iterator
 from typing import Any
 
 _PATIENCE_S = 5.0
-_STORE_BYTES = 512 * 2**20  # states pass through it, one group's at a time; what doesn't fit goes to disk
+_STORE_BYTES = 512 * 2**20  # states pass through it, one batch's at a time; the rest goes to disk
 
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Ray, connected to a cluster.
+    """Connects to a Ray cluster; yields the module `ray`.
 
     Args:
-        address: HOST:PORT of the cluster's head; "auto" for the one that this machine belongs to; None for what
-            RAY_ADDRESS says, or else for a cluster of this machine's own that ends with the sweep.
-
-    Yields:
-        The module `ray`.
+        address: HOST:PORT of the cluster's head; "auto" for the cluster that this machine belongs to; None for
+            RAY_ADDRESS, if set, or else for a cluster of this machine's own that ends with the sweep.
 
     Raises:
-        ValueError: it isn't installed, or there is no such cluster, or one that is of another version.
+        ValueError: Ray isn't installed, or there is no such cluster, or one of another version.
     """
     ray = _imported()
     name = "--address" if address is not None else "RAY_ADDRESS"
@@ -46,7 +43,7 @@ def _imported() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # or else whatever else the machine does comes first
+    os.environ.setdefault("RAY_worker_niceness", "0")  # or else every other process of the machine comes first
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         ray = importlib.import_module("ray")
@@ -62,7 +59,7 @@ def _start(ray: Any, name: str, **options: Any) -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     try:
         with warnings.catch_warnings():
-            # It starts processes of its own programs: what forks here goes on with none of jax's locks.
+            # Ray forks only to start programs of its own, which take none of jax's locks with them.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             ray.init(**options, **quiet)
     except ConnectionError as error:
@@ -71,18 +68,18 @@ def _start(ray: Any, name: str, **options: Any) -> None:
             "start --head, set RAY_AUTH_MODE and RAY_AUTH_TOKEN where it asks for a token, or leave the address out "
             "for one of this machine's own"
         ) from error
-    except SystemExit as error:  # what Ray does about a server that doesn't answer as its own do
+    except SystemExit as error:  # Ray's answer to a server of another kind
         raise ValueError(f"{name}: what answers there is no Ray cluster; give HOST:PORT of its head") from error
     except RuntimeError as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         here = f"here are Ray {ray.__version__} and Python {sys.version.split()[0]}"
         raise ValueError(
-            f"{name}: Ray can't be used ({told}); {here}: use the cluster's own versions of both"
+            f"{name}: Ray can't be used ({reason}); {here}: use the cluster's own versions of both"
         ) from error
 
 
 def _check_reachable(name: str, address: str) -> None:
-    """Ray itself would wait for minutes, and end the process."""
+    """Refuses an address at which nothing answers; Ray itself would wait for minutes, and end the process."""
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ValueError(

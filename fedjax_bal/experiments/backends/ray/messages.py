@@ -1,4 +1,4 @@
-"""What goes to a worker and comes back: configurations, NumPy arrays, and failures as data."""
+"""Messages between a sweep and its workers: configurations, NumPy arrays, and failures as data."""
 
 import platform
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ class WorkerJob(NamedTuple):
         config: its point's configuration, as YAML: its classes are made when the package is imported.
         method: its method's number.
         seed: its seed.
-        fingerprint: of the data that it is to be trained on.
-        snapshot: where it stands, on the host; None for a run that hasn't begun.
+        fingerprint: fingerprint of the data that it is to be trained on.
+        snapshot: its snapshot, on the host; None for a run that hasn't started.
     """
 
     config: str
@@ -33,12 +33,12 @@ class WorkerJob(NamedTuple):
 
 
 class WorkerInfo(NamedTuple):
-    """Who a worker is.
+    """Machine and versions of a worker.
 
     Attributes:
         node: its machine's name.
         pid: its process.
-        versions: of what its results may depend on.
+        versions: versions of the packages that its results may depend on.
     """
 
     node: str
@@ -47,12 +47,12 @@ class WorkerInfo(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What went wrong with a worker's work.
+    """An error in a worker.
 
     Attributes:
-        kind: "memory" where it ran out, "size" for what doesn't fit in the first place, or "refused" for what fewer
-            runs would not help.
-        text: what to tell.
+        kind: "memory" if it ran out of memory, "size" if the batch doesn't fit in the first place, or "refused" if
+            fewer runs would not help.
+        text: the message.
     """
 
     kind: str
@@ -60,12 +60,12 @@ class Failure(NamedTuple):
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions of what a worker's results, and what is sent to it, depend on."""
+    """The versions of the packages that a worker's results, and messages to it, depend on."""
     return {"Python": platform.python_version(), **{name: versions()[name] for name in _SAME}}
 
 
 def differing_versions(here: dict[str, str], there: dict[str, str]) -> str:
-    """In words, what two machines have different versions of; empty where they agree.
+    """The differences between two machines' versions, in words; empty if they agree.
 
     Example:
         >>> differing_versions({"jax": "0.10.2", "numpy": "2.3"}, {"jax": "0.10.1", "numpy": "2.3"})
@@ -79,13 +79,13 @@ def differing_versions(here: dict[str, str], there: dict[str, str]) -> str:
 
 
 def worker_job(runner: Runner, run: tuple[int, int], snapshot: Snapshot | None) -> WorkerJob:
-    """What to send for a run."""
+    """The job for a run."""
     fingerprint = runner.comparison.fingerprints[run[0]]
     return WorkerJob(resolved_yaml(runner.config), *run, fingerprint, None if snapshot is None else on_host(snapshot))
 
 
 def configuration(text: str) -> Config:
-    """The configuration of an errand."""
+    """The configuration of a job."""
     return build_config(parse_yaml(text, "errand"), [], "errand")
 
 
@@ -95,6 +95,6 @@ def on_host(tree: Any) -> Any:
 
 
 def writable(snapshot: Snapshot | None) -> Snapshot | None:
-    """A snapshot that was sent: what arrives may be shared with others, and can't be written to."""
+    """A received snapshot with arrays of its own, as received ones may be shared and read-only."""
     own = lambda leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
     return None if snapshot is None else jax.tree.map(own, snapshot)

@@ -1,4 +1,4 @@
-"""The process that trains a group of runs on some machine of a cluster; it writes nothing."""
+"""The process that trains a batch of runs on a machine of a cluster; it writes nothing."""
 
 import contextlib
 import functools
@@ -23,7 +23,7 @@ from fedjax_bal.experiments.setup import SharedInputs, set_up
 
 
 def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose errors come back as data."""
+    """A method whose errors are returned as data."""
 
     @functools.wraps(method)
     def tried(self: "Worker", *arguments: Any) -> Any:
@@ -36,12 +36,12 @@ def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Worker:
-    """Trains a group of runs.
+    """Trains a batch of runs.
 
     Args:
-        devices: how many it uses.
+        devices: number of devices.
         gpus: whether they are GPUs, rather than parts of the CPU.
-        place: the folder from which the sweep was started; where paths count from, where it is there.
+        place: the folder from which the sweep was started, for relative paths, if this machine has it.
     """
 
     def __init__(self, devices: int, gpus: bool, place: str) -> None:
@@ -52,27 +52,19 @@ class Worker:
         _start_jax(devices, gpus)
 
     def about(self) -> WorkerInfo:
-        """Who this is."""
+        """Machine and versions of this worker."""
         return WorkerInfo(socket.gethostname(), os.getpid(), installed_versions())
 
     @_explained
-    def load(self, errands: Sequence[WorkerJob], data_dir: str | None) -> Failure | None:
-        """Reads the data and builds the runs.
-
-        Args:
-            errands: the runs, of the same kind and at the same round.
-            data_dir: the folder with the data sets' files.
-
-        Returns:
-            What is wrong, if anything is.
-        """
+    def load(self, jobs: Sequence[WorkerJob], data_dir: str | None) -> Failure | None:
+        """Reads the data and builds the runs of a batch; returns a failure, if any."""
         missing = _missing_gpus(self.devices) if self.gpus else None
         if missing:
             return Failure("refused", missing)
-        workshop = SharedInputs(data_dir, self.devices)
-        texts = dict.fromkeys(own.config for own in errands)
-        made = {text: set_up(configuration(text), workshop=workshop) for text in texts}
-        pairs = [(made[own.config], own) for own in errands]
+        inputs = SharedInputs(data_dir, self.devices)
+        texts = dict.fromkeys(own.config for own in jobs)
+        made = {text: set_up(configuration(text), inputs=inputs) for text in texts}
+        pairs = [(made[own.config], own) for own in jobs]
         if any((there.fingerprints[own.method] != own.fingerprint).any() for there, own in pairs):
             return Failure(
                 "refused",
@@ -82,7 +74,7 @@ class Worker:
         members = [Member(there.simulations[own.method], own.seed) for there, own in pairs]
         if len(members) > 1 and any(member.simulation.keeps_memory_on_host for member in members):
             return Failure("size", "what clients remember doesn't fit onto the devices")
-        self.batch = LocalBatch(members, [writable(own.snapshot) for own in errands])
+        self.batch = LocalBatch(members, [writable(own.snapshot) for own in jobs])
         return None
 
     @_explained
@@ -97,7 +89,7 @@ class Worker:
 
     @_explained
     def snapshots(self, places: Sequence[int]) -> Any:
-        """Where some of the runs stand."""
+        """Snapshots of some of the runs, with their states."""
         return on_host(self._loaded.snapshots(places))
 
     @property
@@ -130,6 +122,6 @@ def _failure(error: Exception, *, loading: bool) -> Failure:
     text = str(error) or type(error).__name__
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return Failure("memory", text)
-    if isinstance(error, ValueError):  # what doesn't fit is told with one, too, but only once all is loaded
+    if isinstance(error, ValueError):  # once all is loaded, only a program that doesn't fit into memory raises one
         return Failure("refused" if loading else "size", text)
     return Failure("refused", f"{type(error).__name__}: {text}")
