@@ -284,26 +284,26 @@ def set_up(
     return Comparison(config, methods, simulations, inputs.dataset(methods[0]), fingerprints)
 
 
-def _simulation(workshop: SharedInputs, index: int, config: MethodConfig) -> Simulation:
+def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simulation:
     chosen, cohort = _chosen(config.selection), config.selection.clients_per_round
-    federation, model = workshop.federation(config), workshop.model(config)
+    federation, model = inputs.federation(config), inputs.model(config)
     with _explained(f"selection (of {config.name})"):
         (chosen or Choice()).build(cohort, federation)
-    clock = {name: workshop.presence(config, name) for name in _CLOCK}
+    clock = {name: inputs.presence(config, name) for name in _CLOCK}
     with _explained(f"methods.{index} ({config.name})"):
         recipe = recipes.combine(*(recipes.RECIPES[spec.name](**spec.hyperparameters) for spec in config.recipes))
         return build(
             recipe,
             model,
             federation,
-            workshop.test_set(config),
+            inputs.test_set(config),
             rounds=config.training.rounds,
             local=config.training.options,
             participation=Participation(selector=chosen, clients_per_round=cohort, **clock),
             evaluation=config.evaluation.options,
-            execution=dataclasses.replace(config.execution.options, devices=workshop.layout(config).devices),
+            execution=dataclasses.replace(config.execution.options, devices=inputs.layout(config).devices),
             server_optimizer=_unless_default(config.training.server_optimizer.built),
-            enlarge=workshop.enlarged,
+            enlarge=inputs.enlarged,
         )
 
 

@@ -94,7 +94,7 @@ class SweepWork:
         find = self._find_left if look else self._resume
         for number, point in enumerate(sweep.points):
             try:
-                tasks += find(number, point, SweepFolder(folder).point(point.label), workshop)
+                tasks += find(number, point, SweepFolder(folder).point(point.label), inputs)
             except ValueError as error:
                 self.broken[number] = str(error)
                 display.note(f"{point.label}: left out: {error}")

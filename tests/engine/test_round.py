@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 import toys
+from flat import build
 
-from fedjax_bal.engine.host.build import build
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Refine, Report, Server, Step, Weigh, part
 from fedjax_bal.recipes import Recipe
