@@ -382,7 +382,7 @@ class Info(NamedTuple):
     norms: Array
 
 
-class TestResult(NamedTuple):
+class EvaluationResult(NamedTuple):
     """The global model's results on the test set.
 
     Attributes:
@@ -394,7 +394,7 @@ class TestResult(NamedTuple):
 
     confusion: Array
     loss: Array
-    validation: "TestResult | None" = None
+    validation: "EvaluationResult | None" = None
     client_hits: Array | None = None
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
+sys.path.insert(0, str(REPOSITORY))
 HERE = "working tree"
 MOST_LINES = 25
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

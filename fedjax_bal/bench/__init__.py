@@ -2,8 +2,3 @@
 
 from fedjax_bal.bench.cases import BenchOptions
 from fedjax_bal.bench.command import bench_command
-
-__all__ = [
-    "BenchOptions",
-    "bench_command",
-]

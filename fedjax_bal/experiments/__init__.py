@@ -13,26 +13,3 @@ from fedjax_bal.experiments.results_table import result_rows
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.setup import set_up, take_auxiliary, take_client_tests, take_validation
 from fedjax_bal.experiments.sweep_work import SweepWork
-
-__all__ = [
-    "Backend",
-    "InterimTable",
-    "RayBackend",
-    "Runner",
-    "Stopped",
-    "Sweep",
-    "SweepProgress",
-    "SweepWork",
-    "batch_title",
-    "connected",
-    "device_name",
-    "display",
-    "load_sweep",
-    "result_rows",
-    "set_up",
-    "sweep_outline",
-    "take_auxiliary",
-    "take_client_tests",
-    "take_validation",
-    "versions",
-]

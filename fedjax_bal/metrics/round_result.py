@@ -11,7 +11,7 @@ from fedjax_bal.metrics.class_groups import client_accuracies
 from fedjax_bal.metrics.classification import divergences
 
 if TYPE_CHECKING:
-    from fedjax_bal.types import Federation, Plan, TestResult
+    from fedjax_bal.types import EvaluationResult, Federation, Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RoundResult:
 
     federation: "Federation"
     plan: "Plan"
-    evaluation: "TestResult"
+    evaluation: "EvaluationResult"
     reported: Mapping[str, Any]
     groups: Mapping[str, np.ndarray]
 

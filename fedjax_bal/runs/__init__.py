@@ -6,13 +6,3 @@ from fedjax_bal.runs.output_files import FolderError, RemoteFiles
 from fedjax_bal.runs.record import RunRecord
 from fedjax_bal.runs.schema import LARGEST
 from fedjax_bal.runs.sweep_folder import SweepFolder
-
-__all__ = [
-    "LARGEST",
-    "FolderError",
-    "RemoteFiles",
-    "RunFolder",
-    "RunRecord",
-    "SweepFolder",
-    "checkpoint",
-]

@@ -7,7 +7,7 @@ import pytest
 
 from fedjax_bal.metrics import ALL_METRICS, EarlyStopping, RoundResult, RunHistory, record_round, summarise_run
 from fedjax_bal.metrics.faults import MOST_SUMMARISED
-from fedjax_bal.types import ClientTests, Plan, TestResult
+from fedjax_bal.types import ClientTests, EvaluationResult, Plan
 
 CONFUSION = np.array([[3, 1, 0], [0, 2, 2], [0, 0, 0]], np.int32)
 
@@ -16,7 +16,7 @@ def result(reported=(), groups=(), tests=None, **evaluation):
     """A round of three clients, of whom the last does not deliver."""
     federation = SimpleNamespace(class_counts=np.array([[2, 2, 0], [0, 4, 0], [9, 9, 9]]), num_clients=3, tests=tests)
     plan = Plan(np.array([[0], [1], [2]]), np.array([[True], [True], [False]]))
-    seen = TestResult(**({"confusion": CONFUSION, "loss": np.float32(np.inf)} | evaluation))
+    seen = EvaluationResult(**({"confusion": CONFUSION, "loss": np.float32(np.inf)} | evaluation))
     return RoundResult(federation, plan, seen, dict(reported), dict(groups))
 
 
@@ -61,7 +61,7 @@ def test_groups_of_classes_are_means_of_their_classes_and_null_without_a_tested_
 
 
 def test_validation_rows_are_scored_like_test_images():
-    found = record_round(result(validation=TestResult(CONFUSION.T[[1, 0, 2]], np.float32(0.25))))
+    found = record_round(result(validation=EvaluationResult(CONFUSION.T[[1, 0, 2]], np.float32(0.25))))
     assert (found["validation_accuracy"], found["validation_loss"]) == (pytest.approx(1 / 8), 0.25)
     assert found["validation_balanced_accuracy"] == pytest.approx((1 / 3 + 0 + 0) / 3)
 

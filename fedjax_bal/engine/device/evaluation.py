@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
-from fedjax_bal.types import Array, Model, TestResult, Variables
+from fedjax_bal.types import Array, EvaluationResult, Model, Variables
 
 CHUNK = 500  # test images a forward pass; larger ones gain nothing on a CPU and cost memory
 
@@ -84,7 +84,7 @@ def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Ar
 
 def evaluate(
     model: Model, variables: Variables, test: TestSet, mean: Array, std: Array, layout: Layout | None = None
-) -> TestResult:
+) -> EvaluationResult:
     """Confusion matrix and loss of a model.
 
     Args:
@@ -100,7 +100,7 @@ def evaluate(
     """
     if layout is None or layout.devices == 1:
         confusion, loss, count = _totals(model, variables, test, mean, std)
-        return TestResult(confusion, loss / count)
+        return EvaluationResult(confusion, loss / count)
 
     def on_each(test: TestSet, variables: Variables, mean: Array, std: Array) -> tuple[Array, Array, Array]:
         return lax.psum(_totals(model, variables, test, mean, std), CLIENTS)
@@ -109,7 +109,7 @@ def evaluate(
     specs = (cut, whole, whole, whole)
     shared = jax.shard_map(on_each, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
     confusion, loss, count = shared(padded(test, layout.devices), variables, mean, std)
-    return TestResult(confusion, loss / count)
+    return EvaluationResult(confusion, loss / count)
 
 
 def _totals(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> tuple[Array, Array, Array]:

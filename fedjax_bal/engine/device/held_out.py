@@ -12,7 +12,17 @@ from jax.sharding import PartitionSpec
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.device.evaluation import CHUNK
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
-from fedjax_bal.types import Array, ClientTests, Federation, Model, Outcome, Outputs, PyTree, TestResult, Variables
+from fedjax_bal.types import (
+    Array,
+    ClientTests,
+    EvaluationResult,
+    Federation,
+    Model,
+    Outcome,
+    Outputs,
+    PyTree,
+    Variables,
+)
 
 VALIDATION = "validation"
 """The name of the auxiliary set on which the global model is evaluated."""
@@ -20,7 +30,7 @@ VALIDATION = "validation"
 
 def evaluate_held_out(
     model: Model, variables: Variables, federation: Federation, layout: Layout | None = None
-) -> tuple[TestResult | None, Array | None]:
+) -> tuple[EvaluationResult | None, Array | None]:
     """The global model on what was held out.
 
     None for rows that the federation doesn't have.
@@ -35,7 +45,7 @@ def evaluate_held_out(
 
 def evaluate_rows(
     model: Model, variables: Variables, federation: Federation, rows: Array, layout: Layout | None = None
-) -> TestResult:
+) -> EvaluationResult:
     """Confusion matrix and loss of a model on some rows of a federation.
 
     Args:
@@ -59,7 +69,7 @@ def evaluate_rows(
 
     zeros = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
     confusion, loss = _fold(add, zeros, len(rows), layout, variables, rows, federation)
-    return TestResult(confusion, loss / len(rows))
+    return EvaluationResult(confusion, loss / len(rows))
 
 
 def hits_by_client(

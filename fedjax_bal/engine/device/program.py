@@ -18,7 +18,18 @@ from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Memory, Server
-from fedjax_bal.types import Array, Exhibit, Federation, Info, Key, Plan, State, TestResult, Variables, size_in_bytes
+from fedjax_bal.types import (
+    Array,
+    EvaluationResult,
+    Exhibit,
+    Federation,
+    Info,
+    Key,
+    Plan,
+    State,
+    Variables,
+    size_in_bytes,
+)
 
 
 class DispatchPlan(NamedTuple):
@@ -63,7 +74,7 @@ def state_of(setting: Setting, variables: Variables, federation: Federation, sea
 
 def dispatch(
     setting: Setting, key: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
-) -> tuple[State, Info, TestResult]:
+) -> tuple[State, Info, EvaluationResult]:
     """Runs the scheduled rounds one after another, evaluating where asked.
 
     The round number is read from the schedule, never carried: branches on it stay branches when runs are stacked.
@@ -76,7 +87,7 @@ def dispatch(
         due = LocalTest(images, row.evaluate)
         return run_round(setting, key, row.number, state, row.plan, row.seats, row.assignment, federation, due)
 
-    def appraise(state: State, number: Array) -> TestResult:
+    def appraise(state: State, number: Array) -> EvaluationResult:
         return evaluate_model(setting, key, state, number, federation, test)
 
     plan = jax.tree.map(lambda leaf: leaf[0], schedule.plan)
@@ -88,10 +99,10 @@ def rounds(
     setting: Setting,
     schedule: DispatchPlan,
     state: State,
-    nothing: tuple[Info, TestResult],
+    nothing: tuple[Info, EvaluationResult],
     advance: Callable[[State, DispatchPlan], tuple[State, Info]],
-    appraise: Callable[[State, Array], TestResult],
-) -> tuple[State, Info, TestResult]:
+    appraise: Callable[[State, Array], EvaluationResult],
+) -> tuple[State, Info, EvaluationResult]:
     """The loop over the rounds of a dispatch.
 
     `advance` does one round, given its row of the schedule; `appraise` evaluates the state after it; `nothing` fills
@@ -99,7 +110,7 @@ def rounds(
     """
     schedule = jax.tree.map(jnp.asarray, schedule)
 
-    def one(place: Array, carry: tuple[State, Info, TestResult]) -> tuple[State, Info, TestResult]:
+    def one(place: Array, carry: tuple[State, Info, EvaluationResult]) -> tuple[State, Info, EvaluationResult]:
         state, *shown = carry
         row = jax.tree.map(lambda leaf: leaf[place], schedule)
         with jax.default_matmul_precision(matmul_precision(setting.precision)):
@@ -120,7 +131,7 @@ def local_test_images(setting: Setting, test: TestSet) -> TestSet | None:
 
 def evaluate_model(
     setting: Setting, key: Key, state: State, number: Array, federation: Federation, test: TestSet
-) -> TestResult:
+) -> EvaluationResult:
     """Evaluates a run's global model as it is shown after a round (from 0)."""
     shown = evaluated_model(setting, key, state, number, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
@@ -130,9 +141,9 @@ def evaluate_model(
 
 def zero_reports(
     setting: Setting, state: State, plan: Plan, federation: Federation, images: TestSet | None
-) -> tuple[Info, TestResult]:
+) -> tuple[Info, EvaluationResult]:
     """Zeros in the shapes of what a round of a single run with such a plan reports and evaluates to."""
-    tested = TestResult(confusion=jnp.zeros((federation.num_classes,) * 2, jnp.int32), loss=jnp.zeros(()))
+    tested = EvaluationResult(confusion=jnp.zeros((federation.num_classes,) * 2, jnp.int32), loss=jnp.zeros(()))
     clients = None if federation.tests is None else jnp.zeros(federation.num_clients, jnp.int32)
     validation = tested if VALIDATION in federation.auxiliary else None
     info = zero_info(setting, state, plan, federation, LocalTest(images, jnp.zeros((), bool)))

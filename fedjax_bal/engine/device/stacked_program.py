@@ -18,12 +18,12 @@ from fedjax_bal.engine.device.program import DispatchPlan, evaluate_model, local
 from fedjax_bal.engine.device.round import close_round, open_round
 from fedjax_bal.engine.device.run_axis import StackedRuns, federation_of, run_slice
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.types import Array, Federation, Info, Key, PyTree, State, TestResult
+from fedjax_bal.types import Array, EvaluationResult, Federation, Info, Key, PyTree, State
 
 
 def dispatch_together(
     setting: Setting, keys: Key, state: State, schedule: DispatchPlan, federation: Federation, test: TestSet
-) -> tuple[State, Info, TestResult]:
+) -> tuple[State, Info, EvaluationResult]:
     """Runs the scheduled rounds of several runs.
 
     Args:
@@ -44,8 +44,8 @@ def dispatch_together(
     def advance(state: State, row: DispatchPlan) -> tuple[State, Info]:
         return _run_round(setting, keys, state, row, federation, LocalTest(images, row.evaluate))
 
-    def appraise(state: State, number: Array) -> TestResult:
-        def one(run: Array) -> TestResult:
+    def appraise(state: State, number: Array) -> EvaluationResult:
+        def one(run: Array) -> EvaluationResult:
             own, key, alone = run_slice((setting, keys, state._replace(memory={})), run)
             return evaluate_model(own, key, alone, number, federation_of(federation, run), test)
 

@@ -10,26 +10,3 @@ from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
 from fedjax_bal.engine.host.stack import Member, Stack, StackOfOne, open_stack, stacking_key
 from fedjax_bal.engine.host.strategy import device_count
-
-__all__ = [
-    "DispatchResult",
-    "FineTuner",
-    "Member",
-    "Result",
-    "Simulation",
-    "Snapshot",
-    "Stack",
-    "StackOfOne",
-    "assign",
-    "build",
-    "describe_faults",
-    "device_count",
-    "divide",
-    "fetch",
-    "free_bytes",
-    "open_stack",
-    "replicate",
-    "simulate",
-    "split_cpu",
-    "stacking_key",
-]

@@ -23,7 +23,7 @@ from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Tr
 from fedjax_bal.options import Execution, Participation
 from fedjax_bal.parts import Server
 from fedjax_bal.selection import LOSS, Selector
-from fedjax_bal.types import Exhibit, Federation, Info, Plan, PyTree, State, TestResult, size_in_bytes
+from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Info, Plan, PyTree, State, size_in_bytes
 
 
 class Snapshot(NamedTuple):
@@ -192,7 +192,9 @@ class Simulation:
         found = exclude_faults(self.execution, first, planned.plans, info)
         return None if found is None else self._planner().again(planned, *found)
 
-    def conclude(self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: TestResult) -> DispatchResult:
+    def conclude(
+        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
+    ) -> DispatchResult:
         """Reads what a dispatch reports, and lets the selector learn from it.
 
         Leaves of `info` and `evaluation` are `[T, ...]`, on the host.
@@ -309,7 +311,7 @@ class Simulation:
         selector = self.selector.init(0, self.federation.num_clients)
         return dataclasses.replace(self._planner(), setting=setting).dispatch(0, 0, selector).schedule
 
-    def _run(self, seed: int, state: State, planned: Dispatch) -> tuple[State, Info, TestResult]:
+    def _run(self, seed: int, state: State, planned: Dispatch) -> tuple[State, Info, EvaluationResult]:
         if planned.table is not None:
             state = state._replace(memory=gather(state.memory, planned.table))
         state = place_state(state, self.federation.num_clients, self.setting.layout)
@@ -331,7 +333,7 @@ class Simulation:
                 )
 
     def _read(
-        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: TestResult
+        self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
     ) -> tuple[list[dict[str, Any]], Counts, np.ndarray | None]:
         records, counts, confusion = [], snapshot.counts, None
         exact = self.setting.evaluation.traffic == "exact"

@@ -3,11 +3,3 @@
 from fedjax_bal.engine.processes.participants import processes, take_part
 from fedjax_bal.engine.processes.process_group import ProcessGroup
 from fedjax_bal.engine.processes.rendezvous import ProcessPlace, meet_processes
-
-__all__ = [
-    "ProcessGroup",
-    "ProcessPlace",
-    "meet_processes",
-    "processes",
-    "take_part",
-]
