@@ -35,7 +35,7 @@ class Case(NamedTuple):
     precision: str = "float32"
 
 
-class _Run:
+class _MeasuredRun:
     """A running simulation."""
 
     def __init__(self, simulation: Simulation) -> None:
@@ -111,11 +111,11 @@ def measure(
     }
 
 
-def _warm_up(case: Case, note: Callable[[str], None]) -> tuple[_Run, float]:
+def _warm_up(case: Case, note: Callable[[str], None]) -> tuple[_MeasuredRun, float]:
     simulation = _skip_evaluation(case.make(), 1)
     note(f"{case.name}: compiling")
     compile_s = simulation.compile()
-    run = _Run(simulation)
+    run = _MeasuredRun(simulation)
     seconds, _ = run.time()
     if seconds < 2 * _DISPATCH_S:
         seconds, _ = run.time()
@@ -143,7 +143,7 @@ def _skip_evaluation(simulation: Simulation, rounds: int) -> Simulation:
     )
 
 
-def _time_dispatches(run: _Run, seconds: float) -> list[tuple[float, DispatchResult]]:
+def _time_dispatches(run: _MeasuredRun, seconds: float) -> list[tuple[float, DispatchResult]]:
     timed: list[tuple[float, DispatchResult]] = []
     while len(timed) < _FEWEST or sum(took for took, _ in timed) < seconds:
         took, advance = run.time()
