@@ -58,17 +58,7 @@ def row_of(
     refused: str | None,
     trouble: str | None,
 ) -> dict[str, Any]:
-    """The row of a run, its costs empty.
-
-    Args:
-        point: its point.
-        method: its method's name.
-        seed: its seed.
-        run: its summary; empty where there is none.
-        finished: whether it has come to its end.
-        refused: why its point couldn't be set up; None where it could.
-        trouble: why it could not be carried out; None where it could.
-    """
+    """The row of a run, its costs empty, from its summary; `refused` and `trouble` say why there is none."""
     failure = refused or run.get("failure") or trouble
     return {
         **point.values,

@@ -13,14 +13,7 @@ SHARES = np.linspace(0.0, 1.0, 101)
 
 
 def ranked_clients(lines: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
-    """Accuracy of the clients of a method at the last evaluation of each run, from worst to best.
-
-    Args:
-        lines: lines of a `metrics.jsonl`; `client_accuracies` rise, and are evenly spaced ones where there are many.
-        method: its name.
-
-    Returns:
-        The mean over seeds at every hundredth of the clients, `Float[101]`; None where no run has such numbers.
+    """Accuracy of the clients at the last evaluation, worst to best: mean over seeds at every hundredth of the clients.
 
     >>> found = ranked_clients([{"method": "a", "seed": 0, "round": 9, "client_accuracies": [0.0, 0.5, 1.0]}], "a")
     >>> found[[0, 25, 100]].tolist()
