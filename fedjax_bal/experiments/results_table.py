@@ -56,17 +56,7 @@ def row_of(
     refused: str | None,
     trouble: str | None,
 ) -> dict[str, Any]:
-    """The row of a run, its costs empty.
-
-    Args:
-        point: its point.
-        method: its method's name.
-        seed: its seed.
-        run: its summary; empty if there is none.
-        finished: whether it has ended.
-        refused: the reason why its point couldn't be set up; None if it could.
-        trouble: the reason why it couldn't be trained; None if it could.
-    """
+    """The row of a run, its costs empty, from its summary; `refused` and `trouble` say why there is none."""
     failure = refused or run.get("failure") or trouble
     return {
         **point.values,

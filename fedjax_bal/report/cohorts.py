@@ -99,15 +99,9 @@ def chosen_at_most(counts: Sequence[Sequence[int]], most: int) -> tuple[np.ndarr
 
 
 def differ(values: Sequence[Mapping[Any, Any]]) -> bool:
-    """Whether methods differ, judged by the runs and rounds that they share.
+    """Whether methods, given by run or by run and round, differ where they share a key; or several share none.
 
     An unfinished run has less than the others without being different, so only what two have in common counts.
-
-    Args:
-        values: of each method, by run or by run and round.
-
-    Returns:
-        True where two methods have other values for the same key, or where no two of several share a key.
 
     >>> differ([{0: "a", 1: "b"}, {0: "a"}]), differ([{0: "a"}, {0: "b"}]), differ([{0: "a"}])
     (False, True, False)
@@ -120,14 +114,7 @@ def differ(values: Sequence[Mapping[Any, Any]]) -> bool:
 
 
 def pooled_composition(runs: Sequence[Mapping[str, Any]], method: str) -> Composition | None:
-    """Class shares of clients as a method's selector estimates them and as they are, all its seeds together.
-
-    Args:
-        runs: `runs` of a `summary.json`.
-        method: its name.
-
-    Returns:
-        At most 1500 pairs; None where the method has none.
+    """Class shares of clients as a method's selector estimates them and as they are, over all seeds; None without any.
 
     >>> one = {"clients": 9, "rank_correlation": 0.5, "shown": [4], "estimated": [[0.7, 0.3]], "true": [[1, 0]]}
     >>> pooled_composition([{"method": "a", "composition": one}], "a").estimated

@@ -26,14 +26,7 @@ _LONGEST_TEXT = 400
 
 
 def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
-    """The tables for which there are numbers.
-
-    Args:
-        runs: `runs` of a `summary.json`; what is missing or None has no cell, and a column without cells is left out,
-            as are many-, medium- and few-shot classes where all classes are of one kind.
-
-    Returns:
-        The tables.
+    """The tables for which `runs` of a `summary.json` have numbers; columns without any are left out.
 
     >>> run = {"method": "fedavg", "seed": 0, "balanced_accuracy": 0.5, "worst_class_accuracy": 0.25}
     >>> details([run])[0].table
@@ -44,13 +37,7 @@ def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
 
 
 def ending(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Which runs ended before their last round, in words.
-
-    Args:
-        runs: `runs` of a `summary.json`.
-
-    Returns:
-        What there is to know when numbers are compared; None where no run was stopped early.
+    """Which runs were stopped early, in words; None where none was.
 
     >>> ending([{"method": "a", "seed": 3, "stopped_early": 40}]).split(": ")[1].split(".")[0]
     'a after round 40 (seed 3)'
@@ -69,13 +56,7 @@ def ending(runs: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def broken(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Which clients were left out of rounds, or had their updates scaled down, in words.
-
-    Args:
-        runs: `runs` of a `summary.json`.
-
-    Returns:
-        What there is to know when numbers are compared; None where no client broke.
+    """Which clients were left out of rounds, or had their updates scaled down, in words; None where none was.
 
     >>> broken([{"method": "a", "seed": 3, "excluded": 2, "clipped": 0, "broken_clients": "client 7 in round 4"}])
     'Broken clients. a, seed 3: 2 left out, 0 scaled down (client 7 in round 4).'

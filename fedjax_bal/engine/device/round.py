@@ -57,7 +57,10 @@ def run_round(
     Returns:
         The new state, and what the round has to report.
     """
-    begun, shared, chains = _set_out(setting, key, number, state, plan, seats, federation, local_test)
+    begun = open_round(setting, key, number, state, plan, federation)
+    memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
+    chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
+    shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, plan.bound)
     result = over_chains(setting, shared, chains, begun.chain_weights, assignment)
     state, info = close_round(setting, key, number, state, federation, begun, result)
     return state._replace(memory=update_memory(state.memory, plan, seats, result.records.memory)), info
@@ -77,24 +80,6 @@ class RoundStart(NamedTuple):
     sent: dict[str, PyTree]
     cohort: Cohort
     chain_weights: ChainWeights
-
-
-def _set_out(
-    setting: Setting,
-    key: Key,
-    number: Array,
-    state: State,
-    plan: Plan,
-    seats: Array,
-    federation: Federation,
-    local_test: LocalTest | None,
-) -> tuple[RoundStart, RoundInputs, ChainClients]:
-    """What is known of a round before training; the arguments are those of `run_round`."""
-    begun = open_round(setting, key, number, state, plan, federation)
-    memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
-    chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
-    shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, plan.bound)
-    return begun, shared, chains
 
 
 def open_round(
@@ -239,7 +224,10 @@ def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation
 
     def untrained() -> Info:
         key, number = jax.random.key(0), jnp.zeros((), jnp.int32)
-        begun, shared, chains = _set_out(setting, key, number, state, plan, plan.clients, federation, local_test)
+        begun = open_round(setting, key, number, state, plan, federation)
+        memory = jax.tree.map(lambda leaf: leaf.at[plan.clients].get(mode="clip"), state.memory)
+        chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
+        shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, plan.bound)
         return _info(setting, begun.cohort, zero_cohort_result(setting, shared, chains), state.variables)
 
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(untrained))
