@@ -40,11 +40,11 @@ def simulation(name="fedavg", **changes):
     return build(recipe, toys.network(), toys.federation(), toys.test_set(), **(options | changes))
 
 
-def chains(*, links, passes):
+def chains(*, chain_length, passes):
     """A selector of fixed chains of unequal clients, one place empty."""
-    clients = np.array([4, 7, 0, 2, 1, 9, 5, 8, 6, 10], np.int32).reshape(-1, links)
+    clients = np.array([4, 7, 0, 2, 1, 9, 5, 8, 6, 10], np.int32).reshape(-1, chain_length)
     select = lambda state, seed, round, available: (clients, state)
-    return Selector(lambda s, n: (), select, lambda s, p, i: s, len(clients), links, passes, False)
+    return Selector(lambda s, n: (), select, lambda s, p, i: s, len(clients), chain_length, passes, False)
 
 
 def finish(sim):
