@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_bal import data, models, optimizer
 from fedjax_bal.data import extra_bytes
-from fedjax_bal.engine.host.build import build
+from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import Augmentation
 from fedjax_bal.recipes import fedavg

@@ -27,7 +27,7 @@ from fedjax_bal import models, recipes
 from fedjax_bal.bench.workloads import WORKLOADS, material
 from fedjax_bal.cli.distributed import joined_processes
 from fedjax_bal.data import federate
-from fedjax_bal.engine.host.build import build
+from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.processes.connection import free_port

@@ -274,7 +274,7 @@ def simulation_on(federation: Any, cohort: int, rounds: int) -> Any:
     """A simulation that never evaluates."""
     from fedjax_bal import models, recipes
     from fedjax_bal.bench.federations import HORIZON
-    from fedjax_bal.engine.host.build import build
+    from fedjax_bal.engine.host.front_door import build
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 
     return build(

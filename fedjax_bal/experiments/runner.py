@@ -80,6 +80,7 @@ class Runner:
         self.failures: dict[tuple[str, int], str] = {}
         self.concluded: set[tuple[int, int]] = set()
         self.unwritten_s: dict[tuple[str, int], float] = {}  # seconds since the last line
+        self._stop_asked = False
         self.shared, self.spent_s = inputs is not None, 0.0  # in a session for several folders each counts its part
         self.fine_tuning = FineTuningTask(folder, display)
         # A backend's workers may run on another device than this process.
@@ -106,7 +107,7 @@ class Runner:
                 if saved:
                     self.show(run, saved.snapshot.round, 0.0)
             tasks = (self._task(run, starts.pop(run)) for run in self.runs)
-            LocalBackend().run_tasks(tasks, self.stopping)
+            LocalBackend().run_tasks(tasks, lambda: self._stop_asked)
         finally:
             self._write_summary()
         return self.finish()
@@ -124,7 +125,8 @@ class Runner:
 
     def stopping(self) -> bool:
         """Whether the user of any process wants to stop."""
-        return processes().any(self.should_stop())
+        self._stop_asked = processes().any(self.should_stop())
+        return self._stop_asked
 
     def finish(self) -> dict[str, Any]:
         """Writes all metrics and the summary; returns the summary."""

@@ -89,15 +89,23 @@ class BatchTraining:
             step: StepResult = yield functools.partial(self._handle.advance, tuple(self._resting))
             self._observer.stepped(step)
             self._take(step)
-            over = [self._runner(run).over(run.run, state) for run, state in zip(runs, self._saved, strict=True)]
-            yield from self._end([place for place, rests in enumerate(self._resting) if over[place] and not rests])
+            going = [place for place, rests in enumerate(self._resting) if not rests]
+            over = [place for place in going if self._over(place)]
             self._observer.written()
             stopping = self._observer.should_stop()
+            if not stopping:  # or else what follows a run's last round, which may take long, waits for the next session
+                yield from self._end(over)
+                going = [place for place in going if place not in over]
+                self._observer.written()
             if stopping or step.round - saved_at >= every:
-                yield from self._save([place for place, rests in enumerate(self._resting) if not rests])
+                yield from self._save(going)
                 saved_at = step.round
-            if stopping and not all(self._resting):
+            if stopping and going:
                 raise Stopped
+
+    def _over(self, place: int) -> bool:
+        run = self._batch.tasks[place]
+        return self._runner(run).over(run.run, self._saved[place])
 
     def _take(self, step: StepResult) -> None:
         """Writes the results of a dispatch; runs that have diverged rest."""

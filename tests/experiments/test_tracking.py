@@ -26,7 +26,7 @@ def by_run(path):
 def test_a_tracker_has_the_lines_of_the_metrics_over_a_stop_and_others_failures(tmp_path):
     path, config = tmp_path / "run", small_run.config(tmp_path, ONE)
     tracker, failing = Remembering(), Remembering("failing", {"log"})
-    asked = iter([False] * 6 + [True])
+    asked = iter([False] * 4 + [True])
     with pytest.raises(Stopped):
         small_run.run(path, config, should_stop=lambda: next(asked), trackers=[tracker, failing])
     assert set(tracker.shown) == {"0-0", "0-1"}  # the second run was begun

@@ -13,7 +13,7 @@ from parts import faking, float64
 from parts.faking import LATENT, SIZES, double, generated, slopes
 
 from fedjax_bal.engine.device.keys import purpose_key, training_key
-from fedjax_bal.engine.host import build, compiler_options
+from fedjax_bal.engine.host import compiler_options, front_door
 from fedjax_bal.models.generator import build_generator
 from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator, parts_with
 from fedjax_bal.parts.cbfl_generator import GeneratorTraining, WarmUp, fit_generator
@@ -215,7 +215,7 @@ def test_two_seeds_in_one_program_train_two_generators_in_due_rounds_only(counte
 
 @pytest.mark.slow
 def test_two_seeds_in_one_program_train_none_and_make_no_fakes_before_the_first_round(counted, monkeypatch):
-    monkeypatch.setattr(build, "check_first_round", lambda part, rounds: None)  # a run that nobody is allowed
+    monkeypatch.setattr(front_door, "check_first_round", lambda part, rounds: None)  # a run that nobody is allowed
     monkeypatch.setattr(WarmUp, "check", lambda part, setting: None)
     taken()
     _, steps, shown = both_seeds(small(generator="per_client", warm_up=ROUNDS + 1, iterations=5))

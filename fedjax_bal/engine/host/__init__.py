@@ -1,10 +1,10 @@
 """The host side of the engine: planning, placement, compilation, memory, faults, and the simulation."""
 
 from fedjax_bal.engine.host.assignment import assign
-from fedjax_bal.engine.host.build import Result, build, simulate
 from fedjax_bal.engine.host.cpu_devices import split_cpu
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.fine_tuning import FineTuner
+from fedjax_bal.engine.host.front_door import Result, build, simulate
 from fedjax_bal.engine.host.memory import free_bytes
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
