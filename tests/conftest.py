@@ -12,7 +12,9 @@ from jaxtyping import install_import_hook
 
 MOST_MAPS = 45_000
 _TESTS = itertools.count(1)
-SLOW_EXAMPLES = tuple(f"fedjax_bal/{place}" for place in ("models/forms/", "models/pooling", "contrib/privacy/"))
+SLOW_EXAMPLES = tuple(
+    f"fedjax_bal/{place}" for place in ("models/forms/", "models/pooling", "contrib/privacy/", "testing/")
+)
 """Whose docstrings' examples take long."""
 
 # Most of the suite's time is compiling, much of which is making machine code fast that runs for milliseconds. Each

@@ -124,7 +124,8 @@ def test_padding_for_a_larger_client_changes_no_draw(name):
     assert toys.largest_difference(finish(sim)[0], outcome(name)[0]) < 2e-6
 
 
-@pytest.mark.parametrize("name", quick.only(RECIPES, "everything"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
 def test_results_are_finite_float32_and_survive_flattening(name):
     state, records = outcome(name)
     for leaf in jax.tree.leaves(state):

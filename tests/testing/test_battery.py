@@ -397,7 +397,7 @@ BROKEN = [
     pytest.param(Exploding(), "finite", r"received inf in the state\.server\['Exploding'\]", marks=pytest.mark.slow),
     pytest.param(TwoFaced(), "jit", "between compiled and uncompiled", marks=pytest.mark.slow),
     pytest.param(Ranked(), "cohort order", "when the cohort is listed backwards", marks=pytest.mark.slow),
-    (Centred(), "padded rows", "mask with batch.real"),
+    pytest.param(Centred(), "padded rows", "mask with batch.real", marks=pytest.mark.slow),
     pytest.param(Leaky(), "padded rows", "when rows that are not real change", marks=pytest.mark.slow),
     pytest.param(Generous(), "undelivered", "when a round has more empty places", marks=pytest.mark.slow),
     pytest.param(PlainMean(), "undelivered", "leave out chains that don't deliver", marks=pytest.mark.slow),
