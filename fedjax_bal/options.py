@@ -8,16 +8,23 @@ built. Importing this module doesn't import jax.
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from annotated_types import Ge
+
 from fedjax_bal.metrics import SHOTS, Shots
-from fedjax_bal.validate import AtLeast, check_fields
 
 if TYPE_CHECKING:
     from fedjax_bal.optim import Optimizer
     from fedjax_bal.selection import Choice, Presence, Selector, Speed, Trace
 
 Drawing = Literal["epochs", "replacement"]
-Count = Annotated[int, AtLeast(1)]
-Factor = Annotated[float, AtLeast(1)]
+Count = Annotated[int, Ge(1)]
+Factor = Annotated[float, Ge(1)]
+
+
+def _check(options: "LocalTraining | Participation | Evaluation | Execution", prefix: str = "") -> None:
+    from fedjax_bal.annotations import check_fields  # with pydantic, which importing the options does without
+
+    check_fields(options, prefix)
 
 
 def _slow_sgd() -> "Optimizer":
@@ -64,7 +71,7 @@ class LocalTraining:
     optimizer: "Optimizer" = dataclasses.field(default_factory=_slow_sgd)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check(self)
         if self.epochs is not None and self.steps is not None:
             raise ValueError(f"steps: received {self.steps!r} beside epochs={self.epochs!r}; leave one of them out")
 
@@ -89,7 +96,7 @@ class Participation:
     speed: "Speed | None" = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,12 +118,12 @@ class Evaluation:
     every: Count = 1
     update_diversity: bool = False
     local_accuracy: bool = False
-    local_test_images: Annotated[int, AtLeast(0)] = 0
+    local_test_images: Annotated[int, Ge(0)] = 0
     traffic: Literal["paper", "exact"] = "paper"
     shots: Shots = SHOTS
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +163,7 @@ class Execution:
     huge_factor: Factor | None = 100.0
 
     def __post_init__(self) -> None:
-        check_fields(self, "execution.")
+        _check(self, "execution.")
 
     @property
     def repeats_rounds(self) -> bool:

@@ -1,12 +1,10 @@
 """Checks on arguments; each message names the value received and the values allowed."""
 
-import dataclasses
 import difflib
 import math
 import operator
 from collections.abc import Iterable
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any
 
 import numpy as np
 
@@ -132,61 +130,3 @@ def per_channel(name: str, value, channels: int, *, positive: bool = False, also
         rule = "finite numbers above 0" if positive else "finite numbers"
         raise ValueError(f"{name}={value!r}; expected {also}{rule}, one or {channels} (one for each channel).")
     return np.broadcast_to(array, (channels,)).copy()
-
-
-class AtLeast(NamedTuple):
-    """The smallest number that an option takes, in its annotation: `Annotated[int, AtLeast(1)]`."""
-
-    low: float
-
-
-class AllowedValues(NamedTuple):
-    """The values that an option takes: numbers of a type (None for no numbers) from a smallest one on, words, None."""
-
-    number: type | None
-    low: float
-    words: tuple[str, ...]
-    optional: bool
-
-
-def allowed_values(annotation: Any) -> AllowedValues | None:
-    """Reads an annotation made of bool, int or float, `AtLeast`, `Literal` and None; None for any other one.
-
-    Example:
-        >>> allowed_values(Annotated[int, AtLeast(1)] | Literal["auto"])
-        AllowedValues(number=<class 'int'>, low=1, words=('auto',), optional=False)
-    """
-    union = get_origin(annotation) in (Union, UnionType)
-    members = set(get_args(annotation) if union else [annotation])
-    literals = {member for member in members if get_origin(member) is Literal}
-    words = tuple(word for literal in literals for word in get_args(literal))
-    numbers = members - literals - {NoneType}
-    number = numbers.pop() if numbers else None
-    base, *bounds = get_args(number) if get_origin(number) is Annotated else (number,)
-    if numbers or base not in (None, bool, int, float):
-        return None
-    return AllowedValues(base, bounds[0].low if bounds else -math.inf, words, NoneType in members)
-
-
-def check_fields(options: Any, prefix: str = "") -> None:
-    """Refuses a dataclass with a value that the annotation of its field doesn't allow; messages begin with the prefix.
-
-    Raises:
-        ValueError: a value that is not allowed.
-    """
-    for field in dataclasses.fields(options):
-        allowed, value, name = allowed_values(field.type), getattr(options, field.name), prefix + field.name
-        if (
-            allowed is None
-            or (value is None and allowed.optional)
-            or (isinstance(value, str) and value in allowed.words)
-        ):
-            continue
-        if allowed.number is None:
-            one_of(name, value, allowed.words)
-        elif allowed.number is bool:
-            switch(name, value)
-        elif allowed.number is int:
-            whole_number(name, value, int(allowed.low))
-        else:
-            finite_number(name, value, allowed.low)

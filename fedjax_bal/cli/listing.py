@@ -77,24 +77,27 @@ def _datasets() -> dict[str, str]:
 
 
 def _optimizers() -> dict[str, str]:
-    from fedjax_bal.config import registries
-    from fedjax_bal.optim import option_names
+    import optax
+
+    from fedjax_bal.config import parameters
+    from fedjax_bal.optim import optimizer_names, option_names
 
     found = {}
-    for name in registries.optimizers():
-        fields = registries.parameters(registries.optimizer_function(name))
+    for name in optimizer_names():
+        fields = parameters(getattr(optax, name))
         found[name] = _optax(name, {option: fields[option] for option in option_names(name) if option in fields})
     return found
 
 
 def _schedules() -> dict[str, str]:
-    from fedjax_bal.config import registries
+    from fedjax_bal.config import parameters
+    from fedjax_bal.optim import schedule_factory, schedule_names
 
     found = {}
-    for name in registries.schedules():
-        function = registries.schedule_function(name)
+    for name in schedule_names():
+        function = schedule_factory(name)
         own = function.__doc__ and _described({name: function})[name]
-        found[name] = own or _optax(name, registries.parameters(function))
+        found[name] = own or _optax(name, parameters(function))
     return found
 
 

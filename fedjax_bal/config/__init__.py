@@ -4,13 +4,13 @@
 what one method runs with. Importing this module imports pydantic and PyYAML, which the engine does without.
 """
 
-from fedjax_bal.config import registries
 from fedjax_bal.config.anchors import with_absolute_paths
 from fedjax_bal.config.client_sections import SelectionSection
 from fedjax_bal.config.configuration import Config, MethodConfig, MethodEntry, RecipeChoice, UnresolvedConfig
 from fedjax_bal.config.data_sections import AuxiliarySection, DatasetSection
 from fedjax_bal.config.held_out import ClientTestSection, ValidationSection
 from fedjax_bal.config.load import apply_changes, build_config, load_config, parse_overrides, read_mapping
+from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
 from fedjax_bal.config.resolved import config_digest, config_leaves, differences, is_resolved, resolved_yaml
 from fedjax_bal.config.schema import Sections
@@ -44,13 +44,13 @@ __all__ = [
     "load_config",
     "merge_sections",
     "nearest_choices",
+    "parameters",
     "parse_overrides",
     "parse_yaml",
     "raise_all",
     "read_mapping",
     "read_yaml",
     "received_value",
-    "registries",
     "resolved_yaml",
     "to_plain",
     "with_absolute_paths",

@@ -1,21 +1,12 @@
 """The sections of a configuration on who is chosen, who is there, who delivers, and how fast clients are."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from fedjax_bal.config import registries
-from fedjax_bal.config.rules import (
-    Count,
-    ListOf,
-    OneOf,
-    Positive,
-    PositiveOrNull,
-    Probability,
-    Real,
-    Switch,
-    Word,
-    under,
-)
+from annotated_types import Ge, Le, MinLen
+
+from fedjax_bal.annotations import Count, Number, OneOf, Positive, Probability, Switch, TextThat
+from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.sections import Variant
 
 
@@ -30,23 +21,28 @@ class SelectionSection(Variant):
 
     choice: ClassVar[str | None] = "name"
 
-    name: Annotated[str, under(OneOf(lambda: registries.selectors()))] = "uniform"
+    name: Annotated[str, OneOf(lambda: SelectionSection.names())] = "uniform"
     clients_per_round: Count
 
     @classmethod
     def names(cls) -> Sequence[str]:
         """The names of the selectors."""
-        return tuple(registries.selectors())
+        from fedjax_bal.selection import SELECTORS
+
+        return tuple(SELECTORS)
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a selector, without those that the federation gives."""
-        return registries.parameters(registries.selectors()[name], skip=registries.from_federation())
+        from fedjax_bal.selection import FROM_FEDERATION, SELECTORS
+
+        return parameters(SELECTORS[name], skip=("clients_per_round", *FROM_FEDERATION))
 
 
-_File = Annotated[str, under(Word("the path of a file", lambda text: bool(text.strip()) and "\0" not in text))]
-_TRACE = {"file": (_File, ...), "at_end": (Annotated[str, under(OneOf(("repeat", "hold")))], "repeat")}
-_LATE = {"deadline": (PositiveOrNull, None), "late": (Annotated[str, under(OneOf(("partial", "drop")))], "partial")}
+_File = Annotated[str, TextThat("the path of a file", lambda text: text.strip() and "\0" not in text)]
+_TRACE = {"file": (_File, ...), "at_end": (Literal["repeat", "hold"], "repeat")}
+_Deadline = Positive | None
+_LATE = {"deadline": (_Deadline, None), "late": (Literal["partial", "drop"], "partial")}
 
 
 class _Absence(Variant):
@@ -78,13 +74,13 @@ class AvailabilitySection(_Absence):
         "bernoulli": {"p": (Probability, ...)},
         "periodic": {"p": (Probability, ...), "period": (Count, ...)},
         "clustered": {
-            "p": (Annotated[tuple[float, ...], under(ListOf(Real(0, 1, above=True)))], ...),
+            "p": (Annotated[tuple[Probability, ...], MinLen(1)], ...),
             "period": (Count, 1),
         },
         "trace": _TRACE,
     }
 
-    name: Annotated[str, under(OneOf(lambda: AvailabilitySection.laws))] = "always"
+    name: Annotated[str, OneOf(lambda: AvailabilitySection.laws)] = "always"
 
 
 class DeliverySection(_Absence):
@@ -100,7 +96,7 @@ class DeliverySection(_Absence):
         "trace": _TRACE,
     }
 
-    name: Annotated[str, under(OneOf(lambda: DeliverySection.laws))] = "always"
+    name: Annotated[str, OneOf(lambda: DeliverySection.laws)] = "always"
 
 
 class SpeedSection(_Absence):
@@ -118,11 +114,11 @@ class SpeedSection(_Absence):
         "uniform": {"low": (Positive, ...), "high": (Positive, ...), **_LATE, "per_round": (Switch, False)},
         "lognormal": {
             "median": (Positive, ...),
-            "sigma": (Annotated[float, under(Real(0, 10))], ...),
+            "sigma": (Annotated[Number, Ge(0), Le(10)], ...),
             **_LATE,
             "per_round": (Switch, False),
         },
         "file": {"file": (_File, ...), **_LATE},
     }
 
-    name: Annotated[str, under(OneOf(lambda: SpeedSection.laws))] = "unlimited"
+    name: Annotated[str, OneOf(lambda: SpeedSection.laws)] = "unlimited"

@@ -1,19 +1,23 @@
 """The configuration itself: the sections, the methods to compare and the seeds."""
 
 import re
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from fedjax_bal.config.rules import Anything, ListOf, Named, OneOf, Real, Whole, Word, under
+from annotated_types import MinLen
+
+from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, TextThat
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge_sections, to_plain
 
-_FOLDER_NAME = Word(
+_FOLDER_NAME = TextThat(
     "a name of letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100 characters",
     re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch,
 )
-METHOD_NAME = Word(
+METHOD_NAME = TextThat(
     "printable text of 1 to 60 characters", lambda text: text.isprintable() and 0 < len(text.strip()) == len(text) <= 60
 )
+
+_Entry = Annotated[Any, Readable("a mapping with the key recipe", lambda entry: entry)]
 
 
 class RecipeChoice(Section):
@@ -72,18 +76,18 @@ class ReportedResults(Section):
 
     source: Annotated[
         str,
-        under(Word("printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300)),
+        TextThat("printable text of 1 to 300 characters", lambda text: text.isprintable() and 0 < len(text) <= 300),
     ]
-    accuracy: Annotated[dict[str, float], under(Named(Real(0, 1, above=True)))]
-    which: Annotated[str, under(OneOf(("final", "best", "last5")))] = "final"
+    accuracy: Annotated[dict[str, Probability], MinLen(1)]
+    which: Literal["final", "best", "last5"] = "final"
 
 
 class UnresolvedConfig(Sections):
     """A configuration as it is read, its methods not looked at yet."""
 
-    name: Annotated[str, under(_FOLDER_NAME)]
-    methods: Annotated[tuple[Any, ...], under(ListOf(Anything("a mapping with the key recipe")))]
-    seeds: Annotated[tuple[int, ...], under(ListOf(Whole(0, 2**32 - 1), distinct=True))]
+    name: Annotated[str, _FOLDER_NAME]
+    methods: Annotated[tuple[_Entry, ...], MinLen(1)]
+    seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT]
     paper: ReportedResults | None = None
 
     @classmethod

@@ -1,13 +1,17 @@
 """The sections of a configuration on data, who holds what of it, and the model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
+from annotated_types import Ge, MinLen
 from pydantic import model_validator
 
-from fedjax_bal.config import registries
-from fedjax_bal.config.rules import Count, OneOf, Real, Seed, Whole, under
+from fedjax_bal.annotations import Count, Natural, Number, OneOf, Positive, Readable, Seed
+from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.sections import Section, Variant, refused
+
+_Constant = Literal["own"] | Number | Annotated[tuple[Number, ...], MinLen(1)]
+_PositiveConstant = Literal["own"] | Positive | Annotated[tuple[Positive, ...], MinLen(1)]
 
 
 class DatasetSection(Variant):
@@ -21,17 +25,23 @@ class DatasetSection(Variant):
 
     choice: ClassVar[str | None] = "name"
 
-    name: Annotated[str, under(OneOf(lambda: registries.datasets()))]
+    name: Annotated[str, OneOf(lambda: DatasetSection.names())]
 
     @classmethod
     def names(cls) -> Sequence[str]:
         """The names of the data sets."""
-        return tuple(registries.datasets())
+        from fedjax_bal.data import DATASETS
+
+        return tuple(DATASETS)
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The constants that pixels are normalised with, and what the reader of one's own files takes."""
-        return registries.dataset_parameters(name)
+        from fedjax_bal.data import DATASETS, OWN
+
+        reader = DATASETS[name]
+        constants = {"mean": (_Constant, reader.mean or OWN), "std": (_PositiveConstant, reader.std or OWN)}
+        return {**(parameters(reader.read) if reader.origin == "own" else {}), **constants}
 
     @classmethod
     def later(cls) -> frozenset[str]:
@@ -54,17 +64,26 @@ class PartitionSection(Variant):
 
     choice: ClassVar[str | None] = "scheme"
 
-    scheme: Annotated[str, under(OneOf(lambda: registries.schemes(), lambda: registries.other_names_of_schemes()))]
+    scheme: Annotated[str, OneOf(lambda: PartitionSection.names(), lambda: PartitionSection.other_names())]
     clients: Count
     seed: Seed
-    imbalance_factor: Annotated[float, under(Real(1))] = 1.0
-    imbalance_profile: Annotated[str, under(OneOf(("exponential", "step")))] = "exponential"
-    imbalance_order: Annotated[str, under(OneOf(("label", "frequency", "random")))] = "label"
+    imbalance_factor: Annotated[Number, Ge(1)] = 1.0
+    imbalance_profile: Literal["exponential", "step"] = "exponential"
+    imbalance_order: Literal["label", "frequency", "random"] = "label"
 
     @classmethod
     def names(cls) -> Sequence[str]:
         """The partition schemes."""
-        return tuple(registries.schemes())
+        from fedjax_bal.data import SCHEMES
+
+        return tuple(SCHEMES)
+
+    @classmethod
+    def other_names(cls) -> dict[str, str]:
+        """The scheme that each other name of one stands for."""
+        from fedjax_bal.data import ALIASES
+
+        return {name: alias.scheme for name, alias in ALIASES.items()}
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
@@ -91,7 +110,9 @@ class PartitionSection(Variant):
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a scheme."""
-        return registries.parameters(registries.schemes()[name], skip=registries.from_dataset())
+        from fedjax_bal.data import FROM_DATASET, SCHEMES
+
+        return parameters(SCHEMES[name], skip=("rng", "labels", "num_clients", *FROM_DATASET))
 
 
 def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -108,8 +129,10 @@ def contradicted_parameter(value: Mapping[str, Any]) -> str | None:
 
 
 def _alias(value: Mapping[str, Any]) -> Any:
+    from fedjax_bal.data import resolve
+
     name = value.get("scheme")
-    return registries.scheme_alias(name) if isinstance(name, str) and name not in registries.schemes() else None
+    return resolve(name) if isinstance(name, str) and name not in PartitionSection.names() else None
 
 
 class AuxiliarySection(Section):
@@ -124,8 +147,8 @@ class AuxiliarySection(Section):
             but the server then trains on what it is tested on.
     """
 
-    per_class: Annotated[int, under(Whole(0))] = 0
-    source: Annotated[str, under(OneOf(("train", "test")))] = "train"
+    per_class: Natural = 0
+    source: Literal["train", "test"] = "train"
 
 
 class ModelSection(Variant):
@@ -138,18 +161,24 @@ class ModelSection(Variant):
 
     choice: ClassVar[str | None] = "name"
 
-    name: Annotated[str, under(OneOf(lambda: registries.models()))]
-    convolution: Annotated[str, under(OneOf(("fast", "plain")))] = "fast"
+    name: Annotated[str, OneOf(lambda: ModelSection.names())]
+    convolution: Literal["fast", "plain"] = "fast"
 
     @classmethod
     def names(cls) -> Sequence[str]:
         """The names of the models."""
-        return tuple(registries.models())
+        from fedjax_bal.models import MODELS
+
+        return tuple(MODELS)
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The options of a model."""
-        return registries.model_parameters(name)
+        from fedjax_bal.models import options
+
+        return {
+            key: (Annotated[Any, Readable(*option.allowed)], option.default) for key, option in options(name).items()
+        }
 
     @classmethod
     def later(cls) -> frozenset[str]:

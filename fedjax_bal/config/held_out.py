@@ -2,16 +2,16 @@
 
 from typing import Annotated, Any, Self
 
+from annotated_types import Gt, Lt
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from fedjax_bal.config.rules import NotNegative, OneOf, OrNull, Real, Whole, under
+from fedjax_bal.annotations import Count, Natural, NotNegative, Number, OneOf
 from fedjax_bal.config.sections import Section
 from fedjax_bal.metrics import METRICS, SHOTS, EarlyStopping
 from fedjax_bal.metrics import Shots as Bounds
 
-_Share = Annotated[float | None, under(OrNull(Real(0, 1, above=True, below=True)))]
-_Number = Annotated[int | None, under(OrNull(Whole(1)))]
+_Share = Annotated[Number, Gt(0), Lt(1)] | None
 
 
 class ShotsSection(Section):
@@ -22,8 +22,8 @@ class ShotsSection(Section):
         many: one with more is a many-shot class.
     """
 
-    few: Annotated[int, under(Whole(0))] = SHOTS.few
-    many: Annotated[int, under(Whole(0))] = SHOTS.many
+    few: Natural = SHOTS.few
+    many: Natural = SHOTS.many
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -47,7 +47,7 @@ class ValidationSection(Section):
         fraction: which share of each class.
     """
 
-    per_class: _Number = None
+    per_class: Count | None = None
     fraction: _Share = None
 
     @model_validator(mode="after")
@@ -71,7 +71,7 @@ class ClientTestSection(Section):
     """
 
     fraction: _Share = None
-    per_client: _Number = None
+    per_client: Count | None = None
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
@@ -93,8 +93,8 @@ class EarlyStoppingSection(Section):
         min_delta: by how much more than the best so far counts as an improvement.
     """
 
-    patience: _Number = None
-    metric: Annotated[str, under(OneOf(METRICS))] = EarlyStopping().metric
+    patience: Count | None = None
+    metric: Annotated[str, OneOf(lambda: METRICS)] = EarlyStopping().metric
     min_delta: NotNegative = 0.0
 
     @property

@@ -2,14 +2,14 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import create_model
 
-from fedjax_bal.config import registries
 from fedjax_bal.config.configuration import METHOD_NAME, MethodEntry, RecipeChoice
 from fedjax_bal.config.data_sections import by_own_name, contradicted_parameter
+from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, received_value
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, check_section, merge_sections, to_plain
@@ -50,7 +50,7 @@ def _read_method(
     if not isinstance(entry, Mapping):
         return None, [Problem(path, f"received {received_value(entry)}, must be a mapping with the key recipe")]
     if "recipe" not in entry:
-        return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', registries.recipes())}")]
+        return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', _recipes())}")]
     specs, problems = _read_recipes(entry, path)
     overrides, found = _read_overrides(entry, base, known, path)
     problems += found
@@ -89,10 +89,10 @@ def _read_recipes(entry: Mapping[str, Any], path: KeyPath) -> tuple[list[RecipeC
 def _read_recipe(
     name: Any, values: Mapping[str, Any], path: KeyPath, key: str
 ) -> tuple[RecipeChoice | None, list[Problem]]:
-    functions = registries.recipes()
+    functions = _recipes()
     if not isinstance(name, str) or name not in functions:
         return None, [Problem((*path, key), f"received {received_value(name)}; {nearest_choices(name, functions)}")]
-    fields = registries.parameters(functions[name])
+    fields = parameters(functions[name])
     checked, problems = check_section(_hyperparameters(tuple(fields.items())), values, path)
     if checked is None:
         return None, [_of_recipe(problem, name, fields) for problem in problems]
@@ -102,6 +102,12 @@ def _read_recipe(
     except (ValueError, TypeError) as error:
         return None, [_refused(name, complete, str(error), path)]
     return RecipeChoice(name=name, hyperparameters=complete), []
+
+
+def _recipes() -> Mapping[str, Callable[..., Any]]:
+    from fedjax_bal.recipes import RECIPES
+
+    return RECIPES
 
 
 @functools.lru_cache(maxsize=256)
@@ -134,9 +140,10 @@ def _refused(recipe: str, values: Mapping[str, Any], text: str, path: KeyPath) -
 
 
 def _combination_problems(specs: Sequence[RecipeChoice], path: KeyPath) -> list[Problem]:
-    functions = registries.recipes()
+    from fedjax_bal.recipes import combine
+
     try:
-        registries.combine([functions[spec.name](**spec.hyperparameters) for spec in specs])
+        combine(*(_recipes()[spec.name](**spec.hyperparameters) for spec in specs))
     except (ValueError, TypeError) as error:
         return [Problem(path, f"received {[spec.name for spec in specs]}: {error}")]
     return []

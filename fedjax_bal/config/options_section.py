@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import create_model
 
-from fedjax_bal.config.rules import Flag, OneOf, OrNull, Real, ValueRule, Whole, WordOr, under
+from fedjax_bal.annotations import checkable
 from fedjax_bal.config.sections import Section
-from fedjax_bal.validate import AllowedValues, allowed_values
 
 
 class OptionsSection(Section):
@@ -42,11 +41,11 @@ def with_options(
 
     def add(section: type[S]) -> type[S]:
         fields = {names.get(field.name, field.name): field for field in dataclasses.fields(options)}
-        rules = {key: _rule(allowed_values(field.type)) for key, field in fields.items() if key is not None}
+        kinds = {key: checkable(field.type) for key, field in fields.items() if key is not None}
         added: dict[str, Any] = {
-            key: (Annotated[Any, under(rule)], fields[key].default)
-            for key, rule in rules.items()
-            if rule is not None and key not in section.model_fields
+            key: (kind, fields[key].default)
+            for key, kind in kinds.items()
+            if kind is not None and key not in section.model_fields
         }
         naming = {"__module__": section.__module__, "__doc__": section.__doc__}
         made: type[S] = create_model(section.__name__, __base__=section, **naming, **added)
@@ -64,15 +63,3 @@ def _put_in_order(section: type[OptionsSection], before: Mapping[str, str]) -> N
     section.model_fields.clear()
     section.model_fields.update({key: known[key] for key in dict.fromkeys([*order, *others])})
     section.model_rebuild(force=True)
-
-
-def _rule(allowed: AllowedValues | None) -> ValueRule | None:
-    if allowed is None:
-        return None
-    rule: ValueRule = Flag()
-    if allowed.number is None:
-        rule = OneOf(allowed.words)
-    elif allowed.number is not bool:
-        number = Whole(int(allowed.low)) if allowed.number is int else Real(allowed.low)
-        rule = WordOr(number, *allowed.words) if allowed.words else number
-    return OrNull(rule) if allowed.optional else rule

@@ -1,14 +1,14 @@
 """The sections of a configuration, and the configuration itself."""
 
-from typing import Annotated, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
+from fedjax_bal.annotations import Count, Probability, Switch
 from fedjax_bal.config.client_sections import AvailabilitySection, DeliverySection, SelectionSection, SpeedSection
 from fedjax_bal.config.data_sections import AuxiliarySection, DatasetSection, ModelSection, PartitionSection
 from fedjax_bal.config.held_out import ClientTestSection, ShotsSection, ValidationSection, missing_dependency
 from fedjax_bal.config.options_section import OptionsSection, with_options
-from fedjax_bal.config.rules import Count, CountOrNull, OrNull, Real, Switch, under
 from fedjax_bal.config.sections import Section, refused
 from fedjax_bal.config.training_sections import TrainingSection
 from fedjax_bal.options import Evaluation, Execution
@@ -33,11 +33,11 @@ class EvaluationSection(OptionsSection):
 
     privacy: Switch = False
     attack_steps: Count = 1000
-    target_accuracy: Annotated[float | None, under(OrNull(Real(0, 1, above=True)))] = None
-    shots: ShotsSection = Field(default_factory=dict)  # type: ignore[arg-type]
-    validation: ValidationSection = Field(default_factory=dict)  # type: ignore[arg-type]
-    client_test: ClientTestSection = Field(default_factory=dict)  # type: ignore[arg-type]
-    personalised: CountOrNull = None
+    target_accuracy: Probability | None = None
+    shots: ShotsSection = Field(default_factory=ShotsSection.default)
+    validation: ValidationSection = Field(default_factory=ValidationSection.default)
+    client_test: ClientTestSection = Field(default_factory=ClientTestSection.default)
+    personalised: Count | None = None
 
     @property
     def options(self) -> Evaluation:
@@ -68,15 +68,15 @@ class Sections(Section):
 
     dataset: DatasetSection
     partition: PartitionSection
-    auxiliary: AuxiliarySection = Field(default_factory=dict)  # type: ignore[arg-type]
+    auxiliary: AuxiliarySection = Field(default_factory=AuxiliarySection.default)
     model: ModelSection
     training: TrainingSection
     selection: SelectionSection
-    availability: AvailabilitySection = Field(default_factory=dict)  # type: ignore[arg-type]
-    delivery: DeliverySection = Field(default_factory=dict)  # type: ignore[arg-type]
-    speed: SpeedSection = Field(default_factory=dict)  # type: ignore[arg-type]
-    evaluation: EvaluationSection = Field(default_factory=dict)  # type: ignore[arg-type]
-    execution: ExecutionSection = Field(default_factory=dict)  # type: ignore[arg-type]
+    availability: AvailabilitySection = Field(default_factory=AvailabilitySection.default)
+    delivery: DeliverySection = Field(default_factory=DeliverySection.default)
+    speed: SpeedSection = Field(default_factory=SpeedSection.default)
+    evaluation: EvaluationSection = Field(default_factory=EvaluationSection.default)
+    execution: ExecutionSection = Field(default_factory=ExecutionSection.default)
 
     @model_validator(mode="after")
     def _enough_clients(self) -> Self:

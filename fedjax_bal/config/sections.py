@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from fedjax_bal.annotations import names_of, wanted
 from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, received_value
 
 
@@ -35,6 +36,11 @@ class Section(BaseModel):
         """The class that checks a value: this one, or the one of the name that the value chooses; None: unknown."""
         del value
         return cls
+
+    @classmethod
+    def default(cls) -> Self:
+        """The section that stands for one that is left out."""
+        return cls.model_validate({})
 
     @classmethod
     def common(cls) -> frozenset[str]:
@@ -116,15 +122,12 @@ def _variant(base: type[Variant], name: str, parameters: tuple[tuple[str, Any], 
 
 
 def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tuple[Any, list[Problem]]:
-    """Checks a value against a section.
+    """Checks a value against a section, and returns the section and no problems, or None and all of them.
 
     Args:
         section: the section's class.
-        value: what the file holds there.
-        path: where it stands.
-
-    Returns:
-        The section and no problems, or None and all the problems.
+        value: the value in the file.
+        path: its place there.
 
     Example:
         >>> class Dataset(Section):
@@ -135,8 +138,8 @@ def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tup
     try:
         return section.model_validate(value), []
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        return None, [_problem(section, value, path, dict(detail)) for detail in details]
+        found = [_problem(section, value, dict(detail)) for detail in error.errors(include_url=False)]
+        return None, [problem._replace(path=(*path, *problem.path)) for problem in dict.fromkeys(found)]
 
 
 def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
@@ -215,27 +218,33 @@ def to_plain(value: Any) -> Any:
     return [to_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _problem(section: type[Section], value: Any, path: KeyPath, detail: dict[str, Any]) -> Problem:
-    place = (*path, *detail["loc"])
-    kind, got, context = detail["type"], received_value(detail["input"]), detail.get("ctx", {})
-    if kind == "extra_forbidden":
-        owner = _section_at(section, value, detail["loc"][:-1])
-        whose = f" for {owner.picked}" if owner.picked else ""
-        blank = "; in YAML a blank stands behind the colon" if ":" in str(detail["loc"][-1]) else ""
-        known = nearest_choices(detail["loc"][-1], owner.model_fields)
-        return Problem(place, f"unknown key{whose}; {known}{blank}", unknown=True)
-    if kind == "missing":
-        return Problem(place, f"missing, must be {_wanted_at(section, value, detail['loc'])}")
-    if kind == "name":
+def _problem(section: type[Section], value: Any, detail: dict[str, Any]) -> Problem:
+    """Puts an error of pydantic into words; an error within a value is one of the whole value."""
+    place, kind = detail["loc"], detail["type"]
+    words = {
+        "refused": lambda: detail["msg"],
+        "extra_forbidden": lambda: _unknown_key(_section_at(section, value, place[:-1]), place[-1]),
+        "missing": lambda: f"missing, must be {_wanted_at(section, value, place)}",
+        "model_type": lambda: (
+            f"received {received_value(detail['input'])}, must be {_wanted_at(section, value, place)}"
+        ),
+    }
+    if kind in words:
+        return Problem(place, words[kind](), unknown=kind == "extra_forbidden")
+    key, received = _value_at(section, value, place)
+    annotation = _annotation_at(section, value, key)
+    names = names_of(annotation)
+    if names:
         return Problem(
-            place, f"received {got}; {nearest_choices(detail['input'], context['allowed'], context['also'])}"
+            key, f"received {received_value(received)}; {nearest_choices(received, names.names(), names.also())}"
         )
-    if kind == "wanted":
-        return Problem(place, f"received {got}, must be {context['wanted']}")
-    if kind in ("model_type", "model_attributes_type"):
-        owner = _section_at(section, value, detail["loc"])
-        return Problem(place, f"received {got}, must be a mapping of {', '.join(owner.model_fields)}")
-    return Problem(place, detail["msg"])
+    return Problem(key, f"received {received_value(received)}, must be {wanted(annotation, received)}")
+
+
+def _unknown_key(owner: type[Section], key: Any) -> str:
+    whose = f" for {owner.picked}" if owner.picked else ""
+    space = "; in YAML a blank stands behind the colon" if ":" in str(key) else ""
+    return f"unknown key{whose}; {nearest_choices(key, owner.model_fields)}{space}"
 
 
 def _section_at(section: type[Section], value: Any, path: Sequence[Any]) -> type[Section]:
@@ -246,13 +255,26 @@ def _section_at(section: type[Section], value: Any, path: Sequence[Any]) -> type
     return _section_at(below, value.get(path[0]) if isinstance(value, Mapping) else None, path[1:])
 
 
+def _value_at(section: type[Section], value: Any, path: Sequence[Any]) -> tuple[KeyPath, Any]:
+    """The path down to the first key that is no section, and the value of that key."""
+    key, *rest = path
+    below = _section_at(section, value, ()).child(str(key))
+    if below is None or not rest or not isinstance(value[key], Mapping):
+        return (key,), value[key]
+    within, found = _value_at(below, value[key], rest)
+    return (key, *within), found
+
+
+def _annotation_at(section: type[Section], value: Any, path: Sequence[Any]) -> Any:
+    return _section_at(section, value, path[:-1]).model_fields[str(path[-1])].rebuild_annotation()
+
+
 def _wanted_at(section: type[Section], value: Any, path: Sequence[Any]) -> str:
-    owner = _section_at(section, value, path[:-1])
-    below = owner.child(str(path[-1]))
+    owner = _section_at(section, value, path[:-1]) if path else section
+    below = owner.child(str(path[-1])) if path else section
     if below is not None:
         return f"a mapping of {', '.join(below.model_fields)}"
-    rules = [item.func for item in owner.model_fields[str(path[-1])].metadata]
-    return rules[0].wanted if rules else "given"
+    return wanted(_annotation_at(section, value, path))
 
 
 def refused(place: tuple[str, ...], text: str, value: Any) -> ValidationError:

@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedjax_bal.config import registries
+from fedjax_bal.annotations import Count, NotNegative, OneOf, Positive, Probability
 from fedjax_bal.config.held_out import EarlyStoppingSection
 from fedjax_bal.config.options_section import OptionsSection, with_options
-from fedjax_bal.config.rules import Count, NotNegative, OneOf, Positive, PositiveOrNull, Real, under
+from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.sections import Variant, refused
 from fedjax_bal.options import LocalTraining
 
@@ -23,17 +23,21 @@ class ScheduleSection(Variant):
 
     choice: ClassVar[str | None] = "name"
 
-    name: Annotated[str, under(OneOf(lambda: registries.schedules()))] = "constant"
+    name: Annotated[str, OneOf(lambda: ScheduleSection.names())] = "constant"
 
     @classmethod
     def names(cls) -> Sequence[str]:
         """The names of the schedules."""
-        return tuple(registries.schedules())
+        from fedjax_bal.optim import schedule_names
+
+        return tuple(schedule_names())
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a schedule."""
-        return registries.parameters(registries.schedule_function(name))
+        from fedjax_bal.optim import schedule_factory
+
+        return parameters(schedule_factory(name))
 
     @property
     def built(self) -> Any:
@@ -68,23 +72,27 @@ class OptimizerSection(Variant):
 
     choice: ClassVar[str | None] = "name"
 
-    name: Annotated[str, under(OneOf(lambda: registries.optimizers()))] = "sgd"
+    name: Annotated[str, OneOf(lambda: OptimizerSection.names())] = "sgd"
     learning_rate: Positive
     weight_decay: NotNegative = 0.0
-    decay: Annotated[float, under(Real(0, 1, above=True))] = 1.0
-    schedule: ScheduleSection = Field(default_factory=dict)  # type: ignore[arg-type]
-    clip_norm: PositiveOrNull = None
-    clip_value: PositiveOrNull = None
+    decay: Probability = 1.0
+    schedule: ScheduleSection = Field(default_factory=ScheduleSection.default)
+    clip_norm: Positive | None = None
+    clip_value: Positive | None = None
 
     @classmethod
     def names(cls) -> Sequence[str]:
         """The names of the optimizers."""
-        return tuple(registries.optimizers())
+        from fedjax_bal.optim import optimizer_names
+
+        return tuple(optimizer_names())
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The options of an optimizer."""
-        return registries.parameters(registries.optimizer_function(name), skip=cls.model_fields)
+        import optax
+
+        return parameters(getattr(optax, name), skip=cls.model_fields)
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -119,7 +127,7 @@ class LocalOptimizerSection(OptimizerSection):
         step_schedule: a further factor on the learning rate, by local step from 0 in each visit.
     """
 
-    step_schedule: ScheduleSection = Field(default_factory=dict)  # type: ignore[arg-type]
+    step_schedule: ScheduleSection = Field(default_factory=ScheduleSection.default)
 
 
 class ServerOptimizerSection(OptimizerSection):
@@ -147,8 +155,8 @@ class TrainingSection(OptionsSection):
     rounds: Count
     batch_size: Count
     optimizer: LocalOptimizerSection
-    server_optimizer: ServerOptimizerSection = Field(default_factory=dict)  # type: ignore[arg-type]
-    early_stopping: EarlyStoppingSection = Field(default_factory=dict)  # type: ignore[arg-type]
+    server_optimizer: ServerOptimizerSection = Field(default_factory=ServerOptimizerSection.default)
+    early_stopping: EarlyStoppingSection = Field(default_factory=EarlyStoppingSection.default)
 
     @property
     def options(self) -> LocalTraining:

@@ -8,8 +8,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.config import Config, ConfigError, config_digest, differences, load_config, resolved_yaml
-from fedjax_bal.config.registries import parameters
+from fedjax_bal.config import Config, ConfigError, config_digest, differences, load_config, parameters, resolved_yaml
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.optim import optimizers
 from fedjax_bal.recipes import RECIPES

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_bal.config import parameters
 from fedjax_bal.config.data_sections import PartitionSection
-from fedjax_bal.config.registries import parameters
 from fedjax_bal.data.partition import flcir_realworld
 
 CIFAR = np.repeat(np.arange(10), 5000)

@@ -1,0 +1,267 @@
+"""Types of single values: pydantic checks them, and `wanted` says in words what a type allows.
+
+The options of the library, the sections of a configuration and the hyperparameters of recipes all declare their values
+as annotations, and all are checked here. Importing this module imports pydantic, which the engine does without.
+"""
+
+import dataclasses
+import functools
+import inspect
+import math
+import operator
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BeforeValidator,
+    GetCoreSchemaHandler,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from fedjax_bal.validate import one_of
+
+LARGEST_INTEGER = 2**31 - 1
+LARGEST_NUMBER = 3.4028235e38
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    try:  # NumPy's integers
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
+def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(items)) < len(items):
+        raise ValueError
+    return items
+
+
+def _pairs(value: Any) -> Any:
+    """A mapping as pairs, which can be hashed; keys of YAML are text, which counts as the number that it spells."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
+        raise ValueError
+    return [(float(key) if isinstance(key, str) else key, item) for key, item in pairs]
+
+
+# 2.0 counts as 2, but neither true nor text counts as a number; the ranges are those of 32 bits.
+Integer = Annotated[int, BeforeValidator(_whole), Strict(), Ge(-LARGEST_INTEGER), Le(LARGEST_INTEGER)]
+Number = Annotated[float, Strict(), AllowInfNan(False), Ge(-LARGEST_NUMBER), Le(LARGEST_NUMBER)]
+Switch = Annotated[bool, Strict()]
+Text = Annotated[str, Strict(), MinLen(1)]
+
+Natural = Annotated[Integer, Ge(0)]
+Count = Annotated[Integer, Ge(1)]
+Seed = Annotated[int, BeforeValidator(_whole), Strict(), Ge(0), Le(2**32 - 1)]
+NotNegative = Annotated[Number, Ge(0)]
+Positive = Annotated[Number, Gt(0)]
+Probability = Annotated[Number, Gt(0), Le(1)]
+DISTINCT = AfterValidator(_distinct)
+PAIRS = BeforeValidator(_pairs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Readable:
+    """An annotation for values that a function reads; it raises ValueError or TypeError for one that is not allowed."""
+
+    wanted: str
+    read: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Reads the value."""
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def _read(self, value: Any) -> Any:
+        try:
+            return self.read(value)
+        except TypeError as error:
+            raise ValueError from error
+
+
+@dataclasses.dataclass(frozen=True)
+class TextThat(Readable):
+    """An annotation for text; `read` tells whether one is allowed.
+
+    Example:
+        >>> TypeAdapter(Annotated[str, TextThat("a digit", str.isdigit)]).validate_python("7")
+        '7'
+    """
+
+    def accepts(self, value: Any) -> bool:
+        """Tells whether a value is such a text."""
+        return isinstance(value, str) and bool(self.read(value))
+
+    def _read(self, value: Any) -> str:
+        if not self.accepts(value):
+            raise ValueError
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """An annotation for names that are only known when a value comes, and other names that a message may point to."""
+
+    names: Callable[[], Iterable[str]]
+    also: Callable[[], Mapping[str, str]] = dict
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Refuses other names."""
+        return core_schema.no_info_plain_validator_function(self._one_of_them)
+
+    def _one_of_them(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.names():
+            raise ValueError
+        return value
+
+
+def checkable(annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
+    """The type that checks the values of a parameter, by its annotation, or by its default's type if that says nothing.
+
+    Members of a union that no YAML file could hold (a function, a dtype) are left out; without any other, the answer is
+    None.
+
+    Example:
+        >>> wanted(checkable(int | None)), checkable(Callable)
+        ('an integer, or null', None)
+    """
+    if isinstance(default, type) and default is not inspect.Parameter.empty:
+        return None  # a dtype, say
+    members = _members(annotation)
+    kinds = [kind for kind in map(_strict, members) if kind is not None] or [_strict(type(default))]
+    if Number in kinds:  # optax's unions of everything that is a number
+        kinds = [kind for kind in kinds if kind not in (Switch, Integer)]
+    if default is None or types.NoneType in members:
+        kinds.append(None)
+    return None if kinds[0] is None else Union[tuple(kinds)]  # noqa: UP007
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _strict(annotation: Any) -> Any:
+    if annotation in (bool, int, float, str):
+        return {bool: Switch, int: Integer, float: Number, str: Text}[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        base = _strict(arguments[0])
+        return None if base is None else Annotated[(base, *arguments[1:])]
+    if origin is Literal and all(isinstance(name, str) for name in arguments):
+        return annotation
+    if origin in (list, tuple, Sequence) and (item := _strict(arguments[0])) is not None:
+        return Annotated[tuple[item, ...], MinLen(1)]
+    if origin is Mapping and arguments == (float, float):
+        return Annotated[tuple[tuple[Number, Number], ...], PAIRS, MinLen(1)]
+    if origin is dict and arguments == (int, float):
+        return Annotated[tuple[tuple[Natural, NotNegative], ...], PAIRS, MinLen(1)]
+    return None
+
+
+def wanted(annotation: Any, value: Any = None) -> str:
+    """The values that a type allows, in words that complete "must be ...".
+
+    Args:
+        annotation: made of the types of this module.
+        value: what was received; the words name the bounds of 32 bits only where it lies beyond these.
+
+    Example:
+        >>> wanted(Count), wanted(Annotated[float, Ge(0), Lt(1)] | None)
+        ('an integer of at least 1', 'a finite number of at least 0 and below 1, or null')
+    """
+    members = _members(annotation)
+    if len(members) == 1:
+        return _wanted_one(annotation, value)
+    words = [", ".join(get_args(member)) for member in members if get_origin(member) is Literal]
+    others = [_wanted_one(member, value) for member in members if get_origin(member) is not Literal]
+    return ", or ".join([*words, *others])
+
+
+def _wanted_one(kind: Any, value: Any) -> str:
+    if kind in (types.NoneType, bool, str):
+        return {types.NoneType: "null", bool: "true or false", str: "text"}[kind]
+    base, *notes = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    for note in notes:
+        if isinstance(note, Readable):
+            return note.wanted
+    if base in (int, float):
+        return _range(base, notes, value)
+    if get_origin(base) is dict:
+        return f"a mapping of names, each to {wanted(get_args(base)[1])}"
+    if get_origin(base) is not tuple:
+        return _wanted_one(base, value) if notes else "given"
+    item = get_args(base)[0]
+    if PAIRS in notes:
+        return "a mapping, or a list of pairs, not empty, of {} to {}".format(*map(wanted, get_args(item)))
+    return f"a list, not empty,{' without repetition,' if DISTINCT in notes else ''} each item {wanted(item)}"
+
+
+def _range(base: type, notes: Sequence[Any], value: Any) -> str:
+    limit = LARGEST_INTEGER if base is int else LARGEST_NUMBER
+    beyond = isinstance(value, int | float) and limit < abs(value) < math.inf
+    low, high, least, most = -math.inf, math.inf, "", ""
+    for note in notes:
+        if isinstance(note, Ge | Gt):
+            low, least = (note.ge, "of at least") if isinstance(note, Ge) else (note.gt, "above")
+        elif isinstance(note, Le | Lt):
+            high, most = (note.le, "of at most") if isinstance(note, Le) else (note.lt, "below")
+    if base is int and (beyond or high != limit):
+        return f"an integer from {low} to {high}"
+    ends = [f"{least} {low:g}"] * (low != -limit or beyond) + [f"{most} {high:g}"] * (high != limit or beyond)
+    return " ".join(["an integer" if base is int else "a finite number", " and ".join(ends)]).rstrip()
+
+
+def names_of(annotation: Any) -> OneOf | None:
+    """The names that a type consists of, perhaps beside null; None for a type with other values."""
+    members = [member for member in _members(annotation) if member is not types.NoneType]
+    (first, *others) = members
+    if others:
+        return None
+    if get_origin(first) is Literal:
+        return OneOf(lambda: get_args(first))
+    notes = get_args(first)[1:] if get_origin(first) is Annotated else ()
+    return next((note for note in notes if isinstance(note, OneOf)), None)
+
+
+def check(name: str, annotation: Any, value: Any) -> Any:
+    """Returns a value as a type has it, 2.0 as an integer for instance; raises `ValueError` for one not allowed.
+
+    Example:
+        >>> check("rounds", Count, 0)
+        Traceback (most recent call last):
+        ValueError: rounds: received 0, must be an integer of at least 1
+    """
+    try:
+        return _adapter(annotation).validate_python(value)
+    except ValidationError:
+        names = names_of(annotation)
+        if names:
+            one_of(name, value, names.names())
+        raise ValueError(f"{name}: received {value!r}, must be {wanted(annotation, value)}") from None
+
+
+def check_fields(options: Any, prefix: str = "") -> None:
+    """Checks the fields of a dataclass by their annotations, and converts their values.
+
+    Fields of types that no YAML file could hold are left alone. Messages begin with the prefix and the field's name.
+    """
+    for field in dataclasses.fields(options):
+        kind = checkable(field.type)
+        if kind is not None:
+            object.__setattr__(options, field.name, check(prefix + field.name, kind, getattr(options, field.name)))
+
+
+@functools.cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
