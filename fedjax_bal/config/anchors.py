@@ -1,4 +1,4 @@
-"""Paths in a configuration: relative to the file that they stand in, absolute from then on."""
+"""Paths in a configuration: relative to the file that names them, absolute once read."""
 
 import os
 from typing import Any
@@ -9,15 +9,12 @@ _FILES = {("availability", "file"), ("delivery", "file"), ("speed", "file")}
 
 
 def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPath = ()) -> Any:
-    """A configuration whose files are found from anywhere.
+    """Makes the paths in a configuration absolute.
 
     Args:
-        value: what the file holds, or a part of it.
-        folder: what its relative paths begin at.
-        path: where the part stands.
-
-    Returns:
-        The same with absolute paths under the keys that name files.
+        value: a configuration, or the part of it under `path`.
+        folder: what relative paths are relative to.
+        path: the keys that lead to the part.
 
     Example:
         >>> with_absolute_paths({"delivery": {"name": "trace", "file": "phones.csv"}}, "/traces")

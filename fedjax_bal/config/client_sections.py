@@ -1,4 +1,4 @@
-"""The sections of a configuration on who is chosen, who is there, who delivers, and how fast clients are."""
+"""The sections of a configuration on clients: selection, availability, delivery and speed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,12 +11,12 @@ from fedjax_bal.config.sections import Variant
 
 
 class SelectionSection(Variant):
-    """Who is asked to train.
+    """How clients are selected.
 
     Attributes:
-        name: one of `fedjax_bal.selection.SELECTORS`; its parameters stand beside it. A recipe that chooses clients
-            itself (astraea, flcir) does so where this is `uniform`.
-        clients_per_round: how many clients a round; all that are available where these are fewer.
+        name: one of `fedjax_bal.selection.SELECTORS`; its parameters stand beside it. A recipe with a selector of its
+            own (astraea, flcir) uses that where this is `uniform`.
+        clients_per_round: the cohort's size; all available clients where these are fewer.
     """
 
     choice: ClassVar[str | None] = "name"
@@ -61,12 +61,12 @@ class _Absence(Variant):
 
 
 class AvailabilitySection(_Absence):
-    """Who can be asked in a round.
+    """Which clients can be selected in a round.
 
     Attributes:
-        name: `always`; `bernoulli`: each client with probability p; `periodic`: the same, held for `period` rounds;
-            `clustered`: client i with the i-th probability of the list p, which repeats; `trace`: as a file says, see
-            `fedjax_bal.selection.trace`.
+        name: `always`; `bernoulli`: each client with probability p; `periodic`: the same, redrawn every `period`
+            rounds; `clustered`: client i with the i-th probability of the list p, which repeats; `trace`: read from a
+            file, see `fedjax_bal.selection.trace`.
     """
 
     laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -84,10 +84,10 @@ class AvailabilitySection(_Absence):
 
 
 class DeliverySection(_Absence):
-    """Who comes back after training.
+    """Which clients send their update back.
 
     Attributes:
-        name: `always`; `bernoulli`: each selected client with probability p; `trace`: as a file says.
+        name: `always`; `bernoulli`: each selected client with probability p; `trace`: read from a file.
     """
 
     laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -100,12 +100,12 @@ class DeliverySection(_Absence):
 
 
 class SpeedSection(_Absence):
-    """How fast clients compute, and who is late.
+    """How fast clients compute, and how late clients are handled.
 
     Attributes:
-        name: `unlimited`, nobody looks at the clock; `constant`, `uniform` or `lognormal`, local steps a second by that
-            law; `file`, as a file says. Beside it stand `deadline`, the seconds of a round, null for none, and `late`:
-            `partial`, who would take longer does the steps that fit; `drop`, it doesn't deliver.
+        name: `unlimited`, time plays no role; `constant`, `uniform` or `lognormal`, the distribution of local steps a
+            second; `file`, read from a file. Beside it stand `deadline`, the seconds of a round, null for none, and
+            `late`: `partial`, a client that would take longer does the steps that fit; `drop`, it doesn't deliver.
     """
 
     laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""The configuration itself: the sections, the methods to compare and the seeds."""
+"""A whole configuration: its sections, the methods to compare, and the seeds."""
 
 import re
 from typing import Annotated, Any, ClassVar, Literal
@@ -36,9 +36,9 @@ class MethodEntry(Section):
     """One entry of the list of methods.
 
     Attributes:
-        name: how it is shown.
+        name: its name in reports.
         recipes: combined in order.
-        overrides: what the entry changes in the sections.
+        overrides: its changes to the sections.
     """
 
     choice: ClassVar[str | None] = "recipe"
@@ -49,7 +49,7 @@ class MethodEntry(Section):
 
     @classmethod
     def common(cls) -> frozenset[str]:
-        """The keys of an entry that have nothing to do with its recipe."""
+        """The keys of an entry that are independent of its recipe."""
         return frozenset({"name", *Sections.model_fields})
 
     @classmethod
@@ -59,19 +59,19 @@ class MethodEntry(Section):
 
 
 class MethodConfig(Sections):
-    """What one method runs with: the sections with its overrides in place, and its recipes."""
+    """The configuration of one method: the sections with its overrides in place, and its recipes."""
 
     name: str
     recipes: tuple[RecipeChoice, ...]
 
 
 class ReportedResults(Section):
-    """What a paper reports, for the report to set beside.
+    """A paper's results, which the report sets beside this run's.
 
     Attributes:
-        source: which paper and table, and where its setting differs.
+        source: the paper and table, and where its setting differs.
         accuracy: test accuracy in (0, 1] by the method's name in this configuration.
-        which: what kind it is: `final`, `best` over all rounds, or `last5`, the mean of the last five evaluations.
+        which: `final`, `best` over all rounds, or `last5`, the mean of the last five evaluations.
     """
 
     source: Annotated[
@@ -83,7 +83,7 @@ class ReportedResults(Section):
 
 
 class UnresolvedConfig(Sections):
-    """A configuration as it is read, its methods not looked at yet."""
+    """A configuration as read, its methods not checked yet."""
 
     name: Annotated[str, _FOLDER_NAME]
     methods: Annotated[tuple[_Entry, ...], MinLen(1)]
@@ -92,7 +92,7 @@ class UnresolvedConfig(Sections):
 
     @classmethod
     def child(cls, key: str) -> type[Section] | None:
-        """The section below a key; the list of methods stands for its entries."""
+        """The section under a key; that of the list of methods is the one of its entries."""
         return MethodEntry if key == "methods" else super().child(key)
 
 
@@ -100,10 +100,10 @@ class Config(Sections):
     """A complete, checked configuration.
 
     Attributes:
-        name: names the run folder.
-        methods: what is compared.
+        name: of the run folder.
+        methods: the methods that are compared.
         seeds: distinct; every method runs once with each.
-        paper: what a paper reports for this setting; None for nothing.
+        paper: a paper's results in this setting; None for none.
     """
 
     name: str

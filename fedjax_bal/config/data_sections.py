@@ -1,4 +1,4 @@
-"""The sections of a configuration on data, who holds what of it, and the model."""
+"""The sections of a configuration on the data set, its partition, and the model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,12 +15,12 @@ _PositiveConstant = Literal["own"] | Positive | Annotated[tuple[Positive, ...], 
 
 
 class DatasetSection(Variant):
-    """Which images.
+    """The data set.
 
     Attributes:
         name: one of `fedjax_bal.data.DATASETS`. Beside it stand `mean` and `std`, with which pixels are normalised: a
-            number, one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`;
-            and for one's own files a path, and what their reader takes.
+            number, one for each channel, or `own` for that of the training images, see `fedjax_bal.data.normalisation`.
+            A data set of the user's own files has a path, and the arguments of its reader.
     """
 
     choice: ClassVar[str | None] = "name"
@@ -36,7 +36,7 @@ class DatasetSection(Variant):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The constants that pixels are normalised with, and what the reader of one's own files takes."""
+        """The normalisation constants, and the arguments of the reader of the user's own files."""
         from fedjax_bal.data import DATASETS, OWN
 
         reader = DATASETS[name]
@@ -50,14 +50,14 @@ class DatasetSection(Variant):
 
 
 class PartitionSection(Variant):
-    """How the training images are shared out.
+    """How the training images are divided among clients.
 
     Attributes:
-        scheme: one of `fedjax_bal.data.partition.SCHEMES`, or another name of one; its parameters stand beside it.
-        clients: N, how many clients there are.
+        scheme: one of `fedjax_bal.data.SCHEMES`, or an alias of one; its parameters stand beside it.
+        clients: N, the number of clients.
         seed: the seed of the partition alone.
-        imbalance_factor: the largest class over the smallest, before the scheme shares out what is left; 1 leaves all
-            images in.
+        imbalance_factor: the largest class over the smallest, before the scheme divides the remaining images; 1 keeps
+            all images.
         imbalance_profile: how class sizes fall, see `fedjax_bal.data.partition.long_tailed`.
         imbalance_order: which class is the largest, see there.
     """
@@ -80,14 +80,14 @@ class PartitionSection(Variant):
 
     @classmethod
     def other_names(cls) -> dict[str, str]:
-        """The scheme that each other name of one stands for."""
+        """The scheme of each alias."""
         from fedjax_bal.data import ALIASES
 
         return {name: alias.scheme for name, alias in ALIASES.items()}
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
-        """The class with the parameters of the scheme, whatever name it goes by."""
+        """The class with the parameters of the scheme, given by its name or an alias."""
         return super().chosen(by_own_name(value))
 
     @model_validator(mode="before")
@@ -104,7 +104,7 @@ class PartitionSection(Variant):
 
     @property
     def drawing(self) -> dict[str, Any]:
-        """What `fedjax_bal.data.partition.draw` takes beside the labels."""
+        """The arguments of `fedjax_bal.data.draw` besides the labels."""
         return {**{key: getattr(self, key) for key in self.common()}, "parameters": self.parameters}
 
     @classmethod
@@ -116,13 +116,13 @@ class PartitionSection(Variant):
 
 
 def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A partition whose scheme goes by its own name, with the parameters that another name implied."""
+    """Replaces a scheme's alias by its name, and adds the parameters that the alias implies."""
     alias = _alias(value)
     return value if alias is None else {**alias.parameters, **value, "scheme": alias.scheme}
 
 
 def contradicted_parameter(value: Mapping[str, Any]) -> str | None:
-    """The parameter of a partition that its scheme's name has a number for, and another one; None where none is."""
+    """Names the parameter that contradicts the number in a scheme's alias; None if none does."""
     alias, key = _alias(value), "classes_per_client"  # what other names imply is a default
     wanted = None if alias is None else alias.parameters.get(key)
     return key if wanted is not None and value.get(key, wanted) != wanted else None
@@ -136,15 +136,13 @@ def _alias(value: Mapping[str, Any]) -> Any:
 
 
 class AuxiliarySection(Section):
-    """Balanced images that the server keeps for itself, for methods that use some.
-
-    They are the set "balanced" of the federation.
+    """Balanced images that the server keeps for methods that use some: the federation's set "balanced".
 
     Attributes:
-        per_class: how many images of each class; 0 for none.
-        source: `train` takes them out of the training images before these are partitioned, drawn with the partition's
-            seed; `test` takes the first ones of each class in the test set, which stay in it as well: so do the papers,
-            but the server then trains on what it is tested on.
+        per_class: images of each class; 0 for none.
+        source: `train` takes them out of the training images before the partition, drawn with the partition's seed;
+            `test` takes the first ones of each class in the test set and leaves them there too: so do the papers, but
+            the server then trains on images that it is tested on.
     """
 
     per_class: Natural = 0
@@ -152,11 +150,11 @@ class AuxiliarySection(Section):
 
 
 class ModelSection(Variant):
-    """Which network.
+    """The network.
 
     Attributes:
         name: one of `fedjax_bal.models.MODELS`; its options stand beside it.
-        convolution: `fast`, or `plain` for what needs second derivatives; that one on a single device of a CPU.
+        convolution: `fast`, or `plain` for what needs second derivatives; plain runs on a single device of a CPU.
     """
 
     choice: ClassVar[str | None] = "name"

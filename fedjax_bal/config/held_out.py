@@ -1,4 +1,4 @@
-"""The sections that say what is held out of training, and what for."""
+"""The sections of a configuration on images that are held out of training, and their use."""
 
 from typing import Annotated, Any, Self
 
@@ -15,11 +15,11 @@ _Share = Annotated[Number, Gt(0), Lt(1)] | None
 
 
 class ShotsSection(Section):
-    """Where the groups of many-, medium- and few-shot classes end, in training images of a class.
+    """The bounds of many-, medium- and few-shot classes, in training images of a class.
 
     Attributes:
         few: a class with fewer images is a few-shot class.
-        many: one with more is a many-shot class.
+        many: a class with more images is a many-shot class.
     """
 
     few: Natural = SHOTS.few
@@ -33,18 +33,18 @@ class ShotsSection(Section):
 
     @property
     def bounds(self) -> Bounds:
-        """What `fedjax_bal.options.Evaluation` takes."""
+        """The bounds as the library has them."""
         return Bounds(self.few, self.many)
 
 
 class ValidationSection(Section):
-    """Training images on which the global model is validated: taken out before the partition, never trained on.
+    """Training images that validate the global model: taken out before the partition, never trained on.
 
-    They are the set "validation" of the federation. At most one of the two keys is given; without any there is none.
+    They are the federation's set "validation". At most one of the two keys is given; without either, no set is made.
 
     Attributes:
-        per_class: how many images of each class.
-        fraction: which share of each class.
+        per_class: images of each class.
+        fraction: share of each class.
     """
 
     per_class: Count | None = None
@@ -56,18 +56,18 @@ class ValidationSection(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether there is to be such a set."""
+        """Whether such a set is made."""
         return self.per_class is not None or self.fraction is not None
 
 
 class ClientTestSection(Section):
-    """Images on which each client is tested, the global model and its own; never trained on.
+    """Images that test each client, the global model's and its own; never trained on.
 
-    At most one of the two keys is given; without any, clients are not tested.
+    At most one of the two keys is given; without either, clients are not tested.
 
     Attributes:
-        fraction: which share of each client's rows is held out for that, drawn with the partition's seed.
-        per_client: how many images of the test set each client gets instead, in the proportions of its own classes.
+        fraction: share of each client's rows that is held out for it, drawn with the partition's seed.
+        per_client: images of the test set for each client instead, in the proportions of its own classes.
     """
 
     fraction: _Share = None
@@ -79,18 +79,18 @@ class ClientTestSection(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether clients are to be tested."""
+        """Whether clients are tested."""
         return self.fraction is not None or self.per_client is not None
 
 
 class EarlyStoppingSection(Section):
-    """When a run ends before its last round: see `fedjax_bal.metrics.stopping.EarlyStopping`.
+    """When a run ends before its last round: see `fedjax_bal.metrics.EarlyStopping`.
 
     Attributes:
-        patience: evaluated rounds in a row without an improvement; None for never. The run ends with the dispatch in
-            which they are full.
-        metric: which metric of the validation rows.
-        min_delta: by how much more than the best so far counts as an improvement.
+        patience: evaluated rounds in a row without improvement; None for never. The run ends with the dispatch in which
+            this number is reached.
+        metric: a metric of the validation rows.
+        min_delta: the least increase over the best so far that counts as an improvement.
     """
 
     patience: Count | None = None
@@ -99,20 +99,12 @@ class EarlyStoppingSection(Section):
 
     @property
     def rule(self) -> EarlyStopping:
-        """The rule itself."""
+        """The rule as the library has it."""
         return EarlyStopping(self.patience, self.metric, self.min_delta)
 
 
 def missing_dependency(training: Any, evaluation: Any) -> tuple[tuple[str, str], Any, str] | None:
-    """What is asked for without what it needs.
-
-    Args:
-        training: the section of that name.
-        evaluation: the section of that name.
-
-    Returns:
-        The place, the value received there and what to do; None where all is well.
-    """
+    """Returns the place, value and remedy of an option that needs another one; None if all is well."""
     if training.early_stopping.patience is not None and not evaluation.validation.wanted:
         text = "needs validation images: set evaluation.validation, for instance to {per_class: 50}"
         return ("training", "early_stopping"), training.early_stopping.patience, text

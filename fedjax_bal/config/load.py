@@ -1,4 +1,4 @@
-"""From a file and the command line to a checked configuration."""
+"""Reads a file and the command line into a checked configuration."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -31,14 +31,14 @@ def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = 
     Args:
         path: a YAML file; None for the built-in quickstart.
         overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML. Choosing another
-            optimizer, scheme, law or recipe leaves the parameters of the one before behind. A relative path counts
-            from the working directory here, in a file from its folder.
+            optimizer, scheme, law or recipe drops the parameters of the one before. A relative path counts from the
+            working directory here, and in a file from its folder.
 
     Returns:
         The configuration.
 
     Raises:
-        ConfigError: anything is wrong; its text has all the problems, one a line.
+        ConfigError: something is wrong; its text has all the problems, one a line.
 
     Example:
         >>> load_config(None, ["training.rounds=3", "seeds=[7]"]).training.rounds
@@ -55,20 +55,9 @@ def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = 
 
 
 def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
-    """The mapping that a file holds, its keys not looked at yet.
+    """Reads a YAML file, or the built-in quickstart for None, as a mapping whose keys aren't checked yet.
 
-    Args:
-        path: a YAML file; None for the built-in quickstart.
-
-    Returns:
-        The mapping, the files that it names with absolute paths.
-
-    Raises:
-        ConfigError: it can't be read, or holds something else.
-
-    Example:
-        >>> read_mapping(None)["name"]
-        'quickstart'
+    Paths of files in it become absolute. Raises `ConfigError` if it can't be read or holds something else.
     """
     source = "built-in quickstart" if path is None else os.fspath(path)
     data = read_yaml(_quickstart() if path is None else path, source)
@@ -79,22 +68,10 @@ def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
 
 
 def build_config(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Config:
-    """A configuration from a mapping and changes to it.
-
-    Args:
-        data: what a file holds.
-        changes: paths and their new values, as `dotted.path=VALUE` on the command line.
-        source: what messages call it.
-
-    Returns:
-        The configuration.
+    """Builds a configuration from a mapping and changes of paths to values; messages begin with `source`.
 
     Raises:
-        ConfigError: anything is wrong; its text has all the problems, one a line.
-
-    Example:
-        >>> build_config(read_mapping(None), [(("training", "rounds"), 3)], "mine").training.rounds
-        3
+        ConfigError: something is wrong; its text has all the problems, one a line.
     """
     config, problems = _build(apply_changes(data, changes, source))
     raise_all(source, problems)
@@ -102,18 +79,7 @@ def build_config(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]]
 
 
 def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Mapping[str, Any]:
-    """A mapping with changes made to it.
-
-    Args:
-        data: what a file holds.
-        changes: paths and their new values.
-        source: what messages call it.
-
-    Returns:
-        Another mapping, not checked yet.
-
-    Raises:
-        ConfigError: a path leads nowhere.
+    """Returns a mapping with changes of paths to values made, not checked yet; raises `ConfigError` for a bad path.
 
     Example:
         >>> apply_changes({"training": {"rounds": 3}}, [(("training", "rounds"), 5)], "mine")
@@ -126,14 +92,10 @@ def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
-    """Changes from the command line, each `dotted.path=VALUE` with VALUE in YAML, as paths and values.
+    """Reads changes from the command line, each `dotted.path=VALUE` with VALUE in YAML, as paths and values.
 
     Raises:
         ConfigError: one of them is not of that form.
-
-    Example:
-        >>> parse_overrides(["training.rounds=3"])
-        [(('training', 'rounds'), 3)]
     """
     return [_parse_override(text) for text in overrides]
 

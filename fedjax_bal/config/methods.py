@@ -1,4 +1,4 @@
-"""The list of methods: recipes with their hyperparameters, and what each entry changes in the sections."""
+"""The list of methods: recipes with their hyperparameters, and each entry's changes to the sections."""
 
 import functools
 import re
@@ -16,18 +16,9 @@ from fedjax_bal.config.sections import Section, check_section, merge_sections, t
 
 
 def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[MethodEntry], list[Problem]]:
-    """Reads the list of methods.
+    """Reads the entries of the list of methods over the sections of the file.
 
-    Args:
-        entries: the entries as the file holds them.
-        base: the sections as the file holds them.
-
-    Returns:
-        The methods that are in order, and the problems of the others.
-
-    Example:
-        >>> read_methods([{"recipe": "fedavg"}], {})[0][0].name
-        'fedavg'
+    Returns the valid methods, and the problems of the others.
     """
     known = set(check_section(Sections, base)[1])
     methods, problems, names = [], [], {}

@@ -1,4 +1,4 @@
-"""Sections whose keys are options of the library, with the defaults and ranges that `fedjax_bal.options` gives them."""
+"""Sections whose keys are options of the library, with the defaults and ranges of `fedjax_bal.options`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -11,12 +11,12 @@ from fedjax_bal.config.sections import Section
 
 
 class OptionsSection(Section):
-    """A section with the options of a dataclass as keys, which `with_options` adds; `option_keys`: each field's key."""
+    """A section with the options of a dataclass as keys; `option_keys` is the key of each field."""
 
     option_keys: ClassVar[Mapping[str, str]] = {}
 
     def arguments(self, **others: Any) -> dict[str, Any]:
-        """The options by the names of their fields, some replaced by others."""
+        """The options by the names of their fields, with some replaced by others."""
         return {field: getattr(self, key) for field, key in self.option_keys.items()} | others
 
 
@@ -31,9 +31,9 @@ def with_options(
     Args:
         options: the dataclass. A field whose key the section declares keeps that declaration; one whose type YAML has
             no values for gets no key.
-        names: the keys of fields that aren't named like them; None for no key.
-        before: the option before which another key of the section stands; it stands at the end otherwise. Run folders
-            and checkpoints know a configuration by its text, and with it by the order of its keys.
+        names: the keys of fields that have another name; None for no key.
+        before: for other keys of the section, the option that they precede; by default they follow all options. The
+            order of keys is part of a configuration's text, by which run folders and checkpoints know it.
 
     Returns:
         A decorator of sections.

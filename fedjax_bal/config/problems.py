@@ -1,4 +1,4 @@
-"""What is said about a configuration that can't be used: where, what was received, what is allowed."""
+"""Problems of a configuration and their wording: where, what was received, what is allowed."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,22 +12,16 @@ NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ConfigError(ValueError):
-    """A configuration that can't be used; its text has one problem a line, each with its source and key.
-
-    Example:
-        >>> raise ConfigError("my.yaml: training.rounds: received 0, must be an integer of at least 1")
-        Traceback (most recent call last):
-        fedjax_bal.config.problems.ConfigError: my.yaml: training.rounds: received 0, must be an integer of at least 1
-    """
+    """Refuses a configuration; the text has one problem a line, each with its source and key."""
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong.
+    """One problem of a configuration.
 
     Attributes:
         path: the keys that lead to it, outermost first.
         text: what was received and what is allowed.
-        unknown: whether the last key of the path is one that the schema doesn't have.
+        unknown: whether the last key of the path is not one of the schema's.
     """
 
     path: KeyPath
@@ -36,13 +30,7 @@ class Problem(NamedTuple):
 
 
 def received_value(value: Any) -> str:
-    """A value as a message shows it: in YAML's words, on one line, not long.
-
-    Args:
-        value: anything that a YAML file can hold.
-
-    Returns:
-        The text.
+    """Shows a value in a message: in YAML's words, on one line, shortened.
 
     Example:
         >>> received_value("fashin_mnist"), received_value(None), received_value(True), received_value({"a": 1})
@@ -57,15 +45,12 @@ def received_value(value: Any) -> str:
 
 
 def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] = NO_OTHERS) -> str:
-    """The allowed names, with the nearest one where the received name looks like a slip or is the beginning of some.
+    """Lists the allowed names, and suggests the nearest to what was received, or those that begin with it.
 
     Args:
         value: what was received.
         allowed: the valid names.
         also: other names that are understood, with what they stand for.
-
-    Returns:
-        `allowed: a, b; did you mean 'a'?`
 
     Example:
         >>> nearest_choices("mnst", ["mnist", "cifar10"])
@@ -87,13 +72,7 @@ def _meant(name: str, also: Mapping[str, str]) -> str:
 
 
 def dotted_path(path: Sequence[str | int]) -> str:
-    """A path as text: `training.optimizer.momentum`.
-
-    Args:
-        path: keys and list positions.
-
-    Returns:
-        The keys joined by dots, odd ones in quotes.
+    """Writes keys and positions as `training.optimizer.momentum`, odd keys in quotes.
 
     Example:
         >>> dotted_path(("methods", 1, "mu")), dotted_path(("a b",))
@@ -103,21 +82,12 @@ def dotted_path(path: Sequence[str | int]) -> str:
 
 
 def raise_all(source: str, problems: Iterable[Problem], overridden: Sequence[KeyPath] = ()) -> None:
-    """Raises one error that tells every problem, or does nothing where there is none.
+    """Raises one `ConfigError` with all problems, if there are any.
 
     Args:
         source: the name of the file.
-        problems: what was found.
-        overridden: paths that the command line set; a problem at one of them is told as the command line's.
-
-    Raises:
-        ConfigError: there is a problem.
-
-    Example:
-        >>> raise_all("my.yaml", [])
-        >>> raise_all("my.yaml", [Problem(("seeds",), "missing")])
-        Traceback (most recent call last):
-        fedjax_bal.config.problems.ConfigError: my.yaml: seeds: missing
+        problems: the problems.
+        overridden: paths that the command line set; their problems name the command line as their source.
     """
     lines = [": ".join(filter(None, (_source(p, source, overridden), dotted_path(p.path), p.text))) for p in problems]
     if lines:

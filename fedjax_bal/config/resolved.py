@@ -1,4 +1,4 @@
-"""A configuration as text, as a digest, and two of them compared."""
+"""A configuration as text and as a digest, and the differences between two."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,33 +12,18 @@ from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 
 
 def resolved_yaml(config: Config) -> str:
-    """The complete configuration as YAML, every default written out.
+    """Writes the complete configuration as YAML, every default included.
 
-    Args:
-        config: a configuration.
-
-    Returns:
-        Text that `load_config` reads back to an equal configuration; equal configurations give equal bytes.
-
-    Example:
-        >>> from fedjax_bal.config import load_config
-        >>> resolved_yaml(load_config(None)).splitlines()[0]
-        'name: quickstart'
+    `load_config` reads it back to an equal configuration; equal configurations give equal bytes.
     """
     return dump_yaml(_sheet(config))
 
 
 def is_resolved(text: str, config: Config) -> bool:
-    """Whether a text is the resolved YAML of a configuration, as this version or an earlier one wrote it.
+    """Tells whether a text is the resolved YAML of a configuration, of this version or an earlier one.
 
-    An earlier version wrote every section, but may not have known some of the keys in them; these count as defaults.
-
-    Args:
-        text: what a file holds.
-        config: the configuration that it was read as.
-
-    Returns:
-        Whether it is; False for what was written by hand.
+    An earlier version wrote every section, but may lack some of their keys; these count as defaults. A file that was
+    written by hand is not resolved.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -54,7 +39,7 @@ def is_resolved(text: str, config: Config) -> bool:
 
 
 def _within(there: Any, sheet: Any) -> Any:
-    """The resolved configuration restricted to the keys of an earlier one."""
+    """Restricts the resolved configuration to the keys of an earlier one."""
     if isinstance(there, list) and isinstance(sheet, list) and len(there) == len(sheet):
         return [_within(own, item) for own, item in zip(there, sheet, strict=True)]
     if isinstance(there, Mapping) and isinstance(sheet, Mapping):
@@ -63,20 +48,9 @@ def _within(there: Any, sheet: Any) -> Any:
 
 
 def config_digest(config: Config) -> str:
-    """The SHA-256 of the resolved YAML, by which checkpoints know their configuration.
+    """Returns the SHA-256 of the resolved YAML in hexadecimal, by which checkpoints know their configuration.
 
     Keys that older run folders don't have are left out at their defaults, so that such a run goes on.
-
-    Args:
-        config: a configuration.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Example:
-        >>> from fedjax_bal.config import load_config
-        >>> config_digest(load_config(None)) == config_digest(load_config(None, ["training.rounds=40"]))
-        True
     """
     sheet = _sheet(config)
     for key in Sections.model_fields:
@@ -86,20 +60,13 @@ def config_digest(config: Config) -> str:
 
 
 def _later_defaults(section: Section) -> set[str]:
-    """The keys of a section that older run folders don't have, where they have their defaults."""
+    """The keys of a section that older run folders don't have and that have their defaults."""
     fields = type(section).model_fields
     return {key for key in type(section).later() if getattr(section, key) == fields[key].default}
 
 
 def differences(here: Config, asked: Config) -> list[str]:
-    """Where two configurations differ.
-
-    Args:
-        here: the configuration that a run folder holds.
-        asked: the one that was asked for.
-
-    Returns:
-        A line for each key that differs.
+    """Lists the keys in which the configuration of a run folder and the one that was asked for differ.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -115,7 +82,7 @@ def differences(here: Config, asked: Config) -> list[str]:
 
 
 def config_leaves(config: Config) -> dict[str, str]:
-    """The values of a configuration, in words by their paths."""
+    """Returns the values of a configuration as text by their dotted paths."""
     return {path: str(value) for path, value in _leaves(_sheet(config)).items()}
 
 

@@ -1,4 +1,4 @@
-"""The sections of a configuration, and the configuration itself."""
+"""The sections of a configuration together."""
 
 from typing import Self
 
@@ -16,19 +16,19 @@ from fedjax_bal.options import Evaluation, Execution
 
 @with_options(Evaluation, before={"privacy": "traffic", "attack_steps": "traffic", "target_accuracy": "shots"})
 class EvaluationSection(OptionsSection):
-    """When the global model is tested: the options of `fedjax_bal.options.Evaluation`, and what a run folder reports.
+    """When the global model is tested: the options of `fedjax_bal.options.Evaluation`, and more reports.
 
     Attributes:
-        privacy: at the end of each method's run with the first seed, look for what it gives away: neighbours of
+        privacy: at the end of each method's run with the first seed, measure what it gives away: neighbours of
             generated images among the clients', and attacks on shared prototypes.
         attack_steps: training steps of each of these attacks.
         target_accuracy: the accuracy in (0, 1] whose first round is reported; None for none.
-        shots: which classes count as many-, medium- and few-shot.
-        validation: training images on which the global model is validated.
-        client_test: images on which each client is tested.
-        personalised: for how many epochs the final global model is fine-tuned on each client, which is then tested;
-            None for not. With plain cross-entropy and the local optimizer, whatever the method, at the learning rate of
-            the round after the last; `step_schedule` counts for nothing.
+        shots: the bounds of many-, medium- and few-shot classes.
+        validation: training images that validate the global model.
+        client_test: images that test each client.
+        personalised: epochs for which the final global model is fine-tuned on each client, which is then tested; None
+            for no fine-tuning. It uses plain cross-entropy and the local optimizer, whatever the method, at the
+            learning rate of the round after the last; `step_schedule` is ignored.
     """
 
     privacy: Switch = False
@@ -41,7 +41,7 @@ class EvaluationSection(OptionsSection):
 
     @property
     def options(self) -> Evaluation:
-        """The library's options."""
+        """The options of the library."""
         return Evaluation(**self.arguments(shots=self.shots.bounds))
 
 
@@ -49,7 +49,7 @@ class EvaluationSection(OptionsSection):
 class ExecutionSection(OptionsSection):
     """How the work is laid out on the machine: the options of `fedjax_bal.options.Execution`, and checkpoints.
 
-    On a CPU all devices are one, unless `--devices` says more.
+    A CPU is a single device unless `--devices` asks for more.
 
     Attributes:
         checkpoint_every: rounds between two checkpoints.
@@ -59,7 +59,7 @@ class ExecutionSection(OptionsSection):
 
     @property
     def options(self) -> Execution:
-        """The library's options."""
+        """The options of the library."""
         return Execution(**self.arguments())
 
 

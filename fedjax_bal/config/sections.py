@@ -1,4 +1,4 @@
-"""What all sections of a configuration share: checked as a whole, immutable, merged key by key."""
+"""The base of all sections of a configuration: checked as a whole, immutable, merged key by key."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,11 @@ from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, receiv
 
 
 class Section(BaseModel):
-    """A mapping of known keys; frozen, and no others allowed.
+    """A mapping of known keys; frozen, other keys are refused.
 
     Attributes:
-        choice: the key whose value decides which other keys there are; None where none does.
-        picked: the value of that key that this class is for; None while it is open.
-
-    Example:
-        >>> class Dataset(Section):
-        ...     name: str
-        >>> Dataset(name="mnist").name
-        'mnist'
+        choice: the key whose value decides which other keys are allowed; None for no such key.
+        picked: the value of that key that this class is for; None in the class for all values.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
@@ -33,18 +27,18 @@ class Section(BaseModel):
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> "type[Section] | None":
-        """The class that checks a value: this one, or the one of the name that the value chooses; None: unknown."""
+        """Returns the class that checks a value: this one, or that of the chosen name; None for an unknown name."""
         del value
         return cls
 
     @classmethod
     def default(cls) -> Self:
-        """The section that stands for one that is left out."""
+        """Builds the section that a configuration without it has."""
         return cls.model_validate({})
 
     @classmethod
     def common(cls) -> frozenset[str]:
-        """The keys that every choice has."""
+        """The keys that all choices share."""
         return frozenset(cls.model_fields)
 
     @classmethod
@@ -54,7 +48,7 @@ class Section(BaseModel):
 
     @classmethod
     def child(cls, key: str) -> "type[Section] | None":
-        """The section below a key, where there is one."""
+        """Returns the section under a key, if the key has one."""
         field = cls.model_fields.get(key)
         below = field.annotation if field else None
         kinds = [below, *get_args(below)]  # a section or None too
@@ -62,9 +56,9 @@ class Section(BaseModel):
 
 
 class Variant(Section):
-    """A section with a key, `choice`, that decides which parameters come beside it.
+    """A section with a key, `choice`, whose value decides which parameters are allowed beside it.
 
-    A subclass declares the keys that all its choices share and says which parameters a name brings.
+    A subclass declares the keys that all its choices share, and says which parameters a name adds.
 
     Example:
         >>> from fedjax_bal.config.client_sections import AvailabilitySection
@@ -79,7 +73,7 @@ class Variant(Section):
 
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The fields that a choice brings, as pydantic's create_model takes them."""
+        """The fields that a choice adds, as pydantic's `create_model` takes them."""
         raise NotImplementedError
 
     @classmethod
@@ -94,13 +88,13 @@ class Variant(Section):
 
     @classmethod
     def common(cls) -> frozenset[str]:
-        """The keys that every choice has."""
+        """The keys that all choices share."""
         declared = next(c for c in cls.__mro__ if issubclass(c, Variant) and c.picked is None)
         return frozenset(declared.model_fields)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of the choice, without the keys that all choices have."""
+        """The parameters of the choice, without the keys that all choices share."""
         return {key: getattr(self, key) for key in type(self).model_fields if key not in self.common()}
 
     @model_validator(mode="wrap")
@@ -143,17 +137,9 @@ def check_section(section: type[Section], value: Any, path: KeyPath = ()) -> tup
 
 
 def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
-    """Lays one mapping over another, key by key.
+    """Lays one mapping over another, key by key, both of one section.
 
-    Choosing another name (an optimizer, a partition scheme) leaves the parameters of the one before behind.
-
-    Args:
-        section: the class of the section that both describe.
-        base: the mapping below.
-        patch: the mapping above.
-
-    Returns:
-        A new mapping.
+    Choosing another name (an optimizer, a partition scheme) drops the parameters of the one before.
 
     Example:
         >>> from fedjax_bal.config.client_sections import AvailabilitySection
@@ -174,21 +160,7 @@ def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
 
 
 def choose_variant(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """A section's mapping after another name was chosen.
-
-    Args:
-        section: its class.
-        value: the mapping before.
-        name: the new choice.
-
-    Returns:
-        The mapping with that choice, without the parameters of the one before.
-
-    Example:
-        >>> from fedjax_bal.config.client_sections import AvailabilitySection
-        >>> choose_variant(AvailabilitySection, {"name": "bernoulli", "p": 0.5}, "always")
-        {'name': 'always'}
-    """
+    """Returns a section's mapping with another name chosen, without the parameters of the one before."""
     key = str(section.choice)
     field = section.model_fields.get(key)
     before = value.get(key, field.default if field else None)
@@ -197,20 +169,7 @@ def choose_variant(section: type[Section], value: Mapping[str, Any], name: Any) 
 
 
 def to_plain(value: Any) -> Any:
-    """A section as mappings, lists and values, complete and in the schema's order.
-
-    Args:
-        value: a section, or anything within one.
-
-    Returns:
-        What YAML can write.
-
-    Example:
-        >>> class Dataset(Section):
-        ...     name: str
-        >>> to_plain(Dataset(name="mnist"))
-        {'name': 'mnist'}
-    """
+    """Converts a section to complete mappings, lists and values in the schema's order, which YAML can write."""
     if isinstance(value, Section):
         return {key: to_plain(getattr(value, key)) for key in type(value).model_fields}
     if isinstance(value, Mapping):
@@ -243,7 +202,7 @@ def _problem(section: type[Section], value: Any, detail: dict[str, Any]) -> Prob
 
 def _unknown_key(owner: type[Section], key: Any) -> str:
     whose = f" for {owner.picked}" if owner.picked else ""
-    space = "; in YAML a blank stands behind the colon" if ":" in str(key) else ""
+    space = "; YAML needs a space after the colon" if ":" in str(key) else ""
     return f"unknown key{whose}; {nearest_choices(key, owner.model_fields)}{space}"
 
 
@@ -278,15 +237,6 @@ def _wanted_at(section: type[Section], value: Any, path: Sequence[Any]) -> str:
 
 
 def refused(place: tuple[str, ...], text: str, value: Any) -> ValidationError:
-    """What a section's own check raises.
-
-    Args:
-        place: the keys that lead to what is wrong, from the section on.
-        text: what was received and what is allowed.
-        value: what was received.
-
-    Returns:
-        The error, to be raised.
-    """
+    """Builds the error that a section's own check raises about the value at a place within the section."""
     kind = PydanticCustomError("refused", "{text}", {"text": text})
     return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=place, input=value)])

@@ -1,4 +1,4 @@
-"""The sections of a configuration on training: optimizers, their schedules, and what clients do in a visit."""
+"""The sections of a configuration on training: rounds, local steps, optimizers and their schedules."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
@@ -18,7 +18,7 @@ class ScheduleSection(Variant):
     """A factor on the learning rate that changes with time.
 
     Attributes:
-        name: one of `fedjax_bal.optim.schedules.names()`; its parameters stand beside it.
+        name: one of `fedjax_bal.optim.schedule_names()`; its parameters stand beside it.
     """
 
     choice: ClassVar[str | None] = "name"
@@ -41,7 +41,7 @@ class ScheduleSection(Variant):
 
     @property
     def built(self) -> Any:
-        """What `fedjax_bal.optim.optimizers.optimizer` takes; None for the one that changes nothing."""
+        """The schedule; None for the constant one."""
         from fedjax_bal.optim import schedule
 
         return schedule(self.name, **{key: value for key, value in self.parameters.items() if value is not None})
@@ -62,8 +62,9 @@ class OptimizerSection(Variant):
 
     Attributes:
         name: any optax optimizer that takes a learning rate; its options stand beside it.
-        learning_rate: of round 0.
-        weight_decay: coupled, that is, added to the gradient; an optimizer with a weight decay of its own gets this.
+        learning_rate: in round 0.
+        weight_decay: coupled, that is, added to the gradient; an optimizer with a weight decay of its own gets this
+            one.
         decay: the factor on the learning rate each round.
         schedule: a further factor on the learning rate, by round.
         clip_norm: the largest global norm of a gradient; None for no limit.
@@ -96,7 +97,7 @@ class OptimizerSection(Variant):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """What `fedjax_bal.optim.optimizers.optimizer` takes; options at their defaults are left to optax."""
+        """The arguments of `fedjax_bal.optimizer`; options at their defaults are left to optax."""
         shared = {key: getattr(self, key) for key in sorted(self.common())}
         shared = {key: value.built if isinstance(value, ScheduleSection) else value for key, value in shared.items()}
         shared = {key: value for key, value in shared.items() if value is not None}
@@ -124,14 +125,14 @@ class LocalOptimizerSection(OptimizerSection):
     """The optimizer of the clients.
 
     Attributes:
-        step_schedule: a further factor on the learning rate, by local step from 0 in each visit.
+        step_schedule: a further factor on the learning rate, by local step, from 0 in each local training.
     """
 
     step_schedule: ScheduleSection = Field(default_factory=ScheduleSection.default)
 
 
 class ServerOptimizerSection(OptimizerSection):
-    """The optimizer that applies the cohort's mean delta; by default it adds it."""
+    """The optimizer that applies the cohort's mean update; by default it adds it."""
 
     learning_rate: Positive = 1.0
 
@@ -142,14 +143,14 @@ class ServerOptimizerSection(OptimizerSection):
     before={"rounds": "local_epochs"},
 )
 class TrainingSection(OptionsSection):
-    """Rounds and local steps: the options of `fedjax_bal.options.LocalTraining`, and those of the server.
+    """Rounds and local steps: the options of `fedjax_bal.options.LocalTraining`, and the server's optimizer.
 
     Attributes:
-        rounds: how many rounds.
-        batch_size: images a local step.
+        rounds: the number of rounds.
+        batch_size: images of a local step.
         optimizer: of the clients, fresh at every local training.
         server_optimizer: of the server.
-        early_stopping: whether a run ends once its validation metric has stopped getting better.
+        early_stopping: whether a run ends once its validation metric has stopped improving.
     """
 
     rounds: Count

@@ -1,6 +1,6 @@
-"""YAML in and out: the safe, plain part of the language, with limits.
+"""Reads and writes the safe, plain part of YAML, with limits.
 
-What is read is the core of YAML 1.2: `1e-3` is a number, `no` is a text, `010` is ten. Anchors, tags, repeated keys
+The language is the core of YAML 1.2: `1e-3` is a number, `no` is a text, `010` is ten. Anchors, tags, repeated keys
 and deep nesting are refused, so that a file can't grow, hide a value or exhaust the stack.
 """
 
@@ -80,7 +80,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text in quotes wherever this reader, or one of YAML 1.1, would take it for something else."""
+    """Quotes text wherever this reader, or one of YAML 1.1, would take it for something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -94,17 +94,10 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Reads YAML from a text.
-
-    Args:
-        text: one YAML document.
-        source: the name of the file, for messages.
-
-    Returns:
-        Mappings, lists, texts, numbers, booleans and None.
+    """Reads one YAML document from a text.
 
     Raises:
-        ConfigError: not YAML, or YAML beyond the plain part; says the line and the column.
+        ConfigError: not YAML, or outside its plain part; says the line and the column.
 
     Example:
         >>> parse_yaml("{learning_rate: 5e-4, name: no}", "my.yaml")
@@ -127,23 +120,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_yaml(path: str | os.PathLike[str], source: str) -> Any:
-    """Reads YAML from a file.
-
-    Args:
-        path: the file; UTF-8, at most 1 MB.
-        source: its name for messages.
-
-    Returns:
-        What `parse_yaml` gives.
-
-    Raises:
-        ConfigError: the file can't be read, is too large, is not text or not YAML.
-
-    Example:
-        >>> read_yaml("missing.yaml", "missing.yaml")
-        Traceback (most recent call last):
-        fedjax_bal.config.problems.ConfigError: missing.yaml: there is no such file
-    """
+    """Reads YAML from a UTF-8 file of at most 1 MB; raises `ConfigError` if it can't."""
     try:
         with open_file(path) as file:
             content = file.read(LARGEST_YAML + 1)
@@ -162,19 +139,7 @@ def read_yaml(path: str | os.PathLike[str], source: str) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """Writes YAML; the same value gives the same bytes.
-
-    Args:
-        value: mappings, lists, texts, numbers, booleans and None.
-
-    Returns:
-        The text; keys keep their order.
-
-    Example:
-        >>> print(dump_yaml({"name": "1e5", "seeds": [0, 1]}), end="")
-        name: '1e5'
-        seeds: [0, 1]
-    """
+    """Writes YAML with keys in their order; the same value gives the same bytes."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=False)
 
 
