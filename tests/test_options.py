@@ -5,6 +5,7 @@ import subprocess
 import sys
 import typing
 
+import numpy as np
 import pytest
 
 from fedjax_bal import Evaluation, Execution, LocalTraining, Participation, optimizer
@@ -56,6 +57,12 @@ def test_no_name_is_an_option_of_two_objects():
 def test_a_value_out_of_range_is_refused_where_it_is_given(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_whole_numbers_of_other_types_become_integers():
+    options = LocalTraining(batch_size=np.int64(8), epochs=2.0, steps=None)
+    assert (options.batch_size, options.epochs, options.steps) == (8, 2, None)
+    assert type(options.batch_size) is type(options.epochs) is int
 
 
 def test_defaults_are_made_without_anybody_being_asked():
