@@ -6,7 +6,7 @@ built. Importing this module doesn't import jax.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedjax_bal.optim import Optimizer
     from fedjax_bal.selection import Choice, Presence, Selector, Speed, Trace
 
+ADDED = "added"
 Drawing = Literal["epochs", "replacement"]
 Count = Annotated[int, Ge(1)]
 Factor = Annotated[float, Ge(1)]
@@ -25,6 +26,11 @@ def _check(options: "LocalTraining | Participation | Evaluation | Execution", pr
     from fedjax_bal.annotations import check_fields  # with pydantic, which importing the options does without
 
     check_fields(options, prefix)
+
+
+def added(default: Any) -> Any:
+    """The default of an option that run folders of earlier versions don't have, so that these still go on."""
+    return dataclasses.field(default=default, metadata={ADDED: True})
 
 
 def _slow_sgd() -> "Optimizer":

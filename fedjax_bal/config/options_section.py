@@ -8,12 +8,19 @@ from pydantic import create_model
 
 from fedjax_bal.annotations import checkable
 from fedjax_bal.config.sections import Section
+from fedjax_bal.options import ADDED
 
 
 class OptionsSection(Section):
     """A section with the options of a dataclass as keys; `option_keys` is the key of each field."""
 
     option_keys: ClassVar[Mapping[str, str]] = {}
+    added_keys: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def later(cls) -> frozenset[str]:
+        """The keys of options that `fedjax_bal.options.added` declares."""
+        return frozenset(cls.added_keys)
 
     def arguments(self, **others: Any) -> dict[str, Any]:
         """The options by the names of their fields, with some replaced by others."""
@@ -50,6 +57,7 @@ def with_options(
         naming = {"__module__": section.__module__, "__doc__": section.__doc__}
         made: type[S] = create_model(section.__name__, __base__=section, **naming, **added)
         made.option_keys = {field.name: key for key, field in fields.items() if key in made.model_fields}
+        made.added_keys = frozenset(key for key, field in fields.items() if key and field.metadata.get(ADDED))
         _put_in_order(made, before)
         return made
 
