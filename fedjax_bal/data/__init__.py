@@ -12,9 +12,9 @@ from fedjax_bal.data.loading import folder_of, load
 from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.normalisation import OWN, normalisation
 from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve
+from fedjax_bal.data.readers import DATASETS, find_reader
 from fedjax_bal.data.readers.npz import read_arrays
 from fedjax_bal.data.readers.reader import Reader
-from fedjax_bal.data.readers.registry import DATASETS, find_reader
 from fedjax_bal.data.readers.tfds import build_for_tfds
 from fedjax_bal.data.row_numbers import MAX_ROWS
 

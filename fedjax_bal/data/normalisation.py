@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.readers.registry import DATASETS
+from fedjax_bal.data.readers import DATASETS
 from fedjax_bal.validate import per_channel
 
 OWN = "own"
