@@ -55,7 +55,7 @@ def _read_set(data_dir: Path) -> Dataset:
         cuts = [len(labels) - len(labels) // _TEST_EVERY for _, labels in train]
         test = [(images[cut:], labels[cut:]) for (images, labels), cut in zip(train, cuts, strict=True)]
         train = [(images[:cut], labels[:cut]) for (images, labels), cut in zip(train, cuts, strict=True)]
-    sizes = np.array([len(labels) for _, labels in train])
+    sizes = np.array([len(labels) for _, labels in train], np.int64)
     writers = np.repeat(np.cumsum(sizes > 0) - 1, sizes).astype(np.int32)
     if not sizes.sum() or not any(len(labels) for _, labels in test):
         raise DataError(f"{train_files[0].parent}: femnist has no images for training or none for testing; {_REMEDY}")
