@@ -1,20 +1,20 @@
-"""Data: loading, partitioning over clients, and the federation that the engine trains on. Host side, NumPy only."""
+"""Data: loading, partitioning over clients, and the federation that the engine trains on."""
 
 from fedjax_bal.data import inventory, partition
 from fedjax_bal.data.augmentation import LARGEST_SEED, augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import gather, join, normalised, over_rows, without_lone_rows
 from fedjax_bal.data.description import Description, describe, size_bins
 from fedjax_bal.data.errors import DataError
-from fedjax_bal.data.federation import carve, federate
-from fedjax_bal.data.held_out import carve_share, hold_out, rows_by_share
+from fedjax_bal.data.federation import federate
+from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
 from fedjax_bal.data.inventory import inventory_digest, prepared_status
 from fedjax_bal.data.loading import folder_of, load
 from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.normalisation import OWN, normalisation
 from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve
+from fedjax_bal.data.readers import DATASETS, find_reader
 from fedjax_bal.data.readers.npz import read_arrays
 from fedjax_bal.data.readers.reader import Reader
-from fedjax_bal.data.readers.registry import DATASETS, find_reader
 from fedjax_bal.data.readers.tfds import build_for_tfds
 from fedjax_bal.data.row_numbers import MAX_ROWS
 

@@ -1,4 +1,4 @@
-"""Copies of rare samples, as further rows of the clients that hold them."""
+"""Augmented copies of samples, as further rows of the clients that hold them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +15,12 @@ from fedjax_bal.validate import finite_number, switch, whole_number
 
 LARGEST_SEED = 2**32 - 1
 
-_MAPS = 2**14  # maps to choose from: more than a sample has copies, few enough to hand to the device
-_FINENESS = 128
+_MAPS = 2**14  # in the table: more than a sample has copies, few enough for the device
+_FINENESS = 128  # a map's entries are multiples of 1/128
 _BLOCK = 4096  # images made at a time
 _LARGEST = {"shift": 1.0, "rotate": 360.0, "shear": 10.0, "zoom": 0.99}
 _ROW_BYTES = 8  # a row's number and the number of its copy
-_WORK_BYTES = 72  # what making a row takes on top
+_WORK_BYTES = 72  # temporary memory for making a row
 
 
 def augment(
@@ -39,27 +39,26 @@ def augment(
 
     The map of a copy follows from the seed, the sample's row number and the number of the copy, so that it is the same
     in every epoch and for every client. It comes from a table of 16,384 maps drawn from the ranges, their entries
-    rounded to multiples of 1/128: pixels of bytes then come out the same wherever they are computed.
+    rounded to multiples of 1/128, so that 8-bit pixels are the same on every device.
 
     Args:
         federation: without copies; images of bytes or floats.
         copies_per_class: `Int[C]`, copies of every sample, by class; from `balance.augmentation_counts`, say.
-        copies_per_row: `Int[R]` in its place, copies of each of the federation's rows.
-        seed: decides the maps, from 0 to 2**32 - 1.
+        copies_per_row: instead, `Int[R]`, copies of each of the federation's rows.
+        seed: of the maps, from 0 to 2**32 - 1.
         shift: largest shift, as a share of the side.
         rotate: largest rotation, in degrees.
         shear: largest shear, as a tangent.
         zoom: largest relative change of size, below 1.
-        store: make the pixels of all copies now and add them to the images, which takes their memory; otherwise they
-            are made whenever they are drawn, which takes time. Both give the same pixels.
+        store: makes the pixels of all copies now, which takes memory; otherwise they are made whenever they are drawn,
+            which takes time. The pixels are the same.
 
     Returns:
-        The federation with copies behind their originals; class counts, and with them the clients' weights, include
-        them.
+        The federation with each copy after its original; class counts and clients' weights include copies.
 
     Raises:
-        ValueError: copies of another shape or kind, more than memory holds, a federation that has copies, or values
-            out of range.
+        ValueError: copies are of another shape or kind, or exceed memory; the federation has copies already; or a value
+            is out of range.
 
     Example:
         >>> from fedjax_bal.data import federate
@@ -85,22 +84,7 @@ def augment(
 
 
 def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Checks what decides how copies look and where they are kept.
-
-    Args:
-        options: of `augment`: `seed`, `store`, and the ranges `shift`, `rotate`, `shear` and `zoom`.
-        owner: stands before the names in messages.
-
-    Returns:
-        The same as plain integers, floats and booleans.
-
-    Raises:
-        ValueError: one of them is of another kind or out of range.
-
-    Example:
-        >>> copy_options({"seed": 3, "store": True, "shift": 0, "rotate": 15, "shear": 0.2, "zoom": 0.2})["rotate"]
-        15.0
-    """
+    """Returns `augment`'s options as plain values, after checking them; `owner` stands before names in messages."""
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
     seed = whole_number(f"{owner}seed", given["seed"], low=0)
     if seed > LARGEST_SEED:
@@ -110,26 +94,13 @@ def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
 
 
 def extra_bytes(federation: Federation) -> int:
-    """What a federation's copies take to store: one image for each copy that a client holds.
-
-    Args:
-        federation: from `augment`, whether the pixels of its copies are stored or not; without copies it is 0.
-
-    Returns:
-        Bytes, at the size of the federation's images. A copy that two clients hold counts twice, as each stores it.
-
-    Example:
-        >>> from fedjax_bal.data import federate
-        >>> plain = federate(np.zeros((2, 8, 8, 1), np.uint8), np.array([0, 1]), [np.arange(2)], 2)
-        >>> extra_bytes(augment(plain, np.array([0, 3])))
-        192
-    """
+    """Returns the memory of a federation's copies, one image each, whether or not their pixels are stored."""
     image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
     return int(np.count_nonzero(federation.copy)) * image
 
 
 def _copies(federation: Federation, by_class: np.ndarray | None, by_row: np.ndarray | None) -> np.ndarray:
-    """Copies of each row, `Int64[R]`."""
+    """Returns the number of copies of each row, `Int64[R]`."""
     if (by_class is None) == (by_row is None):
         raise ValueError("augment: received both or none of copies_per_class and copies_per_row; give one of them")
     name, given = ("copies_per_row", by_row) if by_class is None else ("copies_per_class", by_class)
@@ -147,25 +118,25 @@ def _copies(federation: Federation, by_class: np.ndarray | None, by_row: np.ndar
 
 
 def _check_room(federation: Federation, copies: np.ndarray, store: bool) -> None:
-    """Refuses more copies than can be numbered, or than fit into memory, before any is made."""
+    """Raises `ValueError` for more copies than can be numbered or fit in memory, before any is made."""
     count, rows = int(copies.sum()), len(copies) + int(copies.sum())
     fewer = "ask for fewer copies (a smaller alpha, or max_copies)"
     if rows > MAX_ROWS:
         raise ValueError(f"copies: received {count:,} of them, which makes {rows:,} rows; at most {MAX_ROWS}: {fewer}")
-    what, taken, alone = "rows", count * _ROW_BYTES, rows * (_ROW_BYTES + _WORK_BYTES)
+    subject, taken, alone = "rows", count * _ROW_BYTES, rows * (_ROW_BYTES + _WORK_BYTES)
     needed = alone
     if store:
         images = len(federation.labels)
         image = int(np.prod(federation.images.shape[1:])) * federation.images.dtype.itemsize
-        most = np.zeros(images, np.int64)  # copies of each image; clients that share one share its copies
+        most = np.zeros(images, np.int64)  # copies of each image, which clients that share it have in common
         np.maximum.at(most, federation.rows, copies)
-        what, taken = "pixels", int(most.sum()) * image
+        subject, taken = "pixels", int(most.sum()) * image
         needed += images * image + taken
     free = available_bytes()
     if count and free is not None and needed > free:
         remedy = f"{fewer}, or set store=False, which keeps no pixels of copies" if alone <= free else fewer
         raise ValueError(
-            f"copies: received {count:,} of them, whose {what} take {taken / 1e9:.3g} GB; with all else that making "
+            f"copies: received {count:,} of them, whose {subject} take {taken / 1e9:.3g} GB; with all else that making "
             f"them takes it is {needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free: {remedy}"
         )
 
@@ -193,7 +164,7 @@ def _with_copies(federation: Federation, copies: np.ndarray) -> Federation:
 
 
 def _stored(federation: Federation) -> Federation:
-    """The federation with the pixels of its copies among the images."""
+    """Adds the pixels of a federation's copies to its images."""
     copies = federation.copy > 0
     pairs, own = np.unique(np.stack([federation.rows[copies], federation.copy[copies]], 1), axis=0, return_inverse=True)
     labels = np.asarray(federation.labels)
@@ -208,7 +179,7 @@ def _stored(federation: Federation) -> Federation:
 
 
 def _with_pixels(federation: Federation, pairs: np.ndarray) -> np.ndarray:
-    """The images, and behind them a copy for each pair of a row and the number of a copy."""
+    """Returns the images, followed by a copy for each pair of a row and the number of a copy."""
     images = np.asarray(federation.images)
     larger = np.empty((len(images) + len(pairs), *images.shape[1:]), images.dtype)
     larger[: len(images)] = images

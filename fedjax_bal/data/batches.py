@@ -35,12 +35,12 @@ def normalised(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
 
 
 def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Batch:
-    """The mini-batch at some positions of the federation's list of rows.
+    """Returns the mini-batch at some positions of the federation's list of rows.
 
     Args:
         federation: the federation, on the device.
-        positions: `Int32[B]`, positions in `federation.rows`; out of range ones are clipped, so mark them as not real.
-        real: `Bool[B]`.
+        positions: `Int32[B]`, positions in `federation.rows`; clipped to its length.
+        real: `Bool[B]`, False for padding.
 
     Returns:
         The batch, its images normalised.
@@ -54,17 +54,7 @@ def gather(federation: Federation, positions: jax.Array, real: jax.Array) -> Bat
 
 
 def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -> jax.Array:
-    """What augmented copies look like.
-
-    Args:
-        table: which maps there are, and how they are chosen.
-        images: the originals, `[B, H, W, K]`.
-        rows: their numbers, `Int32[B]`.
-        copies: which copy of each is wanted, `Int32[B]`; 0 for the original.
-
-    Returns:
-        `[B, H, W, K]`, of the type of the images.
-    """
+    """Makes augmented copies of images `[B, H, W, K]`, given their rows and numbers; copy 0 is the original."""
     key = jax.random.key(table.seed)
 
     def chosen(row: jax.Array, copy: jax.Array) -> jax.Array:
@@ -76,7 +66,7 @@ def copied(table: Warp, images: jax.Array, rows: jax.Array, copies: jax.Array) -
 
 
 def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
-    """A batch with added rows behind the client's own.
+    """Appends rows to a batch, after the client's own.
 
     Args:
         batch: the batch.
@@ -84,7 +74,7 @@ def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
         labels: `Int32[A]`.
 
     Returns:
-        The batch of B + A rows; the added ones are extra, and their row numbers lie beyond all rows.
+        The batch of B + A rows; the added ones are marked as extra, and their row numbers exceed all others.
 
     Example:
         >>> one = Batch(jnp.zeros((1, 2, 2, 1)), jnp.zeros(1, int), jnp.zeros(1, int), jnp.ones(1, bool))
@@ -105,14 +95,14 @@ def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
 
 
 def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
-    """Folds a function over all of a client's rows, a batch at a time.
+    """Folds a function over all of a client's rows, a batch at a time, in the stored order.
 
-    Every row is seen once, in the stored order; the last batch is padded and says so in `batch.real`.
+    The last batch is padded, as `batch.real` says.
 
     Args:
         function: `function(carry, batch) -> carry`.
-        init: the carry to begin with; also what a client without rows gets back.
-        ctx: the visit's context; says which client, and how many rows a batch holds.
+        init: the first carry, and the result for a client without rows.
+        ctx: the context of local training, with the client and the batch size.
 
     Returns:
         The last carry.
@@ -138,21 +128,21 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
 
 
 def without_lone_rows(federation: Federation, batch_size: int) -> Federation:
-    """Takes the last row from each client that has one more than whole batches.
+    """Removes the last row of each client whose last batch would have a single row.
 
-    Batch normalisation takes mean and variance of a batch; of a single image they say little, and where its feature
-    maps have shrunk to a pixel the variance is 0. The row is gone for good: from weights and class counts too. A client
-    with a single row is left with none, and takes no part. Rows are sorted by class, so it is of the highest.
+    Batch normalisation needs the mean and variance of a batch; those of a single image say little, and a feature map of
+    one pixel has variance 0. Weights and class counts leave the row out too; it is of the client's highest class. A
+    client with a single row is left with none, and takes no part.
 
     Args:
         federation: the federation, its rows and offsets in NumPy.
-        batch_size: B; nothing changes where it is 1.
+        batch_size: B; nothing changes if it is 1.
 
     Returns:
-        The federation; the same object where nobody has such a row.
+        The federation; the same object if no client has such a row.
 
     Raises:
-        ValueError: a batch size below 1.
+        ValueError: the batch size is below 1.
 
     Example:
         >>> from fedjax_bal.data import federate
@@ -163,7 +153,7 @@ def without_lone_rows(federation: Federation, batch_size: int) -> Federation:
         ([0, 2, 4], [[1, 1], [1, 1]])
 
     References:
-        CBFL (Li et al., 2023), the authors' code, which takes the sample out when data are loaded.
+        CBFL (Li et al., 2023), the authors' code, which removes the sample when data are loaded.
     """
     whole_number("batch_size", batch_size)
     offsets = np.asarray(federation.offsets)

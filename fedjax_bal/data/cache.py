@@ -1,8 +1,8 @@
-"""What `fedjax-bal data prepare` writes: a data set as it is in memory, in one file that is read at once.
+"""The files that `fedjax-bal data prepare` writes: a data set's arrays, for fast loading.
 
-The file remembers the names, lengths and times of change of what it was made from, and is passed over where these are
-no longer the same. Of sets with a file for each image it remembers their folders and lists: an image that is changed in
-its place, under its old name, goes unnoticed until the set is prepared again.
+Such a file records the names, lengths and modification times of its sources, and is ignored once these have changed. Of
+sets with one file an image it records the folders, whose times change with the list of files: an image that is
+overwritten under its old name goes unnoticed until the set is prepared again.
 """
 
 import json
@@ -15,21 +15,20 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.data.errors import DataError
-from fedjax_bal.data.readers.npz import REQUIRED, as_dataset, read_arrays
+from fedjax_bal.data.readers.npz import ARRAYS, REQUIRED, as_dataset, read_arrays
 from fedjax_bal.files import replacing
 from fedjax_bal.types import Dataset
 
-FOLDER = "fedjax_bal"
-"""The folder of these files below the one that holds the data sets' own files."""
+_FOLDER = "fedjax_bal"  # below the one with the data sets' own files
 
 
 def place(name: str, data_dir: Path) -> Path:
-    """Where the file of a data set is, whether there is one or not."""
-    return data_dir / FOLDER / f"{name}.npz"
+    """Returns the path of a data set's prepared file, which needn't exist."""
+    return data_dir / _FOLDER / f"{name}.npz"
 
 
 def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -> Path:
-    """Writes a data set, and which files and folders decided what was read."""
+    """Writes a data set's prepared file, with the stamp of the files and folders that it was read from."""
     file = place(name, data_dir)
     arrays: dict[str, Any] = {key: getattr(dataset, key) for key in REQUIRED}
     arrays["class_names"] = np.array(dataset.class_names)
@@ -55,15 +54,15 @@ def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -
 
 
 def read(name: str, data_dir: Path, places: Sequence[Path] | None) -> Dataset | None:
-    """Reads what `write` wrote; None where there is no file, or it was made from other `places`, if these are known."""
+    """Reads a prepared file; None if it doesn't exist, or if `places` are given and have changed since."""
     file = place(name, data_dir)
     if not file.is_file() or (places is not None and not is_current(name, data_dir, places)):
         return None
-    return as_dataset(file, read_arrays(file, (*REQUIRED, "class_names", "train_clients")))
+    return as_dataset(file, read_arrays(file, ARRAYS))
 
 
 def is_current(name: str, data_dir: Path, places: Sequence[Path]) -> bool:
-    """Whether the file of a data set was made from what is there now."""
+    """Tells whether a data set's prepared file exists and its sources haven't changed since."""
     file = place(name, data_dir)
     if not file.is_file():
         return False
@@ -72,7 +71,7 @@ def is_current(name: str, data_dir: Path, places: Sequence[Path]) -> bool:
 
 
 def _stamp(data_dir: Path, places: Sequence[Path]) -> str:
-    """Names, lengths and times of change."""
+    """Returns the names, lengths and modification times of files and folders as text."""
     entries = []
     for path in places:
         found = path.stat()

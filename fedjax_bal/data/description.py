@@ -1,4 +1,4 @@
-"""What a partition is like: who holds what, how uneven sizes are, how imbalanced classes."""
+"""Measures of a partition: class counts, sizes, imbalance of classes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_bal.balance import kl_to_uniform, multiclass_imbalance_degree, weighted_cosine_similarity
 
-_MOST_BINS, _HEAVY_TAIL = 8, 20
+_MOST_BINS, _HEAVY_TAIL = 8, 20  # times the median
 
 
 class Description(NamedTuple):
@@ -15,12 +15,12 @@ class Description(NamedTuple):
 
     Attributes:
         class_counts: `Int[N, C]`, rows of each class that each client holds.
-        kl_of_all: divergence from even classes of all that clients hold, in nats.
-        kl_of_clients: the same of each client that holds anything, `Float[N']`.
-        mid: multiclass imbalance degree of all that clients hold.
+        kl_of_all: divergence of all clients' rows together from even classes, in nats.
+        kl_of_clients: the same of each client that has rows, `Float[N']`.
+        mid: multiclass imbalance degree of all clients' rows together.
         wcs: weighted cosine similarity of the clients' classes to those of all.
-        unused: rows of the set that no client holds.
-        repeated: how many more rows clients hold than there are different ones.
+        unused: rows of the data set that no client holds.
+        repeated: rows of the clients less different ones among them.
     """
 
     class_counts: np.ndarray
@@ -41,7 +41,7 @@ def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) 
     """Describes a partition.
 
     Args:
-        labels: `Int[D]` from 0 to C - 1, of all rows that there are.
+        labels: `Int[D]` from 0 to C - 1, of all rows.
         parts: row numbers of each of the N clients.
         num_classes: C.
 
@@ -49,8 +49,8 @@ def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) 
         The description.
 
     Example:
-        >>> told = describe(np.array([0, 0, 1, 1, 1]), [np.array([0, 1]), np.array([2, 3])], 2)
-        >>> told.class_counts.tolist(), told.mid, round(told.wcs, 4), told.unused
+        >>> described = describe(np.array([0, 0, 1, 1, 1]), [np.array([0, 1]), np.array([2, 3])], 2)
+        >>> described.class_counts.tolist(), described.mid, round(described.wcs, 4), described.unused
         ([[2, 0], [0, 2]], 0.0, 0.7071, 1)
     """
     sizes = [len(rows) for rows in parts]
@@ -70,24 +70,14 @@ def describe(labels: np.ndarray, parts: Sequence[np.ndarray], num_classes: int) 
 
 
 def _above_0(divergence) -> np.ndarray:
-    """Without the minus of a rounding error."""
+    """Removes the minus of a rounding error."""
     return np.maximum(np.asarray(divergence), 0.0)
 
 
 def size_bins(sizes: np.ndarray) -> np.ndarray:
-    """Where the bins of a histogram of sizes begin and end.
+    """Returns the edges of at most 8 bins of a histogram of sizes, the last one exclusive.
 
-    Bins are of equal width, or of equal ratio where the largest size is 20 times the median or more.
-
-    Args:
-        sizes: `Int[N]`, at least one.
-
-    Returns:
-        `Int[K + 1]`, K at most 8: bin k is from the k-th number to one less than the next.
-
-    Example:
-        >>> size_bins(np.array([3, 5, 6])).tolist(), size_bins(np.array([0, 1, 2, 1000])).tolist()
-        ([3, 4, 5, 6, 7], [0, 2, 6, 13, 32, 75, 178, 422, 1001])
+    Bins are of equal width, or of equal ratio if the largest size is 20 times the median or more.
     """
     low, high = int(sizes.min()), int(sizes.max()) + 1
     bins = min(_MOST_BINS, high - low)

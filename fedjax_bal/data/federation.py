@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 
 from fedjax_bal.data.normalisation import own_constants
-from fedjax_bal.data.row_numbers import MAX_ROWS, cut, rows_by_label
+from fedjax_bal.data.row_numbers import MAX_ROWS
 from fedjax_bal.types import ClientTests, Dataset, Federation
 from fedjax_bal.validate import checked_labels, per_channel, whole_number
 
@@ -61,25 +61,25 @@ def federate(
     takes arrays, and pixels stay in [0, 1] unless `mean` and `std` say otherwise. The test images of a simulation are
     normalised with the federation's constants.
 
-    Rows of one client are sorted by class, in the order in which they were listed within each class. A client may be
-    empty, and two clients may share a row; one client can't list a row twice.
+    A client's rows are sorted by class, and keep their order within a class. A client may be empty, and two clients may
+    share a row; one client can't list a row twice.
 
     Args:
-        images: a `Dataset`, with nothing but `rows_per_client` after it by position; or `UInt8[D, H, W, K]`, or floats.
+        images: a `Dataset`; or `UInt8[D, H, W, K]`, or floats.
         labels: `Int[D]` in 0..C-1.
         rows_per_client: N arrays of row numbers in 0..D-1.
         num_classes: C.
-        auxiliary: named arrays of row numbers that no client may own; the global model is evaluated on `validation`.
+        auxiliary: named arrays of row numbers that no client may own; `validation` is for evaluating the global model.
         mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1]; by default the data set's, 0 for arrays.
         std: `[K]` (or one number) that the difference is divided by; by default the data set's, 1 for arrays.
-        tests: N arrays of row numbers that no client may own, on which the clients are tested; see `hold_out`.
+        tests: N arrays of row numbers that no client may own: each client's own test rows, see `hold_out`.
 
     Returns:
         The federation, in NumPy arrays, with `copy` all 0.
 
     Raises:
-        ValueError: arguments of neither form, shapes or types that don't fit, labels or row numbers out of range, a row
-            that one client lists twice, an auxiliary or test row that a client owns, or a `std` that is not above 0.
+        ValueError: arguments don't fit either form or each other, labels or row numbers are out of range, a client
+            lists a row twice or owns an auxiliary or test row, or `std` is not above 0.
 
     Example:
         >>> labels = np.array([1, 0, 1, 0])
@@ -121,47 +121,8 @@ def federate(
     )
 
 
-def carve(rng: np.random.Generator, labels: np.ndarray, per_class: int) -> tuple[np.ndarray, np.ndarray]:
-    """Takes the same number of rows of each class present out of the data, before it is partitioned.
-
-    The auxiliary sets of a server come from here. Partition `labels[rest]`; its row numbers then point into `rest`.
-
-    Args:
-        rng: source of randomness.
-        labels: `Int[D]`.
-        per_class: rows to take from each class.
-
-    Returns:
-        The rows taken, `Int[per_class * classes present]`, class after class, and all the others, ascending.
-
-    Raises:
-        ValueError: a class has fewer rows than that, or arguments of the wrong kind.
-
-    Example:
-        >>> labels = np.array([0, 1, 0, 1, 0])
-        >>> auxiliary, rest = carve(np.random.default_rng(0), labels, 1)
-        >>> labels[auxiliary], len(rest)
-        (array([0, 1]), 3)
-        >>> clients = [rest[np.array([0, 2])], rest[np.array([1])]]
-        >>> federate(np.zeros((5, 2, 2, 1)), labels, clients, 2, {"server": auxiliary}).num_clients
-        2
-    """
-    labels, per_class = checked_labels(labels), whole_number("per_class", per_class)
-    rows, starts, sizes = rows_by_label(labels)
-    if sizes.min() < per_class:
-        rarest = int(np.argmin(sizes))
-        raise ValueError(
-            f"per_class={per_class}, but class {labels[rows[starts[rarest]]]} has only {sizes[rarest]} rows; take at "
-            "most as many."
-        )
-    taken = np.concatenate([rng.choice(mine, per_class, replace=False) for mine in cut(rows, sizes)])
-    left = np.ones(len(labels), bool)
-    left[taken] = False
-    return taken, np.flatnonzero(left)
-
-
 def _rows_of_dataset(second: Any, third: Any, num_classes: Any) -> Sequence[np.ndarray]:
-    """The rows in a call with a data set, which stand second unless they are given by name."""
+    """Returns the rows from a call with a data set: the second argument, unless they are given by name."""
     if num_classes is not None or (second is None) == (third is None):
         raise ValueError(
             f"{_FORMS}: received a data set, whose labels and classes are known; leave them out, and pass "
@@ -171,7 +132,7 @@ def _rows_of_dataset(second: Any, third: Any, num_classes: Any) -> Sequence[np.n
 
 
 def _constants(dataset: Dataset, mean: Any, std: Any) -> tuple[Any, Any]:
-    """What is asked for, or else the data set's, or else those of its training images."""
+    """Returns the constants asked for, or else the data set's, or else those of its training images."""
     mean, std = (dataset.mean if mean is None else mean), (dataset.std if std is None else std)
     if mean is None or std is None:
         own = own_constants(np.asarray(dataset.train_images))
@@ -180,7 +141,7 @@ def _constants(dataset: Dataset, mean: Any, std: Any) -> tuple[Any, Any]:
 
 
 def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarray, int]:
-    """Images, labels and C that fit together."""
+    """Returns images, labels and C, after checking that they fit together."""
     images, labels = np.asarray(images), checked_labels(labels)
     num_classes = whole_number("num_classes", num_classes)
     if images.ndim != 4 or len(images) != len(labels) or not (images.dtype == np.uint8 or images.dtype.kind == "f"):
@@ -194,7 +155,7 @@ def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarr
 
 
 def _offsets(rows_per_client: Sequence[np.ndarray], name: str = "rows_per_client") -> np.ndarray:
-    """Where each client's rows begin and the last one's end, `Int32[N + 1]`."""
+    """Returns the beginning of each client's rows, and the end of the last one's, `Int32[N + 1]`."""
     if len(rows_per_client) == 0:
         raise ValueError(f"{name} is empty; a federation has at least one client.")
     for client, rows in enumerate(rows_per_client):
@@ -213,11 +174,11 @@ def _offsets(rows_per_client: Sequence[np.ndarray], name: str = "rows_per_client
 def _sorted_by_class(
     rows_per_client: Sequence[np.ndarray], offsets: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All clients' rows one after another, sorted by class within each, and their class counts, `Int32[N, C]`."""
+    """Returns all clients' rows in turn, each client's sorted by class, and their class counts, `Int32[N, C]`."""
     clients = len(rows_per_client)
     rows, counts = np.empty(offsets[-1], np.int32), np.empty((clients, num_classes), np.int32)
     first = 0
-    while first < clients:  # in blocks, since what sorting needs is several times larger than the result
+    while first < clients:  # in blocks, since sorting takes several times the memory of its result
         last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, side="right")) - 1)
         sizes = np.diff(offsets[first : last + 1])
         block = [np.asarray(listed) for listed in rows_per_client[first:last] if len(listed)]
@@ -234,7 +195,7 @@ def _sorted_by_class(
 def _check_rows(
     rows: np.ndarray, owner: np.ndarray, first: int, num_examples: int, name: str = "rows_per_client"
 ) -> None:
-    """Refuses row numbers out of range, and a row that one client lists twice; clients count from `first`."""
+    """Raises `ValueError` for a row out of range, or listed twice by a client; `first` is the first client's number."""
     outside = (rows < 0) | (rows >= num_examples)
     if outside.any():
         at = int(np.argmax(outside))
@@ -252,7 +213,7 @@ def _check_rows(
 
 
 def _checked_auxiliary(auxiliary: Mapping, rows: np.ndarray, num_examples: int) -> dict[str, np.ndarray]:
-    """The auxiliary sets as `Int32` arrays, after checking that no client owns their rows."""
+    """Returns the auxiliary sets as `Int32` arrays, after checking that no client owns their rows."""
     owned = np.zeros(num_examples, bool)
     owned[rows] = True
     checked = {}
@@ -281,7 +242,7 @@ def _checked_auxiliary(auxiliary: Mapping, rows: np.ndarray, num_examples: int) 
 def _checked_tests(
     tests: Sequence[np.ndarray], clients: int, used: Sequence[np.ndarray], num_examples: int
 ) -> ClientTests:
-    """The clients' test rows one after another, after checking that they are used for nothing else."""
+    """Returns the clients' test rows in turn, after checking that they are used for nothing else."""
     if len(tests) != clients:
         raise ValueError(f"tests lists rows of {len(tests)} clients; expected {clients}, as many as rows_per_client.")
     offsets = _offsets(tests, "tests")

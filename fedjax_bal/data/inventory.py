@@ -1,4 +1,4 @@
-"""Which data sets there are in a folder, and preparing one of them: what `fedjax-bal data` does."""
+"""The data sets in a folder, and the preparation of one of them: the work of `fedjax-bal data`."""
 
 import hashlib
 import os
@@ -11,19 +11,19 @@ import numpy as np
 from fedjax_bal.data import cache
 from fedjax_bal.data.errors import DataError, MissingError
 from fedjax_bal.data.loading import find_files, folder_of
+from fedjax_bal.data.readers import DATASETS, find_reader
 from fedjax_bal.data.readers.reader import Reader
-from fedjax_bal.data.readers.registry import DATASETS, find_reader
 from fedjax_bal.types import Dataset
 
 
 class Prepared(NamedTuple):
-    """A data set that was read, and where from.
+    """A data set that `prepare` has read.
 
     Attributes:
         dataset: the data set.
-        kind: what it was read from, in words.
-        places: the files and folders that decided what was read.
-        file: what was written; None for nothing.
+        kind: its source, in words.
+        places: files and folders that it was read from.
+        file: the prepared file; None if none was written.
     """
 
     dataset: Dataset
@@ -33,19 +33,7 @@ class Prepared(NamedTuple):
 
 
 def prepared_status(name: str, data_dir: Path | None) -> str:
-    """Whether a data set is there.
-
-    Args:
-        name: one of `DATASETS`.
-        data_dir: the folder in which to look; None to look nowhere.
-
-    Returns:
-        A few words.
-
-    Example:
-        >>> prepared_status("labels_47", None), prepared_status("npz", None), prepared_status("femnist", None)
-        ('comes with the package', 'your own file or folder', 'needs its files, see --data-dir')
-    """
+    """Says in a few words whether a data set is available in a folder; None for no folder."""
     reader = DATASETS[name]
     if reader.origin == "own":
         return "your own file or folder"
@@ -65,19 +53,19 @@ def prepared_status(name: str, data_dir: Path | None) -> str:
 
 
 def prepare(name: str, data_dir: str | os.PathLike | None, write: bool = True) -> Prepared:
-    """Reads a data set from its own files and writes it to one that is read at once.
+    """Reads a data set from its official files, and writes the prepared file that `load` reads from then on.
 
     Args:
         name: a data set with official files.
         data_dir: the folder that holds them, or a folder that TensorFlow Datasets has prepared.
-        write: whether to write that file; otherwise they are only checked.
+        write: whether to write the prepared file; otherwise the official files are only checked.
 
     Returns:
-        What was read, and the file.
+        The data set and its files.
 
     Raises:
-        ValueError: no data set has that name, or one that needs no files.
-        DataError: files are missing or damaged, or nothing can be written.
+        ValueError: the name is unknown, or the data set needs no files.
+        DataError: files are missing or damaged, or the prepared file can't be written.
     """
     reader = find_reader(name)
     if reader.origin != "official":
@@ -97,32 +85,20 @@ def prepare(name: str, data_dir: str | os.PathLike | None, write: bool = True) -
 
 
 def inventory_digest(dataset: Dataset) -> str:
-    """The SHA-256 of all images and labels.
-
-    Args:
-        dataset: a data set.
-
-    Returns:
-        64 hexadecimal digits, the same wherever the data set came from.
-
-    Example:
-        >>> image, label = np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int32)
-        >>> inventory_digest(Dataset(image, label, image, label, ("a",)))[:8]
-        '374708ff'
-    """
-    found = hashlib.sha256()
+    """Returns the SHA-256 of all images and labels in hexadecimal digits, which doesn't depend on their source."""
+    digest = hashlib.sha256()
     for array in dataset[:4]:
-        found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def common_folder(places: Sequence[Path]) -> Path:
-    """The folder that all of some files and folders lie in."""
+    """Returns the innermost folder that contains all of some files and folders."""
     return Path(os.path.commonpath([path.parent for path in places]))
 
 
 def _advice(reader: Reader) -> str:
-    """Which files a data set needs, and where they come from."""
+    """Returns a sentence that names a data set's official files and their source."""
     advice = f"It needs {reader.files}. They come from {reader.home}."
     if not reader.tfds.train:
         return advice

@@ -1,4 +1,4 @@
-"""Loading of data sets by name: from the package, from files that the user has, or through TensorFlow Datasets."""
+"""Loading of data sets by name: from the package, from the user's files, or through TensorFlow Datasets."""
 
 import inspect
 import os
@@ -9,20 +9,13 @@ from typing import Any, NamedTuple
 from fedjax_bal.data import cache
 from fedjax_bal.data.errors import DataError, MissingError
 from fedjax_bal.data.normalisation import normalisation
-from fedjax_bal.data.readers import tfds
+from fedjax_bal.data.readers import DATASETS, find_reader, tfds
 from fedjax_bal.data.readers.reader import Reader
-from fedjax_bal.data.readers.registry import DATASETS, find_reader
 from fedjax_bal.types import Dataset
 
 
 class FoundFiles(NamedTuple):
-    """Files of a data set.
-
-    Attributes:
-        kind: what they are, in words.
-        places: the files and folders that decide what is read.
-        read: reads them.
-    """
+    """A data set's files: their kind in words, the files and folders that decide what is read, and their reader."""
 
     kind: str
     places: tuple[Path, ...]
@@ -39,30 +32,28 @@ def load(
 ) -> Dataset:
     """Loads a data set into memory.
 
-    Sets that come with the package need no files. The others are read from `data_dir`, from their official files or
-    else from a folder that TensorFlow Datasets has prepared, which gives the same arrays. What `fedjax-bal data
-    prepare` wrote is read in their place until they change. Without `data_dir` TensorFlow Datasets provides the sets
-    that it has, and downloads them once. `fedjax-bal data list` shows all sets, and which of them a folder holds.
+    Sets that come with the package need no files. The others are read from `data_dir`: from their official files, or
+    from a folder that TensorFlow Datasets has prepared, which gives the same arrays. The file that `fedjax-bal data
+    prepare` wrote takes their place until they change. Without `data_dir`, TensorFlow Datasets provides its sets, and
+    downloads each once. `fedjax-bal data list` shows all sets, and whether a folder holds them.
 
-    One's own images come from an npz file, `load("npz", path="mine.npz")`, or from a folder of image files for each
-    class, `load("image_folder", path="mine", side=64)`; a path that isn't absolute counts from `data_dir`, where that
-    is given.
+    A user's own images come from an npz file, `load("npz", path="mine.npz")`, or from a folder of image files for each
+    class, `load("image_folder", path="mine", side=64)`; a relative path starts at `data_dir`, if that is given.
 
     Args:
         name: one of `DATASETS`.
         data_dir: the folder that holds the files, or the one that holds their folder.
-        mean: with which mean `federate` normalises the images: one number, one for each channel, or "own" for that of
-            the training images; None for the default of `normalisation`.
-        std: the same for the standard deviation.
-        **options: for the user's own files: `path`, and what their reader takes.
+        mean: the mean with which `federate` normalises the images: one number, one for each channel, or "own" for that
+            of the training images; None for the default, see `normalisation`.
+        std: the standard deviation, likewise.
+        **options: for the user's own files: `path`, and the options of their reader.
 
     Returns:
-        Images `UInt8[D, H, W, K]`, labels `Int32[D]`, the same for the test set, the names of the classes, whose
-        each training image is, where the set says so, and K means and standard deviations.
+        Images `UInt8[D, H, W, K]` and labels `Int32[D]` for training and for testing, the names of the classes, each
+        training image's client, if the set has clients, and K means and standard deviations.
 
     Raises:
-        ValueError: no data set has that name, it takes no such option, or a mean or standard deviation that doesn't
-            fit.
+        ValueError: the name is unknown, or an option, mean or standard deviation doesn't fit.
         DataError: files are missing or damaged, or TensorFlow Datasets can't provide the set.
 
     Example:
@@ -79,25 +70,14 @@ def load(
 
 
 def folder_of(name: str, data_dir: str | os.PathLike) -> Path:
-    """The folder that the user names.
-
-    Args:
-        name: the data set, for the message.
-        data_dir: what was received.
-
-    Returns:
-        The folder.
-
-    Raises:
-        DataError: there is no such folder.
-    """
+    """Returns the folder that holds the files of `name`; raises `DataError` if it is no folder."""
     if not Path(data_dir).is_dir():
         raise DataError(f"{data_dir}: is not a folder; --data-dir must be the folder that holds the files of {name}.")
     return Path(data_dir)
 
 
 def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
-    """Finds the official files of a data set in a folder, or else what TensorFlow Datasets has prepared there."""
+    """Finds a data set's official files in a folder, or else those that TensorFlow Datasets has prepared in it."""
     try:
         return FoundFiles("official files", tuple(reader.find(data_dir)), lambda: reader.read(data_dir))
     except DataError:
@@ -109,7 +89,6 @@ def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
 
 
 def _read(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str, Any]) -> Dataset:
-    """Reads a data set from wherever it comes from."""
     if reader.origin == "own":
         return _read_own(reader, data_dir, options)
     if options:
@@ -121,7 +100,7 @@ def _read(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str,
 
 
 def _read_official(reader: Reader, data_dir: Path) -> Dataset:
-    """Reads what `prepare` wrote, unless the files that it was made from have changed, or else those files."""
+    """Reads the prepared file, unless its sources have changed, or else the official files."""
     try:
         found = find_files(reader, data_dir)
     except MissingError:
@@ -133,7 +112,7 @@ def _read_official(reader: Reader, data_dir: Path) -> Dataset:
 
 
 def _read_own(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str, Any]) -> Dataset:
-    """Reads files that the user made."""
+    """Reads the user's own files, after checking the options."""
     name, taken = reader.name, inspect.signature(reader.read).parameters
     if not isinstance(options.get("path"), str | os.PathLike):
         raise ValueError(f"data set {name} needs its path, as in load({name!r}, path=...), received {sorted(options)}.")

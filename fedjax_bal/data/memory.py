@@ -1,5 +1,6 @@
-"""Whether there is room for images, before memory is set aside for them."""
+"""Checks that memory suffices before it is allocated."""
 
+import math
 import os
 from pathlib import Path
 
@@ -7,15 +8,7 @@ from fedjax_bal.data.errors import DataError
 
 
 def available_bytes() -> int | None:
-    """Memory of this machine that may still be used.
-
-    Returns:
-        Bytes; all that there is where the system doesn't say what is in use, None where it says neither.
-
-    Example:
-        >>> available_bytes() != 0
-        True
-    """
+    """Returns the free memory of this machine, or all of it if the system doesn't say what is free; None if neither."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
@@ -24,14 +17,18 @@ def available_bytes() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else None
 
 
-def check_memory(place: str | os.PathLike, count: int, shape: tuple[int, ...], advice: str) -> None:
-    """Refuses images of a shape `(H, W, K)`, a byte a value, that would need more memory than there is."""
-    needed, there = count, available_bytes()
-    for length in shape:
-        needed *= length
-    if there is not None and needed > there:
-        size = "x".join(map(str, shape[:2]))
+def check_memory(subject: str, needed: int, remedy: str = "take a machine with more") -> None:
+    """Raises `DataError` if `subject`, which begins the message and ends in a verb, takes more bytes than are free."""
+    free = available_bytes()
+    if free is not None and needed > free:
         raise DataError(
-            f"{place}: {count} images of {size} pixels need {needed / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB "
-            f"of memory are available; {advice}."
+            f"{subject} {needed / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB of memory are available; {remedy}."
         )
+
+
+def check_images_fit(
+    place: str | os.PathLike, count: int, shape: tuple[int, ...], remedy: str = "take a machine with more"
+) -> None:
+    """Raises `DataError` if that many images of a shape `(H, W, K)`, one byte a value, exceed the free memory."""
+    size = "x".join(map(str, shape[:2]))
+    check_memory(f"{place}: {count} images of {size} pixels need", math.prod((count, *shape)), remedy)

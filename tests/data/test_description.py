@@ -40,3 +40,5 @@ def test_bins_grow_where_sizes_have_a_heavy_tail():
     even, heavy = size_bins(np.arange(100, 180)), size_bins(np.array([1, 2, 3, 4, 5000]))
     assert np.diff(even).tolist() == [10] * 8
     assert np.diff(heavy)[-1] > 10 * np.diff(heavy)[0]
+    assert size_bins(np.array([3, 5, 6])).tolist() == [3, 4, 5, 6, 7]
+    assert size_bins(np.array([0, 1, 2, 1000])).tolist() == [0, 2, 6, 13, 32, 75, 178, 422, 1001]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.data import carve, federate, partition
+from fedjax_bal.data import federate, partition
 from fedjax_bal.types import Dataset, Federation
 
 LABELS = np.array([2, 0, 1, 2, 0, 1])
@@ -148,38 +148,3 @@ def test_refusals(changes, message):
     arguments = {"images": IMAGES, "labels": LABELS, "rows_per_client": rows([0]), "num_classes": 3} | changes
     with pytest.raises(ValueError, match=message):
         federate(**arguments)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    labels=st.lists(st.sampled_from([-1, 3, 4]), min_size=1, max_size=40).map(np.array),
-    per_class=st.integers(1, 5),
-    seed=st.integers(0, 99),
-)
-def test_carve(labels, per_class, seed):
-    present, sizes = np.unique(labels, return_counts=True)
-    if sizes.min() < per_class:
-        with pytest.raises(ValueError, match=f"class {present[sizes.argmin()]} has only {sizes.min()} rows"):
-            carve(rng(seed), labels, per_class)
-        return
-    auxiliary, rest = carve(rng(seed), labels, per_class)
-    assert labels[auxiliary].tolist() == np.repeat(present, per_class).tolist()
-    assert sorted(auxiliary.tolist() + rest.tolist()) == list(range(len(labels)))
-    assert rest.tolist() == sorted(rest.tolist())
-    assert carve(rng(seed), labels, per_class)[0].tolist() == auxiliary.tolist()
-
-
-def test_carve_is_random_and_checks_its_number():
-    labels = np.zeros(1000, int)
-    assert len(np.intersect1d(carve(rng(0), labels, 10)[0], carve(rng(1), labels, 10)[0])) < 10
-    with pytest.raises(ValueError, match="per_class: received 0"):
-        carve(rng(), labels, 0)
-
-
-def test_carve_then_partition_then_federate():
-    labels = np.repeat(np.arange(4), 25)
-    auxiliary, rest = carve(rng(), labels, 5)
-    parts = [rest[part] for part in partition.dirichlet(rng(), labels[rest], 4, 0.1, min_size=5)]
-    federation = federate(np.zeros((100, 1, 1, 1), np.uint8), labels, parts, 4, {"server": auxiliary})
-    assert federation.class_counts.sum(axis=0).tolist() == [20] * 4
-    assert not np.isin(federation.auxiliary["server"], federation.rows).any()

@@ -5,9 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from fedjax_bal.data import DATASETS, DataError, load
+from fedjax_bal.data import DATASETS, DataError, inventory_digest, load
 from fedjax_bal.data.embedded import make as embedding
 from fedjax_bal.data.readers import embedded, tfds
+from fedjax_bal.types import Dataset
 
 # SHA-256 of the pixels and labels of each half of the embedded set
 TRAIN = "bc33df19f3d86636c053443a5cbfb93ae9f21a23722eeab863fdbd5da7a806b0"
@@ -30,6 +31,11 @@ def test_embedded_set():
     assert digest(dataset.test_images, dataset.test_labels) == TEST
     both = np.concatenate([dataset.train_images, dataset.test_images]).reshape(12000, -1)
     assert len(np.unique(both, axis=0)) == 12000
+
+
+def test_the_digest_of_a_data_set_never_changes():
+    image, label = np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int32)
+    assert inventory_digest(Dataset(image, label, image, label, ("a",))).startswith("374708ff")
 
 
 def test_embedded_set_is_small_and_licensed():

@@ -1,1 +1,1 @@
-"""Data that comes with the package: a balanced part of Fashion-MNIST, and the script that makes it."""
+"""The embedded data set: a balanced part of Fashion-MNIST, and the script that makes it."""

@@ -1,8 +1,7 @@
 """Makes the embedded data set from the official files of Fashion-MNIST.
 
 Run as `python -m fedjax_bal.data.embedded.make DIR`, where DIR holds the four idx files (plain or .gz) or a folder
-`fashion_mnist` with them. The same files give the same bytes wherever Python is linked to the same zlib, and the same
-pixels everywhere.
+`fashion_mnist` with them. The same files give the same pixels everywhere, and the same bytes with the same zlib.
 """
 
 import hashlib
@@ -21,22 +20,10 @@ TRAIN_PER_CLASS, TEST_PER_CLASS = 1000, 200
 
 
 def stratified_rows(labels: np.ndarray, per_class: int, seed: int) -> np.ndarray:
-    """Draws the same number of rows from each class.
+    """Draws the same number of rows from each class, in ascending order.
 
-    Every row gets a random 64-bit word and the rows with the smallest words of each class are taken. The words come
+    Every row gets a random 64-bit word, and the rows with each class's smallest words are taken. The words come
     straight from the bit generator, whose stream NumPy guarantees across versions (that of `Generator` it does not).
-
-    Args:
-        labels: `Int[D]`.
-        per_class: rows to take from each class present.
-        seed: of the words.
-
-    Returns:
-        `Int[per_class * classes present]` row numbers, ascending.
-
-    Example:
-        >>> stratified_rows(np.array([0, 0, 0, 1, 1, 1]), 2, seed=0).size
-        4
     """
     words = np.random.PCG64(seed).random_raw(len(labels))
     chosen = []
@@ -47,18 +34,7 @@ def stratified_rows(labels: np.ndarray, per_class: int, seed: int) -> np.ndarray
 
 
 def make(data_dir: str | os.PathLike, out: str | os.PathLike) -> str:
-    """Writes the embedded set: 1,000 training and 200 test images of each class, in the order of the official files.
-
-    Args:
-        data_dir: where the official files are.
-        out: the npz file to write.
-
-    Returns:
-        The SHA-256 of what was written.
-
-    Raises:
-        DataError: files are missing or damaged.
-    """
+    """Writes 1,000 training and 200 test images of each class, in the official order; returns the file's SHA-256."""
     full = load("fashion_mnist", data_dir)
     train = stratified_rows(full.train_labels, TRAIN_PER_CLASS, SEED)
     test = stratified_rows(full.test_labels, TEST_PER_CLASS, SEED)
@@ -73,7 +49,7 @@ def make(data_dir: str | os.PathLike, out: str | os.PathLike) -> str:
 
 
 def _pack(**arrays: np.ndarray) -> bytes:
-    """An npz with nothing in it that changes from one machine or day to another."""
+    """Returns an npz file that is the same on every machine and day."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, array in arrays.items():

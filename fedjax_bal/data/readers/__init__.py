@@ -1,1 +1,27 @@
-"""Reading data sets from files, one reader for each format."""
+"""Readers of data sets: one `Reader` record for each, in the file of its format, and all of them by name."""
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fedjax_bal.data.readers import cifar, cinic10, embedded, idx, image_folder, inaturalist, leaf, npz, svhn
+from fedjax_bal.data.readers.reader import Reader
+
+DATASETS: Mapping[str, Reader] = MappingProxyType(
+    {
+        reader.name: reader
+        for file in (embedded, idx, cifar, leaf, svhn, cinic10, inaturalist, npz, image_folder)
+        for reader in file.READERS
+    }
+)
+"""Name of each data set -> its reader, in the order in which lists show them."""
+
+
+def find_reader(name: str) -> Reader:
+    """Returns a data set's reader; the `ValueError` for an unknown name suggests the nearest ones."""
+    if name in DATASETS:
+        return DATASETS[name]
+    longer = [other for other in DATASETS if other.startswith(f"{name}_")]
+    close = longer or difflib.get_close_matches(str(name), DATASETS, n=1)
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    raise ValueError(f"no data set is called {name!r}; there are {', '.join(DATASETS)}.{hint}")

@@ -2,14 +2,13 @@
 
 A record is one label byte (CIFAR-10) or a coarse and a fine label byte (CIFAR-100), then 3,072 pixel bytes: the red,
 the green and the blue plane of 32 x 32, each row by row. The python versions are pickles, which can run code when they
-are opened, so they never are. Both are normalised with the constants of CIFAR-10, as the papers do whose tables are
-reproduced here.
+are opened, so they never are. Both sets are normalised with the constants of CIFAR-10, as in the papers whose tables
+are reproduced here.
 
 References:
     Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009, and the data sets' page.
 """
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from fedjax_bal.data.errors import DataError, MissingError
 from fedjax_bal.data.readers.reader import Reader, TfdsSets
+from fedjax_bal.data.readers.untrusted import CHECK_PATH
 from fedjax_bal.types import Dataset
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -41,18 +41,18 @@ _MAX_BYTES = 2**31
 
 
 class CifarLayout(NamedTuple):
-    """Where one of the two sets lies and how its records look.
+    """Files, records and classes of one of the two sets.
 
     Attributes:
         name: the data set.
-        title: what its publishers call it.
-        folder: what the official archive unpacks to.
-        archive: the official archive of the binary version.
+        title: its publishers' name for it.
+        folder: folder in the archive.
+        archive: official archive of the binary version.
         train: names of the training files.
         test: name of the test file.
         label_bytes: label bytes of a record; the last one is used.
         class_names: the C classes, in the order of the labels.
-        pickle_folder: what the archive of the python version unpacks to.
+        pickle_folder: folder in the archive of the python version.
         pickles: names of its files.
     """
 
@@ -97,30 +97,9 @@ LAYOUTS = {
 """Name of the data set -> its layout."""
 
 
-def read_records(path: str | os.PathLike, label_bytes: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reads one file of records.
-
-    Args:
-        path: the file.
-        label_bytes: label bytes in front of each image; the last of them is the label that is used.
-        num_classes: C; labels must lie in 0..C-1.
-
-    Returns:
-        Images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`.
-
-    Raises:
-        DataError: the file can't be read, is empty or no whole number of records long, or has a label out of range.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = pathlib.Path(folder, "test.bin")
-        ...     _ = file.write_bytes(bytes([3, 42]) + bytes(3072))
-        ...     images, labels = read_records(file, label_bytes=2, num_classes=100)
-        >>> images.shape, labels.tolist()
-        ((1, 32, 32, 3), [42])
-    """
-    path, record = Path(path), label_bytes + _PIXELS
+def read_records(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reads one file of records: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`, the last of the label bytes."""
+    record = label_bytes + _PIXELS
     try:
         size = path.stat().st_size
         if size == 0 or size % record or size > _MAX_BYTES:
@@ -131,7 +110,7 @@ def read_records(path: str | os.PathLike, label_bytes: int, num_classes: int) ->
             )
         records = np.fromfile(path, np.uint8, count=size).reshape(-1, record)
     except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error}); check the path and its rights.") from error
+        raise DataError(f"{path}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
     labels = records[:, label_bytes - 1].astype(np.int32)
     if labels.max() >= num_classes:
         at = int(np.argmax(labels >= num_classes))
@@ -144,7 +123,6 @@ def read_records(path: str | os.PathLike, label_bytes: int, num_classes: int) ->
 
 
 def _read_set(layout: CifarLayout, data_dir: Path) -> Dataset:
-    """All records of CIFAR-10, or those of CIFAR-100 with their fine labels."""
     *train, test = _find_set(layout, data_dir)
     parts = [read_records(file, layout.label_bytes, len(layout.class_names)) for file in train]
     _check_equal_length(train, [len(labels) for _, labels in parts])
@@ -153,7 +131,7 @@ def _read_set(layout: CifarLayout, data_dir: Path) -> Dataset:
 
 
 def _find_set(layout: CifarLayout, data_dir: Path) -> list[Path]:
-    """The files for training, then the one for testing, all in one folder."""
+    """Finds the training files and the test file, all in one folder."""
     wanted = (*layout.train, layout.test)
     folders = (data_dir / layout.folder, data_dir)
     for folder in folders:
@@ -170,7 +148,7 @@ def _find_set(layout: CifarLayout, data_dir: Path) -> list[Path]:
 
 
 def _advice(layout: CifarLayout, data_dir: Path) -> str:
-    """What to do, given what lies there instead of the binary version."""
+    """Returns the remedy for missing files, which depends on the files that were found instead."""
     for folder in (data_dir / layout.pickle_folder, data_dir):
         if all((folder / file).is_file() for file in layout.pickles):
             return (
@@ -183,7 +161,7 @@ def _advice(layout: CifarLayout, data_dir: Path) -> str:
 
 
 def _check_equal_length(files: Sequence[Path], lengths: Sequence[int]) -> None:
-    """A file cut off between two records shows only next to the others, which are all of one length."""
+    """Raises `DataError` for a shorter training file: one cut off between two records looks whole by itself."""
     for file, length in zip(files, lengths, strict=True):
         if length != max(lengths):
             raise DataError(

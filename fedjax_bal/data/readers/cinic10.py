@@ -13,101 +13,63 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError, MissingError
+from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.readers.cifar import CIFAR10
-from fedjax_bal.data.readers.image_files import EIGHT_BITS, Kind, read_all
+from fedjax_bal.data.readers.image_files import EIGHT_BITS, ImageRules, read_classes
 from fedjax_bal.data.readers.reader import Reader, TfdsSets
-from fedjax_bal.data.readers.untrusted import check_within
+from fedjax_bal.data.readers.untrusted import check_within, find_folder, list_files
 from fedjax_bal.types import Dataset
 
-FOLDERS = ("cinic10", "CINIC-10", "")
-"""Where the three halves may lie below the folder that the user names."""
-
+_FOLDERS = ("cinic10", "CINIC-10", "")
+_HALVES = ("train/", "test/")
 _SIZE = (32, 32)
-_KIND = Kind(
+_RULES = ImageRules(
+    remedy="the file is damaged or foreign to CINIC-10: unpack CINIC-10.tar.gz again.",
     formats=("PNG",),
     modes=EIGHT_BITS,
-    max_bytes=2**16,  # an image has 3,072 bytes of pixels; there may be words beside them
+    max_bytes=2**16,  # an image has 3,072 bytes of pixels, and perhaps some text
     max_side=max(_SIZE),
     size=_SIZE,
-    again="the file is damaged or foreign to CINIC-10: unpack CINIC-10.tar.gz again.",
 )
 
 
 def read_split(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a folder that has a folder of PNG files for each class.
-
-    Args:
-        folder: the folder.
-        class_names: names of the classes' folders, in the order of the labels; others are left alone.
-
-    Returns:
-        Images `UInt8[D, 32, 32, 3]`, grey ones with three equal channels, and labels `Int32[D]`. Classes stand
-        one after another, and files in the order of their names, so that the same files give the same arrays.
-
-    Raises:
-        DataError: the folder of a class is missing or empty, a file can't be read, is no PNG or damaged, or its
-            image has another size.
-
-    Example:
-        >>> import tempfile
-        >>> from PIL import Image
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Path(folder, "cat").mkdir()
-        ...     Image.new("L", (32, 32), 7).save(Path(folder, "cat", "one.png"))
-        ...     images, labels = read_split(folder, ["cat"])
-        >>> images.shape, images[0, 0, 0].tolist(), labels.tolist()
-        ((1, 32, 32, 3), [7, 7, 7], [0])
-    """
-    files = [_files(Path(folder, name)) for name in class_names]
-    every = [path for own in files for path in own]
-    images = read_all("cinic10", every, _KIND, (*_SIZE, 3), lambda pillow, image: image.convert("RGB"))
-    return images, np.repeat(np.arange(len(files), dtype=np.int32), [len(own) for own in files])
+    """Reads the PNG files of each class's folder, by name: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`."""
+    files = [_class_files(Path(folder, name)) for name in class_names]
+    return read_classes("cinic10", files, _RULES, (*_SIZE, 3), lambda image: image.convert("RGB"))
 
 
 def _read_set(data_dir: Path) -> Dataset:
-    """The images of `train` and of `test`; those of `valid` stay unused."""
     root = _find_root(data_dir)
-    return Dataset(*read_split(root / "train", CIFAR10), *read_split(root / "test", CIFAR10), CIFAR10)
+    train, test = (read_split(root / half, CIFAR10) for half in _HALVES)
+    return Dataset(*train, *test, CIFAR10)
 
 
 def _find_set(data_dir: Path) -> list[Path]:
-    """The folders of both halves and of their classes, which change with the list of their files."""
+    """Lists the folders of both halves and of their classes, whose times change with the list of their files."""
     root = _find_root(data_dir)
-    return [path for half in ("train", "test") for path in (root / half, *(root / half / name for name in CIFAR10))]
+    return [path for half in _HALVES for path in (root / half, *(root / half / name for name in CIFAR10))]
 
 
 def _find_root(data_dir: Path) -> Path:
-    """The first folder that holds `train` and `test`."""
-    candidates = [data_dir / folder for folder in FOLDERS]
-    for candidate in candidates:
-        if (candidate / "train").is_dir() and (candidate / "test").is_dir():
-            return candidate
-    raise MissingError(
-        f"cinic10 was not found: looked for train/ and test/ in {', '.join(map(str, candidates))}; unpack "
-        "CINIC-10.tar.gz in one of them, or pass the folder that holds train/ and test/ as --data-dir."
-    )
+    remedy = "unpack CINIC-10.tar.gz in one of them, or pass the folder that holds train/ and test/"
+    return find_folder("cinic10", data_dir, _FOLDERS, _HALVES, remedy)
 
 
-def _files(folder: Path) -> list[Path]:
-    """The PNG files of a class, by name; links stay within the folder that holds all classes."""
+def _class_files(folder: Path) -> list[Path]:
+    """Lists the PNG files of a class; links may not leave the folder of all classes."""
     try:
         if folder.is_symlink():
             check_within(folder.parent, folder)
-        with os.scandir(folder) as entries:
-            own = [entry for entry in entries if entry.name.endswith(".png") and entry.is_file()]
-            for entry in own:
-                if entry.is_symlink():
-                    check_within(folder.parent, Path(entry.path))
-            names = sorted(entry.name for entry in own)
+        files = list_files(folder, (".png",))
     except OSError as error:
         raise DataError(
             f"{folder}: can't be read ({error.strerror or error}); it must be a folder of CINIC-10's PNG files: "
             "unpack CINIC-10.tar.gz again, or check its rights."
         ) from error
-    if not names:
+    if not files:
         raise DataError(f"{folder}: holds no PNG files (*.png); unpack CINIC-10.tar.gz again.")
-    return [folder / name for name in names]
+    return files
 
 
 READERS = (

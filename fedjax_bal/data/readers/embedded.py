@@ -1,4 +1,4 @@
-"""The data sets that the package holds: a sixth of Fashion-MNIST, and labels alone."""
+"""The data sets in this package: a sixth of Fashion-MNIST, and labels without images."""
 
 import importlib.resources
 import zipfile
@@ -12,7 +12,6 @@ from fedjax_bal.types import Dataset
 
 
 def _read_embedded() -> Dataset:
-    """Reads the file that comes with the package."""
     resource = importlib.resources.files("fedjax_bal.data.embedded") / "fashion_mnist_small.npz"
     try:
         with resource.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -26,7 +25,7 @@ def _read_embedded() -> Dataset:
 
 
 def _make_labels() -> Dataset:
-    """Blank images, a pool as large as the paper's frequencies of letters ask for."""
+    """Makes labels with blank images: enough of each class to draw the frequencies of letters in Astraea's paper."""
     names = MERGED_CHARACTERS
     train, test = (np.repeat(np.arange(len(names), dtype=np.int32), count) for count in (16_000, 10))
     blank = lambda labels: np.zeros((len(labels), 1, 1, 1), np.uint8)
@@ -59,4 +58,4 @@ READERS = (
         std=(1.0,),
     ),
 )
-"""The data sets that need no files of the user's."""
+"""The data sets that need no files."""

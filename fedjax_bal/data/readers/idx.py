@@ -4,8 +4,8 @@ An idx file of bytes is: two zero bytes, the type code 0x08, the number of dimen
 32-bit integer, then the values in row-major order. Nothing in the header is trusted: sizes are checked against what
 the file can hold before anything of that size is allocated.
 
-All are normalised with the constants of MNIST, as the papers do whose tables are reproduced here. Whether some of
-EMNIST Balanced's test images are among ByMerge's training images, on which `emnist_astraea` trains, is not known.
+All are normalised with the constants of MNIST, as in the papers whose tables are reproduced here. It is not known
+whether ByMerge's training images, on which `emnist_astraea` trains, include test images of EMNIST Balanced.
 
 References:
     LeCun, Cortes, Burges: The MNIST database of handwritten digits, section on file formats. Xiao, Rasul, Vollgraf:
@@ -25,11 +25,9 @@ import numpy as np
 
 from fedjax_bal.data.errors import DataError, MissingError
 from fedjax_bal.data.readers.reader import Reader, TfdsSets
+from fedjax_bal.data.readers.untrusted import CHECK_PATH, MAX_DEFLATE_RATIO
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
-
-MAX_BYTES = 2**31
-"""Values that a file may claim; the largest relative of MNIST (EMNIST ByClass) has 0.64e9."""
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 """The classes of Fashion-MNIST."""
@@ -41,53 +39,30 @@ CHARACTERS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowerca
 """The classes of EMNIST ByClass and of FEMNIST."""
 
 MNIST_CONSTANTS = {"mean": (0.1307,), "std": (0.3081,), "image_shape": (28, 28, 1)}
-"""Mean, standard deviation and shape of the images of MNIST, which its relatives share."""
+"""Mean, standard deviation and shape of the images of MNIST, used for all sets like it."""
 
+_MAX_BYTES = 2**31  # the largest set (EMNIST ByClass) has 0.64e9
 _CHUNK = 2**20
-_MAX_DEFLATE_RATIO = 1032  # what deflate can reach at best: 258 bytes from 2 bits
 _UNSIGNED_BYTE = 0x08
-_AGAIN = "the file is incomplete or damaged: fetch it again."
+_REMEDY = "the file is incomplete or damaged: fetch it again."
 
 
 def read_idx(path: str | os.PathLike, num_dims: int) -> np.ndarray:
-    """Reads an idx file of unsigned bytes, plain or compressed with gzip.
-
-    Whether it is compressed is told by its content, not by its name, because browsers unpack files without renaming
-    them.
-
-    Args:
-        path: the file.
-        num_dims: dimensions it must have: 3 for images, 1 for labels.
-
-    Returns:
-        `UInt8` array of the shape in the header.
-
-    Raises:
-        DataError: the file can't be opened, is no idx file of bytes with that many dimensions, or is longer or shorter
-            than its header says.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = pathlib.Path(folder, "labels")
-        ...     _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
-        ...     read_idx(file, 1)
-        array([7, 8, 9], dtype=uint8)
-    """
+    """Reads an idx file of unsigned bytes with 3 dimensions (images) or 1 (labels), plain or compressed with gzip."""
     path = Path(path)
     try:
         with open_file(path) as file:
-            if file.read(2) == b"\x1f\x8b":
+            if file.read(2) == b"\x1f\x8b":  # not by name: browsers unpack files without renaming them
                 file.seek(0)
-                capacity = os.fstat(file.fileno()).st_size * _MAX_DEFLATE_RATIO
+                capacity = os.fstat(file.fileno()).st_size * MAX_DEFLATE_RATIO
                 with gzip.GzipFile(fileobj=file) as stream:
                     return _parse(stream, path, num_dims, capacity)
             file.seek(0)
             return _parse(file, path, num_dims, os.fstat(file.fileno()).st_size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged gzip data ({error}); {_AGAIN}") from error
+        raise DataError(f"{path}: damaged gzip data ({error}); {_REMEDY}") from error
     except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error}); check the path and its rights.") from error
+        raise DataError(f"{path}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
 
 
 def read_labelled(
@@ -96,23 +71,9 @@ def read_labelled(
     image_size: tuple[int, int] = (28, 28),
     num_classes: int = 10,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a file of grey images together with the file of their labels.
-
-    Args:
-        images_path: idx file of D images.
-        labels_path: idx file of D labels.
-        image_size: height and width that the images must have, in pixels.
-        num_classes: C; labels must lie in 0..C-1.
-
-    Returns:
-        Images `UInt8[D, H, W, 1]` and labels `Int32[D]`.
-
-    Raises:
-        DataError: a file is damaged, the images have another size, the numbers of images and labels differ, there are
-            none, or a label is out of range.
-    """
+    """Reads a file of grey images and the file of their labels: `UInt8[D, H, W, 1]` and `Int32[D]`, below C."""
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
-    if images.shape[1:] != tuple(image_size):
+    if images.shape[1:] != image_size:
         expected, found = "x".join(map(str, image_size)), "x".join(map(str, images.shape[1:]))
         raise DataError(f"{images_path}: expected images of {expected} pixels, found {found}; it is another data set.")
     if len(images) != len(labels) or not len(images):
@@ -130,7 +91,7 @@ def read_labelled(
 
 
 def _parse(stream: IO[bytes] | gzip.GzipFile, path: Path, num_dims: int, capacity: int) -> np.ndarray:
-    """Checks the header against what the file can hold (`capacity` bytes), then reads the values."""
+    """Reads the values after checking the header; the file can hold at most `capacity` bytes of them."""
     expected_magic = bytes([0, 0, _UNSIGNED_BYTE, num_dims])
     magic = _read_up_to(stream, 4)
     if magic != expected_magic:
@@ -141,23 +102,23 @@ def _parse(stream: IO[bytes] | gzip.GzipFile, path: Path, num_dims: int, capacit
         )
     header = _read_up_to(stream, 4 * num_dims)
     if len(header) < 4 * num_dims:
-        raise DataError(f"{path}: expected a header of {4 + 4 * num_dims} bytes, found {4 + len(header)}; {_AGAIN}")
+        raise DataError(f"{path}: expected a header of {4 + 4 * num_dims} bytes, found {4 + len(header)}; {_REMEDY}")
     shape = tuple(int(size) for size in np.frombuffer(header, ">u4"))
-    count = math.prod(shape)
-    if count > min(capacity, MAX_BYTES):
+    count, sizes = math.prod(shape), "x".join(map(str, shape))
+    if count > min(capacity, _MAX_BYTES):
         raise DataError(
-            f"{path}: its header claims {'x'.join(map(str, shape))} = {count} bytes, but the file can hold at most "
-            f"{min(capacity, MAX_BYTES)}; {_AGAIN}"
+            f"{path}: its header claims {sizes} = {count} bytes, but the file can hold at most "
+            f"{min(capacity, _MAX_BYTES)}; {_REMEDY}"
         )
     values = _read_up_to(stream, count + 1)
     if len(values) != count:
         found = f"only {len(values)}" if len(values) < count else "more"
-        raise DataError(f"{path}: its header says {'x'.join(map(str, shape))} = {count} bytes, found {found}; {_AGAIN}")
+        raise DataError(f"{path}: its header says {sizes} = {count} bytes, found {found}; {_REMEDY}")
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
 def _read_up_to(stream: IO[bytes] | gzip.GzipFile, count: int) -> bytearray:
-    """Reads at most `count` bytes, a piece at a time: memory follows what is there, not what is asked for."""
+    """Reads at most `count` bytes, in pieces, so that memory grows with what the file has and not with its claim."""
     values = bytearray()
     while len(values) < count:
         piece = stream.read(min(_CHUNK, count - len(values)))
@@ -168,14 +129,14 @@ def _read_up_to(stream: IO[bytes] | gzip.GzipFile, count: int) -> bytearray:
 
 
 class IdxFiles(NamedTuple):
-    """Where the four idx files of a data set lie and how they are called.
+    """Names and folders of the four idx files of a data set.
 
     Attributes:
         name: the data set.
-        folders: where they may lie below the folder that the user names, in order.
-        train: how the names of the files for training begin.
-        test: how those for testing begin.
-        transposed: whether pixels are stored column by column, with rows and columns swapped.
+        folders: where the files may be, below the folder that the user names, in order.
+        train: beginning of the training files' names.
+        test: beginning of the test files' names.
+        transposed: whether pixels are stored column by column.
     """
 
     name: str
@@ -186,12 +147,12 @@ class IdxFiles(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Images and labels for training, then those for testing."""
+        """Names of the training images and labels, then of the test images and labels."""
         return [f"{half}-{kind}-ubyte" for half in (self.train, self.test) for kind in ("images-idx3", "labels-idx1")]
 
 
 def _read_set(files: IdxFiles, class_names: tuple[str, ...], data_dir: Path) -> Dataset:
-    """Reads the four files; its images are upright."""
+    """Reads the four files, and turns images upright."""
     train, train_labels, test, test_labels = _find_set(files, data_dir)
     images, labels = read_labelled(train, train_labels, num_classes=len(class_names))
     test_images, test_labels = read_labelled(test, test_labels, num_classes=len(class_names))
@@ -205,7 +166,7 @@ def _find_set(files: IdxFiles, data_dir: Path) -> list[Path]:
 
 
 def _find_file(files: IdxFiles, data_dir: Path, name: str) -> Path:
-    """The first existing spelling of an idx file; archives of the data sets in circulation use all of them."""
+    """Finds an idx file under the names in use: with a dot or a dash, plain or compressed."""
     spellings = [spelling + ending for spelling in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
     folders = [data_dir / folder for folder in files.folders]
     for folder in folders:
@@ -240,10 +201,14 @@ def _mnist(name: str, description: str, class_names: tuple[str, ...], home: str)
     return _reader(IdxFiles(name, (name, "")), description, class_names, (60_000, 10_000), home, TfdsSets(name, name))
 
 
-def _emnist(
-    name: str, description: str, class_names: tuple[str, ...], counts: tuple[int, int], train: str, test: str
-) -> Reader:
+_EMNIST = {"balanced": (112_800, 18_800), "bymerge": (697_932, 116_323), "byclass": (697_932, 116_323)}
+"""EMNIST's splits -> numbers of training and test images."""
+
+
+def _emnist(name: str, train: str, test: str, description: str) -> Reader:
     files = IdxFiles(name, ("emnist", "gzip", name, ""), f"emnist-{train}-train", f"emnist-{test}-test", True)
+    class_names = CHARACTERS if train == "byclass" else MERGED_CHARACTERS
+    counts = (_EMNIST[train][0], _EMNIST[test][1])
     home = "https://www.nist.gov/itl/products-and-services/emnist-dataset (gzip.zip)"
     tfds = TfdsSets(f"emnist/{train}", f"emnist/{test}", transposed=True)
     return _reader(files, description, class_names, counts, home, tfds)
@@ -264,35 +229,27 @@ READERS = (
     ),
     _emnist(
         "emnist_balanced",
+        "balanced",
+        "balanced",
         "EMNIST Balanced: 112,800 + 18,800 grey images 28x28 of digits and letters, 47 classes of equal size",
-        MERGED_CHARACTERS,
-        (112_800, 18_800),
-        "balanced",
-        "balanced",
     ),
     _emnist(
         "emnist_bymerge",
+        "bymerge",
+        "bymerge",
         "EMNIST ByMerge: 697,932 + 116,323 grey images 28x28 of digits and letters, 47 classes of unequal size",
-        MERGED_CHARACTERS,
-        (697_932, 116_323),
-        "bymerge",
-        "bymerge",
     ),
     _emnist(
         "emnist_byclass",
+        "byclass",
+        "byclass",
         "EMNIST ByClass: 697,932 + 116,323 grey images 28x28 of digits and letters, 62 classes of unequal size",
-        CHARACTERS,
-        (697_932, 116_323),
-        "byclass",
-        "byclass",
     ),
     _emnist(
         "emnist_astraea",
-        "EMNIST ByMerge's training images, tested on Balanced's: 697,932 + 18,800 grey images 28x28, 47 classes",
-        MERGED_CHARACTERS,
-        (697_932, 18_800),
         "bymerge",
         "balanced",
+        "EMNIST ByMerge's training images, tested on Balanced's: 697,932 + 18,800 grey images 28x28, 47 classes",
     ),
 )
-"""The data sets that come as four idx files."""
+"""The data sets that consist of four idx files."""

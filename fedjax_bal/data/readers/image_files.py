@@ -1,4 +1,4 @@
-"""Reading image files that nobody vouches for: lengths, sizes and kinds are checked before pixels are unpacked."""
+"""Reading of image files from any source: length, size and kind are checked before pixels are decoded."""
 
 import concurrent.futures
 import contextlib
@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,117 +15,120 @@ from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.readers.untrusted import read_file
 
 EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
-"""Pillow's kinds of images with eight bits a value at most."""
+"""Pillow's modes of images with at most eight bits a value."""
 
-_BLOCK = 64  # images that a thread does at a time
+_BLOCK = 64  # images that a thread reads at a time
 
 
-class Kind(NamedTuple):
-    """What the image files of a data set are like.
+class ImageRules(NamedTuple):
+    """The image files that a data set accepts.
 
     Attributes:
-        formats: names of the formats, as Pillow calls them.
-        modes: kinds of pixels, as Pillow calls them.
+        remedy: what to do about any other file; ends the message about it.
+        formats: Pillow's names of the formats.
+        modes: Pillow's names of the kinds of pixels.
         max_bytes: the longest file.
         max_side: the longest side, in pixels.
-        size: width and height of every image; None where they differ.
-        again: what to do about a file that is not like that, for the end of a message.
+        size: width and height of every image; None if they differ.
     """
 
-    formats: tuple[str, ...]
-    modes: tuple[str, ...]
-    max_bytes: int
-    max_side: int
-    size: tuple[int, int] | None
-    again: str
+    remedy: str
+    formats: tuple[str, ...] = ("PNG", "JPEG")
+    modes: tuple[str, ...] = (*EIGHT_BITS, "CMYK")
+    max_bytes: int = 2**24
+    max_side: int = 4096
+    size: tuple[int, int] | None = None
 
 
 @contextlib.contextmanager
-def decoder(name: str) -> Iterator[ModuleType]:
-    """Pillow, with its warning of oversized images as an error: it comes from reading the size alone."""
+def pillow_for(name: str) -> Iterator[None]:
+    """Checks that Pillow is installed, and makes errors of its warnings about images of a claimed huge size."""
     try:
         from PIL import Image
     except ImportError as error:
         raise DataError(f"{name}: its images need Pillow, which can't be imported ({error}): install it.") from error
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield Image
+        yield
 
 
-def decoded(
-    pillow: ModuleType, content: bytes, place: str | os.PathLike, kind: Kind, make: Callable[[Any], Any]
-) -> np.ndarray:
-    """The pixels, `UInt8[H, W]` or `UInt8[H, W, K]`, of what `make` turns an image of Pillow into."""
-    image = opened(pillow, content, place, kind)
+def decode(content: bytes, place: str | os.PathLike, rules: ImageRules, convert: Callable[[Any], Any]) -> np.ndarray:
+    """Returns the pixels `UInt8[H, W]` or `UInt8[H, W, K]` of the Pillow image that `convert` makes of a file's."""
+    image = open_image(content, place, rules)
     try:
         if image.format == "PNG":
-            image.verify()  # checksums, after which it has to be opened again
-            image = _checked(pillow, content, kind)
-        return np.asarray(make(image))
-    except Exception as error:  # what a decoder raises for damaged content is of many kinds
-        raise DataError(f"{place}: {error}; {kind.again}") from error
+            image.verify()  # compares checksums, and leaves the image closed
+            image = _open_checked(content, rules)
+        return np.asarray(convert(image))
+    except Exception as error:  # decoders raise errors of many kinds for damaged content
+        raise DataError(f"{place}: {error}; {rules.remedy}") from error
 
 
-def opened(pillow: ModuleType, content: bytes, place: str | os.PathLike, kind: Kind) -> Any:
-    """An image whose size and kind are known to be right; its pixels are still packed."""
+def open_image(content: bytes, place: str | os.PathLike, rules: ImageRules) -> Any:
+    """Opens an image and checks its size and mode; its pixels are not decoded yet."""
+    from PIL import UnidentifiedImageError
+
     try:
-        return _checked(pillow, content, kind)
-    except pillow.UnidentifiedImageError as error:
-        formats = " or ".join(kind.formats)
-        raise DataError(f"{place}: is no {formats} file, or one with a damaged header; {kind.again}") from error
-    except Exception as error:  # what a decoder raises for damaged content is of many kinds
-        raise DataError(f"{place}: {error}; {kind.again}") from error
+        return _open_checked(content, rules)
+    except UnidentifiedImageError as error:
+        formats = " or ".join(rules.formats)
+        raise DataError(f"{place}: is no {formats} file, or one with a damaged header; {rules.remedy}") from error
+    except Exception as error:  # decoders raise errors of many kinds for damaged content
+        raise DataError(f"{place}: {error}; {rules.remedy}") from error
 
 
-def read_all(
-    name: str, files: Sequence[Path], kind: Kind, shape: tuple[int, int, int], make: Callable[[ModuleType, Any], Any]
+def read_images(
+    name: str, files: Sequence[Path], rules: ImageRules, shape: tuple[int, int, int], convert: Callable[[Any], Any]
 ) -> np.ndarray:
-    """The pixels of many files, `UInt8[D, H, W, K]`, unpacked by as many threads as there are cores."""
+    """Returns the pixels of many files, `UInt8[D, H, W, K]`, decoded by as many threads as there are cores."""
     images = np.empty((len(files), *shape), np.uint8)
-    with decoder(name) as pillow, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
 
-        def fill(start: int) -> None:
-            for row, file in enumerate(files[start : start + _BLOCK], start):
-                content = read_file(file, kind.max_bytes, kind.again)
-                pixels = decoded(pillow, content, file, kind, lambda image: make(pillow, image))
-                images[row] = pixels.reshape(shape)
+    def fill(start: int) -> None:
+        for row, file in enumerate(files[start : start + _BLOCK], start):
+            content = read_file(file, rules.max_bytes, rules.remedy)
+            images[row] = decode(content, file, rules, convert).reshape(shape)
 
+    with pillow_for(name), concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
             for _ in pool.map(fill, range(0, len(files), _BLOCK)):
                 pass
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # one damaged file is enough: the others are not read
             raise
     return images
 
 
-def squared(pillow: ModuleType, image: Any, side: int) -> Any:
-    """The largest square in the middle of an image, scaled by Pillow's bilinear filter.
+def read_classes(
+    name: str,
+    files: Sequence[Sequence[Path]],
+    rules: ImageRules,
+    shape: tuple[int, int, int],
+    convert: Callable[[Any], Any],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the images of each class's files, `UInt8[D, H, W, K]`, and labels `Int32[D]`, class after class."""
+    images = read_images(name, [file for own in files for file in own], rules, shape, convert)
+    return images, np.repeat(np.arange(len(files), dtype=np.int32), [len(own) for own in files])
 
-    The filter takes the mean of what it leaves out.
 
-    Args:
-        pillow: from `decoder`.
-        image: an image of Pillow.
-        side: pixels a side of the result.
+def square(image: Any, side: int) -> Any:
+    """Scales the largest centred square of a Pillow image; the bilinear filter averages the pixels that it merges."""
+    from PIL.Image import Resampling
 
-    Returns:
-        Another image of Pillow.
-    """
     shorter = min(image.size)
     left, top = ((length - shorter) / 2 for length in image.size)
-    box = (left, top, left + shorter, top + shorter)
-    return image.resize((side, side), pillow.Resampling.BILINEAR, box=box)
+    return image.resize((side, side), Resampling.BILINEAR, box=(left, top, left + shorter, top + shorter))
 
 
-def _checked(pillow: ModuleType, content: bytes, kind: Kind) -> Any:
-    image = pillow.open(io.BytesIO(content), formats=list(kind.formats))
+def _open_checked(content: bytes, rules: ImageRules) -> Any:
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(content), formats=list(rules.formats))
     found = "x".join(map(str, image.size))
-    if kind.size is not None and image.size != kind.size:
-        raise ValueError(f"expected an image of {'x'.join(map(str, kind.size))} pixels, found {found}")
-    if max(image.size) > kind.max_side or image.mode not in kind.modes:
+    if rules.size is not None and image.size != rules.size:
+        raise ValueError(f"expected an image of {'x'.join(map(str, rules.size))} pixels, found {found}")
+    if max(image.size) > rules.max_side or image.mode not in rules.modes:
         raise ValueError(
-            f"expected a colour or grey image of at most {kind.max_side} pixels a side and eight bits a value, found "
+            f"expected a colour or grey image of at most {rules.max_side} pixels a side and eight bits a value, found "
             f"{found} pixels of mode {image.mode}"
         )
     return image

@@ -18,191 +18,103 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError, MissingError
-from fedjax_bal.data.memory import check_memory
-from fedjax_bal.data.readers.image_files import Kind, read_all, squared
+from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.memory import check_images_fit
+from fedjax_bal.data.readers.image_files import ImageRules, read_images, square
 from fedjax_bal.data.readers.reader import Reader, StoredImage, TfdsSets
-from fedjax_bal.data.readers.untrusted import check_within, read_file, read_json, shortened
+from fedjax_bal.data.readers.untrusted import check_within, find_folder, read_file, read_json, shortened
 from fedjax_bal.types import Dataset
 from fedjax_bal.validate import whole_number
 
-FOLDERS = ("inaturalist2019", "iNaturalist2019", "inat2019", "")
-"""Where the files may lie below the folder that the user names."""
-
-CLASSES = tuple(map(str, range(1010)))
-"""Species, which are called by their numbers."""
-
-HALVES = ("train2019.json", "val2019.json")
-"""Files of annotations of the images for training and, as the test set, those for validation: the competition's own
-test images have no labels."""
-
+_FOLDERS = ("inaturalist2019", "iNaturalist2019", "inat2019", "")
+_CLASSES = tuple(map(str, range(1010)))  # species, named by their numbers
+_HALVES = ("train2019.json", "val2019.json")  # tests use the validation images: the official test set has no labels
 _MAX_ANNOTATIONS = 2**28  # bytes, several times what the official ones have
-_AGAIN = "the file is damaged or foreign to iNaturalist 2019: unpack its archive again."
+_REMEDY = "the file is damaged or foreign to iNaturalist 2019: unpack its archive again."
+_RULES = ImageRules(_REMEDY, formats=("JPEG",), modes=("L", "RGB", "CMYK"))
 
-_KIND = Kind(formats=("JPEG",), modes=("L", "RGB", "CMYK"), max_bytes=2**24, max_side=4096, size=None, again=_AGAIN)
 
-
-class Entry(NamedTuple):
-    """What the annotations say of one image.
-
-    Attributes:
-        file: the JPEG file.
-        label: number of its species.
-        holder: whose image it is; None where the annotations don't say.
-    """
+class Annotation(NamedTuple):
+    """An image's file, the number of its species, and its owner as the annotations have it."""
 
     file: Path
     label: int
-    holder: str | None
+    holder: Any
 
 
 def read_inaturalist(data_dir: str | os.PathLike, side: int) -> Dataset:
-    """Reads the images for training and, as the test set, those for validation.
+    """Reads the training images and, as the test set, the validation images, in the order of the annotations.
 
-    Args:
-        data_dir: the folder with `train2019.json`, `val2019.json` and `train_val2019/`, or one with that folder in it,
-            see `FOLDERS`.
-        side: what images are made: squares of this many pixels a side, see `read_half`.
-
-    Returns:
-        The data set, in the order of the annotations. Its clients are the users to whom the training images belong
-        (`rights_holder`), numbered in the order of their names; None where the annotations don't name one for every
-        image.
-
-    Raises:
-        DataError: files are missing, can't be read, are damaged, or don't fit each other; or the images would need
-            more memory than there is.
-        ValueError: a side below 1.
+    The largest centred square of each image is scaled to `side` pixels a side. Clients are the users to whom the
+    training images belong (`rights_holder`), in the order of their names; None unless every image has one.
     """
     root = _find_root(Path(data_dir))
-    train, test = (annotated(root / half) for half in HALVES)
-    _check_memory(root, len(train) + len(test), side)
-    clients = owners([entry.holder for entry in train])
-    return Dataset(*_images(root, train, side), *_images(root, test, side), CLASSES, clients)
+    train, test = (_read_annotations(root / half) for half in _HALVES)
+    shape = (whole_number("side", side), side, 3)
+    remedy = "take a machine with more, or inaturalist2019_32, which has smaller images"
+    check_images_fit(root, len(train) + len(test), shape, remedy)
+    return Dataset(*_read_pixels(root, train, side), *_read_pixels(root, test, side), _CLASSES, _owners(train))
 
 
-def read_half(annotations: str | os.PathLike, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reads the images that one file of annotations names.
-
-    Of each image the largest square in its middle is scaled to `side` pixels, by Pillow's bilinear filter, which takes
-    the mean of what it leaves out.
-
-    Args:
-        annotations: the JSON file; the names in it count from its folder.
-        side: of the images.
-
-    Returns:
-        Images `UInt8[D, side, side, 3]`, grey ones with three equal channels, and labels `Int32[D]`.
-
-    Raises:
-        DataError, ValueError: as for `read_inaturalist`.
-
-    Example:
-        >>> import json, tempfile
-        >>> from PIL import Image
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Image.new("RGB", (80, 60), (7, 7, 7)).save(Path(folder, "a.jpg"))
-        ...     image = {"id": 3, "file_name": "a.jpg"}
-        ...     annotation = {"id": 3, "image_id": 3, "category_id": 1009}
-        ...     content = json.dumps({"images": [image], "annotations": [annotation]})
-        ...     _ = Path(folder, "val2019.json").write_text(content)
-        ...     images, labels = read_half(Path(folder, "val2019.json"), 32)
-        >>> images.shape, images[0, 0, 0].tolist(), labels.tolist()
-        ((1, 32, 32, 3), [7, 7, 7], [1009])
-    """
-    file = Path(annotations)
-    entries = annotated(file)
-    _check_memory(file, len(entries), side)
-    return _images(file.parent, entries, side)
-
-
-def annotated(file: Path) -> list[Entry]:
-    """What a file of annotations says, without looking at the images.
-
-    Args:
-        file: the JSON file.
-
-    Returns:
-        An entry for each image, in the order of the file.
-
-    Raises:
-        DataError: the file can't be read, is no file of annotations, or contradicts itself.
-    """
-    content = read_json(file, _MAX_ANNOTATIONS, _AGAIN)
-    images = _named(file, content)
-    classes = _classes(file, _entries(file, content, "annotations"), images)
+def _read_annotations(file: Path) -> list[Annotation]:
+    """Returns an annotation for each image, in the order of the file's images; images aren't opened."""
+    content = read_json(file, _MAX_ANNOTATIONS, _REMEDY)
+    images = _images_by_id(file, content)
+    classes = _classes_by_id(file, _mappings(file, content, "annotations"), images)
     if not images or len(classes) < len(images):
         names = (image["file_name"] for number, image in images.items() if number not in classes)
         raise DataError(
             f"{file}: expected images with an annotation each, found none for {shortened(next(names, 'no image'))}; "
-            f"{_AGAIN}"
+            f"{_REMEDY}"
         )
     return [
-        Entry(file.parent / image["file_name"], classes[number], image.get("rights_holder"))
+        Annotation(file.parent / image["file_name"], classes[number], image.get("rights_holder"))
         for number, image in images.items()
     ]
 
 
-def owners(names: Sequence[Any]) -> np.ndarray | None:
-    """Whose each image is, as numbers.
-
-    Args:
-        names: D names.
-
-    Returns:
-        `Int32[D]`, numbers in the order of the names; None unless every one of them is a text that isn't empty.
-
-    Example:
-        >>> owners(["Zoe", "Abe", "Zoe"])
-        array([1, 0, 1], dtype=int32)
-        >>> owners(["Zoe", ""]) is None
-        True
-    """
+def _owners(annotations: Sequence[Annotation]) -> np.ndarray | None:
+    """Numbers the owners of images by name, `Int32[D]`; None unless every image has one."""
+    names = [annotation.holder for annotation in annotations]
     if not all(isinstance(name, str) and name for name in names):
         return None
     numbers = {name: number for number, name in enumerate(sorted(set(names)))}
     return np.array([numbers[name] for name in names], np.int32)
 
 
-def _check_memory(place: Path, count: int, side: int) -> None:
-    shape = (whole_number("side", side), side, 3)
-    check_memory(place, count, shape, "take a machine with more, or inaturalist2019_32, which has smaller images")
-
-
-def _named(file: Path, content: Any) -> dict[int, dict[str, Any]]:
-    """The images by their ids; each has a file within the folder."""
+def _images_by_id(file: Path, content: Any) -> dict[int, dict[str, Any]]:
+    """Returns the descriptions of images by id; each names a file within the folder."""
     images = {}
-    for image in _entries(file, content, "images"):
+    for image in _mappings(file, content, "images"):
         number, name = image.get("id"), image.get("file_name")
         if not _is_number(number) or number in images or not isinstance(name, str) or not _is_within(name):
             raise DataError(
                 f"{file}: images: found {shortened(image)}, expected an id of its own and the file_name of a JPEG "
-                f"file below this folder; {_AGAIN}"
+                f"file below this folder; {_REMEDY}"
             )
         images[number] = image
     return images
 
 
-def _classes(file: Path, annotations: Sequence[Mapping[str, Any]], images: Mapping[int, Any]) -> dict[int, int]:
-    """The class of each annotated image."""
+def _classes_by_id(file: Path, annotations: Sequence[Mapping], images: Mapping[int, Any]) -> dict[int, int]:
+    """Returns the class of each annotated image."""
     classes = {}
     for annotation in annotations:
         number, own = annotation.get("image_id"), annotation.get("category_id")
         known = _is_number(number) and number in images and number not in classes
-        if not known or not _is_number(own) or not 0 <= own < len(CLASSES):
+        if not known or not _is_number(own) or not 0 <= own < len(_CLASSES):
             raise DataError(
                 f"{file}: annotations: found {shortened(annotation)}, expected the image_id of an image without "
-                f"another annotation and a category_id in 0..{len(CLASSES) - 1}; {_AGAIN}"
+                f"another annotation and a category_id in 0..{len(_CLASSES) - 1}; {_REMEDY}"
             )
         classes[number] = own
     return classes
 
 
-def _entries(file: Path, content: Any, key: str) -> list[dict[str, Any]]:
-    """One of the lists of a file of annotations."""
+def _mappings(file: Path, content: Any, key: str) -> list[dict[str, Any]]:
     entries = content.get(key) if isinstance(content, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise DataError(f"{file}: expected a list of mappings {key!r}, as in COCO's annotations; {_AGAIN}")
+        raise DataError(f"{file}: expected a list of mappings {key!r}, as in COCO's annotations; {_REMEDY}")
     return entries
 
 
@@ -211,60 +123,55 @@ def _is_number(value: Any) -> TypeGuard[int]:
 
 
 def _is_within(name: str) -> bool:
-    """Whether the name of a file can't lead out of the folder that it counts from."""
+    """Tells whether a relative file name stays below its folder."""
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts:
         return False
     return not any(character in name for character in "\0\\:")
 
 
-def _images(root: Path, entries: Sequence[Entry], side: int) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels of all files, and their classes."""
-    _check_links(root, entries)
-    make = lambda pillow, image: squared(pillow, image.convert("RGB"), side)
-    images = read_all("inaturalist2019", [entry.file for entry in entries], _KIND, (side, side, 3), make)
-    return images, np.array([entry.label for entry in entries], np.int32)
+def _read_pixels(root: Path, annotations: Sequence[Annotation], side: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images `UInt8[D, side, side, 3]` and labels `Int32[D]`."""
+    _check_links(root, annotations)
+    files, convert = [own.file for own in annotations], lambda image: square(image.convert("RGB"), side)
+    images = read_images("inaturalist2019", files, _RULES, (side, side, 3), convert)
+    return images, np.array([own.label for own in annotations], np.int32)
 
 
-def _check_links(root: Path, entries: Sequence[Entry]) -> None:
-    """Refuses links that lead out of the folder of all images, which may lie elsewhere itself."""
-    files = [entry.file for entry in entries]
+def _check_links(root: Path, annotations: Sequence[Annotation]) -> None:
+    """Raises `DataError` for links out of the folder of all images, which may be a link itself."""
+    files = [own.file for own in annotations]
     for path in (*{file.parent for file in files}, *(file for file in files if file.is_symlink())):
         inner = path.relative_to(root).parts
         check_within(root / inner[0] if len(inner) > 1 else root, path)
 
 
 def _find_root(data_dir: Path) -> Path:
-    """The first folder that holds both files of annotations."""
-    candidates = [data_dir / folder for folder in FOLDERS]
-    for candidate in candidates:
-        if all((candidate / half).is_file() for half in HALVES):
-            return candidate
-    raise MissingError(
-        f"inaturalist2019 was not found: looked for {' and '.join(HALVES)} in {', '.join(map(str, candidates))}; "
+    remedy = (
         "unpack train2019.json.tar.gz, val2019.json.tar.gz and train_val2019.tar.gz in one of them, or pass the folder "
-        "that holds them as --data-dir."
+        "that holds them"
     )
+    return find_folder("inaturalist2019", data_dir, _FOLDERS, _HALVES, remedy)
 
 
 def _find_set(data_dir: Path) -> list[Path]:
     root = _find_root(data_dir)
-    return [root / half for half in HALVES]
+    return [root / half for half in _HALVES]
 
 
-def _stored(data_dir: Path) -> dict[str, Iterator[StoredImage]]:
-    """All files as they are, for TensorFlow Datasets."""
+def _stored_images(data_dir: Path) -> dict[str, Iterator[StoredImage]]:
+    """Returns all files as they are, for TensorFlow Datasets."""
     root = _find_root(data_dir)
-    train, test = (annotated(root / half) for half in HALVES)
-    for entries in (train, test):
-        _check_links(root, entries)
-    return {"train": _files(train, owners([entry.holder for entry in train])), "test": _files(test, None)}
+    train, test = (_read_annotations(root / half) for half in _HALVES)
+    for annotations in (train, test):
+        _check_links(root, annotations)
+    return {"train": _read_stored(train, _owners(train)), "test": _read_stored(test, None)}
 
 
-def _files(entries: Sequence[Entry], clients: np.ndarray | None) -> Iterator[StoredImage]:
-    for row, entry in enumerate(entries):
-        content = read_file(entry.file, _KIND.max_bytes, _KIND.again)
-        yield StoredImage(content, entry.label, -1 if clients is None else int(clients[row]))
+def _read_stored(annotations: Sequence[Annotation], clients: np.ndarray | None) -> Iterator[StoredImage]:
+    for row, own in enumerate(annotations):
+        content = read_file(own.file, _RULES.max_bytes, _RULES.remedy)
+        yield StoredImage(content, own.label, -1 if clients is None else int(clients[row]))
 
 
 def _reader(name: str, description: str, side: int) -> Reader:
@@ -278,9 +185,9 @@ def _reader(name: str, description: str, side: int) -> Reader:
             "inaturalist2019/ with them"
         ),
         home="https://github.com/visipedia/inat_comp/tree/master/2019",
-        tfds=TfdsSets("inaturalist2019", "inaturalist2019", published=False, stored=_stored),
+        tfds=TfdsSets("inaturalist2019", "inaturalist2019", published=False, stored=_stored_images),
         image_shape=(side, side, 3),
-        class_names=CLASSES,
+        class_names=_CLASSES,
         counts=(265_213, 3_030),
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),

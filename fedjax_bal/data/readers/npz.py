@@ -1,8 +1,8 @@
-"""Data sets in one npz file of NumPy's, without pickles: one's own, and what `fedjax-bal data prepare` writes.
+"""Data sets in one npz file of NumPy's, without pickles: the user's own, and those that `data prepare` writes.
 
 An npz file is a zip archive of arrays. Arrays of objects are pickles, which can run code when they are opened, so they
-never are; nor is a file of PyTorch, which is a zip archive with a pickle in it. A header is believed only where it
-agrees with the length of its array in the archive, and that only as far as the archive's own length allows.
+never are; nor is a file of PyTorch, which is a zip archive with a pickle in it. An array's header must agree with its
+length in the archive, and that length must be possible for an archive of this size.
 """
 
 import math
@@ -10,25 +10,27 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, BinaryIO
 
 import numpy as np
 
 from fedjax_bal.data.errors import DataError
-from fedjax_bal.data.memory import available_bytes
+from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.data.readers.untrusted import CHECK_PATH, MAX_DEFLATE_RATIO
 from fedjax_bal.files import open_file
 from fedjax_bal.types import Dataset
 
 REQUIRED = ("train_images", "train_labels", "test_images", "test_labels")
 """The arrays that a file must have."""
 
-MAX_CLASSES = 2**16
-"""Labels are numbers of classes, which must lie below this."""
+ARRAYS = (*REQUIRED, "class_names", "train_clients")
+"""All arrays that are read."""
 
-_METHODS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # the most that each can shorten
+_MAX_CLASSES = 2**16
+_RATIOS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: MAX_DEFLATE_RATIO}  # how much each method can compress
 _CHUNK = 2**24
 _HOW = (
     "write it with numpy.savez(FILE, train_images=..., train_labels=..., test_images=..., test_labels=...), images of "
@@ -44,42 +46,21 @@ def read_npz(path: str | os.PathLike) -> Dataset:
     Args:
         path: the file. It has `train_images` `UInt8[D, H, W]` or `UInt8[D, H, W, K]`, `train_labels` `Int[D]` from 0,
             `test_images`, `test_labels`, and may have `class_names` (C texts) and `train_clients` (D whole numbers or
-            texts: whose each training image is).
+            texts: the client of each training image).
 
     Returns:
-        The data set. Without `class_names` there are as many classes as the largest label says, called by their
-        numbers; clients are numbered in the order of what they are called.
+        The data set. Without `class_names`, classes are named by their numbers, up to the largest label; clients are
+        numbered in the order of their names.
 
     Raises:
         DataError: the file can't be read, is no such file, is damaged, or holds arrays that don't fit.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder, "mine.npz")
-        ...     images, labels = np.zeros((3, 8, 8), np.uint8), np.array([0, 2, 1])
-        ...     np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-        ...     dataset = read_npz(file)
-        >>> dataset.train_images.shape, dataset.class_names
-        ((3, 8, 8, 1), ('0', '1', '2'))
     """
     path = Path(path)
-    return as_dataset(path, read_arrays(path, (*REQUIRED, "class_names", "train_clients")))
+    return as_dataset(path, read_arrays(path, ARRAYS))
 
 
 def as_dataset(path: Path, arrays: Mapping[str, np.ndarray]) -> Dataset:
-    """Arrays as a data set, after checking that they fit.
-
-    Args:
-        path: where they come from, for messages.
-        arrays: by name, see `read_npz`.
-
-    Returns:
-        The data set.
-
-    Raises:
-        DataError: they don't fit.
-    """
+    """Makes a data set of a file's arrays, see `read_npz`; raises `DataError` if they don't fit."""
     missing = [name for name in REQUIRED if name not in arrays]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}; {_HOW}.")
@@ -94,27 +75,14 @@ def as_dataset(path: Path, arrays: Mapping[str, np.ndarray]) -> Dataset:
 
 
 def read_arrays(path: Path, names: tuple[str, ...] | None, limit: int | None = None) -> dict[str, np.ndarray]:
-    """Those of some arrays that a file has.
+    """Reads the arrays of an npz file that have one of these names, or all of them, by name.
 
-    Args:
-        path: the file.
-        names: of the arrays; None for all that there are.
-        limit: bytes that they may have together; None for as many as there is memory for.
-
-    Returns:
-        The arrays, by name.
-
-    Raises:
-        DataError: the file can't be read, is no npz file, or one of the arrays is damaged or a pickle.
+    Raises `DataError` if the file is damaged, is none of NumPy's, or holds a pickle, and for arrays of more than
+    `limit` bytes together, or more than fit in memory.
     """
     try:
         with open_file(path) as stream:
-            if not zipfile.is_zipfile(stream):
-                stream.seek(0)
-                start = stream.read(8)
-                if start[:2] == b"PK":
-                    raise DataError(f"{path}: is an npz file that was cut short; {_DAMAGED}")
-                raise DataError(f"{path}: is no npz file ({_kind(path, start)}); {_PICKLE}")
+            _check_archive(stream, path)
             with zipfile.ZipFile(stream) as archive:
                 members = {member.filename: member for member in archive.infolist()}
                 if any(name.endswith(".pkl") for name in members):
@@ -122,31 +90,34 @@ def read_arrays(path: Path, names: tuple[str, ...] | None, limit: int | None = N
                 if names is None:
                     names = tuple(name.removesuffix(".npy") for name in members)
                 wanted = {name: members[f"{name}.npy"] for name in names if f"{name}.npy" in members}
-                _check_sum(wanted.values(), limit, path)
+                size = sum(member.file_size for member in wanted.values())
+                if limit is not None and size > limit:
+                    raise DataError(f"{path}: claims arrays of {size} bytes, at most {limit} are read; {_DAMAGED}")
                 return {name: _read_member(archive, member, path) for name, member in wanted.items()}
     except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error}); check the path and its rights.") from error
+        raise DataError(f"{path}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise DataError(f"{path}: is no sound npz file ({error}); {_DAMAGED}") from error
 
 
-def _check_sum(members: Iterable[zipfile.ZipInfo], limit: int | None, path: Path) -> None:
-    size = sum(member.file_size for member in members)
-    if limit is not None and size > limit:
-        raise DataError(f"{path}: claims arrays of {size} bytes, at most {limit} are read; {_DAMAGED}")
-
-
-def _kind(path: Path, start: bytes) -> str:
-    """What a file that is no archive seems to be, by its first bytes."""
+def _check_archive(stream: BinaryIO, path: Path) -> None:
+    """Raises `DataError` for a file that is no zip archive; the message says what it seems to be."""
+    if zipfile.is_zipfile(stream):
+        return
+    stream.seek(0)
+    start = stream.read(8)
+    if start[:2] == b"PK":
+        raise DataError(f"{path}: is an npz file that was cut short; {_DAMAGED}")
+    kind = "begins with " + start[:4].hex(" ") if start else "empty"
     if start[:6] == b"\x93NUMPY":
-        return "a single array"
-    if start[:1] == b"\x80" or path.suffix in (".pkl", ".pickle", ".pt", ".pth"):
-        return "a pickle"
-    return "begins with " + start[:4].hex(" ") if start else "empty"
+        kind = "a single array"
+    elif start[:1] == b"\x80" or path.suffix in (".pkl", ".pickle", ".pt", ".pth"):
+        kind = "a pickle"
+    raise DataError(f"{path}: is no npz file ({kind}); {_PICKLE}")
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> np.ndarray:
-    """One array, of the length that the archive says and no longer."""
+    """Reads one array, of the length that the archive says and no longer."""
     _check_length(member, path)
     with archive.open(member) as stream:
         shape, fortran, dtype = _header(stream, f"{path}: {member.filename}")
@@ -164,13 +135,13 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
                 raise DataError(f"{path}: {member.filename}: ends after {filled} of {size} bytes; {_DAMAGED}")
             values[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
             filled += len(piece)
-        stream.read(1)  # the end, where the checksum is compared
+        stream.read(1)  # reaching the end compares the checksum
     return values.view(dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _check_length(member: zipfile.ZipInfo, path: Path) -> None:
-    """Refuses a length that the archive can't hold, or the memory."""
-    ratio = _METHODS.get(member.compress_type)
+    """Raises `DataError` for an array that can't be as long as the archive says, or doesn't fit in memory."""
+    ratio = _RATIOS.get(member.compress_type)
     if ratio is None:
         raise DataError(f"{path}: {member.filename} is compressed in a way that NumPy doesn't use; {_HOW}.")
     held = min(member.compress_size, path.stat().st_size)
@@ -179,20 +150,12 @@ def _check_length(member: zipfile.ZipInfo, path: Path) -> None:
             f"{path}: {member.filename} claims {member.file_size} bytes, but the archive can hold at most "
             f"{held * ratio}; {_DAMAGED}"
         )
-    there = available_bytes()
-    if there is not None and member.file_size > there:
-        raise DataError(
-            f"{path}: {member.filename} needs {member.file_size / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB of "
-            "memory are available; take a machine with more."
-        )
+    check_memory(f"{path}: {member.filename} needs", member.file_size)
 
 
-def _header(stream: Any, place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, order and type of an array."""
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
+def _header(stream: IO[bytes], place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Reads shape, order and type of an array."""
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(stream)
         if version not in read:
@@ -210,7 +173,7 @@ def _header(stream: Any, place: str) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _checked_half(path: Path, half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Images `UInt8[D, H, W, K]` and labels `Int32[D]`."""
+    """Returns images `UInt8[D, H, W, K]` and labels `Int32[D]`."""
     images, labels = arrays[f"{half}_images"], arrays[f"{half}_labels"]
     if images.ndim not in (3, 4) or images.dtype != np.uint8 or not images.size:
         raise DataError(
@@ -222,9 +185,9 @@ def _checked_half(path: Path, half: str, arrays: Mapping[str, np.ndarray]) -> tu
             f"{path}: {half}_labels is {_by(labels.shape)} of {labels.dtype}; expected {len(images)} whole numbers, "
             "one for each image."
         )
-    if labels.min() < 0 or labels.max() >= MAX_CLASSES:
+    if labels.min() < 0 or labels.max() >= _MAX_CLASSES:
         raise DataError(
-            f"{path}: {half}_labels lie in {labels.min()}..{labels.max()}; expected 0..{MAX_CLASSES - 1}, the number "
+            f"{path}: {half}_labels lie in {labels.min()}..{labels.max()}; expected 0..{_MAX_CLASSES - 1}, the number "
             "of a class each."
         )
     images = images[..., None] if images.ndim == 3 else images
@@ -260,12 +223,6 @@ def _by(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "a single value"
 
 
-READERS = (
-    Reader(
-        name="npz",
-        description="Your own arrays, in one file of NumPy's: path is that file",
-        origin="own",
-        read=read_npz,
-    ),
-)
+_DESCRIPTION = "Your own arrays, in one file of NumPy's: path is that file"
+READERS = (Reader(name="npz", description=_DESCRIPTION, origin="own", read=read_npz),)
 """The user's own arrays."""

@@ -1,4 +1,4 @@
-"""What is known about a data set, and how its files are found and read: one record for each."""
+"""The record of a data set: its description, and functions that find and read its files."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,7 @@ from fedjax_bal.types import Dataset
 
 
 class StoredImage(NamedTuple):
-    """An image for TensorFlow Datasets to keep as it is.
-
-    Attributes:
-        content: of the image file.
-        label: number of its class.
-        client: whose it is; -1 where that isn't known.
-    """
+    """An image file's content for TensorFlow Datasets, its label, and the number of its client; -1 if unknown."""
 
     content: bytes
     label: int
@@ -23,15 +17,15 @@ class StoredImage(NamedTuple):
 
 
 class TfdsSets(NamedTuple):
-    """How TensorFlow Datasets keeps a data set.
+    """A data set's names and format in TensorFlow Datasets.
 
     Attributes:
-        train: its name of the set with the training images; empty where there is none.
-        test: its name of the set with the test images.
-        published: whether it has the set; `build_for_tfds` writes the others.
+        train: its name for the set with the training images; empty if it has none.
+        test: its name for the set with the test images.
+        published: whether it offers the set; `build_for_tfds` writes the others.
         transposed: whether rows and columns of its images are swapped.
-        stored: from the folder of the official files to the images of "train" and "test", where these are kept as they
-            are, whatever their size, and are made square only when they are read; None where all have the set's size.
+        stored: from the folder of the official files to the images of "train" and "test", for sets whose images have
+            many sizes: they are stored as they are, and made square when they are read.
     """
 
     train: str = ""
@@ -46,25 +40,25 @@ _NO_SETS = TfdsSets(published=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """A data set: what it is, where its files come from, how they are found and read.
+    """A data set: its description, the source of its files, and functions that find and read them.
 
     Attributes:
-        name: what a configuration calls it.
+        name: its name in configurations.
         description: one line for the list of data sets.
-        read: official files: from the folder that the user names to the data set; those of the package: without an
-            argument; the user's own: from `path`, a file or folder, and options of its own.
-        origin: whose files these are.
+        read: for official files, from the folder that the user names to the data set; for files of the package, a
+            function without arguments; for the user's own, from `path`, a file or folder, and further options.
+        origin: the owner of the files: the data set's publishers, this package, or the user.
         find: from the folder that the user names to the official files and folders that decide what is read; raises
-            `MissingError` where there are none.
-        files: which official files those are, in words.
-        home: where the official files come from.
-        tfds: how TensorFlow Datasets keeps the set.
-        image_shape: `(H, W, K)`; empty where the files decide.
-        class_names: C names, in the order of the labels; empty where the files decide.
-        counts: how many images there are for training and for testing; empty where the files decide.
-        mean: per-channel mean of the pixels scaled to [0, 1]; empty where it is that of the training images.
-        std: per-channel standard deviation on the same scale; empty as well.
-        clients: whether it says whose each training image is, so that there is a partition by writer or user.
+            `MissingError` if none are found.
+        files: the official files, in words.
+        home: the source of the official files.
+        tfds: the set in TensorFlow Datasets.
+        image_shape: `(H, W, K)`; empty if the files decide.
+        class_names: C names, in the order of the labels; empty if the files decide.
+        counts: numbers of training and test images; empty if the files decide.
+        mean: per-channel mean of the pixels scaled to [0, 1]; empty for that of the training images.
+        std: per-channel standard deviation on the same scale; empty for that of the training images.
+        clients: whether every training image has a known writer or user, which gives a natural partition.
     """
 
     name: str
@@ -89,5 +83,5 @@ class Reader:
 
     @property
     def is_buildable(self) -> bool:
-        """Whether `build_for_tfds` writes it: not a set of TensorFlow Datasets', nor one read from another's folder."""
+        """Whether `build_for_tfds` writes it: not published, and not read from another set's folder."""
         return not self.tfds.published and self.tfds.train == self.name

@@ -1,7 +1,7 @@
 """The cropped digits of SVHN: MATLAB files of version 5, which are no pickles.
 
-Each file has the images `X`, `[32, 32, 3, D]`, and their labels `y`, `[D, 1]`, in which 10 stands for the digit 0. What
-the headers say is looked at before any pixel is unpacked. The file `extra_32x32.mat` stays unused.
+Each file has images `X`, `[32, 32, 3, D]`, and labels `y`, `[D, 1]`, in which 10 stands for the digit 0. Headers are
+checked before any pixel is unpacked. The file `extra_32x32.mat` is not used.
 
 References:
     Netzer, Wang, Coates, Bissacco, Wu, Ng: Reading Digits in Natural Images with Unsupervised Feature Learning, 2011.
@@ -15,100 +15,66 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.errors import DataError, MissingError
-from fedjax_bal.data.memory import check_memory
+from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.memory import check_images_fit
 from fedjax_bal.data.readers.reader import Reader, TfdsSets
+from fedjax_bal.data.readers.untrusted import CHECK_PATH, MAX_DEFLATE_RATIO, find_folder
 from fedjax_bal.types import Dataset
 
-DIGITS = tuple(string.digits)
-"""The classes."""
-
-FOLDERS = ("svhn", "SVHN", "")
-"""Where the files may lie below the folder that the user names."""
-
-FILES = ("train_32x32.mat", "test_32x32.mat")
-"""The official files of the training and of the test images."""
-
+_DIGITS = tuple(string.digits)
+_FOLDERS = ("svhn", "SVHN", "")
+_FILES = ("train_32x32.mat", "test_32x32.mat")
 _SHAPE = (32, 32, 3)
 _MAX_BYTES = 2**31
-_MAX_DEFLATE_RATIO = 1032
 _NUMBERS = {f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)} | {"double", "single"}
-_AGAIN = "the file is damaged or none of SVHN's: fetch it again."
+_REMEDY = "the file is damaged or none of SVHN's: fetch it again."
 
 
 def read_digits(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
-    """Reads one of the files.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Images `UInt8[D, 32, 32, 3]` and labels `Int32[D]` in 0..9.
-
-    Raises:
-        DataError: it can't be read, is no MATLAB file of version 5 to 7, lacks one of the two arrays, or has arrays of
-            another kind, shape or range.
-
-    Example:
-        >>> import tempfile
-        >>> from scipy.io import savemat
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     pixels, digits = np.zeros((32, 32, 3, 2), np.uint8), np.array([[10], [3]], np.uint8)
-        ...     savemat(Path(folder, "test_32x32.mat"), {"X": pixels, "y": digits})
-        ...     images, labels = read_digits(Path(folder, "test_32x32.mat"))
-        >>> images.shape, labels.tolist()
-        ((2, 32, 32, 3), [0, 3])
-    """
+    """Reads one of the files: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]` in 0..9."""
     path = Path(path)
     count = _checked_header(path)
     found = _scipy(path, "loadmat", variable_names=["X", "y"])
     pixels, digits = np.asarray(found["X"]), np.asarray(found["y"]).reshape(-1)
     if pixels.shape != (*_SHAPE, count) or pixels.dtype != np.uint8 or len(digits) != count:
-        raise DataError(f"{path}: its arrays are others than its header says; {_AGAIN}")
+        raise DataError(f"{path}: its arrays are others than its header says; {_REMEDY}")
     outside = ~((digits >= 1) & (digits <= 10) & (digits == np.floor(digits)))
     if outside.any():
         at = int(np.argmax(outside))
-        raise DataError(f"{path}: label {digits[at]} at position {at}, expected 1..10 (10 for the digit 0); {_AGAIN}")
+        raise DataError(f"{path}: label {digits[at]} at position {at}, expected 1..10 (10 for the digit 0); {_REMEDY}")
     return np.ascontiguousarray(np.moveaxis(pixels, -1, 0)), digits.astype(np.int32) % 10
 
 
 def _read_set(data_dir: Path) -> Dataset:
     train, test = _find_set(data_dir)
-    return Dataset(*read_digits(train), *read_digits(test), DIGITS)
+    return Dataset(*read_digits(train), *read_digits(test), _DIGITS)
 
 
-def _find_set(data_dir: Path) -> tuple[Path, Path]:
-    """The file for training and the one for testing."""
-    folders = [data_dir / folder for folder in FOLDERS]
-    for folder in folders:
-        train, test = (folder / file for file in FILES)
-        if train.is_file() and test.is_file():
-            return train, test
-    raise MissingError(
-        f"svhn was not found: looked for {' and '.join(FILES)} in {', '.join(map(str, folders))}; put SVHN's two files "
-        "of cropped digits (format 2) there, or pass the folder that holds them as --data-dir."
-    )
+def _find_set(data_dir: Path) -> list[Path]:
+    remedy = "put SVHN's two files of cropped digits (format 2) there, or pass the folder that holds them"
+    folder = find_folder("svhn", data_dir, _FOLDERS, _FILES, remedy)
+    return [folder / file for file in _FILES]
 
 
 def _checked_header(path: Path) -> int:
-    """How many images there are, by the headers alone."""
+    """Returns the number of images, after checking the headers alone."""
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error}); check the path and its rights.") from error
+        raise DataError(f"{path}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
     kinds = {name: (tuple(shape), kind) for name, shape, kind in _scipy(path, "whosmat")}
     shape, kind = kinds.get("X", ((), "nothing"))
     if len(shape) != 4 or shape[:3] != _SHAPE or kind != "uint8" or not shape[3]:
-        raise DataError(f"{path}: expected images X of 32x32x3xD bytes, found {_shown(shape, kind)}; {_AGAIN}")
+        raise DataError(f"{path}: expected images X of 32x32x3xD bytes, found {_shown(shape, kind)}; {_REMEDY}")
     labels, kind = kinds.get("y", ((), "nothing"))
     if labels not in ((shape[3], 1), (1, shape[3])) or kind not in _NUMBERS:
-        raise DataError(f"{path}: expected {shape[3]} labels y, found {_shown(labels, kind)}; {_AGAIN}")
-    claimed, most = shape[3] * 3072, min(size * _MAX_DEFLATE_RATIO, _MAX_BYTES)
+        raise DataError(f"{path}: expected {shape[3]} labels y, found {_shown(labels, kind)}; {_REMEDY}")
+    claimed, most = shape[3] * 3072, min(size * MAX_DEFLATE_RATIO, _MAX_BYTES)
     if claimed > most:
         raise DataError(
-            f"{path}: its header claims {claimed} bytes of pixels, but it can hold at most {most}; {_AGAIN}"
+            f"{path}: its header claims {claimed} bytes of pixels, but it can hold at most {most}; {_REMEDY}"
         )
-    check_memory(path, 2 * shape[3], _SHAPE, "take a machine with more")
+    check_images_fit(path, 2 * shape[3], _SHAPE)  # they are copied once
     return int(shape[3])
 
 
@@ -117,7 +83,6 @@ def _shown(shape: tuple[int, ...], kind: str) -> str:
 
 
 def _scipy(path: Path, function: str, **options: Any) -> Any:
-    """Calls one of scipy's readers of MATLAB files."""
     import scipy.io
 
     try:
@@ -128,9 +93,9 @@ def _scipy(path: Path, function: str, **options: Any) -> Any:
         raise DataError(
             f"{path}: is a MATLAB file of version 7.3, SVHN's are of version 5; save it with that version."
         ) from error
-    except Exception as error:  # what the reader raises for damaged content is of many kinds
+    except Exception as error:  # scipy raises errors of many kinds for damaged content
         reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: is no MATLAB file of version 5 that can be read ({reason}); {_AGAIN}") from error
+        raise DataError(f"{path}: is no MATLAB file of version 5 that can be read ({reason}); {_REMEDY}") from error
 
 
 READERS = (
@@ -141,11 +106,11 @@ READERS = (
         ),
         read=_read_set,
         find=_find_set,
-        files=f"{' and '.join(FILES)}, or svhn/ with them",
+        files=f"{' and '.join(_FILES)}, or svhn/ with them",
         home="http://ufldl.stanford.edu/housenumbers (format 2)",
         tfds=TfdsSets("svhn_cropped", "svhn_cropped"),
         image_shape=_SHAPE,
-        class_names=DIGITS,
+        class_names=_DIGITS,
         counts=(73_257, 26_032),
         mean=(0.4377, 0.4438, 0.4728),
         std=(0.1980, 0.2010, 0.1970),

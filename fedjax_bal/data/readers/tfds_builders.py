@@ -1,7 +1,7 @@
 """Builders for TensorFlow Datasets of the data sets that it doesn't have.
 
 They take the official files from the folder that TensorFlow Datasets calls `manual_dir` and write ArrayRecord files,
-without TensorFlow. To import this module is to import TensorFlow Datasets, which knows the sets by name from then on.
+without TensorFlow. Importing this module imports TensorFlow Datasets and registers the sets there by name.
 """
 
 import io
@@ -14,19 +14,18 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.readers import DATASETS
 from fedjax_bal.data.readers.reader import Reader, StoredImage
-from fedjax_bal.data.readers.registry import DATASETS
+from fedjax_bal.data.readers.untrusted import brief_error
 from fedjax_bal.types import Dataset
-
-_VERSION = "1.0.0"
 
 
 class _Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """What the builders share: examples have an image, a label and, for training, the number of a client, or -1."""
+    """The base of the builders: an example has an image, a label and the number of its client, or -1."""
 
-    VERSION = tfds.core.Version(_VERSION)
+    VERSION = tfds.core.Version("1.0.0")
     READER: Reader
-    code_path = None  # where checksums of downloads would lie; looking for it takes a package that isn't declared
+    code_path = None  # of checksums of downloads; looking for it needs a package that isn't a dependency
 
     def _info(self) -> tfds.core.DatasetInfo:
         reader = self.READER
@@ -59,7 +58,7 @@ class _Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def _encoded(dataset: Dataset, half: str) -> Iterator[StoredImage]:
-    """The images of a half as PNG files."""
+    """Returns the images of a half as PNG files."""
     images, labels = getattr(dataset, f"{half}_images"), getattr(dataset, f"{half}_labels")
     clients = dataset.train_clients if half == "train" else None
     for row, (image, label) in enumerate(zip(images, labels, strict=True)):
@@ -67,28 +66,19 @@ def _encoded(dataset: Dataset, half: str) -> Iterator[StoredImage]:
 
 
 def _builder(reader: Reader) -> type[_Builder]:
-    """A builder that TensorFlow Datasets knows by the reader's name, which it takes from that of the class."""
+    """Makes a builder; TensorFlow Datasets registers it by the name of its class."""
     own = {"READER": reader, "MANUAL_DOWNLOAD_INSTRUCTIONS": f"manual_dir holds {reader.files}."}
     return type(reader.name.capitalize(), (_Builder,), own)
 
 
 BUILDERS = {name: _builder(reader) for name, reader in DATASETS.items() if reader.is_buildable}
-"""Name of each data set that has a builder here -> it."""
+"""Name of a data set -> its builder."""
 
 
 def build(name: str, files: Path, data_dir: Path) -> Path:
-    """Writes a data set as TensorFlow Datasets keeps it.
+    """Writes a data set in the format of TensorFlow Datasets; returns its folder, `data_dir`/NAME/VERSION.
 
-    Args:
-        name: one of `BUILDERS`.
-        files: the folder that holds its official files.
-        data_dir: the folder below which it is written, as NAME/VERSION.
-
-    Returns:
-        The folder of the set; one that is already there is left as it is.
-
-    Raises:
-        DataError: official files are missing or damaged, or nothing can be written.
+    `files` is the folder of its official files. A set that exists already is left as it is.
     """
     try:
         builder = BUILDERS[name](data_dir=str(data_dir), file_format="array_record")
@@ -98,9 +88,8 @@ def build(name: str, files: Path, data_dir: Path) -> Path:
         )
     except DataError:
         raise
-    except Exception as error:  # of any kind: what fails in there is not told apart
-        text = " ".join(str(error).split())[:300]
-        raise DataError(f"{data_dir / name}: can't be written ({type(error).__name__}: {text}).") from error
+    except Exception as error:  # TensorFlow Datasets raises errors of any kind
+        raise DataError(f"{data_dir / name}: can't be written ({brief_error(error)}).") from error
     return Path(builder.data_dir)
 
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fedjax_bal.data import DataError, load, memory
-from fedjax_bal.data.readers.inaturalist import read_half, read_inaturalist
+from fedjax_bal.data.readers.inaturalist import read_inaturalist
 
 SIZES = [(80, 60), (60, 80), (50, 50), (224, 301), (33, 32)]
 CLASSES = {"train": [7, 1009, 0, 7, 400], "val": [3, 3]}
@@ -105,9 +105,10 @@ def test_many_images_keep_their_places(tmp_path):
     shades = np.random.default_rng(0).integers(0, 256, 300)
     for row, shade in enumerate(shades):
         (tmp_path / f"{row}.jpg").write_bytes(jpeg(Image.new("L", (4, 4), int(shade))))
-    content = annotations("val", [f"{row}.jpg" for row in range(300)], shades.tolist())
-    (tmp_path / "val.json").write_text(json.dumps(content))
-    images, labels = read_half(tmp_path / "val.json", 4)
+    content = json.dumps(annotations("train", [f"{row}.jpg" for row in range(300)], shades.tolist()))
+    for half in CLASSES:
+        (tmp_path / f"{half}2019.json").write_text(content)
+    images, labels, *_ = read_inaturalist(tmp_path, 4)
     np.testing.assert_array_equal(labels, shades)
     assert np.abs(images.astype(int) - shades[:, None, None, None]).max() <= 1
 

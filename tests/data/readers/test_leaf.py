@@ -66,6 +66,9 @@ def test_half_of_a_division_is_not_enough(tmp_path):
     write(tmp_path / "test" / "part.json", leaf({"f0_a": 0}))
     with pytest.raises(DataError, match="no images for training or none for testing"):
         load("femnist", tmp_path)
+    write(tmp_path / "train" / "part.json", leaf({}))
+    with pytest.raises(DataError, match="no images for training or none for testing"):
+        load("femnist", tmp_path)
 
 
 def changed(**keys):

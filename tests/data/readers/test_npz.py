@@ -7,8 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedjax_bal.data import DataError, load, normalisation
-from fedjax_bal.data.readers import npz
+from fedjax_bal.data import DataError, load, memory, normalisation
 from fedjax_bal.data.readers.npz import read_npz
 
 RNG = np.random.default_rng(0)
@@ -174,7 +173,7 @@ def test_an_archive_is_not_believed_either(tmp_path):
 
 def test_memory_is_counted_before_it_is_taken(tmp_path, monkeypatch):
     np.savez(tmp_path / "mine.npz", **WHOLE)
-    monkeypatch.setattr(npz, "available_bytes", lambda: 400)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 400)
     with pytest.raises(DataError, match=r"train_images.npy needs 0.0 GiB, but only .* take a machine with more"):
         read_npz(tmp_path / "mine.npz")
 

@@ -14,7 +14,7 @@ from fedjax_bal.data import DATASETS, DataError, find_reader, load
 from fedjax_bal.data.inventory import inventory_digest
 from fedjax_bal.data.inventory import prepare as prepare_files
 from fedjax_bal.data.readers.npz import read_npz
-from fedjax_bal.data.readers.tfds import find_tfds, first_order
+from fedjax_bal.data.readers.tfds import find_tfds, original_order
 
 COUNTS = {"train": 30, "test": 7}
 tfds.disable_progress_bar()
@@ -120,14 +120,14 @@ def test_several_shards_keep_their_order(monkeypatch, tmp_path, to_png):
     np.testing.assert_array_equal(load("mnist", tmp_path).train_labels, arrays()[1])
 
 
-def test_the_first_order_is_a_permutation_known_from_the_hash():
+def test_the_original_order_is_a_permutation_known_from_the_hash():
     from tensorflow_datasets.core.hashing import Hasher
 
     for split in COUNTS:
         hasher = Hasher(split)
         expected = sorted(range(200), key=hasher.hash_key)
-        assert first_order(split, 200).tolist() == expected
-    assert first_order("train", 5, as_written=True).tolist() == [0, 1, 2, 3, 4]
+        assert original_order(split, 200).tolist() == expected
+    assert original_order("train", 5, shuffled=False).tolist() == [0, 1, 2, 3, 4]
 
 
 def edit(name, change):
