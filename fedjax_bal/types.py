@@ -247,21 +247,21 @@ class Cohort(NamedTuple):
         sizes: number of samples of each chain, `Float[G]`.
         class_counts: `Float[G, C]`.
         steps: local steps taken along each chain, `Int32[G]`.
-        visit_steps: local steps of each client in one pass, `Int32[G, L]`; 0 for a client that doesn't deliver.
+        local_steps: local steps of each client in one pass, `Int32[G, L]`; 0 for a client that doesn't deliver.
         passes: how often a chain goes through its clients, a Python int.
         learning_rate: the local learning rate of this round, `Float[]`.
         momentum: the local optimizer's momentum, 0 if it has none.
         delivered: `Bool[G]`, whether any client of the chain delivers.
         num_clients: N, a Python int.
         total_size: samples of the whole federation, `Float[]`.
-        full_steps: `visit_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
+        full_steps: `local_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
             from step to step; None if it doesn't.
     """
 
     sizes: Array
     class_counts: Array
     steps: Array
-    visit_steps: Array
+    local_steps: Array
     passes: int
     learning_rate: Array
     momentum: Any

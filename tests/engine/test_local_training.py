@@ -149,9 +149,9 @@ def test_steps_are_epochs_where_they_coincide_and_limits_that_limit_nothing_chan
 def test_visits_are_counted_exactly(size):
     sim = float64.simulation(fedavg(), local_epochs=None, local_steps=7)
     limited = float64.simulation(fedavg(), batches_per_epoch=2)
-    assert sim.setting.visit_steps(size) == 7
-    assert sim.setting.visit_steps(size, 3) == 3
-    assert limited.setting.visit_steps(size) == 2 * min(2, -(-size // 8))
+    assert sim.setting.local_steps(size) == 7
+    assert sim.setting.local_steps(size, 3) == 3
+    assert limited.setting.local_steps(size) == 2 * min(2, -(-size // 8))
     for steps in range(1, 8):
         epoch = [min(8, size - start) for start in range(0, size, 8)]
         assert sim.setting.samples(size, steps) == sum((epoch * 7)[:steps])

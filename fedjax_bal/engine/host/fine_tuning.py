@@ -124,7 +124,7 @@ class FineTuner:
         cohorts = []
         for own in places.reshape(-1, count, 1):
             there = own < federation.num_clients
-            steps = setting.visit_steps(sizes[own]) * there
+            steps = setting.local_steps(sizes[own]) * there
             cohorts.append(FineTuningCohort(own, there, assign(setting.layout, steps, there[:, 0])[0]))
         return cohorts
 

@@ -110,7 +110,7 @@ def build(
         precision=execution.precision,
     )
     if participation.speed is not None:
-        participation.speed.check_deadline(np.asarray(setting.visit_steps(sizes)), selector.passes)
+        participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
     return Simulation(
         setting=_laid_out(setting, sizes, selector, None if execution.chunk == "auto" else execution.chunk),
         federation=federation,
@@ -248,7 +248,7 @@ def _prepare_federation(federation: Federation, recipe: Recipe) -> Federation:
 
 
 def _laid_out(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
-    steps = np.asarray(setting.visit_steps(sizes))
+    steps = np.asarray(setting.local_steps(sizes))
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
     layout, shape = setting.layout, (selector.chains, selector.chain_length, selector.passes)
     return dataclasses.replace(setting, layout=lay_out(layout.strategy, layout.devices, steps, *shape, chunk))

@@ -109,24 +109,24 @@ class Planner:
         arriving = self.participation.delivery.mask(seed, "delivery", number, everybody, somebody=False)
         plan = make_plan(clients, arriving)
         if speed is not None:
-            steps = self._visit_steps(plan)
+            steps = self._local_steps(plan)
             plan = speed.limited(seed, number, plan, steps, self.setting.passes, len(self.sizes))
         return plan._replace(bound=np.float32(np.inf)) if self.bounded else plan, selector
 
-    def _visit_steps(self, plan: Plan) -> np.ndarray:
+    def _local_steps(self, plan: Plan) -> np.ndarray:
         """The local steps of each client of a plan within its limits, `Int[G, L]`."""
         inside = np.minimum(plan.clients, len(self.sizes) - 1)
-        return self.setting.visit_steps(self.sizes[inside], plan.limits)
+        return self.setting.local_steps(self.sizes[inside], plan.limits)
 
     def _seconds(self, speed: Speed, seed: int, first: int, plans: list[Plan]) -> list[float]:
         passes, clients = self.setting.passes, len(self.sizes)
-        steps = [self._visit_steps(plan._replace(limits=None)) for plan in plans]
+        steps = [self._local_steps(plan._replace(limits=None)) for plan in plans]
         numbered = enumerate(zip(plans, steps, strict=True), first)
         return [speed.seconds(seed, number, plan, own, passes, clients) for number, (plan, own) in numbered]
 
     def steps(self, plan: Plan) -> np.ndarray:
         """Steps of each client of a plan in a round, 0 for a client that doesn't deliver; `Int[G, L]`."""
-        return np.asarray(self.setting.passes * self._visit_steps(plan) * plan.delivered)
+        return np.asarray(self.setting.passes * self._local_steps(plan) * plan.delivered)
 
     def _assign(self, plan: Plan) -> tuple[Any, StepCounts]:
         return assign(self.setting.layout, self.steps(plan), plan.delivered.any(1))

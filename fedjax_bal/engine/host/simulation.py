@@ -291,7 +291,7 @@ class Simulation:
     @property
     def steps_of_clients(self) -> np.ndarray:
         """Steps of each client's local training, `Int[N]`."""
-        return np.asarray(self.setting.visit_steps(self._sizes))
+        return np.asarray(self.setting.local_steps(self._sizes))
 
     def steps_of(self, plan: Plan) -> np.ndarray:
         """Steps of each client of a plan in a round, `Int[G, L]`, 0 for a client that doesn't deliver."""
@@ -355,7 +355,7 @@ class Simulation:
         for plan in plans:
             sizes = self._sizes[plan.clients[plan.delivered]]
             limits = None if plan.limits is None else plan.limits[plan.delivered]
-            samples += int(self.setting.samples(sizes, self.setting.visit_steps(sizes, limits)).sum())
+            samples += int(self.setting.samples(sizes, self.setting.local_steps(sizes, limits)).sum())
         return samples * self.setting.passes
 
 

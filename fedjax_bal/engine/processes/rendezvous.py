@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from fedjax_bal.engine.processes.connection import Connection, Message, free_port, server
-from fedjax_bal.engine.processes.participants import differing_devices
+from fedjax_bal.engine.processes.process_group import differing_facts
 
 PATIENCE_S = 120.0
 _REMINDER_S = 10.0
@@ -15,14 +15,7 @@ _TRY_AGAIN_S = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class ProcessPlace:
-    """The meeting address, and this process's number.
-
-    Attributes:
-        host: the first process's host, as the others reach it.
-        port: the port on which it waits for them.
-        index: this process's number, from 0.
-        count: number of processes.
-    """
+    """The address at which the first process waits for the others, and this process's number among them, from 0."""
 
     host: str
     port: int
@@ -42,20 +35,11 @@ class RendezvousError(ValueError):
 def meet_processes(
     place: ProcessPlace, facts: Mapping[str, str], report: Callable[[str], None], patience_s: float = PATIENCE_S
 ) -> tuple[list[Connection], int]:
-    """Connects the processes of a run.
+    """Connects the processes of a run; returns this process's connections, and a port of the first one's host for all.
 
-    Args:
-        place: the meeting address, and this process's number.
-        facts: values that must be the same for all processes, by name.
-        report: called every ten seconds with a text on the processes that are missing.
-        patience_s: seconds after which missing processes are given up.
-
-    Returns:
-        The first process's connections to all others, any other process's to the first; and a port of the first
-        process's host that all may use.
-
-    Raises:
-        RendezvousError: a process is missing or there twice, or they don't agree.
+    The first process is connected to all others, any other process to the first. `facts` must be the same for all
+    processes; `report` is called every ten seconds with a text on those that are missing, until `patience_s` have
+    passed or a process is there twice, which raise `RendezvousError`, as differing facts do.
     """
     until = time.monotonic() + patience_s
     return _receive(place, facts, report, until) if place.index == 0 else _call(place, facts, report, until)
@@ -106,9 +90,9 @@ def _agreed(
     place: ProcessPlace, facts: Mapping[str, str], there: Mapping[int, tuple[Connection, Message]]
 ) -> tuple[list[Connection], int]:
     lines = [there[index][0] for index in range(1, place.count)]
-    differences = differing_devices([dict(facts), *(there[index][1]["facts"] for index in range(1, place.count))])
-    if differences:
-        refusal = "the processes of a run must all have the same, but they differ in\n  " + "\n  ".join(differences[:8])
+    differing = differing_facts([facts, *(there[index][1]["facts"] for index in range(1, place.count))])
+    if differing:
+        refusal = "the processes of a run must all have the same, but they differ in\n  " + "\n  ".join(differing[:8])
         _send_all(lines, {"refused": refusal})
         raise RendezvousError(refusal)
     port = free_port(place.host)
