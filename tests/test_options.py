@@ -5,8 +5,9 @@ import subprocess
 import sys
 
 import pytest
+import toys
 
-from fedjax_bal import Evaluation, Execution, LocalTraining, Participation, optimizer
+from fedjax_bal import Evaluation, Execution, LocalTraining, Participation, optimizer, recipes, simulate
 from fedjax_bal.config.schema import EvaluationSection, ExecutionSection
 from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.parts import BATCH_STATISTICS
@@ -53,6 +54,14 @@ def test_no_name_is_an_option_of_two_objects():
 def test_a_value_out_of_range_is_refused_where_it_is_given(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_options_that_are_no_object_of_their_kind_are_refused(kind):
+    name = {LocalTraining: "local"}.get(kind, kind.__name__.lower())
+    given = recipes.fedavg(), toys.network(), toys.federation(), toys.test_set()
+    with pytest.raises(ValueError, match=rf"^{name}: received {{}}, must be a fedjax_bal.{kind.__name__}$"):
+        simulate(*given, rounds=1, seed=0, **{name: {}})
 
 
 def test_defaults_are_made_without_anybody_being_asked():

@@ -17,6 +17,7 @@ from fedjax_bal.engine.device import (
     Layout,
     RoundInputs,
     Setting,
+    State,
     broadcast,
     client_context,
     evaluate_model,
@@ -36,7 +37,7 @@ from fedjax_bal.testing.draws import key_of
 from fedjax_bal.testing.observers import Padding, ReportTotals
 from fedjax_bal.testing.place import place
 from fedjax_bal.testing.uncompiled import uncompiled
-from fedjax_bal.types import Federation, Key, Model, Plan, PyTree, State
+from fedjax_bal.types import Federation, Key, Model, Plan, PyTree
 
 ROUNDS, SILENT = 4, 2
 """Number of rounds of a run, and the round in which nothing is delivered."""

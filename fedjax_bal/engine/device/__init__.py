@@ -24,3 +24,4 @@ from fedjax_bal.engine.device.run_axis import side_by_side
 from fedjax_bal.engine.device.schedule import Assignment, DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.stacked_program import dispatch_together
+from fedjax_bal.engine.device.state import Info, State

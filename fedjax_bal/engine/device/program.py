@@ -15,20 +15,10 @@ from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context, zero_info
 from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.device.state import Info, State
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Memory, Server
-from fedjax_bal.types import (
-    Array,
-    EvaluationResult,
-    Exhibit,
-    Federation,
-    Info,
-    Key,
-    Plan,
-    State,
-    Variables,
-    size_in_bytes,
-)
+from fedjax_bal.types import Array, EvaluationResult, Exhibit, Federation, Key, Plan, Variables, size_in_bytes
 
 
 def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:

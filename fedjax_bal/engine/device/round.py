@@ -15,20 +15,9 @@ from fedjax_bal.engine.device.faults import all_finite
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.device.state import Info, State
 from fedjax_bal.parts import Part, Reduce, Refine, Server, Step, Weigh
-from fedjax_bal.types import (
-    Aggregate,
-    Array,
-    Cohort,
-    Federation,
-    Info,
-    Key,
-    Plan,
-    PyTree,
-    ServerContext,
-    State,
-    Variables,
-)
+from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Key, Plan, PyTree, ServerContext, Variables
 
 
 def run_round(

@@ -19,7 +19,8 @@ from fedjax_bal.engine.device.round import close_round, open_round
 from fedjax_bal.engine.device.run_axis import StackedRuns, federation_of, run_slice
 from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.types import Array, EvaluationResult, Federation, Info, Key, PyTree, State
+from fedjax_bal.engine.device.state import Info, State
+from fedjax_bal.types import Array, EvaluationResult, Federation, Key, PyTree
 
 
 def dispatch_together(

@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_bal.engine.device import DispatchPlan, Setting, side_by_side
+from fedjax_bal.engine.device import DispatchPlan, Setting, State, side_by_side
 from fedjax_bal.engine.host.assignment import StepCounts, assign
-from fedjax_bal.engine.host.executable import compile_to_fit, same_sharding
+from fedjax_bal.engine.host.executable import compile_to_fit, lower_dispatch
 from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.planner import Dispatch
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
 from fedjax_bal.engine.host.strategy import lay_out
 from fedjax_bal.errors import DivergenceError
-from fedjax_bal.types import PyTree, State, size_in_bytes
+from fedjax_bal.types import PyTree, size_in_bytes
 
 
 class Member(NamedTuple):
@@ -118,26 +118,24 @@ class Stack:
         return self.snapshots[place]._replace(state=jax.tree.map(lambda leaf: leaf[place], self._state))
 
     def compile(self) -> float:
-        """Compiles the program, once; returns the seconds that it took now.
-
-        Raises:
-            ValueError: the program doesn't fit into memory.
-        """
+        """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
         if self._compiled is not None:
             return 0.0
         began, execution = time.perf_counter(), self.members[0].simulation.execution
-        fixed, keep = execution.chunk != "auto", execution.repeats_rounds
         shapes = jax.eval_shape(lambda: self._state)
-        self.setting, self._compiled = compile_to_fit(
-            self.setting, shapes, self._any_schedule, self._data, fixed=fixed, keys=self._keys, keep=keep
-        )
+
+        def lower(setting: Setting) -> Any:
+            schedule, keep = self._any_schedule(setting), execution.repeats_rounds
+            return lower_dispatch(setting, shapes, schedule, self._data, keys=self._keys, keep=keep)
+
+        self.setting, self._compiled = compile_to_fit(self.setting, lower, fixed=execution.chunk != "auto")
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
     def advance(self) -> list[DispatchResult | None]:
         """Runs the next rounds of all runs, as many as one dispatch holds; None for runs that diverge now, or rest."""
         self.compile()
-        before = jax.device_put(self._state, same_sharding(self._state, self.setting.layout.replicated))
+        before = jax.device_put(self._state, self.setting.layout.replicated)
         planned, again = [], [self._planned(place) for place in range(len(self.members))]
         while any(own is not old for own, old in itertools.zip_longest(again, planned)):
             planned = again
