@@ -159,10 +159,10 @@ class Execution:
 
     @property
     def repeats_rounds(self) -> bool:
-        """Whether rounds may have to be repeated, so that the state before them is kept."""
+        """True if rounds may have to be repeated, so that the state before them is kept."""
         return self.broken_clients != "raise"
 
     @property
     def clips(self) -> bool:
-        """Whether long updates are scaled down."""
+        """True if long updates are scaled down."""
         return self.broken_clients == "clip"

@@ -29,12 +29,12 @@ def first_faults(codes: Array) -> Array:
 
 
 def all_finite(tree: PyTree) -> Array:
-    """Whether all numbers of a tree are finite, `Bool[]`."""
+    """True if all numbers of a tree are finite, `Bool[]`."""
     return surely_finite(squared_norm(inexact_leaves(tree)), tree)
 
 
 def surely_finite(squares: Array, tree: PyTree) -> Array:
-    """Whether all numbers of a tree are finite, `Bool[]`; exact even if their squares overflow.
+    """True if all numbers of a tree are finite, `Bool[]`; exact even if their squares overflow.
 
     `squares`, `Float[]`, must be non-finite if any number is, as the sum of squares is. Summing squares is much faster
     than testing every number, which is done only if the sum isn't finite.

@@ -25,7 +25,7 @@ class LocalState(NamedTuple):
 
 
 def mean_cross_entropy(logits: Array, batch: Batch) -> Array:
-    """Mean cross-entropy over the real rows of a batch, `Float[]`; 0 where there are none."""
+    """Mean cross-entropy over the real rows of a batch, `Float[]`; 0 if none is real."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
     real = batch.real.astype(losses.dtype)
     return (jnp.where(batch.real, losses, 0.0)).sum() / jnp.maximum(real.sum(), 1.0)

@@ -43,7 +43,7 @@ def choose_memory_place(place: str, state: State, num_clients: int, layout: Layo
 
 
 def divides(num_clients: int, layout: Layout) -> bool:
-    """Whether the clients' memory can be cut into equal pieces, one for each device."""
+    """True if the clients' memory can be cut into equal pieces, one for each device."""
     return layout.devices > 1 and num_clients % layout.devices == 0
 
 

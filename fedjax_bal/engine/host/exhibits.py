@@ -1,4 +1,4 @@
-"""What a method has learnt about the clients' images: its generator's images and shared prototypes."""
+"""A method's knowledge of the clients' images: its generator's images and shared prototypes."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def shared_prototypes(simulation: Simulation, snapshot: Snapshot) -> tuple[Any, 
 
 
 def shares_prototypes(simulation: Simulation) -> bool:
-    """Whether the method shares a feature vector of each class."""
+    """True if the method shares a feature vector of each class."""
     state = simulation.state_shapes().state
     shown = jax.eval_shape(exhibits, simulation.setting, jax.random.key(0), state, np.int32(0), simulation.stored)
     return any(exhibit.prototypes is not None for exhibit in shown.values())

@@ -39,7 +39,8 @@ def stacking_key(simulation: Simulation) -> Any:
     # parts and optimizers, seeds, partitions, who is available. So does the size of the largest client, for which
     # `_common_setting` makes room, and the layout's width, which the stack chooses for all its chains.
     setting, federation, selector = simulation.setting, simulation.federation, simulation.selector
-    flat = dataclasses.replace(setting.with_room(0, 1), layout=_plain(setting))
+    layout = dataclasses.replace(setting.layout, width=1, lanes=False)
+    flat = dataclasses.replace(setting.with_room(0, 1), layout=layout)
     leaves, structure = jax.tree.flatten(flat)
     auxiliary = tuple((name, len(rows)) for name, rows in sorted(federation.auxiliary.items()))
     return (
@@ -57,13 +58,9 @@ def stacking_key(simulation: Simulation) -> Any:
 
 
 def _limits(simulation: Simulation) -> bool:
-    """Whether a run's plans limit the steps of each client."""
+    """True if a run's plans limit the steps of each client."""
     dispatch = simulation.planned(0, 0, simulation.selector.init(0, simulation.federation.num_clients))
     return dispatch.schedule.plan.limits is not None
-
-
-def _plain(setting: Setting) -> Any:
-    return dataclasses.replace(setting.layout, width=1, lanes=False)
 
 
 class Stack:
@@ -76,8 +73,8 @@ class Stack:
     Attributes:
         members: the runs.
         snapshots: their snapshots now, without the devices' states.
-        failures: the errors of runs that diverged; None for the others.
-        resting: whether a run has diverged or was stopped, and stays as it is.
+        failures: the errors of runs that diverged; None for other runs.
+        resting: True for a run that has diverged or was stopped, and stays as it is.
         compile_s: seconds that compiling took, 0 before.
     """
 
@@ -149,7 +146,7 @@ class Stack:
         ]
 
     def _repeat_without_faults(self, place: int, planned: Dispatch, info: Any) -> Dispatch:
-        """The dispatch with which to repeat a run's; the same object if there is nothing to repeat."""
+        """A run's dispatch without the faults that it found; the same object if there is nothing to repeat."""
         if self.resting[place]:
             return planned
         simulation, first = self.members[place].simulation, self.snapshots[place].round

@@ -39,7 +39,7 @@ def meet_processes(
 
     The first process is connected to all others, any other process to the first. `facts` must be the same for all
     processes; `report` is called every ten seconds with a text on those that are missing, until `patience_s` have
-    passed or a process is there twice, which raise `RendezvousError`, as differing facts do.
+    passed or a number is taken twice, which raise `RendezvousError`, as differing facts do.
     """
     until = time.monotonic() + patience_s
     return _receive(place, facts, report, until) if place.index == 0 else _call(place, facts, report, until)
@@ -55,13 +55,13 @@ def _receive(
             f"{place.address}: process 0 can't wait for the others there ({(error.strerror or str(error)).lower()}); "
             "give --coordinator another port, or the host that process 0 runs on"
         ) from None
-    there: dict[int, tuple[Connection, Message]] = {}
+    present: dict[int, tuple[Connection, Message]] = {}
     try:
         with listening:
-            _gather(listening, place, there, report, until)
-        return _agreed(place, facts, there)
+            _gather(listening, place, present, report, until)
+        return _agreed(place, facts, present)
     except BaseException:
-        for line, _ in there.values():
+        for line, _ in present.values():
             line.close()
         raise
 
@@ -69,28 +69,28 @@ def _receive(
 def _gather(
     listening: socket.socket,
     place: ProcessPlace,
-    there: dict[int, tuple[Connection, Message]],
+    present: dict[int, tuple[Connection, Message]],
     report: Callable[[str], None],
     until: float,
 ) -> None:
-    while len(there) < place.count - 1:
-        missing = [index for index in range(1, place.count) if index not in there]
+    while len(present) < place.count - 1:
+        missing = [index for index in range(1, place.count) if index not in present]
         line = Connection(_accepted(listening, _names(missing), place, report, until))
         line.wait_at_most(_REMINDER_S)
         hello = line.receive()
-        problem = _problem(hello, place, there)
+        problem = _problem(hello, place, present)
         if hello is None or problem is not None:
             line.send({"refused": problem})
             line.close()
         else:
-            there[hello["process"]] = line, hello
+            present[hello["process"]] = line, hello
 
 
 def _agreed(
-    place: ProcessPlace, facts: Mapping[str, str], there: Mapping[int, tuple[Connection, Message]]
+    place: ProcessPlace, facts: Mapping[str, str], present: Mapping[int, tuple[Connection, Message]]
 ) -> tuple[list[Connection], int]:
-    lines = [there[index][0] for index in range(1, place.count)]
-    differing = differing_facts([facts, *(there[index][1]["facts"] for index in range(1, place.count))])
+    lines = [present[index][0] for index in range(1, place.count)]
+    differing = differing_facts([facts, *(present[index][1]["facts"] for index in range(1, place.count))])
     if differing:
         refusal = "the processes of a run must all have the same, but they differ in\n  " + "\n  ".join(differing[:8])
         _send_all(lines, {"refused": refusal})
@@ -117,12 +117,12 @@ def _accepted(
             report(f"process 0 of {place.count}, at {place.address}: waiting for {missing}")
 
 
-def _problem(hello: Message | None, place: ProcessPlace, there: Mapping[int, object]) -> str | None:
+def _problem(hello: Message | None, place: ProcessPlace, present: Mapping[int, object]) -> str | None:
     if hello is None or not isinstance(hello.get("process"), int) or not isinstance(hello.get("facts"), dict):
         return "not a process of this run"
     if hello.get("of") != place.count:
         return f"received --processes {hello.get('of')}, but process 0 has {place.count}: give all the same number"
-    if hello["process"] in there or not 0 < hello["process"] < place.count:
+    if hello["process"] in present or not 0 < hello["process"] < place.count:
         return f"received --process-id {hello['process']}, which another process has: give each its own"
     return None
 
