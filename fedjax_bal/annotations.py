@@ -256,10 +256,14 @@ def check_fields(options: Any, prefix: str = "") -> None:
 
     Fields of types that no YAML file could hold are left alone. Messages begin with the prefix and the field's name.
     """
-    for field in dataclasses.fields(options):
-        kind = checkable(field.type)
-        if kind is not None:
-            object.__setattr__(options, field.name, check(prefix + field.name, kind, getattr(options, field.name)))
+    for name, kind in _kinds(type(options)).items():
+        object.__setattr__(options, name, check(prefix + name, kind, getattr(options, name)))
+
+
+@functools.cache
+def _kinds(options: type) -> dict[str, Any]:
+    kinds = {field.name: checkable(field.type) for field in dataclasses.fields(options)}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
 @functools.cache

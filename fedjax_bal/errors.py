@@ -2,4 +2,4 @@
 
 
 class DivergenceError(RuntimeError):
-    """A client's parameters are no longer finite; the message names the round and the client."""
+    """A client's update is broken, or the global model is not finite; the message names the round and the client."""

@@ -22,13 +22,7 @@ _SPECIAL_FILES = {
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a regular file for reading; raises `OSError` for pipes, devices and folders.
-
-    Example:
-        >>> open_file("/dev/null")
-        Traceback (most recent call last):
-        OSError: [Errno 22] is a device: '/dev/null'
-    """
+    """Opens a regular file for reading; raises `OSError` for pipes, devices and folders."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # doesn't wait for a pipe's writer
     except ValueError as error:  # a NUL byte or a lone surrogate in the path
@@ -41,13 +35,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Reads a whole file of at most `limit` bytes; raises `OSError`, which names the file, if that fails.
-
-    Example:
-        >>> read_bytes(__file__, 10)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        OSError: [Errno 27] is longer than 10 bytes: ...
-    """
+    """Reads a whole file of at most `limit` bytes; raises `OSError`, which names the file, if that fails."""
     with open_file(path) as stream:
         length = os.fstat(stream.fileno()).st_size  # read(n) allocates n bytes at once
         try:
@@ -62,7 +50,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = None) -> Any:
     """Reads JSON; raises `ValueError` if it is damaged, nested too deep, or has a number of thousands of digits.
 
-    `undefined` says what NaN and infinite numbers are read as, given their names; None for floats.
+    `undefined` converts the names of NaN and infinite numbers; None for floats.
     """
     try:
         return json.loads(content, parse_constant=undefined)
@@ -88,33 +76,14 @@ def open_to_append(file: Path) -> BinaryIO:
 
 
 def write_atomically(file: Path, content: bytes) -> None:
-    """Replaces a file's content in one step, once the new content is on disk; if that fails, the old one stays.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = pathlib.Path(folder) / "notes.txt"
-        ...     write_atomically(file, b"new")
-        ...     file.read_bytes()
-        b'new'
-    """
+    """Replaces a file's content in one step, once the new content is on disk; if that fails, the old one stays."""
     with replacing(file) as stream:
         stream.write(content)
 
 
 @contextlib.contextmanager
 def replacing(file: Path) -> Iterator[BinaryIO]:
-    """Opens a stream whose content takes a file's place once all of it is on disk: `write_atomically` in pieces.
-
-    Args:
-        file: the file; its folder must exist.
-
-    Yields:
-        The stream.
-
-    Raises:
-        OSError: it can't be written; the old content is still there.
-    """
+    """Opens a stream whose content replaces a file's once all of it is on disk: `write_atomically` in pieces."""
     temporary = file.with_name(f".{file.name}.part")
     try:
         with _create_fresh(temporary) as stream:

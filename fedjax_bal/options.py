@@ -1,8 +1,8 @@
 """The options of a simulation: name, default, range and meaning of each, declared here and nowhere else.
 
 `simulate` takes these objects, the engine carries them, and the sections of a configuration get their keys from them.
-Their values are checked when they are made; whether they fit the recipe and the data is checked when a simulation is
-built. Importing this module doesn't import jax.
+Values are checked when an object is made, and against recipe and data when a simulation is built. Importing this module
+doesn't import jax.
 """
 
 import dataclasses
@@ -53,15 +53,15 @@ class LocalTraining:
         epochs: E, passes over a client's rows; 1 unless `steps` is given.
         batch_size: B, rows of a local step.
         drop_last: leave out the last short batch of an epoch.
-        batches_per_epoch: the most batches of an epoch, of rows drawn anew each time; None for all of a client's rows.
+        batches_per_epoch: the most batches of an epoch, of rows drawn again each time; None for all of a client's rows.
         batch_statistics: the running statistics of batch normalisation that a client begins with: "average", those of
-            the global model, the mean of the clients'; "local", those that it ended its last local training with;
+            the global model, the mean of the clients'; "local", those at the end of its last local training;
             "server_reset", mean 0 and variance 1. The global model always has the mean of those delivered.
-        lone_rows: whether a client whose last batch of an epoch would be a single row loses that row for good, so that
-            no batch statistics come of one image: "drop", "keep", or "auto", drop it for models with batch
-            normalisation.
-        steps: in place of epochs K, the local steps of every client, however many rows it has: a small one goes through
-            its rows again and again.
+        lone_rows: what is done about a client whose last batch of an epoch would be a single row, of which no batch
+            statistics can be computed: "drop" removes the row for good, "keep" keeps it, "auto" drops it for models
+            with batch normalisation.
+        steps: K, local steps of every client in place of epochs, whatever its number of rows: a small client goes
+            through its rows several times.
         drawing: "epochs", each row once an epoch, or "replacement"; None for what the recipe needs, or else "epochs".
         optimizer: fresh at every local training; by default SGD with learning rate 0.01.
     """
@@ -91,8 +91,8 @@ class Participation:
         selector: ready-made, or a choice of one by name; None for the recipe's, or else `uniform`.
         availability: which clients can be selected; by default all.
         delivery: which clients send their update back; by default all.
-        speed: how fast clients compute, and what is done about those that are late, from `fedjax_bal.selection.speed`;
-            None for no deadline.
+        speed: how fast clients compute, and how late clients are handled, from `fedjax_bal.selection.speed`; None for
+            no deadline.
     """
 
     clients_per_round: Count | None = None
@@ -107,17 +107,17 @@ class Participation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """When the global model is tested, and what is reported beside.
+    """When the global model is tested, and which further metrics are reported.
 
     Attributes:
         every: rounds between two evaluations; the last round is always evaluated.
-        update_diversity: report how far apart the updates of each round lie (ReBaFL eq. 24), which takes a few more
-            passes over the parameters.
-        local_accuracy: report how well each client's own model, after training, does on the client's rows.
-        local_test_images: report, in each evaluated round, how well these models do on so many of the test images on
-            average, which takes a forward pass over them for each client; 0 for not.
-        traffic: how a client of a mediator counts that trains several times in a round: "paper", once, as Astraea's
-            formula has it; "exact", as often as models are exchanged.
+        update_diversity: report the mean squared distance of each round's updates from their mean (ReBaFL eq. 24),
+            which takes a few more passes over the parameters.
+        local_accuracy: report the accuracy of the clients' own models, after training, on the clients' rows.
+        local_test_images: report, in each evaluated round, the mean accuracy of these models on so many test images,
+            which takes a forward pass over them for each client; 0 to leave it out.
+        traffic: how the model exchanges of a mediator's client that trains several times in a round are counted:
+            "paper", once, as in Astraea's formula; "exact", as often as models are exchanged.
         shots: which classes count as many-, medium- and few-shot, by the federation's training images of each.
     """
 
@@ -134,28 +134,27 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the work is laid out on the machine, and what is done about broken clients.
+    """How the work is laid out on the machine, and how broken clients are handled.
 
     Attributes:
         strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",
             several at a time; "auto", the former on CPUs and the latter on accelerators.
-        devices: how many of the devices that jax has share the work; "auto" for all.
+        devices: how many of jax's devices share the work; "auto" for all.
         chunk: clients at a time on each device under "vmap"; "auto" for as many as waste little and fit into memory.
-        client_memory: where what a method remembers of each client is kept, "device" or "host"; "auto" for the devices
-            where it fits.
+        client_memory: where a method's memory of each client is kept, "device" or "host"; "auto" for the devices if it
+            fits there.
         precision: in which the model computes: "float32"; "tensorfloat32", for matrix products on devices that have
             it; or "bfloat16". Parameters, losses and sums over clients stay float32.
         rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or 1 with a selector that looks at each
             round's outcome before it chooses again.
-        broken_clients: what is done about clients whose update (parameters, batch statistics, memory, reports, probes)
-            is not finite, is known to be of an earlier round, or is huge: "raise", the run ends; "exclude", each round
-            is as if they had not delivered, to the same bits, for which a dispatch is done again from what it began
-            with; "clip", that too, but updates whose norm is more than `clip_factor` times the median of their round
-            are scaled down to that. The last two keep the state twice.
+        broken_clients: how clients are handled whose update (parameters, batch statistics, memory, reports, probes) is
+            not finite, is known to be of an earlier round, or is huge: "raise" ends the run; "exclude" repeats the
+            dispatch as if they had not delivered, to the same bits; "clip" does so too, but scales long updates down to
+            `clip_factor` times the median norm of their round. The last two keep the state twice.
         clip_factor: for "clip".
-        huge_factor: for "raise" and "exclude", an update is huge that leads to parameters whose norm is more than so
-            many times the median of the round's, and more than that number itself; None for no such bound. Of chains
-            that go through their clients several times, the first pass is looked at.
+        huge_factor: for "raise" and "exclude": an update is huge if the norm of the resulting parameters exceeds both
+            this number and this number times the median of the round's; None for no such bound. Only the first pass
+            of a chain over its clients is checked.
     """
 
     strategy: Literal["auto", "map", "vmap"] = "auto"
@@ -173,10 +172,10 @@ class Execution:
 
     @property
     def repeats_rounds(self) -> bool:
-        """Whether rounds may have to be done again, so that the state before them is kept."""
+        """True if rounds may have to be repeated, so that the state before them is kept."""
         return self.broken_clients != "raise"
 
     @property
     def clips(self) -> bool:
-        """Whether long updates are scaled down."""
+        """True if long updates are scaled down."""
         return self.broken_clients == "clip"

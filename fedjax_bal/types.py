@@ -1,4 +1,4 @@
-"""The data that moves between host, engine and parts: plain, immutable tuples of arrays.
+"""The data that host, engine and parts exchange: plain, immutable tuples of arrays.
 
 Letters in shapes: D examples, N clients, R rows, G chains, L clients of a chain, B batch, C classes, F features.
 """
@@ -17,7 +17,7 @@ class Variables(NamedTuple):
     """A model's trainable parameters and running statistics.
 
     Attributes:
-        params: trainable parameters; the only thing that optimizers, penalties and control variates see.
+        params: trainable parameters, all that optimizers, penalties and control variates see.
         stats: running statistics of batch normalisation; an empty dict for a model without it.
     """
 
@@ -31,10 +31,9 @@ class Outputs(NamedTuple):
     Attributes:
         logits: `Float[B, C]`.
         features: `Float[B, F]`, the input of the classifier.
-        taps: attention taps, a tuple of feature maps `Float[B, H, W, K]`; empty where a model has none.
-        norm_inputs: mean and biased variance of each batch normalisation's input, a tuple of
-            `(Float[K], Float[K])`; empty where a model has none.
-        projection: `Float[B, P]`, a projection of the features for contrastive losses; None where a model has none.
+        taps: attention taps, feature maps `Float[B, H, W, K]`.
+        norm_inputs: mean and biased variance, `Float[K]`, of each batch normalisation's input.
+        projection: `Float[B, P]`, a projection of the features for contrastive losses; None if the model has none.
     """
 
     logits: Array
@@ -76,11 +75,10 @@ class Dataset(NamedTuple):
         test_images: `UInt8[T, H, W, K]`.
         test_labels: `Int32[T]`.
         class_names: C names, in the order of the labels.
-        train_clients: number of the writer or user of each training image, `Int32[D]`; None if the data set doesn't
-            say.
-        mean: K numbers that `federate` subtracts from pixels scaled to [0, 1]; None for the means of the training
-            images. `load` fills them in.
-        std: K numbers that the difference is divided by; None for the training images' deviations.
+        train_clients: number of the writer or user of each training image, `Int32[D]`; None if unknown.
+        mean: K numbers that `federate` subtracts from pixels scaled to [0, 1]; None for those of the training images.
+            `load` fills them in.
+        std: K divisors of the difference; None for the training images' deviations.
     """
 
     train_images: Any
@@ -94,11 +92,9 @@ class Dataset(NamedTuple):
 
 
 class Warp(NamedTuple):
-    """The affine maps of augmented copies: a copy's row and number choose its map from a table.
+    """The affine maps of augmented copies: a copy's row and number, and `seed`, `UInt32[]`, choose its map.
 
-    Attributes:
-        seed: decides which map each copy takes, `UInt32[]`.
-        maps: `Float32[M, 2, 3]`, for `fedjax_bal.balance.warp`.
+    The table `maps` is `Float32[M, 2, 3]`, for `fedjax_bal.balance.warp`.
     """
 
     seed: Any
@@ -108,9 +104,7 @@ class Warp(NamedTuple):
 class ClientTests(NamedTuple):
     """Clients' own test rows, kept out of training: client i's are `rows[offsets[i]:offsets[i + 1]]`.
 
-    Attributes:
-        rows: `Int32[Q]`, row numbers into the federation's images and labels.
-        offsets: `Int32[N + 1]`.
+    `rows`, `Int32[Q]`, are row numbers into the federation's images and labels; `offsets` are `Int32[N + 1]`.
     """
 
     rows: Any
@@ -129,12 +123,12 @@ class Federation(NamedTuple):
         offsets: `Int32[N + 1]`.
         class_counts: `Int32[N, C]`.
         copy: `Int32[R]`: 0 for an original, j > 0 for its j-th augmented copy.
-        auxiliary: named row sets that the server holds, kept out of clients, each `Int32[A]`; the global model is
-            evaluated on the one called `validation`, if there is one.
+        auxiliary: named row sets of the server, kept out of clients, each `Int32[A]`; the global model is evaluated on
+            the one called `validation`, if any.
         mean: `Float32[K]`, subtracted from pixels scaled to [0, 1].
         std: `Float32[K]`, the divisor of the difference.
         warp: affine maps of augmented copies; None without copies, or if their pixels are stored among the images.
-        tests: the clients' own test rows; None if they have none.
+        tests: the clients' own test rows, if any.
     """
 
     images: Any
@@ -169,7 +163,7 @@ class Batch(NamedTuple):
         rows: `Int32[B]`, row numbers into the federation's images.
         real: `Bool[B]`; False marks rows that losses over labels must ignore.
         extra: `Bool[B]`, rows that a part has added to the client's own, with `real` False: the model and batch
-            statistics see them, the cross-entropy doesn't. None if there are none.
+            statistics see them, the cross-entropy doesn't. None for no such rows.
     """
 
     images: Array
@@ -192,12 +186,12 @@ class Context(NamedTuple):
         client: the client's id, `Int32[]`.
         class_counts: `Int32[C]`.
         size: the number of the client's rows, `Int32[]`.
-        start: the `Variables` received.
-        broadcast: the value that each server part sent, by slot.
-        memory: the value that each memory part keeps for this client, by slot.
-        prepared: the value that each prepare part computed before training, by slot.
-        model: the `Model`.
-        federation: the `Federation`, on the device.
+        start: the variables received.
+        broadcast: the value that each Server part sent, by slot.
+        memory: the value that each Memory part keeps for this client, by slot.
+        prepared: the value that each Prepare part computed before training, by slot.
+        model: the model.
+        federation: the federation, on the device.
         learning_rate: the local learning rate of this round, or, within a local step, of that step, `Float[]`.
         momentum: the local optimizer's momentum, 0 if it has none.
         batch_size: B, a Python int.
@@ -224,11 +218,11 @@ class Outcome(NamedTuple):
     """The result of one client's local training.
 
     Attributes:
-        start: the `Variables` received.
-        end: the `Variables` after local training.
+        start: the variables received.
+        end: the variables after local training.
         steps: the number of local steps taken, `Int32[]`.
         learning_rate_sum: the sum of the learning rate over these steps, `Float[]`.
-        ctx: the `Context` of the local training.
+        ctx: the context of the local training.
     """
 
     start: Variables
@@ -239,29 +233,27 @@ class Outcome(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """The chains of a round as the server sees them, known before training.
-
-    Only the clients of a chain that deliver count.
+    """The chains of a round as the server sees them before training; clients that don't deliver count for nothing.
 
     Attributes:
         sizes: number of samples of each chain, `Float[G]`.
         class_counts: `Float[G, C]`.
         steps: local steps taken along each chain, `Int32[G]`.
-        visit_steps: local steps of each client in one pass, `Int32[G, L]`; 0 for a client that doesn't deliver.
-        passes: how often a chain goes through its clients, a Python int.
+        local_steps: local steps of each client in one pass, `Int32[G, L]`; 0 for a client that doesn't deliver.
+        passes: passes of a chain over its clients, a Python int.
         learning_rate: the local learning rate of this round, `Float[]`.
         momentum: the local optimizer's momentum, 0 if it has none.
         delivered: `Bool[G]`, whether any client of the chain delivers.
         num_clients: N, a Python int.
         total_size: samples of the whole federation, `Float[]`.
-        full_steps: `visit_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
+        full_steps: `local_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
             from step to step; None if it doesn't.
     """
 
     sizes: Array
     class_counts: Array
     steps: Array
-    visit_steps: Array
+    local_steps: Array
     passes: int
     learning_rate: Array
     momentum: Any
@@ -278,7 +270,7 @@ class Aggregate(NamedTuple):
         delta: the reduced parameter change, like params; for Reduce parts the weighted mean.
         reports: the sum of each report part's reports over the cohort, by slot.
         weights: the normalised cohort weights, `Float[G]`.
-        cohort: the `Cohort`.
+        cohort: the cohort.
     """
 
     delta: PyTree
@@ -288,16 +280,16 @@ class Aggregate(NamedTuple):
 
 
 class ServerContext(NamedTuple):
-    """What a part may know on the server.
+    """Everything that a part may read on the server.
 
     Attributes:
         round: the round number from 0, `Int32[]`.
-        state: what the part itself keeps on the server; None where it keeps nothing.
-        variables: the global model: the one that is sent out, and from the server optimizer's step on the new one.
+        state: the part's own state on the server; None if it has none.
+        variables: the global model: the broadcast one and, from the server optimizer's step on, the new one.
         aggregate: the `Aggregate`; None until clients have trained, and in evaluation.
         cohort: the `Cohort`; None while the round's broadcast is made, and in evaluation.
-        model: the `Model`.
-        federation: the `Federation`, of whose rows a part may read the auxiliary ones.
+        model: the model.
+        federation: the federation, of whose rows a part may read the auxiliary ones.
     """
 
     round: Array
@@ -310,12 +302,11 @@ class ServerContext(NamedTuple):
 
 
 class Exhibit(NamedTuple):
-    """What a method has learnt about the clients' images, for a report to draw or an attack to try.
+    """A method's knowledge of the clients' images, for reports and privacy attacks.
 
     Attributes:
-        images: generated images of the first classes, normalised, `Float[c, S, H, W, K]`; None where there are none.
-        prototypes: a feature vector of each class `Float[C, F]`, and which of them are known, `Bool[C]`; None where
-            there are none.
+        images: generated images of the first classes, normalised, `Float[c, S, H, W, K]`, if any.
+        prototypes: a feature vector of each class `Float[C, F]`, and which of them are known, `Bool[C]`, if any.
     """
 
     images: Array | None = None
@@ -329,8 +320,8 @@ class Plan(NamedTuple):
         clients: client ids, `Int32[G, L]`; N marks an empty place.
         delivered: `Bool[G, L]`, whether the client's update arrives; False for an empty place.
         limits: the most local steps that each client can take in one pass, `Int32[G, L]`; None for no limits.
-        bound: the norm to which a longer update of a chain is scaled down, `Float32[]`, infinite for no bound; None if
-            no part measures updates.
+        bound: the norm to which a chain's longer update is scaled down, `Float32[]`, infinite for no bound; None if
+            the norms of updates aren't measured.
     """
 
     clients: Any
@@ -339,57 +330,14 @@ class Plan(NamedTuple):
     bound: Any = None
 
 
-class State(NamedTuple):
-    """Everything that is carried from round to round on the device.
-
-    Attributes:
-        variables: the global model.
-        optimizer: the server optimizer's state.
-        memory: per-client memory by slot, leaves `[N, ...]`.
-        server: the server parts' state by slot.
-    """
-
-    variables: Variables
-    optimizer: PyTree
-    memory: Mapping[str, PyTree]
-    server: Mapping[str, PyTree]
-
-
-class Info(NamedTuple):
-    """The measurements of a round: reported, never carried.
-
-    Attributes:
-        metrics: values of the metrics that are measured, by name; zeros in rounds that aren't evaluated, but for the
-            first two: `train_loss`, always: mean training loss over the steps of the clients that delivered, `Float[]`,
-            nan if none did; `update_diversity`: mean squared distance of the delivered models from their mean,
-            `Float[]` (ReBaFL eq. 24), nan if no client delivered; and those of `engine.device.client_metrics`.
-        steps: local steps of each client in one pass, `Int32[G, L]`.
-        broken: fault of each client's delivery, `Int32[G, L]`: 0 for none, 1 if it is not finite, 2 if it is of an
-            earlier round; in each chain only that of the first faulty client.
-        model_finite: whether the new global model is finite, `Bool[]`.
-        losses: mean training loss of each client, `Float[G, L]`; nan if it didn't deliver.
-        probes: each probe part's value for each client that delivered, by slot, leaves `[G, L, ...]`.
-        norms: the norm of the parameters that each client delivers in the first pass, `Float[G, L]`; if updates may be
-            scaled down, the norm of its chain's update before scaling. Undefined for clients that don't deliver.
-    """
-
-    metrics: Mapping[str, Array]
-    steps: Array
-    broken: Array
-    model_finite: Array
-    losses: Array
-    probes: Mapping[str, PyTree]
-    norms: Array
-
-
 class EvaluationResult(NamedTuple):
     """The global model's results on the test set.
 
     Attributes:
         confusion: test images by true and predicted class, `Int32[C, C]`.
         loss: mean cross-entropy in nats, `Float[]`.
-        validation: the same for the validation rows; None if there are none.
-        client_hits: how many of each client's test rows it classifies correctly, `Int32[N]`; None if there are none.
+        validation: the same for the validation rows, if any.
+        client_hits: how many of each client's test rows it classifies correctly, `Int32[N]`, if any.
     """
 
     confusion: Array
@@ -399,11 +347,5 @@ class EvaluationResult(NamedTuple):
 
 
 def size_in_bytes(tree: PyTree) -> int:
-    """The number of bytes of all arrays, or of their shapes, in a tree.
-
-    Example:
-        >>> import numpy as np
-        >>> size_in_bytes({"w": np.zeros((2, 3), np.float32)})
-        24
-    """
+    """The number of bytes of all arrays, or of their shapes, in a tree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -7,8 +7,9 @@ import typing
 
 import numpy as np
 import pytest
+import toys
 
-from fedjax_bal import Evaluation, Execution, LocalTraining, Participation, optimizer
+from fedjax_bal import Evaluation, Execution, LocalTraining, Participation, optimizer, recipes, simulate
 from fedjax_bal.config.schema import EvaluationSection, ExecutionSection
 from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.parts import BATCH_STATISTICS
@@ -63,6 +64,14 @@ def test_whole_numbers_of_other_types_become_integers():
     options = LocalTraining(batch_size=np.int64(8), epochs=2.0, steps=None)
     assert (options.batch_size, options.epochs, options.steps) == (8, 2, None)
     assert type(options.batch_size) is type(options.epochs) is int
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_options_that_are_no_object_of_their_kind_are_refused(kind):
+    name = {LocalTraining: "local"}.get(kind, kind.__name__.lower())
+    given = recipes.fedavg(), toys.network(), toys.federation(), toys.test_set()
+    with pytest.raises(ValueError, match=rf"^{name}: received {{}}, must be a fedjax_bal.{kind.__name__}$"):
+        simulate(*given, rounds=1, seed=0, **{name: {}})
 
 
 def test_defaults_are_made_without_anybody_being_asked():

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_bal import models
 from fedjax_bal.contrib import privacy
 from fedjax_bal.data import normalised
-from fedjax_bal.engine.host import Simulation, Snapshot, fetch
+from fedjax_bal.engine.host import Simulation, Snapshot, fetch, shared_prototypes, shares_prototypes
 from fedjax_bal.types import Federation, Model, Variables
 
 ATTACKS = ("upcnn", "vae", "grnn")
@@ -40,7 +40,7 @@ def check_attack(simulation: Simulation) -> None:
     Raises:
         ValueError: images of a size that no attack can make.
     """
-    if simulation.discloses:
+    if shares_prototypes(simulation):
         privacy.check_sides(simulation.setting.model.input_shape)
 
 
@@ -88,7 +88,7 @@ def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) ->
     References:
         ReBaFL (Xu et al., 2023), section 5.6.
     """
-    shared = simulation.disclosed(snapshot)
+    shared = shared_prototypes(simulation, snapshot)
     if shared is None:
         return PrivacyLeaks({}, {})
     features, known = (np.asarray(array) for array in shared)

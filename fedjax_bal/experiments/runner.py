@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_bal.config import Config
 from fedjax_bal.contrib.trackers import Mirror
-from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
+from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch, generated_images
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.backends.backend import BatchTask, BuiltBatch, StepResult
 from fedjax_bal.experiments.backends.local import LocalBackend
@@ -219,7 +219,7 @@ class Runner:
 
     def _keep_pictures(self, run: tuple[int, int], snapshot: Snapshot) -> dict[str, np.ndarray]:
         simulation = self.comparison.simulations[run[0]]
-        generated = simulation.generated(snapshot)
+        generated = generated_images(simulation, snapshot)
         if generated is None:
             return {}
         pictures = {"real": some_of_each_class(simulation.federation, *generated.shape[:2]), "generated": generated}

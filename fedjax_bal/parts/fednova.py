@@ -123,7 +123,7 @@ class NormalisedAveraging(Weigh, Step):
 
     def _reach(self, cohort: Cohort) -> Array:
         """How far the steps of each chain reach, `Float[G]`; every visit begins without momentum."""
-        visits = accumulated_steps(cohort.visit_steps, cohort.momentum, cohort.learning_rate * self.mu)
+        visits = accumulated_steps(cohort.local_steps, cohort.momentum, cohort.learning_rate * self.mu)
         visits = visits if cohort.full_steps is None else cohort.full_steps
         return cohort.passes * visits.sum(-1)
 

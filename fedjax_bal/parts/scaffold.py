@@ -153,7 +153,7 @@ class LateControlVariates(Controls, Gradient, Update):
     def update(self, key: Key, server: ServerContext) -> PyTree:
         """Moves by the mean change over the clients that delivered."""
         del key
-        return self.moved(server, jnp.maximum((server.cohort.visit_steps > 0).sum(), 1))
+        return self.moved(server, jnp.maximum((server.cohort.local_steps > 0).sum(), 1))
 
 
 def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyTree:

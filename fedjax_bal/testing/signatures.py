@@ -18,6 +18,7 @@ from fedjax_bal.engine.device import (
     ChainClients,
     RoundInputs,
     Setting,
+    State,
     broadcast,
     client_context,
     cohort_of,
@@ -49,19 +50,7 @@ from fedjax_bal.testing.coverage import needs, parts
 from fedjax_bal.testing.outcome import NotApplicableError
 from fedjax_bal.testing.place import place
 from fedjax_bal.testing.workbench import Bench
-from fedjax_bal.types import (
-    Aggregate,
-    Batch,
-    Context,
-    Federation,
-    Key,
-    Outcome,
-    Outputs,
-    Plan,
-    PyTree,
-    ServerContext,
-    State,
-)
+from fedjax_bal.types import Aggregate, Batch, Context, Federation, Key, Outcome, Outputs, Plan, PyTree, ServerContext
 
 LOOKS_AT_VALUES = (
     ConcretizationTypeError,

@@ -13,9 +13,11 @@ import numpy as np
 from fedjax_bal.engine.device import (
     Assignment,
     ChainClients,
+    DispatchPlan,
     Layout,
     RoundInputs,
     Setting,
+    State,
     broadcast,
     client_context,
     evaluate_model,
@@ -35,7 +37,7 @@ from fedjax_bal.testing.draws import key_of
 from fedjax_bal.testing.observers import Padding, ReportTotals
 from fedjax_bal.testing.place import place
 from fedjax_bal.testing.uncompiled import uncompiled
-from fedjax_bal.types import Federation, Key, Model, Plan, PyTree, State
+from fedjax_bal.types import Federation, Key, Model, Plan, PyTree
 
 ROUNDS, SILENT = 4, 2
 """Number of rounds of a run, and the round in which nothing is delivered."""
@@ -203,7 +205,7 @@ class Bench:
         """Local steps per pass of each client that delivers, `Int[G, L]`; 0 for the others."""
         sizes = np.diff(self.simulation.federation.offsets)
         inside = np.minimum(plan.clients, len(sizes) - 1)
-        return self.setting.visit_steps(sizes[inside], plan.limits) * plan.delivered
+        return self.setting.local_steps(sizes[inside], plan.limits) * plan.delivered
 
     def start(self, seed: int = 0, setting: Setting | None = None) -> State:
         """The state before the first round."""
@@ -258,14 +260,14 @@ class Bench:
     def padded(self) -> np.ndarray:
         """Clients whose last batch isn't full and is reached, `Bool[N]`."""
         setting, sizes = self.setting, np.diff(self.simulation.federation.offsets)
-        reached = np.minimum(setting.steps_per_epoch(sizes), setting.visit_steps(sizes))
+        reached = np.minimum(setting.steps_per_epoch(sizes), setting.local_steps(sizes))
         return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
 
     @functools.cached_property
     def padded_plan(self) -> Plan:
         """A round of at most half of the clients: first those whose last batch isn't full, then others that train."""
         sizes, plan = np.diff(self.simulation.federation.offsets), self.plans(SEEDS[0])[0]
-        trains = self.setting.visit_steps(sizes) > 0
+        trains = self.setting.local_steps(sizes) > 0
         first = np.argsort(np.where(self.padded, 0, np.where(trains, 1, 2)), kind="stable")
         chosen = first[: min(plan.clients.size, max(1, len(sizes) // 2))]
         clients = np.full(plan.clients.size, len(sizes), plan.clients.dtype)
@@ -417,8 +419,9 @@ def one_round(
 
     The host runs the rounds one after another, because a loop around them would take twice as long to compile.
     """
+    planned = DispatchPlan(row.number, True, tested, row.plan, row.plan.clients, row.assignment)
     with jax.default_matmul_precision(matmul_precision(setting.precision)):
-        state, info = run_round(setting, key, row.number, state, row.plan, row.plan.clients, row.assignment, federation)
+        state, info = run_round(setting, key, state, planned, federation)
     loss = evaluate_model(setting, key, state, row.number, federation, test).loss if tested else jnp.zeros(())
     return state, ObservedRound(info.metrics["train_loss"], loss, info.probes)
 

@@ -144,7 +144,7 @@ def test_two_passes_are_one_pass_over_a_doubled_chain_but_for_the_draws():
     )  # fmt: skip
     once = single.advance(0, single.init(0))
     again = single.advance(0, once.snapshot._replace(round=0))
-    # one full batch a visit: the order within it changes nothing but rounding
+    # one full batch a round: the order within it changes nothing but rounding
     assert toys.largest_difference(state_after(double).variables, again.snapshot.state.variables) < 1e-6
     twice = double.advance(0, double.init(0))
     assert twice.client_updates == 2 * once.client_updates

@@ -51,7 +51,7 @@ def fitting(epochs=None, steps=None):
 
 
 def train(received, client, number, steps, correction):
-    """One visit; the epochs that the library draws go on for as many steps as are asked for."""
+    """One local training; the epochs that the library draws go on for as many steps as are asked for."""
     data, rate = toys.federation(), SGD["learning_rate"] * 0.5**number
     flat = data.images.reshape(len(data.images), -1).astype(float)
     many = dataclasses.replace(float64.OPTIONS, epochs=steps)
@@ -146,12 +146,12 @@ def test_steps_are_epochs_where_they_coincide_and_limits_that_limit_nothing_chan
 
 
 @pytest.mark.parametrize("size", [1, 8, 9, 20])
-def test_visits_are_counted_exactly(size):
+def test_local_steps_are_counted_exactly(size):
     sim = float64.simulation(fedavg(), local_epochs=None, local_steps=7)
     limited = float64.simulation(fedavg(), batches_per_epoch=2)
-    assert sim.setting.visit_steps(size) == 7
-    assert sim.setting.visit_steps(size, 3) == 3
-    assert limited.setting.visit_steps(size) == 2 * min(2, -(-size // 8))
+    assert sim.setting.local_steps(size) == 7
+    assert sim.setting.local_steps(size, 3) == 3
+    assert limited.setting.local_steps(size) == 2 * min(2, -(-size // 8))
     for steps in range(1, 8):
         epoch = [min(8, size - start) for start in range(0, size, 8)]
         assert sim.setting.samples(size, steps) == sum((epoch * 7)[:steps])

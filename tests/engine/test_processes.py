@@ -63,6 +63,13 @@ def test_what_is_said_is_heard_in_order_by_all():
     assert told == [[], [], []]
 
 
+def test_a_process_without_others_is_a_group_of_one():
+    alone = ProcessGroup(0, (), print)
+    assert (alone.first, alone.share("ready"), alone.any(False), alone.least(3)) == (True, ["ready"], False, 3)
+    assert alone.agree({"data": "any"}) is None
+    assert alone.from_first(lambda: "value", pytest.fail, pytest.fail) == "value"
+
+
 def test_whoever_goes_is_missed_by_all():
     own, told, heard = groups(3)
     own[2].leave("the disk is full")

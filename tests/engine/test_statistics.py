@@ -64,14 +64,14 @@ def test_where_clients_begin(strategy):
     assert close(average[0], local[0]) and close(average[0], reset[0])
     # The second client has never trained, so its own statistics are the initial ones.
     assert close(local[1], reset[1]) and not close(local[1], average[1])
-    # The first client's second visit goes on from its first one, wherever the other one has been.
+    # The first client's second local training goes on from its first one, wherever the other one has been.
     assert not close(local[2], reset[2])
     alone = after("average", (0, 1, 0), strategy)
     assert not close(local[2], alone[2])
     assert close(local[2], after("local", (0, 1, 0), strategy)[2])
 
 
-def test_new_statistics_move_as_far_as_one_visit_moves_them():
+def test_new_statistics_move_as_far_as_one_local_training_moves_them():
     reset = after("server_reset", (2, 2))
     (mean, *_), (again, *_) = (jax.tree.leaves(stats) for stats in reset)
     assert np.abs(mean).max() > 0.01

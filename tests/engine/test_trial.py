@@ -80,7 +80,7 @@ def test_numbers_of_images_beyond_32_bits_are_no_matter():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delivery", [bernoulli(1.0), bernoulli(0.4)])
-def test_along_mediators_too_only_visits_that_happened_count(delivery):
+def test_along_mediators_too_only_trainings_that_happened_count(delivery):
     chains = np.array([[4, 7, 0], [2, 10, 9]], np.int32)  # 10 marks an empty place
     select = lambda state, seed, round, available: (chains, state)
     selector = Selector(lambda s, n: (), select, lambda s, p, i: s, 2, 3, 2, False)

@@ -104,7 +104,7 @@ def test_speeds_and_steps_of_a_configuration_reach_the_simulation(tmp_path):
     )  # fmt: skip
     (simulation,) = set_up(small_run.config(tmp_path, *changes)).simulations
     local = simulation.setting.local.optimizer
-    assert simulation.setting.visit_steps(40) == 9
+    assert simulation.setting.local_steps(40) == 9
     assert (float(local.rate_at(5, 2)), local.clip_norm) == (pytest.approx(0.05 * 0.25 * 0.81), 3.0)
     speed = simulation.participation.speed
     assert (speed.numbers, speed.deadline, speed.late) == ((2.0, 0.001), 3.5, "drop")

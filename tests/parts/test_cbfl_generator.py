@@ -13,7 +13,7 @@ from parts import faking, float64
 from parts.faking import LATENT, SIZES, double, generated, slopes
 
 from fedjax_bal.engine.device.keys import purpose_key, training_key
-from fedjax_bal.engine.host import compiler_options, front_door
+from fedjax_bal.engine.host import compiler_options, front_door, generated_images
 from fedjax_bal.models.generator import build_generator
 from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator, parts_with
 from fedjax_bal.parts.cbfl_generator import GeneratorTraining, WarmUp, fit_generator
@@ -274,10 +274,10 @@ def test_there_is_nothing_to_see_before_the_first_training(simplified):
     sim = simulation(small(warm_up=3, iterations=1), rounds=3, rounds_per_dispatch=1)
     snapshot, seen = sim.init(0), []
     for _ in range(3):
-        seen.append(sim.generated(snapshot) is None)
+        seen.append(generated_images(sim, snapshot) is None)
         snapshot = sim.advance(0, snapshot).snapshot
     assert seen == [True] * 3
-    pixels = sim.generated(snapshot)
+    pixels = generated_images(sim, snapshot)
     assert pixels is not None and (pixels.dtype, len(pixels), pixels.ndim) == (np.uint8, toys.CLASSES, 5)
 
 

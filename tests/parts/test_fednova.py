@@ -131,11 +131,11 @@ def test_reach_is_the_authors_recurrence(rho, shrink):
     np.testing.assert_allclose(short, want, rtol=2e-6)
 
 
-def cohort(visit_steps, passes=1, momentum=0.9, sizes=(30.0, 10.0)):
-    visit_steps = jnp.array(visit_steps)
-    steps = passes * visit_steps.sum(1)
+def cohort(local_steps, passes=1, momentum=0.9, sizes=(30.0, 10.0)):
+    local_steps = jnp.array(local_steps)
+    steps = passes * local_steps.sum(1)
     return Cohort(
-        jnp.array(sizes), jnp.ones((len(sizes), 2)), steps, visit_steps, passes, jnp.array(0.1), momentum,
+        jnp.array(sizes), jnp.ones((len(sizes), 2)), steps, local_steps, passes, jnp.array(0.1), momentum,
         steps > 0, 10, jnp.array(100.0),
     )  # fmt: skip
 

@@ -1,7 +1,6 @@
 """The compiled program: a round, clients' local training, the owner of the client axis, and evaluation."""
 
 from fedjax_bal.engine.device.accumulator import ChainWeights
-from fedjax_bal.engine.device.assignment import Assignment
 from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, zero_result
 from fedjax_bal.engine.device.client_axis import over_chains
 from fedjax_bal.engine.device.client_metrics import OWN_HITS, LocalTest
@@ -12,7 +11,6 @@ from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.engine.device.local_training import mean_cross_entropy, outcome_of, prepare
 from fedjax_bal.engine.device.precision import at_precision, matmul_precision
 from fedjax_bal.engine.device.program import (
-    DispatchPlan,
     dispatch,
     evaluate_model,
     evaluated_model,
@@ -23,5 +21,7 @@ from fedjax_bal.engine.device.program import (
 )
 from fedjax_bal.engine.device.round import broadcast, cohort_of, run_round, seen_by, server_context
 from fedjax_bal.engine.device.run_axis import side_by_side
+from fedjax_bal.engine.device.schedule import Assignment, DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.stacked_program import dispatch_together
+from fedjax_bal.engine.device.state import Info, State

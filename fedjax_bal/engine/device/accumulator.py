@@ -16,7 +16,7 @@ class Accumulator(NamedTuple):
         delta: weighted sum of the parameters' changes.
         stats: weighted sum of the batch statistics.
         reports: sum of the reports, by slot.
-        spread: diversity of the updates; None where it isn't asked for, which saves several passes over the parameters.
+        spread: diversity of the updates; None if it isn't asked for, as it takes several passes over the parameters.
     """
 
     delta: PyTree
@@ -26,13 +26,7 @@ class Accumulator(NamedTuple):
 
 
 class ChainWeights(NamedTuple):
-    """Weights of chains in the round's sums.
-
-    Attributes:
-        delta: weights of the parameters' changes, `Float[K]`, 0 for a chain that doesn't count.
-        stats: weights of the batch statistics, `Float[K]`.
-        counted: whether the chain counts at all, `Bool[K]`.
-    """
+    """Weights of K chains in the sums of parameter changes and of batch statistics, 0 if a chain isn't `counted`."""
 
     delta: Array
     stats: Array
@@ -40,7 +34,7 @@ class ChainWeights(NamedTuple):
 
 
 def add(sums: Accumulator, weights: ChainWeights, delta: PyTree, stats: PyTree, reports: PyTree) -> Accumulator:
-    """The sums with K more chains, leaves `[K, ...]`; the reports of chains that don't count are zeros."""
+    """Adds K more chains, leaves `[K, ...]`; the reports of chains that don't count are zeros."""
 
     def plus(weights: Array, sums: PyTree, stacked: PyTree) -> PyTree:
         return jax.tree.map(lambda total, leaf: total + weighted_sum(weights, leaf), sums, stacked)
@@ -54,7 +48,7 @@ def add(sums: Accumulator, weights: ChainWeights, delta: PyTree, stats: PyTree, 
 
 
 def over_devices(sums: Accumulator, axis: str) -> Accumulator:
-    """The sums over all devices, equal on each of them."""
+    """The sums over all devices, equal on each device."""
     spread = None if sums.spread is None else diversity_over_devices(sums.spread, axis)
     delta, stats, reports = lax.psum((sums.delta, sums.stats, sums.reports), axis)
     return Accumulator(delta, stats, reports, spread)

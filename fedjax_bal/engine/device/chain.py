@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.engine.device.client_metrics import LocalTest, measure, zero_metrics
-from fedjax_bal.engine.device.faults import fault_codes, first_faults
+from fedjax_bal.engine.device.faults import fault_codes, first_faults, inexact_leaves, surely_finite
 from fedjax_bal.engine.device.keys import training_key
 from fedjax_bal.engine.device.local_training import outcome_of, prepare, train_locally
 from fedjax_bal.engine.device.setting import Setting
@@ -32,11 +32,11 @@ class ClientRecord(NamedTuple):
         memory: the client's memory after training.
         loss_sum: training loss summed over the steps of the last pass, `Float[]`.
         steps: steps of the last pass, `Int32[]`.
-        broken: what is wrong with what it hands back, a code of `metrics.faults`, `Int32[]`.
-        probes: what each probe part found out in the last pass, by slot.
-        metrics: what `client_metrics` measures of its trained model in the last pass, by name, `Int32[]`.
-        norm: that of the parameters handed back, `Float[]`, in the first pass, infinite beyond what squares can hold;
-            where updates have a bound that of its chain's update.
+        broken: the fault of its delivery, a code of `metrics.faults`, `Int32[]`.
+        probes: each probe part's value in the last pass, by slot.
+        metrics: the `client_metrics` of its trained model in the last pass, by name.
+        norm: norm of the delivered parameters in the first pass, `Float[]`, infinite if its square overflows; if
+            updates have a bound, the norm of its chain's update.
     """
 
     memory: PyTree
@@ -79,7 +79,7 @@ class ChainCarry(NamedTuple):
 class RoundInputs(NamedTuple):
     """Inputs that all chains of a round share.
 
-    `local_test` is None where clients' models aren't measured, `bound` where nobody asks how long updates are.
+    `local_test` is None if clients' models aren't measured, `bound` if the norms of updates aren't.
     """
 
     key: Key
@@ -95,8 +95,8 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
     """Trains the clients of a chain one after another on the same parameters, `setting.passes` times.
 
     A client that doesn't deliver passes on the parameters it received and leaves no trace, so its training is skipped.
-    Reports and losses come from the last pass. `longest` is the largest client size in each place of all chains that
-    are trained along with this one, `Int32[L]`.
+    Reports and losses come from the last pass. `longest`, `Int32[L]`, is the largest client size in each place of all
+    chains that are trained along with this one.
     """
 
     def one_pass(carry: tuple[ChainCarry, PyTree], turn: Array) -> tuple[tuple[ChainCarry, PyTree], PyTree]:
@@ -149,7 +149,7 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
         learning_rate=jnp.asarray(setting.local.optimizer.rate(shared.number), float),
         momentum=setting.local.optimizer.momentum,
         batch_size=setting.batch_size,
-        steps=setting.visit_steps(size, client.limits),
+        steps=setting.local_steps(size, client.limits),
     )
 
 
@@ -170,18 +170,17 @@ def finish_client(
     probes = {part.slot: _where(on, part.probe(outcome), None) for part in setting.parts_with(Probe)}
     squares = squared_norm(outcome.end.params)
     others = outcome.end.stats, memory, reports, probes
-    finite = surely_finite(squares + squared_norm(_inexact(others)), (outcome.end.params, *others))
-    broken = jnp.where(on, fault_codes(finite, outdated), 0)
-    records = ClientRecord(
+    finite = surely_finite(squares + squared_norm(inexact_leaves(others)), (outcome.end.params, *others))
+    record = ClientRecord(
         memory=memory,
         loss_sum=loss_sum,
         steps=outcome.steps,
-        broken=broken,
+        broken=jnp.where(on, fault_codes(finite, outdated), 0),
         probes=probes,
         metrics=measure(setting, shared.local_test, outcome, on),
         norm=jnp.sqrt(squares),
     )
-    return _where(on, outcome.end, outcome.start), (reports, records)
+    return _where(on, outcome.end, outcome.start), (reports, record)
 
 
 def finish_trained_client(
@@ -189,22 +188,16 @@ def finish_trained_client(
 ) -> ChainResult:
     """The result of a single-client chain whose local steps were taken in a lane; leaves of `chain` are `[1, ...]`."""
     client = jax.tree.map(lambda leaf: leaf[0], chain)
-    ctx = prepare(setting, only_visit_key(shared, client), client_context(setting, shared, shared.variables, client))
-    end, (reports, records) = finish_client(setting, shared, client, outcome_of(setting, ctx, end), loss_sum)
-    return _result(shared, end, reports, jax.tree.map(lambda leaf: leaf[None], records))
+    end, (reports, record) = _finish_at(setting, shared, client, end, loss_sum)
+    return _result(shared, end, reports, jax.tree.map(lambda leaf: leaf[None], record))
 
 
 def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> ChainResult:
     """A chain's result in zeros, with the record of one client; its shapes are found without tracing any training."""
 
     def untrained(shared: RoundInputs, client: ChainClients) -> ChainResult:
-        ctx = prepare(
-            setting, only_visit_key(shared, client), client_context(setting, shared, shared.variables, client)
-        )
-        end, (reports, records) = finish_client(
-            setting, shared, client, outcome_of(setting, ctx, shared.variables), jnp.zeros(())
-        )
-        return _result(shared, end, reports, records)
+        end, (reports, record) = _finish_at(setting, shared, client, shared.variables, jnp.zeros(()))
+        return _result(shared, end, reports, record)
 
     shapes = jax.eval_shape(untrained, shared._replace(local_test=None), client)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -212,32 +205,17 @@ def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> 
     return zeros._replace(records=zeros.records._replace(metrics=metrics))
 
 
-def only_visit_key(shared: RoundInputs, client: ChainClients) -> Key:
+def single_pass_key(shared: RoundInputs, client: ChainClients) -> Key:
     """The key of a client's local training in a round of one pass."""
     return training_key(shared.key, shared.number, client.id, jnp.zeros((), jnp.int32))
 
 
-def all_finite(tree: PyTree) -> Array:
-    """Whether all numbers of a tree are finite, `Bool[]`."""
-    return surely_finite(squared_norm(_inexact(tree)), tree)
-
-
-def surely_finite(squares: Array, tree: PyTree) -> Array:
-    """Whether all numbers of a tree are finite, `Bool[]`; exact even if their squares overflow.
-
-    `squares`, `Float[]`, must be non-finite if any number is, as the sum of squares is. Summing squares is much faster
-    than testing every number, which is done only if the sum isn't finite.
-
-    Example:
-        >>> bool(surely_finite(jnp.array(jnp.inf), [jnp.array([1e30])]))
-        True
-    """
-    exactly = lambda: jnp.stack([jnp.isfinite(leaf).all() for leaf in _inexact(tree)]).all()
-    return lax.cond(jnp.isfinite(squares), lambda: jnp.array(True), exactly)
-
-
-def _inexact(tree: PyTree) -> list[Array]:
-    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+def _finish_at(
+    setting: Setting, shared: RoundInputs, client: ChainClients, end: Variables, loss_sum: Array
+) -> tuple[Variables, tuple[PyTree, ClientRecord]]:
+    """As `finish_client`, for the only client of a chain, whose local training ended with the variables `end`."""
+    ctx = prepare(setting, single_pass_key(shared, client), client_context(setting, shared, shared.variables, client))
+    return finish_client(setting, shared, client, outcome_of(setting, ctx, end), loss_sum)
 
 
 def _result(shared: RoundInputs, end: Variables, reports: PyTree, records: ClientRecord) -> ChainResult:

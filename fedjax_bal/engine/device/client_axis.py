@@ -15,7 +15,6 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from fedjax_bal.engine.device.accumulator import Accumulator, ChainWeights
-from fedjax_bal.engine.device.assignment import Assignment
 from fedjax_bal.engine.device.chain import (
     ChainClients,
     ChainResult,
@@ -28,6 +27,7 @@ from fedjax_bal.engine.device.chain import (
 from fedjax_bal.engine.device.lanes import over_buckets, take_chains, train_in_lanes
 from fedjax_bal.engine.device.layout import CLIENTS
 from fedjax_bal.engine.device.run_axis import Runs, SingleRun
+from fedjax_bal.engine.device.schedule import Assignment
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.update_diversity import UpdateDiversity
 from fedjax_bal.parts import Reduce
@@ -102,11 +102,10 @@ def _own_chains(
     return over_buckets(setting.layout, assignment, add_bucket, zero_cohort_result(setting, shared, chains, runs))
 
 
-def _weights_of(weights: ChainWeights, numbers: Array, there: Array) -> ChainWeights:
+def _weights_of(weights: ChainWeights, numbers: Array, delivered: Array) -> ChainWeights:
     """The weights of some chains, 0 for empty places."""
-    return jax.tree.map(
-        lambda leaf: jnp.where(there, leaf.at[numbers].get(mode="clip"), jnp.zeros_like(leaf[0])), weights
-    )
+    own = lambda leaf: jnp.where(delivered, leaf.at[numbers].get(mode="clip"), jnp.zeros_like(leaf[0]))
+    return jax.tree.map(own, weights)
 
 
 def _train(
@@ -133,7 +132,7 @@ def _each(width: int, function: Callable[..., PyTree], *stacked: PyTree) -> PyTr
 
 
 def zero_cohort_result(setting: Setting, shared: RoundInputs, chains: ChainClients, runs: Runs = ALONE) -> CohortResult:
-    """Zeros in the shapes of what `over_chains` returns, found without tracing any training."""
+    """A cohort's result in zeros, in the shapes that `over_chains` returns, found without tracing any training."""
     first = runs.view(setting, shared, jnp.zeros((), jnp.int32))
     one = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
     stacked = lambda shape, tree: jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), tree)

@@ -1,7 +1,7 @@
-"""The metrics of the clients' own models, each declared once: who asks for it, a client's number, and the cohort's."""
+"""The metrics of the clients' own models, each declared once."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -14,41 +14,34 @@ from fedjax_bal.types import Array, Batch, Cohort, Federation, Outcome
 
 
 class LocalTest(NamedTuple):
-    """When clients' own models are measured, and on which images beside the clients' own.
-
-    Attributes:
-        test: test images; None for none.
-        due: whether they are measured this round, `Bool[]`.
-    """
+    """The test images on which clients' own models are measured, if any, and whether it is due this round, `Bool[]`."""
 
     test: TestSet | None
     due: Array
 
 
 class ClientMetric(NamedTuple):
-    """A number of each client that trained, and what a round reports of its cohort's.
+    """A number measured for each client that trained, and the value that a round reports for its cohort.
 
     Attributes:
         name: its key in `Info.metrics`.
         asked: `asked(setting, federation)`, known when the program is traced: a metric that isn't asked for costs
             nothing and is not reported.
-        of_client: `of_client(outcome, test)`, the client's number, a scalar. It is computed in evaluated rounds alone,
-            and is 0 in the others, and for clients that don't deliver.
-        of_cohort: `of_cohort(values, cohort, setting)`, what the round reports, of the numbers `[G, L]`.
-        dtype: of the client's number.
+        of_client: `of_client(outcome, test)`, the client's number, a scalar. It is computed in evaluated rounds only,
+            and is 0 in other rounds and for clients that don't deliver.
+        of_cohort: `of_cohort(values, cohort, setting)`, the reported value, from the clients' numbers `[G, L]`.
     """
 
     name: str
     asked: Callable[[Setting, Federation], bool]
     of_client: Callable[[Outcome, TestSet | None], Array]
     of_cohort: Callable[[Array, Cohort, Setting], Array]
-    dtype: Any = jnp.int32
 
 
 def zero_metrics(setting: Setting, federation: Federation, local_test: LocalTest | None) -> dict[str, Array]:
     """Zeros for the metrics that a round measures, by name; none where `local_test` is None."""
     asked = [] if local_test is None else [own for own in CLIENT_METRICS if own.asked(setting, federation)]
-    return {metric.name: jnp.zeros((), metric.dtype) for metric in asked}
+    return {metric.name: jnp.zeros((), jnp.int32) for metric in asked}
 
 
 def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, delivered: Array) -> dict[str, Array]:
@@ -63,13 +56,13 @@ def measure(setting: Setting, local_test: LocalTest | None, outcome: Outcome, de
 
 
 def summarise_cohort(setting: Setting, cohort: Cohort, values: dict[str, Array]) -> dict[str, Array]:
-    """What a round reports of its clients' metrics, `[G, L]` by name."""
+    """The round's reported values, from its clients' metrics, `[G, L]` by name."""
     measured = [metric for metric in CLIENT_METRICS if metric.name in values]
     return {metric.name: metric.of_cohort(values[metric.name], cohort, setting) for metric in measured}
 
 
 def _own_training_hits(outcome: Outcome, test: TestSet | None) -> Array:
-    """How many of its own rows a client's trained model classifies correctly."""
+    """Number of its own rows that a client's trained model classifies correctly."""
 
     def add(total: Array, batch: Batch) -> Array:
         outputs, _ = outcome.ctx.model.apply(outcome.end, batch.images, train=False)
@@ -79,11 +72,10 @@ def _own_training_hits(outcome: Outcome, test: TestSet | None) -> Array:
 
 
 def _test_hits(outcome: Outcome, test: TestSet | None) -> Array:
-    """How many test images a client's trained model classifies correctly, 0 for one that took no step."""
-    store = outcome.ctx.federation
-    found = (
-        jnp.zeros((), jnp.int32) if test is None else hits(outcome.ctx.model, outcome.end, test, store.mean, store.std)
-    )
+    """Number of test images that a client's trained model classifies correctly; 0 if it took no step."""
+    ctx, found = outcome.ctx, jnp.zeros((), jnp.int32)
+    if test is not None:
+        found = hits(ctx.model, outcome.end, test, ctx.federation.mean, ctx.federation.std)
     return jnp.where(outcome.steps > 0, found, 0)
 
 
@@ -105,7 +97,7 @@ CLIENT_METRICS = (
         lambda setting, federation: setting.evaluation.local_test_images > 0,
         _test_hits,
         lambda values, cohort, setting: (
-            values.sum() / (setting.evaluation.local_test_images * (cohort.visit_steps > 0).sum())
+            values.sum() / (setting.evaluation.local_test_images * (cohort.local_steps > 0).sum())
         ),
     ),
     OWN_HITS,

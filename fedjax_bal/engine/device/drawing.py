@@ -19,11 +19,6 @@ def shuffled(key: Key, size: Array, length: int, longest: Array | None = None) -
     """Every position once, in random order, `Int32[length]`: a permutation of `0 .. size - 1`, then padding.
 
     No client is larger than `longest`, if given: then only as many words are sorted as needed, not all the padding.
-
-    Example:
-        >>> import jax
-        >>> sorted(shuffled(jax.random.key(0), 3, 8)[:3].tolist())
-        [0, 1, 2]
     """
     if longest is None or length <= SHORT:
         return _sorted_words(key, size, length)
@@ -50,12 +45,6 @@ def weighted(key: Key, class_counts: Array, log_weights: Array, length: int) -> 
     Rows are sorted by class, so a draw is a class by the inverse of the cumulated law, then a position within the
     class. `log_weights`, `Float[C]`, are those of one sample of each class, up to a constant; classes without samples
     are never drawn.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> draws = weighted(jax.random.key(0), jnp.array([3, 1]), jnp.array([-jnp.inf, 0.0]), 4)
-        >>> draws.tolist()
-        [3, 3, 3, 3]
     """
     words = jax.random.uniform(key, (length, 2))
     logits = jnp.where(class_counts > 0, log_weights + jnp.log(jnp.maximum(class_counts, 1)), -jnp.inf)

@@ -27,16 +27,7 @@ class TestSet(NamedTuple):
 
 
 def chunked(images: np.ndarray, labels: np.ndarray, size: int = CHUNK) -> TestSet:
-    """Cuts a test set, `[T, H, W, K]` and `[T]`, into chunks of equal size; padding in the last one is not real.
-
-    Raises:
-        ValueError: no image, or labels of another number.
-
-    Example:
-        >>> import numpy as np
-        >>> chunked(np.zeros((3, 1, 1, 1)), np.zeros(3, int), 2).real.tolist()
-        [[True, True], [True, False]]
-    """
+    """Cuts a test set, `[T, H, W, K]` and `[T]`, into chunks of equal size; padding in the last one is not real."""
     if len(images) == 0 or len(images) != len(labels):
         raise ValueError(
             f"test set: received {len(images)} images and {len(labels)} labels; both must be the same, and at least 1"
@@ -59,14 +50,7 @@ def padded(test: TestSet, multiple: int) -> TestSet:
 
 
 def first_images(test: TestSet, count: int, total: int, size: int = CHUNK) -> TestSet:
-    """A test set of `count` images, evenly spaced among the `total` real ones.
-
-    Example:
-        >>> import numpy as np
-        >>> few = first_images(chunked(np.zeros((6, 1, 1, 1)), np.arange(6), 2), 3, 6)
-        >>> few.labels[few.real].tolist()
-        [0, 2, 4]
-    """
+    """A test set of `count` images, evenly spaced among the `total` real ones."""
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), test)
     size = min(size, count)
     chunks = -(-count // size)
@@ -77,7 +61,7 @@ def first_images(test: TestSet, count: int, total: int, size: int = CHUNK) -> Te
 
 
 def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Array) -> Array:
-    """Number of test images that a model classifies correctly, `Int32[]`; the arguments are those of `evaluate`."""
+    """Number of test images that a model classifies correctly, `Int32[]`."""
     confusion, _, _ = _totals(model, variables, test, mean, std)
     return jnp.trace(confusion)
 
@@ -85,18 +69,9 @@ def hits(model: Model, variables: Variables, test: TestSet, mean: Array, std: Ar
 def evaluate(
     model: Model, variables: Variables, test: TestSet, mean: Array, std: Array, layout: Layout | None = None
 ) -> EvaluationResult:
-    """Confusion matrix and loss of a model.
+    """Confusion matrix and loss of a model; each device of the layout takes its share of the chunks.
 
-    Args:
-        model: the model, applied in evaluation mode.
-        variables: its variables.
-        test: the test set.
-        mean: `Float[K]`, for normalisation.
-        std: `Float[K]`.
-        layout: on several devices each one takes its share of the chunks.
-
-    Returns:
-        The evaluation.
+    Images are normalised with `mean` and `std`, `Float[K]`.
     """
     if layout is None or layout.devices == 1:
         confusion, loss, count = _totals(model, variables, test, mean, std)

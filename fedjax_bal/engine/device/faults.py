@@ -1,9 +1,12 @@
-"""Unusable updates, as the devices recognise them."""
+"""Recognises unusable updates on the devices."""
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 
+from fedjax_bal.engine.device.update_diversity import squared_norm
 from fedjax_bal.metrics import NOT_FINITE, OUTDATED
-from fedjax_bal.types import Array
+from fedjax_bal.types import Array, PyTree
 
 
 def fault_codes(finite: Array, outdated: Array) -> Array:
@@ -23,3 +26,27 @@ def first_faults(codes: Array) -> Array:
     flat = codes.reshape(-1)
     only = jnp.where(jnp.cumsum(flat > 0) == 1, flat, 0)
     return only.reshape(codes.shape).max(0)
+
+
+def all_finite(tree: PyTree) -> Array:
+    """True if all numbers of a tree are finite, `Bool[]`."""
+    return surely_finite(squared_norm(inexact_leaves(tree)), tree)
+
+
+def surely_finite(squares: Array, tree: PyTree) -> Array:
+    """True if all numbers of a tree are finite, `Bool[]`; exact even if their squares overflow.
+
+    `squares`, `Float[]`, must be non-finite if any number is, as the sum of squares is. Summing squares is much faster
+    than testing every number, which is done only if the sum isn't finite.
+
+    Example:
+        >>> bool(surely_finite(jnp.array(jnp.inf), [jnp.array([1e30])]))
+        True
+    """
+    exactly = lambda: jnp.stack([jnp.isfinite(leaf).all() for leaf in inexact_leaves(tree)]).all()
+    return lax.cond(jnp.isfinite(squares), lambda: jnp.array(True), exactly)
+
+
+def inexact_leaves(tree: PyTree) -> list[Array]:
+    """The leaves that hold floating-point numbers."""
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]

@@ -31,10 +31,7 @@ VALIDATION = "validation"
 def evaluate_held_out(
     model: Model, variables: Variables, federation: Federation, layout: Layout | None = None
 ) -> tuple[EvaluationResult | None, Array | None]:
-    """The global model on what was held out.
-
-    None for rows that the federation doesn't have.
-    """
+    """Evaluates the global model on the validation rows and the clients' test rows; None if there are no such rows."""
     validation = clients = None
     if VALIDATION in federation.auxiliary:
         validation = evaluate_rows(model, variables, federation, federation.auxiliary[VALIDATION], layout)
@@ -46,18 +43,7 @@ def evaluate_held_out(
 def evaluate_rows(
     model: Model, variables: Variables, federation: Federation, rows: Array, layout: Layout | None = None
 ) -> EvaluationResult:
-    """Confusion matrix and loss of a model on some rows of a federation.
-
-    Args:
-        model: the model.
-        variables: its variables.
-        federation: the federation, on the device.
-        rows: row numbers into its images, `Int32[A]`, at least one.
-        layout: as in `evaluate_held_out`.
-
-    Returns:
-        The evaluation.
-    """
+    """Confusion matrix and loss of a model on some rows of a federation, `Int32[A]`, at least one."""
     classes = model.num_classes
 
     def add(sums: PyTree, places: Array, real: Array, variables: Variables, rows: Array, store: Federation) -> PyTree:
@@ -90,7 +76,7 @@ def hits_by_client(
 
 
 def own_hits(outcome: Outcome) -> Array:
-    """How many of its own test rows a client's trained model classifies correctly, `Int32[]`; 0 without test rows."""
+    """Number of its own test rows that a client's trained model classifies correctly, `Int32[]`."""
     ctx, federation, none = outcome.ctx, outcome.ctx.federation, jnp.zeros((), jnp.int32)
     if federation.tests is None:
         return none

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.device.assignment import Assignment
-from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, only_visit_key
+from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, single_pass_key
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.engine.device.local_training import LocalState, prepare, row_order, start_training, train_step
 from fedjax_bal.engine.device.run_axis import Runs
+from fedjax_bal.engine.device.schedule import Assignment
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.types import Array, Context, PyTree, Variables
 
@@ -45,8 +45,8 @@ def over_buckets(
 def take_chains(chains: ChainClients, numbers: Array) -> ChainClients:
     """The chains with these numbers; an empty place holds a client that doesn't deliver."""
     own = jax.tree.map(lambda leaf: leaf.at[numbers].get(mode="clip"), chains)
-    there = (numbers < len(chains.id)).reshape(-1, 1) if numbers.ndim else numbers < len(chains.id)
-    return own._replace(delivered=own.delivered & there)
+    inside = (numbers < len(chains.id)).reshape(-1, 1) if numbers.ndim else numbers < len(chains.id)
+    return own._replace(delivered=own.delivered & inside)
 
 
 def train_in_lanes(
@@ -54,8 +54,8 @@ def train_in_lanes(
 ) -> tuple[Variables, Array]:
     """Takes the local steps of all of a device's chains, which have one client each.
 
-    Returns the variables after training, leaves `[G, ...]`, and the summed training losses, `Float[G]`. A chain that
-    this device doesn't train, or that takes no step, has the variables received and 0.
+    Returns the variables after training, leaves `[G, ...]`, and the summed training losses, `Float[G]`: the variables
+    received and 0 for a chain that this device doesn't train, or that takes no step.
     """
     order, prepared = _enter(setting, shared, chains, assignment, runs)
     count, queues, stops = len(chains.id), assignment.queues, assignment.starts[1:]
@@ -68,7 +68,7 @@ def train_in_lanes(
     def step_lane(number: Array, index: Array, training: LocalState) -> tuple[LocalState, Array]:
         own, common, client, ctx = client_of(number)
         ctx = ctx._replace(prepared=jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), prepared))
-        trained = train_step(own, only_visit_key(common, client), ctx, index, order, number, training)
+        trained = train_step(own, single_pass_key(common, client), ctx, index, order, number, training)
         return trained, index + 1 == ctx.steps
 
     def chains_at(places: Array) -> Array:
@@ -109,7 +109,7 @@ def _enter(
         own, common = runs.view(setting, shared, number)
         client = jax.tree.map(lambda leaf: leaf[0], client)
         ctx = client_context(own, common, common.variables, client)
-        key = only_visit_key(common, client)
+        key = single_pass_key(common, client)
         return row_order(own, key, ctx, longest), prepare(own, key, ctx).prepared
 
     def bucket(numbers: Array, entered: PyTree) -> PyTree:

@@ -11,7 +11,7 @@ CLIENTS = "clients"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Strategy, number of devices and clients at a time; decides shapes, never results beyond rounding.
+    """Strategy, number of devices and clients at a time; decides shapes, and changes results only by rounding.
 
     Attributes:
         strategy: "map", a device's clients one after another; or "vmap", several at a time.

@@ -25,7 +25,7 @@ class LocalState(NamedTuple):
 
 
 def mean_cross_entropy(logits: Array, batch: Batch) -> Array:
-    """Mean cross-entropy over the real rows of a batch, `Float[]`; 0 where there are none."""
+    """Mean cross-entropy over the real rows of a batch, `Float[]`; 0 if none is real."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
     real = batch.real.astype(losses.dtype)
     return (jnp.where(batch.real, losses, 0.0)).sum() / jnp.maximum(real.sum(), 1.0)
@@ -52,7 +52,7 @@ def train_locally(
 
 
 def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
-    """The context with the values that the parts prepare before training."""
+    """The context with the values that the Prepare parts compute before training."""
     made = {
         part.slot: part.prepare(purpose_key(key, f"prepare/{part.slot}"), ctx.start, ctx)
         for part in setting.parts_with(Prepare)
@@ -63,8 +63,8 @@ def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
 def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
     """The order in which the client's positions are seen, `Int32[places]`.
 
-    Each epoch has `row_length` places. If steps are counted instead, only the whole batches of each epoch follow one
-    another, as a small client needs many epochs and a large one only part of one.
+    Each epoch has `row_length` places. If a number of steps is given instead, only the whole batches of each epoch
+    follow one another, as a small client needs many epochs and a large one only part of one.
     """
 
     def one(epoch: Array) -> Array:
@@ -128,7 +128,7 @@ def train_step(
 
 
 def _begin(setting: Setting, ctx: Context, index: Array, carry: LocalState) -> LocalState:
-    """What a local step begins with; before the first one, with the model that the Start parts say."""
+    """Applies the Start parts to the model before the first local step."""
     for part in setting.parts_with(Start):
         pairs = part.start(carry.variables, ctx), carry.variables
         carry = carry._replace(variables=jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), *pairs))

@@ -1,13 +1,11 @@
 """Several rounds as one compiled program."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.device.assignment import Assignment
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, zero_result
 from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.evaluation import TestSet, evaluate, first_images
@@ -15,41 +13,12 @@ from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context, zero_info
+from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.device.state import Info, State
 from fedjax_bal.metrics import Traffic
 from fedjax_bal.parts import Memory, Server
-from fedjax_bal.types import (
-    Array,
-    EvaluationResult,
-    Exhibit,
-    Federation,
-    Info,
-    Key,
-    Plan,
-    State,
-    Variables,
-    size_in_bytes,
-)
-
-
-class DispatchPlan(NamedTuple):
-    """The rounds of one dispatch; leaves `[T, ...]`.
-
-    Attributes:
-        number: the round, from 0.
-        live: False for places after the last round, which change nothing.
-        evaluate: whether the round ends with an evaluation.
-        plan: the clients that train, and those that deliver.
-        seats: place of each client's part in the memory, `Int32[T, G, L]`.
-        assignment: the chains that each device trains.
-    """
-
-    number: Any
-    live: Any
-    evaluate: Any
-    plan: Plan
-    seats: Any
-    assignment: Assignment
+from fedjax_bal.types import Array, EvaluationResult, Exhibit, Federation, Key, Plan, Variables, size_in_bytes
 
 
 def init_state(setting: Setting, key: Key, federation: Federation, seats: int | None = None) -> State:
@@ -62,7 +31,7 @@ def init_state(setting: Setting, key: Key, federation: Federation, seats: int | 
 
 
 def state_of(setting: Setting, variables: Variables, federation: Federation, seats: int | None = None) -> State:
-    """The state before the first round for a given initial model; arguments as of `init_state`."""
+    """The state before the first round for a given initial model; the other arguments are those of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
     memory = {part.slot: jax.tree.map(spread, part.init_memory(variables)) for part in setting.parts_with(Memory)}
@@ -84,8 +53,7 @@ def dispatch(
     images = local_test_images(setting, test)
 
     def advance(state: State, row: DispatchPlan) -> tuple[State, Info]:
-        due = LocalTest(images, row.evaluate)
-        return run_round(setting, key, row.number, state, row.plan, row.seats, row.assignment, federation, due)
+        return run_round(setting, key, state, row, federation, LocalTest(images, row.evaluate))
 
     def appraise(state: State, number: Array) -> EvaluationResult:
         return evaluate_model(setting, key, state, number, federation, test)
@@ -103,10 +71,10 @@ def rounds(
     advance: Callable[[State, DispatchPlan], tuple[State, Info]],
     appraise: Callable[[State, Array], EvaluationResult],
 ) -> tuple[State, Info, EvaluationResult]:
-    """The loop over the rounds of a dispatch.
+    """Loops over the rounds of a dispatch.
 
-    `advance` does one round, given its row of the schedule; `appraise` evaluates the state after it; `nothing` fills
-    the rows of rounds that aren't run or evaluated.
+    `advance` runs one round, given its row of the schedule; `appraise` evaluates the state after it; `nothing` is
+    reported for rounds that aren't run or evaluated.
     """
     schedule = jax.tree.map(jnp.asarray, schedule)
 
@@ -124,7 +92,7 @@ def rounds(
 
 
 def local_test_images(setting: Setting, test: TestSet) -> TestSet | None:
-    """The test images that clients' own models are measured on; None where they aren't."""
+    """The test images on which clients' own models are measured; None if they aren't."""
     count = setting.evaluation.local_test_images
     return first_images(test, count, setting.test_images) if count else None
 
@@ -132,7 +100,7 @@ def local_test_images(setting: Setting, test: TestSet) -> TestSet | None:
 def evaluate_model(
     setting: Setting, key: Key, state: State, number: Array, federation: Federation, test: TestSet
 ) -> EvaluationResult:
-    """Evaluates a run's global model as it is shown after a round (from 0)."""
+    """Evaluates a run's global model after a round (from 0)."""
     shown = evaluated_model(setting, key, state, number, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
@@ -157,7 +125,7 @@ def evaluated_model(setting: Setting, key: Key, state: State, number: Array, fed
 
 
 def exhibits(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> dict[str, Exhibit]:
-    """What server parts have to show after a round (from 0), by slot."""
+    """The server parts' exhibits after a round (from 0), by slot."""
     server = server_context(setting, number, state, federation)
     return {part.slot: part.show(key, seen_by(part, server)) for part in setting.parts_with(Server)}
 
@@ -168,18 +136,18 @@ def traffic_of(setting: Setting, federation: Federation, state: State) -> Traffi
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
     sent = {part.slot: sent[part.slot] for part in setting.parts_with(Server) if part.travels}
-    visit = _visit(setting, state, federation)
-    return Traffic(model + size_in_bytes(sent), model + size_in_bytes((visit.reports, visit.records.probes)))
+    upload = _client_result(setting, state, federation)
+    return Traffic(model + size_in_bytes(sent), model + size_in_bytes((upload.reports, upload.records.probes)))
 
 
-def _visit(setting: Setting, state: State, federation: Federation) -> ChainResult:
+def _client_result(setting: Setting, state: State, federation: Federation) -> ChainResult:
     """The shapes of a single client's result."""
 
-    def nothing(state: State, federation: Federation) -> ChainResult:
+    def zeros(state: State, federation: Federation) -> ChainResult:
         key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)
         sent = broadcast(setting, key, zero, state, federation)[1]
         shared = RoundInputs(key, zero, state.variables, sent, federation)
         memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
         return zero_result(setting, shared, ChainClients(zero, jnp.ones((), bool), memory))
 
-    return jax.eval_shape(nothing, state, federation)
+    return jax.eval_shape(zeros, state, federation)

@@ -8,60 +8,37 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.engine.device.accumulator import ChainWeights
-from fedjax_bal.engine.device.assignment import Assignment
-from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, all_finite
+from fedjax_bal.engine.device.chain import ChainClients, RoundInputs
 from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero_cohort_result
 from fedjax_bal.engine.device.client_metrics import LocalTest, summarise_cohort
+from fedjax_bal.engine.device.faults import all_finite
 from fedjax_bal.engine.device.keys import purpose_key
+from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
+from fedjax_bal.engine.device.state import Info, State
 from fedjax_bal.parts import Part, Reduce, Refine, Server, Step, Weigh
-from fedjax_bal.types import (
-    Aggregate,
-    Array,
-    Cohort,
-    Federation,
-    Info,
-    Key,
-    Plan,
-    PyTree,
-    ServerContext,
-    State,
-    Variables,
-)
+from fedjax_bal.types import Aggregate, Array, Cohort, Federation, Key, Plan, PyTree, ServerContext, Variables
 
 
 def run_round(
     setting: Setting,
     key: Key,
-    number: Array,
     state: State,
-    plan: Plan,
-    seats: Array,
-    assignment: Assignment,
+    row: DispatchPlan,
     federation: Federation,
     local_test: LocalTest | None = None,
 ) -> tuple[State, Info]:
     """Trains one cohort and updates the global model; returns the new state and the round's report.
 
-    Args:
-        setting: the setting.
-        key: the run's key.
-        number: the round, from 0.
-        state: the state after the previous round.
-        plan: the clients that train, and those that deliver.
-        seats: place of each client's part in the memory, `Int32[G, L]`.
-        assignment: the chains that each device trains.
-        federation: the federation, on the device.
-        local_test: when and on what clients' own models are measured; None for never.
-
-    Returns:
-        The new state, and what the round has to report.
+    `key` is the run's, `row` the round's row of the schedule; `local_test` is None if clients' own models are never
+    measured.
     """
+    number, plan, seats = row.number, row.plan, row.seats
     begun = open_round(setting, key, number, state, plan, federation)
     memory = jax.tree.map(lambda leaf: leaf.at[seats].get(mode="clip"), state.memory)
     chains = ChainClients(plan.clients, plan.delivered, memory, plan.limits)
     shared = RoundInputs(key, number, state.variables, begun.sent, federation, local_test, plan.bound)
-    result = over_chains(setting, shared, chains, begun.chain_weights, assignment)
+    result = over_chains(setting, shared, chains, begun.chain_weights, row.assignment)
     state, info = close_round(setting, key, number, state, federation, begun, result)
     return state._replace(memory=update_memory(state.memory, plan, seats, result.records.memory)), info
 
@@ -85,7 +62,7 @@ class RoundStart(NamedTuple):
 def open_round(
     setting: Setting, key: Key, number: Array, state: State, plan: Plan, federation: Federation
 ) -> RoundStart:
-    """Sends what is sent, and settles how much each chain counts; the arguments are those of `run_round`."""
+    """Makes the round's broadcast, and weighs its chains."""
     slots, sent = broadcast(setting, key, number, state, federation)
     cohort = cohort_of(setting, number, plan, federation)
     server = server_context(setting, number, state, federation)._replace(state=slots, cohort=cohort)
@@ -101,9 +78,9 @@ def close_round(
     begun: RoundStart,
     result: CohortResult,
 ) -> tuple[State, Info]:
-    """Updates the global model and the server parts with the cohort's result; returns the new state and the report.
+    """Updates the global model and the server parts with the cohort's result; the memory of clients stays as it is.
 
-    The state's memory goes through unchanged.
+    Returns the new state and the round's report.
     """
     own, weights = jax.random.fold_in(key, number), begun.chain_weights.delta
     aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, begun.cohort)
@@ -122,23 +99,19 @@ def close_round(
 
 
 def server_context(setting: Setting, number: Array, state: State, federation: Federation) -> ServerContext:
-    """What server parts may know outside of training, with the states of all in place of a part's own."""
+    """The context of the server parts outside of training, with the states of all parts in place of one part's own."""
     return ServerContext(number, state.server, state.variables, None, None, setting.model, federation)
 
 
 def seen_by(part: Part, server: ServerContext) -> ServerContext:
-    """What one server part may know."""
+    """The context of one server part, with its own state."""
     return server._replace(state=server.state.get(part.slot))
 
 
 def broadcast(
     setting: Setting, key: Key, number: Array, state: State, federation: Federation
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """What every server part sends at the start of a round.
-
-    Returns:
-        The server parts' new states and what they send, both by slot.
-    """
+    """The server parts' new states and their broadcasts at the start of a round, both by slot."""
     slots, sent = dict(state.server), {}
     server = server_context(setting, number, state, federation)
     for part in setting.parts_with(Server):
@@ -150,9 +123,9 @@ def broadcast(
 def refine(
     setting: Setting, key: Key, variables: Variables, server: ServerContext, *, evaluation_only: bool
 ) -> Variables:
-    """The global model after the Refine parts of one kind: those that change it, or those that change what is tested.
+    """Applies the Refine parts that change the model itself, or those that change it for evaluation only.
 
-    The key is the round's.
+    `key` is the round's.
     """
     purpose, server = "present" if evaluation_only else "refine", server._replace(variables=variables)
     for part in setting.parts_with(Refine):
@@ -165,12 +138,12 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
     """The cohort of a plan, as the server knows it before training."""
     counts = federation.class_counts.at[plan.clients].get(mode="clip") * plan.delivered[..., None]
     sizes = counts.sum(-1)
-    steps = setting.visit_steps(sizes, plan.limits)
+    steps = setting.local_steps(sizes, plan.limits)
     return Cohort(
         sizes=sizes.sum(1).astype(float),
         class_counts=counts.sum(1).astype(float),
         steps=setting.passes * steps.sum(1),
-        visit_steps=steps,
+        local_steps=steps,
         passes=setting.passes,
         learning_rate=jnp.asarray(setting.local.optimizer.rate(number), float),
         momentum=setting.local.optimizer.momentum,
@@ -182,7 +155,7 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
 
 
 def _chain_weights(setting: Setting, server: ServerContext) -> ChainWeights:
-    """How much each chain counts, known before any of them is trained."""
+    """The weights of the chains, known before any chain is trained."""
     parts = setting.parts_with(Weigh)
     statistics = _weights([part for part in parts if part.weighs_statistics], server)
     return ChainWeights(_weights(parts, server), statistics, server.cohort.delivered)
@@ -207,7 +180,7 @@ def _server_step(
     updates, optimizer = transform.update(step, state.optimizer, params)
     new = Variables(optax.apply_updates(params, updates), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
-    # A round in which nothing arrives leaves model and optimizer alone, whatever momentum the server has.
+    # A round without any update leaves model and optimizer as they are, whatever momentum the server has.
     arrived = server.aggregate.weights.sum() > 0
     keep = partial(jax.tree.map, lambda a, b: jnp.where(arrived, a, b))
     return keep(new, state.variables), keep(optimizer, state.optimizer)
@@ -220,7 +193,7 @@ def update_memory(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTr
 
 
 def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation, local_test: LocalTest) -> Info:
-    """Zeros in the shapes of what a round reports, found without tracing any training; arguments as of `run_round`."""
+    """Zeros in the shapes of a round's report, found without tracing any training."""
 
     def untrained() -> Info:
         key, number = jax.random.key(0), jnp.zeros((), jnp.int32)

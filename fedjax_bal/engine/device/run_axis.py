@@ -41,7 +41,7 @@ class SingleRun:
         return repeat
 
     def accumulators(self, sums: Accumulator) -> Accumulator:
-        """Zeros for every run, from the zeros of one."""
+        """The sums of every run before any chain, from those of one."""
         return sums
 
     def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
@@ -55,28 +55,25 @@ class SingleRun:
 
 @dataclasses.dataclass(frozen=True)
 class StackedRuns:
-    """Chain n belongs to run n // groups; settings, shared inputs and accumulators have leaves `[S, ...]`.
+    """Chain n belongs to run n // chains; settings, shared inputs and accumulators have leaves `[S, ...]`.
 
-    Attributes:
-        count: S, number of runs.
-        groups: G, chains of each run.
+    `count` is S, the number of runs; `chains` is G, of each run.
     """
 
     count: int
-    groups: int
+    chains: int
 
     def run_of(self, numbers: Array) -> Array:
         """The runs of some chains; the last run for empty places."""
-        return jnp.minimum(numbers // self.groups, self.count - 1)
+        return jnp.minimum(numbers // self.chains, self.count - 1)
 
     def view(self, setting: Setting, shared: RoundInputs, number: Array) -> tuple[Setting, RoundInputs]:
         """The setting and the shared inputs of a chain's run."""
         run = self.run_of(number)
         key, variables, sent, bound = run_slice((shared.key, shared.variables, shared.broadcast, shared.bound), run)
         federation = federation_of(shared.federation, run)
-        return run_slice(setting, run), RoundInputs(
-            key, shared.number, variables, sent, federation, shared.local_test, bound
-        )
+        own = RoundInputs(key, shared.number, variables, sent, federation, shared.local_test, bound)
+        return run_slice(setting, run), own
 
     def sizes(self, federation: Federation, numbers: Array, own: ChainClients) -> Array:
         """Rows of each client of some chains, `Int32[K, L]`."""
@@ -91,7 +88,7 @@ class StackedRuns:
         return jax.vmap(begin)
 
     def accumulators(self, sums: Accumulator) -> Accumulator:
-        """Zeros for every run, from the zeros of one."""
+        """The sums of every run before any chain, from those of one."""
         return jax.tree.map(lambda leaf: jnp.zeros((self.count, *leaf.shape), leaf.dtype), sums)
 
     def add(self, sums: Accumulator, numbers: Array, weights: ChainWeights, results: ChainResult) -> Accumulator:
@@ -128,11 +125,10 @@ def federation_of(federation: Federation, run: Array) -> Federation:
 
 
 def side_by_side(federations: Sequence[Federation]) -> Federation:
-    """Federations of the same images, stacked; their partitions differ.
+    """Stacks federations of the same images, number of clients and sizes of auxiliary sets, whose partitions differ.
 
-    If all S are the same object, that one; else one whose `rows`, `offsets`, `class_counts`, `copy`, `tests` and
-    auxiliary rows have leaves `[S, ...]`, on the host. Shorter lists of rows are padded with row 0, which no client of
-    that run owns there. All must have the same images, number of clients and sizes of auxiliary sets.
+    If all S are the same object, returns it; else one whose `rows`, `offsets`, `class_counts`, `copy`, `tests` and
+    auxiliary rows have leaves `[S, ...]`, on the host. Shorter lists of rows are padded with row 0, beyond all offsets.
 
     Example:
         >>> import numpy as np
@@ -146,15 +142,16 @@ def side_by_side(federations: Sequence[Federation]) -> Federation:
     if all(federation is first for federation in federations):
         return first
     stack = lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves])
-    own = [federation.tests for federation in federations if federation.tests is not None]
-    tests = ClientTests(_padded([each.rows for each in own]), stack(*(each.offsets for each in own))) if own else None
+    tests = [own.tests for own in federations if own.tests is not None]
     return first._replace(
-        rows=_padded([federation.rows for federation in federations]),
-        copy=_padded([federation.copy for federation in federations]),
-        offsets=stack(*(federation.offsets for federation in federations)),
-        class_counts=stack(*(federation.class_counts for federation in federations)),
-        auxiliary=jax.tree.map(stack, *(dict(federation.auxiliary) for federation in federations)),
-        tests=tests,
+        rows=_padded([own.rows for own in federations]),
+        copy=_padded([own.copy for own in federations]),
+        offsets=stack(*(own.offsets for own in federations)),
+        class_counts=stack(*(own.class_counts for own in federations)),
+        auxiliary=jax.tree.map(stack, *(dict(own.auxiliary) for own in federations)),
+        tests=ClientTests(_padded([own.rows for own in tests]), stack(*(own.offsets for own in tests)))
+        if tests
+        else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a round is made of, once everything has been chosen."""
+"""The setting of a run: its parts, numbers and shapes, once everything has been chosen."""
 
 import dataclasses
 from typing import Any, TypeVar
@@ -13,9 +13,7 @@ from fedjax_bal.parts import Part, parts_with
 from fedjax_bal.types import Model
 
 R = TypeVar("R")
-
 _STATIC = {"static": True}
-
 
 # A pytree, so that the optimizer's numbers are leaves; registered here, for `options` does without jax.
 _FIELDS = [field.name for field in dataclasses.fields(LocalTraining)]
@@ -27,7 +25,7 @@ jax.tree_util.register_dataclass(LocalTraining, ["optimizer"], [name for name in
 class Setting:
     """The numbers and parts of a run; its leaves can change without another compilation.
 
-    No field has a default, so that fine-tuning, which needs another setting, has to decide on each.
+    No field has a default, so that fine-tuning, which needs another setting, must choose each.
 
     Attributes:
         parts: the parts, in order.
@@ -38,8 +36,8 @@ class Setting:
         carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
         max_size: the number of rows of the largest client.
         evaluation: what is reported beside the state.
-        test_images: how many there are.
-        layout: how the clients are laid out on the machine.
+        test_images: number of test images.
+        layout: how the clients are laid out on the devices.
         precision: of matrix products, from `Execution`; the model itself has been cast already.
     """
 
@@ -56,18 +54,13 @@ class Setting:
     precision: str = dataclasses.field(metadata=_STATIC)
 
     @property
-    def strategy(self) -> str:
-        """The layout's strategy."""
-        return self.layout.strategy
-
-    @property
     def batch_size(self) -> int:
         """The local training's batch size."""
         return self.local.batch_size
 
     @property
     def epochs(self) -> int:
-        """The local training's epochs, where it doesn't go by steps."""
+        """The local training's epochs, unless it counts steps."""
         return self.local.epochs or 1
 
     @property
@@ -81,18 +74,11 @@ class Setting:
 
     @property
     def beginnings(self) -> list[int]:
-        """The rounds in which local steps change what they are made of, ascending, the first of them 0."""
+        """The rounds in which parts of the local steps begin, ascending, from 0 on."""
         return sorted({0, *(part.first_round for part in self.parts)})
 
     def since(self, round: int) -> "Setting":
-        """The setting with those parts alone that have begun by a round, for local steps.
-
-        Args:
-            round: the round, from 0; a Python int.
-
-        Returns:
-            A setting.
-        """
+        """The setting with only those parts that have begun by a round (from 0)."""
         return dataclasses.replace(self, parts=tuple(part for part in self.parts if part.first_round <= round))
 
     def with_room(self, max_size: int, batch_size: int) -> "Setting":
@@ -105,19 +91,14 @@ class Setting:
         steps = size // self.batch_size if self.local.drop_last else -(-size // self.batch_size)
         return steps if self.local.batches_per_epoch is None else _at_most(steps, self.local.batches_per_epoch)
 
-    def visit_steps(self, size: Any, limit: Any = None) -> Any:
-        """Local steps that a client of this size takes in a visit; works on host and device.
-
-        Args:
-            size: its rows, `Int[...]`.
-            limit: the most that it can take, `Int[...]`; None for no limit.
-        """
+    def local_steps(self, size: Any, limit: Any = None) -> Any:
+        """Local steps that a client of this size takes in a pass, at most `limit`; works on host and device."""
         epoch, wanted = self.steps_per_epoch(size), self.local.steps
         steps = self.epochs * epoch if wanted is None else wanted * _at_most(epoch, 1)
         return steps if limit is None else _at_most(steps, limit)
 
     def samples(self, size: Any, steps: Any) -> Any:
-        """How many rows as many steps of a visit see, each as often as it is seen; on the host."""
+        """Rows used in so many local steps, each as often as it is used; on the host."""
         epoch = self.steps_per_epoch(size)
         seen = _at_most(size, epoch * self.batch_size)
         epochs, rest = np.divmod(steps, np.maximum(epoch, 1))
@@ -125,8 +106,8 @@ class Setting:
 
     @property
     def most_steps(self) -> int:
-        """The steps of the longest visit."""
-        return int(self.visit_steps(self.max_size))
+        """The local steps of the largest client."""
+        return int(self.local_steps(self.max_size))
 
 
 def _at_most(value: Any, most: Any) -> Any:

@@ -14,11 +14,13 @@ from fedjax_bal.engine.device.chain import ChainClients, RoundInputs
 from fedjax_bal.engine.device.client_axis import over_chains
 from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.evaluation import TestSet
-from fedjax_bal.engine.device.program import DispatchPlan, evaluate_model, local_test_images, rounds, zero_reports
+from fedjax_bal.engine.device.program import evaluate_model, local_test_images, rounds, zero_reports
 from fedjax_bal.engine.device.round import close_round, open_round
 from fedjax_bal.engine.device.run_axis import StackedRuns, federation_of, run_slice
+from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.types import Array, EvaluationResult, Federation, Info, Key, PyTree, State
+from fedjax_bal.engine.device.state import Info, State
+from fedjax_bal.types import Array, EvaluationResult, Federation, Key, PyTree
 
 
 def dispatch_together(
@@ -26,17 +28,10 @@ def dispatch_together(
 ) -> tuple[State, Info, EvaluationResult]:
     """Runs the scheduled rounds of several runs.
 
-    Args:
-        setting: the runs' settings, leaves `[S]`.
-        keys: each run's key, `[S]`.
-        state: their states before, leaves `[S, ...]`.
-        schedule: T rounds, shared but for the clients: `plan` and `seats` have leaves `[T, S, G, L]`, and `assignment`
-            is that of all S * G chains, one run's after another's.
-        federation: their common federation, or the stacked one from `side_by_side`, on the device.
-        test: the test set.
-
-    Returns:
-        The states after, leaves `[S, ...]`, and reports and evaluations, leaves `[T, S, ...]`.
+    Settings, keys and states have leaves `[S, ...]`, and so have the returned states; reports and evaluations have
+    leaves `[T, S, ...]`. The runs share the schedule of T rounds but for the clients: `plan` and `seats` have leaves
+    `[T, S, G, L]`, and `assignment` is that of all S * G chains, one run's after another's. The federation is their
+    common one, or the stacked one from `side_by_side`.
     """
     each = _each(setting, len(keys))
     images = local_test_images(setting, test)
@@ -75,7 +70,7 @@ def _run_round(
     chains = _in_a_row(ChainClients(row.plan.clients, row.plan.delivered, seated, row.plan.limits))
     shared = RoundInputs(keys, row.number, state.variables, begun.sent, federation, local_test, row.plan.bound)
     result = over_chains(setting, shared, chains, _in_a_row(begun.chain_weights), row.assignment, runs)
-    per_run = lambda leaf: leaf.reshape(runs.count, runs.groups, *leaf.shape[1:])
+    per_run = lambda leaf: leaf.reshape(runs.count, runs.chains, *leaf.shape[1:])
     records, deltas = jax.tree.map(per_run, (result.records, result.deltas))
     result = result._replace(records=records, deltas=deltas)
 

@@ -12,7 +12,7 @@ from fedjax_bal.types import Array, PyTree
 class UpdateDiversity(NamedTuple):
     """Number, plain mean and summed squared distance from the mean of the updates so far.
 
-    These lose nothing to cancellation however close together the updates lie.
+    Unlike sums of squares, they lose no digits to cancellation, however close together the updates lie.
 
     Attributes:
         count: updates counted, `Float[]`.
@@ -34,7 +34,7 @@ class UpdateDiversity(NamedTuple):
 
 
 def add_updates(spread: UpdateDiversity, counted: Array, delta: PyTree) -> UpdateDiversity:
-    """The spread with K more updates, leaves `[K, ...]`; `counted`, `Bool[K]`, says which of them count."""
+    """Adds K more updates, leaves `[K, ...]`, of which those marked by `counted`, `Bool[K]`, count."""
     share, around = counted.astype(float), spread.mean
     if len(share) > 1:
         # Distances are taken from the mean so far or, at first, from any chain's update: a reference that lies far
@@ -51,7 +51,7 @@ def add_updates(spread: UpdateDiversity, counted: Array, delta: PyTree) -> Updat
 
 
 def diversity_over_devices(spread: UpdateDiversity, axis: str) -> UpdateDiversity:
-    """The spread over all devices, equal on each of them."""
+    """The diversity over all devices, equal on each device."""
     count = lax.psum(spread.count, axis)
     shares = jax.tree.map(lambda leaf: leaf * spread.count / jnp.maximum(count, 1.0), spread.mean)
     mean = lax.psum(shares, axis)

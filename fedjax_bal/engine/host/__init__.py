@@ -2,6 +2,7 @@
 
 from fedjax_bal.engine.host.assignment import assign
 from fedjax_bal.engine.host.cpu_devices import split_cpu
+from fedjax_bal.engine.host.exhibits import generated_images, shared_prototypes, shares_prototypes
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.fine_tuning import FineTuner
 from fedjax_bal.engine.host.front_door import Result, build, simulate

@@ -21,7 +21,7 @@ class StepCounts(NamedTuple):
 
 
 def assign(layout: Layout, steps: np.ndarray, delivered: np.ndarray) -> tuple[Assignment, StepCounts]:
-    """Assigns the chains that deliver to the devices, so that all have about as much to do; the others are not trained.
+    """Assigns the chains that deliver to the devices, about as many steps to each; other chains are not trained.
 
     `steps`, `Int[G, L]`, are 0 for a client that doesn't deliver; `delivered`, `Bool[G]`, says whether any client of
     the chain does.
@@ -53,10 +53,10 @@ def _padded(layout: Layout, chains: int, lists: list[np.ndarray]) -> np.ndarray:
 
 def _by_lanes(layout: Layout, active: np.ndarray, steps: np.ndarray) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
     # All lanes of all devices are packed at once: a device's turns are the length of its longest lane, and a round ends
-    # with its last device, so that balanced lanes are all that counts. The longest chains come first into lanes 0, 1,
-    # 2, ...; dealing these out to the devices in turn keeps one device from getting all of the longest.
-    packing = in_lanes(steps[active], layout.devices * layout.width)
-    lanes = [[active[own] for own in packing.lanes[device :: layout.devices]] for device in range(layout.devices)]
+    # with its last device, so that only the balance of lanes matters. The longest chains go first into lanes 0, 1, 2,
+    # ...; giving these to the devices in turn keeps one device from getting all of the longest.
+    packed = in_lanes(steps[active], layout.devices * layout.width)
+    lanes = [[active[own] for own in packed[device :: layout.devices]] for device in range(layout.devices)]
     joined = [np.concatenate(device) for device in lanes]
     return [own[longest_first(steps[own])] for own in joined], lanes
 
@@ -69,8 +69,8 @@ def _by_buckets(
     # device, where its empty places fall behind all chains.
     order = active[longest_first(steps[active])]
     buckets = [order[start : start + layout.width] for start in range(0, len(order), layout.width)]
-    packing = in_lanes([int(steps[own[0]]) for own in buckets], layout.devices)
-    joined = [np.concatenate([order[:0], *(buckets[i] for i in own)]) for own in packing.lanes]
+    packed = in_lanes([int(steps[own[0]]) for own in buckets], layout.devices)
+    joined = [np.concatenate([order[:0], *(buckets[i] for i in own)]) for own in packed]
     return joined, [[own, *[own[:0]] * (layout.width - 1)] for own in joined]
 
 

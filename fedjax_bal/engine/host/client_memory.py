@@ -5,10 +5,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device import Layout
+from fedjax_bal.engine.device import Layout, State
 from fedjax_bal.engine.host.memory import free_bytes, host_bytes
 from fedjax_bal.engine.host.placement import fetch
-from fedjax_bal.types import PyTree, State, size_in_bytes
+from fedjax_bal.types import PyTree, size_in_bytes
 
 
 class MemoryTable(NamedTuple):
@@ -24,11 +24,7 @@ class MemoryTable(NamedTuple):
 
 
 def choose_memory_place(place: str, state: State, num_clients: int, layout: Layout) -> str:
-    """Decides whether the clients' memory is kept on "device" or "host"; "auto" is the devices if it fits there.
-
-    Raises:
-        ValueError: the state fits nowhere; with the figures and a remedy.
-    """
+    """Decides whether the clients' memory is kept on "device" or "host"; "auto" is the devices if it fits there."""
     memory, rest = size_in_bytes(state.memory), size_in_bytes(state._replace(memory={}))
     place = place if memory else "device"
     share = memory // layout.devices if divides(num_clients, layout) else memory
@@ -47,7 +43,7 @@ def choose_memory_place(place: str, state: State, num_clients: int, layout: Layo
 
 
 def divides(num_clients: int, layout: Layout) -> bool:
-    """Whether the clients' memory can be cut into equal pieces, one for each device."""
+    """True if the clients' memory can be cut into equal pieces, one for each device."""
     return layout.devices > 1 and num_clients % layout.devices == 0
 
 

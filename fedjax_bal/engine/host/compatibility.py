@@ -1,4 +1,4 @@
-"""Whether the pieces of a simulation go together, and which of two wishes counts."""
+"""Checks that the pieces of a simulation fit together, and chooses between the recipe's and the user's values."""
 
 from typing import Any
 
@@ -14,7 +14,14 @@ from fedjax_bal.selection import LOSS, Choice, Selector, Speed, Trace
 from fedjax_bal.types import Federation, Model
 
 ROUNDS_PER_DISPATCH = 5
-"""Where it is left to the simulation: enough that the host is never waited for."""
+"""The value of "auto": enough rounds that the devices never wait for the host."""
+
+
+def check_options(**options: tuple[Any, type]) -> None:
+    """Refuses groups of options, each with its type, of any other type."""
+    for name, (value, kind) in options.items():
+        if not isinstance(value, kind):
+            raise ValueError(f"{name}: received {value!r}, must be a fedjax_bal.{kind.__name__}")
 
 
 def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
@@ -40,7 +47,7 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
 
 
 def check_clients(participation: Participation, clients: int) -> None:
-    """Refuses files of availability, delivery or speeds of other clients than the federation's N."""
+    """Refuses recorded availability, delivery or speeds of another number of clients than the federation's N."""
     for name in ("availability", "delivery", "speed"):
         given = getattr(participation, name)
         try:
@@ -57,7 +64,7 @@ def check_server(server: Optimizer) -> None:
 
 
 def check_first_round(part: Part, rounds: int) -> None:
-    """Refuses a run that is over before a part changes anything."""
+    """Refuses a run that ends before a part's first round."""
     begin = part.first_round + 1
     if begin > rounds:
         raise ValueError(
@@ -67,7 +74,7 @@ def check_first_round(part: Part, rounds: int) -> None:
 
 
 def choose_selector(recipe: Recipe, participation: Participation, federation: Federation) -> Selector:
-    """The selector that the recipe or the user asks for; refused where it doesn't fit the federation or the parts."""
+    """The selector that the recipe or the user asks for; refuses one that doesn't fit the federation or the parts."""
     total = federation.num_clients
     if not np.diff(federation.offsets).any():
         raise ValueError("federation: received no client with any row; partition at least one row")
@@ -106,7 +113,7 @@ def _made(recipe: Recipe, selector: Selector | Choice | None, size: int, federat
 
 
 def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selector) -> int:
-    """Rounds in one compiled program: one where the selector has to see each round's outcome first."""
+    """Rounds in one compiled program: a single one if the selector has to see each round's outcome first."""
     if rounds_per_dispatch == "auto":
         return 1 if selector.closed_loop else ROUNDS_PER_DISPATCH
     if selector.closed_loop and rounds_per_dispatch != 1:
@@ -118,14 +125,14 @@ def choose_rounds_per_dispatch(rounds_per_dispatch: str | int, selector: Selecto
 
 
 def the_only_one(name: str, ours: Any, theirs: Any) -> Any:
-    """The value that the recipe (ours) or the user (theirs) gives, None where neither does; two must not differ."""
+    """The value that the recipe (ours) or the user (theirs) gives, None if neither does; two must not differ."""
     if ours is not None and theirs is not None and ours != theirs:
         raise ValueError(f"{name}: received {theirs!r}, but the recipe sets {ours!r}; leave one of them out")
     return ours if ours is not None else theirs
 
 
 def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
-    """How clients draw their rows, as the recipe needs it or the user says."""
+    """The way clients draw their rows, as the recipe needs it or the user chooses it."""
     weighs = bool(parts_with(recipe.parts, Draw))
     chosen = the_only_one("drawing", recipe.drawing, drawing) or ("replacement" if weighs else "epochs")
     if weighs and chosen == "epochs":
@@ -133,7 +140,7 @@ def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
     return chosen
 
 
-def check_local_test_images(count: int, there: int) -> None:
-    """Refuses to try clients' own models on more test images than there are."""
-    if count > there:
-        raise ValueError(f"local_test_images: received {count}, must be at most {there}, the number of test images")
+def check_local_test_images(count: int, total: int) -> None:
+    """Refuses to test clients' own models on more test images than the test set has."""
+    if count > total:
+        raise ValueError(f"local_test_images: received {count}, must be at most {total}, the number of test images")

@@ -20,15 +20,8 @@ call as soon as two devices work at a time.
 def compile_for_backend(lowered: Any) -> Any:
     """Compiles a lowered program so that it gives the same bits at every call.
 
-    A version of XLA that doesn't know the options compiles without them.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> compile_for_backend(jax.jit(jnp.sum).lower(jnp.ones(3)))(jnp.ones(3)).item()
-        3.0
-
-    References:
-        jax issues 39741 (sums that differ between calls) and 39257 (sums that crash).
+    A version of XLA that doesn't know the options compiles without them. See jax issues 39741 (sums that differ between
+    calls) and 39257 (sums that crash).
     """
     if jax.default_backend() != "cpu":
         return lowered.compile()

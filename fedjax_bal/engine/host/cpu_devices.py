@@ -10,9 +10,6 @@ def split_cpu(devices: str | int = "auto") -> None:
     """Lets jax see the CPU as several devices, each of which trains one client at a time.
 
     "auto" is one for each core that this process may use. Changes nothing if jax has started or runs on an accelerator.
-
-    Example:
-        >>> split_cpu(1)
     """
     count = cores() if devices == "auto" else int(devices)
     with contextlib.suppress(RuntimeError):  # jax has started
@@ -21,6 +18,4 @@ def split_cpu(devices: str | int = "auto") -> None:
 
 def cores() -> int:
     """Number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

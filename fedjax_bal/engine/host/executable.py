@@ -6,12 +6,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
 
 from fedjax_bal.engine.device import (
     DispatchPlan,
     Layout,
     Setting,
+    State,
     dispatch,
     dispatch_together,
     init_state,
@@ -22,56 +22,41 @@ from fedjax_bal.engine.host.client_memory import divides, repeat_for_clients
 from fedjax_bal.engine.host.compiler_options import compile_for_backend
 from fedjax_bal.engine.host.memory import fit_to_memory, free_bytes, program_bytes
 from fedjax_bal.engine.host.placement import put
-from fedjax_bal.types import Federation, Key, PyTree, State
+from fedjax_bal.types import Federation, Key, PyTree
 
 
-def compile_to_fit(
-    setting: Setting,
-    state: State,
-    schedule: Callable[[Setting], DispatchPlan],
-    data: PyTree,
-    *,
-    fixed: bool,
-    keys: Key | None = None,
-    keep: bool = False,
-) -> tuple[Setting, Any]:
-    """Compiles the program of a dispatch, with fewer clients at a time until it fits into memory.
+def compile_to_fit(setting: Setting, lower: Callable[[Setting], Any], *, fixed: bool) -> tuple[Setting, Any]:
+    """Compiles a program, with fewer clients at a time until it fits into memory.
 
-    Args:
-        setting: the setting, or those of several runs, leaves `[S]`.
-        state: the state's shapes.
-        schedule: makes any schedule for a setting.
-        data: federation and test set, on the devices.
-        fixed: whether the number of clients at a time is given, and may not be reduced.
-        keys: the keys of several runs, `[S]`, for a program that does all of them; None for one run's.
-        keep: whether the state before is kept rather than donated, which takes as much memory again.
-
-    Returns:
-        The setting with the layout that fits, and the compiled program.
-
-    Raises:
-        ValueError: even a single client at a time doesn't fit.
+    `lower` gives the lowered program for a setting; `fixed` forbids another number of clients at a time. Returns the
+    setting that fits, and the program; raises ValueError if not even a single client at a time fits.
     """
-    program = dispatch if keys is None else dispatch_together
     while True:
-        whole = setting.layout.replicated
-        places = shardings(state, data[0].num_clients, setting.layout) if keys is None else same_sharding(state, whole)
-        shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
-        # The state alone is donated: it is as large as the model, or N times as large with a memory per client, and the
-        # program writes the new one into the same buffers. It is kept only if a fault may make the host repeat the
-        # dispatch from it. Federation and test set serve every dispatch and are never donated.
-        jitted = jax.jit(program, donate_argnames=() if keep else "state", out_shardings=(places, whole, whole))
-        key = jax.random.key(0) if keys is None else keys
-        compiled = compile_for_backend(jitted.lower(setting, key, shapes, schedule(setting), *data))
-        width = fit_to_memory(setting.layout, program_bytes(compiled), free_bytes(setting.layout), fixed=fixed)
+        layout, compiled = setting.layout, compile_for_backend(lower(setting))
+        width = fit_to_memory(layout, program_bytes(compiled), free_bytes(layout), fixed=fixed)
         if width is None:
             return setting, compiled
-        setting = dataclasses.replace(setting, layout=dataclasses.replace(setting.layout, width=width))
+        setting = dataclasses.replace(setting, layout=dataclasses.replace(layout, width=width))
 
 
-def same_sharding(state: State, whole: NamedSharding) -> State:
-    """The same sharding for each leaf of a state."""
-    return jax.tree.map(lambda leaf: whole, state)
+def lower_dispatch(
+    setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None, keep: bool = False
+) -> Any:
+    """Lowers the program of a dispatch, for a state of these shapes; given the keys of several runs, for all of them.
+
+    `keep` keeps the state before the dispatch, which takes as much memory again.
+    """
+    whole = setting.layout.replicated
+    if keys is None:
+        program, key, places = dispatch, jax.random.key(0), shardings(state, data[0].num_clients, setting.layout)
+    else:
+        program, key, places = dispatch_together, keys, jax.tree.map(lambda leaf: whole, state)
+    shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
+    # The state alone is donated: it is as large as the model, or N times as large with a memory per client, and the
+    # program writes the new one into the same buffers. It is kept only if a fault may make the host repeat the
+    # dispatch from it. Federation and test set serve every dispatch and are never donated.
+    jitted = jax.jit(program, donate_argnames=() if keep else "state", out_shardings=(places, whole, whole))
+    return jitted.lower(setting, key, shapes, schedule, *data)
 
 
 def shardings(state: State, num_clients: int, layout: Layout) -> State:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_bal.engine.device import Info
 from fedjax_bal.metrics import FAULT_WORDS, HUGE, LONG, NOT_FINITE, Fault
 from fedjax_bal.options import Execution
-from fedjax_bal.types import Info, Plan
+from fedjax_bal.types import Plan
 
 _MOST_NAMED = 5
 _LARGEST = float(np.finfo(np.float32).max)
@@ -33,34 +34,18 @@ def norm_bound(norms: Any, counted: np.ndarray, factor: float) -> np.float32:
 
 
 def find_faults(execution: Execution, plan: Plan, broken: Any, norms: Any) -> np.ndarray:
-    """What is wrong with what the clients of a round delivered.
+    """Codes of the faults in a round's updates, `Int[G, L]`; 0 for none.
 
-    Args:
-        execution: says what is done about broken clients.
-        plan: the round's plan.
-        broken: what the devices found, `Int[G, L]`.
-        norms: of the parameters that each visit hands back, `Float[G, L]`, which cost nothing beside looking whether
-            these are finite; those of updates would.
-
-    Returns:
-        Codes, `Int[G, L]`, 0 for nothing. Norms are only compared where nothing else is wrong, where updates are not
-        scaled down, and between two chains at least; of a chain the first client answers, on whom the others
-        build. Parameters of a norm up to `huge_factor` itself are never huge, for a model may begin at zero.
-
-    Example:
-        >>> plan = Plan(np.array([[4], [7], [9]]), np.ones((3, 1), bool))
-        >>> found = find_faults(Execution(), plan, np.zeros((3, 1), int), np.array([[1.0], [5e6], [2.0]]))
-        >>> found.ravel().tolist() == [0, HUGE, 0]
-        True
+    `broken`, `Int[G, L]`, are the faults that the devices found. If they found none and updates aren't scaled down, the
+    `norms` of the delivered parameters, `Float[G, L]`, are compared between chains. Parameters whose norm is at most
+    `huge_factor` itself are never huge, as a model may begin at zero.
     """
-    codes = np.where(plan.delivered, broken, 0)
-    if codes.any() or execution.clips:
+    codes, factor = np.where(plan.delivered, broken, 0), execution.huge_factor
+    if codes.any() or execution.clips or factor is None:
         return codes
-    factor, there = execution.huge_factor, plan.delivered.any(1)
-    if factor is None:
-        return codes
-    least = np.where(plan.delivered, norms, np.inf).min(1)  # who comes behind a huge one in a chain is no measure
-    huge = plan.delivered & (norms > max(norm_bound(least, there, factor), factor))
+    # Clients after a huge one in its chain start from its parameters: they neither set the median nor are at fault.
+    least = np.where(plan.delivered, norms, np.inf).min(1)
+    huge = plan.delivered & (norms > max(norm_bound(least, plan.delivered.any(1), factor), factor))
     return np.where(huge & (huge.cumsum(1) == 1), HUGE, 0)
 
 
@@ -69,17 +54,9 @@ def exclude_faults(
 ) -> tuple[list[Plan], list[Fault]] | None:
     """The plans with which to repeat a dispatch, without the faults of its first faulty round, and these faults.
 
-    What comes after that round began with what it left, and has to be looked at again.
-
-    Args:
-        execution: says what is done about broken clients.
-        first: the first round, from 0.
-        plans: of the rounds that are live.
-        info: what they report, leaves `[T, ...]`.
-
-    Returns:
-        The plans by which to repeat the dispatch, and whom they leave out or cut; None where nothing is wrong, or where
-        nobody would be left of several clients, which nothing can mend.
+    Later rounds began with that round's model, and are checked again after they have been repeated. `first` is the
+    first round, from 0; `plans` are those of the live rounds, and `info` their reports, leaves `[T, ...]`. None if
+    there is no fault, or if none of several clients would be left.
     """
     for place, plan in enumerate(plans) if execution.repeats_rounds else ():
         codes = find_faults(execution, plan, info.broken[place], info.norms[place])
@@ -89,9 +66,9 @@ def exclude_faults(
             if not changed.delivered.any() and plan.delivered.sum() > 1:
                 return None
         elif execution.clips and np.isinf(plan.bound):
-            there, lengths = plan.delivered.any(1), info.norms[place][:, 0]  # of chains
-            bound = norm_bound(lengths, there, execution.clip_factor)
-            why = np.where((there & (lengths > bound))[:, None] & plan.delivered, LONG, 0)
+            arrived, lengths = plan.delivered.any(1), info.norms[place][:, 0]  # of chains
+            bound = norm_bound(lengths, arrived, execution.clip_factor)
+            why = np.where((arrived & (lengths > bound))[:, None] & plan.delivered, LONG, 0)
             changed = plan._replace(bound=bound)
         if why.any():
             at = np.nonzero(why)
@@ -123,17 +100,10 @@ def _named(faults: Sequence[Fault]) -> str:
 
 
 def fault_message(execution: Execution, plan: Plan, codes: Any, rate: float, before: int) -> str:
-    """Why a round can't count: which clients broke, how, and what to do.
+    """The error message of a round whose clients have faults: the clients, the fault and the remedies.
 
-    Args:
-        execution: says what is done about broken clients.
-        plan: the round's plan.
-        codes: of its clients, `Int[G, L]`, from `find_faults`, not 0 for one at least.
-        rate: the learning rate of the round.
-        before: how many clients of the round have been left out already.
-
-    Returns:
-        The text, without the round.
+    `codes` are from `find_faults`, not all 0; `rate` is the round's learning rate, and `before` the number of its
+    clients that have been left out already.
     """
     kind = int(codes[codes > 0].min())
     broken = plan.clients[codes == kind]

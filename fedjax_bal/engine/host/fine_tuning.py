@@ -21,8 +21,7 @@ from fedjax_bal.engine.device import (
     purpose_key,
 )
 from fedjax_bal.engine.host.assignment import assign
-from fedjax_bal.engine.host.compiler_options import compile_for_backend
-from fedjax_bal.engine.host.memory import fit_to_memory, free_bytes, program_bytes
+from fedjax_bal.engine.host.executable import compile_to_fit
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
 from fedjax_bal.metrics import client_accuracies
@@ -47,7 +46,7 @@ class FineTuningCohort(NamedTuple):
     """Clients that are fine-tuned in one call; leaves as in `Plan` and `Assignment`."""
 
     clients: Any
-    there: Any
+    real: Any
     assignment: Assignment
 
 
@@ -55,15 +54,10 @@ class FineTuner:
     """Fine-tunes the global model on each client with test rows, and tests the result on these.
 
     Whatever the method, with plain cross-entropy and the local optimizer, from a fresh state and at the next round's
-    learning rate in every step: methods are compared by their final models. Clients go through the same axis as in a
-    round, as many in a call as a round has, so that fine-tuning fits into memory if a round does.
-
-    Args:
-        simulation: the method's simulation, its federation with test rows.
-        epochs: passes over a client's rows; a client that takes no step keeps the global model.
-
-    Raises:
-        ValueError: no client has test rows, no epoch, or a learning rate of 0 after the last round.
+    learning rate in every step: methods are compared by their final models. Clients are trained along the same axis as
+    in a round, as many in a call as a round has, so that fine-tuning fits into memory if a round does. A client that
+    takes no step keeps the global model. Raises ValueError if no client has test rows, without any epoch, or if the
+    learning rate is 0 after the last round.
     """
 
     def __init__(self, simulation: Simulation, epochs: int) -> None:
@@ -86,62 +80,44 @@ class FineTuner:
         self._program: Any = None
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
-        """Fine-tunes a run's model; layouts agree to rounding. Compiles the program the first time.
-
-        Raises:
-            ValueError: it doesn't fit into memory.
-        """
+        """Fine-tunes a run's model; layouts agree to rounding. Compiles the program the first time."""
         stored, number, key = self.simulation.stored, np.int32(snapshot.round), jax.random.key(seed)
         state = replicate(snapshot.state._replace(optimizer=(), memory={}), self._setting.layout)
         model = jax.jit(evaluated_model)(self.simulation.setting, key, state, number - 1, stored)
         given = (purpose_key(key, "personalise"), number, replicate(model, self._setting.layout))
-        self._program = self._program or self._compile(*given)
-        results = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts()]
+        if self._program is None:
+            self._setting, self._program = self._compile(*given)
+        results = [self._program(self._setting, *given, cohort, stored) for cohort in self._cohorts(self._setting)]
         hits, broken = (np.concatenate(column)[: len(self._clients)] for column in zip(*results, strict=True))
         accuracies = client_accuracies(np.where(broken, 0, hits), self._sizes[self._clients])
         return FineTuned(accuracies, int(np.count_nonzero(broken)))
 
-    def _compile(self, *given: Any) -> Any:
-        """Compiles the program, with fewer clients at a time until it fits into memory."""
-        while True:
-            layout = self._setting.layout
-            jitted = jax.jit(fine_tune, out_shardings=layout.replicated)
-            lowered = jitted.lower(self._setting, *given, self._cohorts()[0], self.simulation.stored)
-            program = compile_for_backend(lowered)
-            fixed = self.simulation.execution.chunk != "auto"
-            width = fit_to_memory(layout, program_bytes(program), free_bytes(layout), fixed=fixed)
-            if width is None:
-                return program
-            self._setting = dataclasses.replace(self._setting, layout=dataclasses.replace(layout, width=width))
+    def _compile(self, *given: Any) -> tuple[Setting, Any]:
+        def lower(setting: Setting) -> Any:
+            jitted = jax.jit(fine_tune, out_shardings=setting.layout.replicated)
+            return jitted.lower(setting, *given, self._cohorts(setting)[0], self.simulation.stored)
 
-    def _cohorts(self) -> list[FineTuningCohort]:
+        return compile_to_fit(self._setting, lower, fixed=self.simulation.execution.chunk != "auto")
+
+    def _cohorts(self, setting: Setting) -> list[FineTuningCohort]:
         """The clients, as many at a time as a round has; empty places are marked with N."""
-        federation, selector, setting = self.simulation.federation, self.simulation.selector, self._setting
+        federation, selector = self.simulation.federation, self.simulation.selector
         count = min(selector.chains * selector.chain_length, len(self._clients))
         places = np.full(-(-len(self._clients) // count) * count, federation.num_clients, np.int32)
         places[: len(self._clients)] = self._clients
         sizes = np.append(np.diff(federation.offsets), 0)
         cohorts = []
         for own in places.reshape(-1, count, 1):
-            there = own < federation.num_clients
-            steps = setting.visit_steps(sizes[own]) * there
-            cohorts.append(FineTuningCohort(own, there, assign(setting.layout, steps, there[:, 0])[0]))
+            real = own < federation.num_clients
+            steps = setting.local_steps(sizes[own]) * real
+            cohorts.append(FineTuningCohort(own, real, assign(setting.layout, steps, real[:, 0])[0]))
         return cohorts
 
 
 def plain_setting(setting: Setting, epochs: int) -> Setting:
-    """The setting for fine-tuning: no parts, one pass over the chain, all of a client's rows in each epoch.
-
-    Both values are built from scratch rather than copied with changes: what is added to a setting has to be decided on
-    here, and what isn't said of local training is plain.
-
-    Args:
-        setting: the run's.
-        epochs: of fine-tuning; each one goes through all of a client's rows.
-
-    Returns:
-        A setting.
-    """
+    """The setting for fine-tuning: no parts, one pass over the chain, all of a client's rows in each epoch."""
+    # Both objects are built from scratch rather than copied with changes: a new field of a setting must be chosen here,
+    # and all that isn't named here of local training is plain.
     local = LocalTraining(
         # A schedule by local steps was made for as many steps as a client takes in a round.
         optimizer=dataclasses.replace(setting.local.optimizer, step_schedule=None),
@@ -170,11 +146,11 @@ def fine_tune(
 ) -> tuple[Array, Array]:
     """Trains G clients and tests them: hits on their own test rows, and whether they diverged, both `Int32[G]`.
 
-    `key` is that of the whole fine-tuning; `number` is the round, from 0, whose learning rate counts.
+    `key` is that of the whole fine-tuning; `number` is the round, from 0, whose learning rate is used.
     """
-    chains = ChainClients(cohort.clients, cohort.there, {})
+    chains = ChainClients(cohort.clients, cohort.real, {})
     shared = RoundInputs(key, number, variables, {}, federation, LocalTest(None, jnp.array(True)))
     none = jnp.zeros(len(cohort.clients))
     with jax.default_matmul_precision(matmul_precision(setting.precision)):
-        result = over_chains(setting, shared, chains, ChainWeights(none, none, cohort.there[:, 0]), cohort.assignment)
+        result = over_chains(setting, shared, chains, ChainWeights(none, none, cohort.real[:, 0]), cohort.assignment)
     return result.records.metrics[OWN_HITS.name][:, 0], result.records.broken[:, 0]

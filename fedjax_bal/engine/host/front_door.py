@@ -13,6 +13,7 @@ from fedjax_bal.engine.host.compatibility import (
     check_clients,
     check_first_round,
     check_local_test_images,
+    check_options,
     check_server,
     check_shapes,
     choose_drawing,
@@ -32,7 +33,7 @@ from fedjax_bal.validate import whole_number
 
 
 class Result(NamedTuple):
-    """What a run leaves behind.
+    """Result of a run.
 
     Attributes:
         variables: the global model after the last round.
@@ -59,28 +60,18 @@ def build(
     server_optimizer: Optimizer | None = None,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
 ) -> Simulation:
-    """Puts a simulation together and checks that its pieces fit; nothing is compiled yet.
+    """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
-    Takes what `simulate` does. Simulations may share a test set that is cut already (`chunked`), and what `enlarge`
-    returns in place of the federation that the recipe's parts prepare.
-
-    Returns:
-        The simulation.
-
-    Raises:
-        ValueError: values that don't fit together; the message says which, and what to do.
-
-    Example:
-        >>> import numpy as np
-        >>> from fedjax_bal import data, models, recipes
-        >>> images, labels = np.zeros((6, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1, 0, 1])
-        >>> federation = data.federate(images, labels, [np.arange(4), np.arange(4, 6)], num_classes=2)
-        >>> model = models.build("mlp", 2, (2, 2, 1))
-        >>> simulation = build(recipes.fedavg(), model, federation, (images, labels), rounds=3)
-        >>> simulation.advance(0, simulation.init(0)).client_updates
-        6
+    Simulations may share a test set that is cut already (`chunked`), and the federation that `enlarge` returns in place
+    of the one that the recipe's parts prepare.
     """
     whole_number("rounds", rounds)
+    check_options(
+        local=(local, LocalTraining),
+        participation=(participation, Participation),
+        evaluation=(evaluation, Evaluation),
+        execution=(execution, Execution),
+    )
     test = test if isinstance(test, TestSet) else chunked(*test)
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
@@ -110,7 +101,7 @@ def build(
         precision=execution.precision,
     )
     if participation.speed is not None:
-        participation.speed.check_deadline(np.asarray(setting.visit_steps(sizes)), selector.passes)
+        participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
     return Simulation(
         setting=_laid_out(setting, sizes, selector, None if execution.chunk == "auto" else execution.chunk),
         federation=federation,
@@ -152,20 +143,21 @@ def simulate(
             that are compared with the same seed share all of them.
         local: how clients train: epochs or steps, batches, optimizer.
         participation: which clients train, and which of their updates arrive; by default all.
-        evaluation: when the global model is tested, and what is reported beside; by default after every round.
-        execution: how the work is laid out on the machine, and what is done about broken clients.
-        server_optimizer: by default what the recipe says, or else plain averaging.
-        early_stopping: ends the run once its metric on the federation's auxiliary set `validation` has stopped getting
-            better, with the dispatch in which that shows.
+        evaluation: when the global model is tested, and which further metrics are reported; by default after every
+            round.
+        execution: how the work is laid out on the machine, and how broken clients are handled.
+        server_optimizer: by default the recipe's, or else plain averaging.
+        early_stopping: ends the run once its metric on the federation's auxiliary set `validation` stops improving,
+            after the dispatch in which that shows.
         on_round: called with the metrics of each evaluated round.
 
     Returns:
-        The result.
+        The final model and the metrics.
 
     Raises:
-        ValueError: values that don't fit together.
-        DivergenceError: where a client's update is broken, unless `execution.broken_clients` says otherwise; or the
-            model isn't finite.
+        ValueError: values that don't fit together; the message says which, and what to do.
+        DivergenceError: a client's update is broken, unless `execution.broken_clients` allows it, or the model isn't
+            finite.
 
     Example:
         >>> import numpy as np
@@ -200,25 +192,20 @@ def simulate(
     )
     snapshot, history, confusion = simulation.init(seed), [], np.zeros((0, 0), np.int32)
     while snapshot.round < rounds and not rule.over(history):
-        advance = simulation.advance(seed, snapshot)
-        snapshot = advance.snapshot
-        history += advance.records
-        confusion = advance.confusion if advance.confusion is not None else confusion
+        done = simulation.advance(seed, snapshot)
+        snapshot = done.snapshot
+        history += done.records
+        confusion = done.confusion if done.confusion is not None else confusion
         if on_round:
-            for record in advance.records:
+            for record in done.records:
                 on_round(record)
     return Result(snapshot.state.variables, history, confusion)
 
 
-def _single_row_batches(model: Model, drop_last: bool) -> bool:
-    """Whether a batch of a single row can come up, and matters."""
-    normalises = bool(jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats))
-    return normalises and not drop_last
-
-
 def _trimming(model: Model, local: LocalTraining) -> Callable[[Federation], Federation]:
-    """The function that leaves out rows that would be a batch of their own, where that is asked for."""
-    if local.lone_rows == "drop" or (local.lone_rows == "auto" and _single_row_batches(model, local.drop_last)):
+    """Returns a function that removes rows that would be a batch of their own, or nothing, as `lone_rows` says."""
+    normalises = bool(jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats))
+    if local.lone_rows == "drop" or (local.lone_rows == "auto" and normalises and not local.drop_last):
         return lambda federation: without_lone_rows(federation, local.batch_size)
     return lambda federation: federation
 
@@ -230,7 +217,7 @@ def _check_parts(asked: RunSetting) -> None:
 
 
 def _fitted(local: LocalTraining, recipe: Recipe, largest: int) -> LocalTraining:
-    """Local training with the recipe's drawing, and no batches larger than any client can fill: padding otherwise."""
+    """Local training with the recipe's drawing, and with no larger batches than the largest client can fill."""
     batch_size = local.batch_size if local.drop_last else min(local.batch_size, largest)
     return dataclasses.replace(local, batch_size=batch_size, drawing=choose_drawing(recipe, local.drawing))
 
@@ -248,7 +235,7 @@ def _prepare_federation(federation: Federation, recipe: Recipe) -> Federation:
 
 
 def _laid_out(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
-    steps = np.asarray(setting.visit_steps(sizes))
+    steps = np.asarray(setting.local_steps(sizes))
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
     layout, shape = setting.layout, (selector.chains, selector.chain_length, selector.passes)
     return dataclasses.replace(setting, layout=lay_out(layout.strategy, layout.devices, steps, *shape, chunk))

@@ -20,7 +20,7 @@ def free_bytes(layout: Layout) -> int | None:
 
 
 def host_bytes() -> int | None:
-    """Memory of the host that may still be used, of several processes' hosts the least; None where nobody says."""
+    """Available memory of the host, of several processes' hosts the least; None if unknown."""
     return processes().least(available_bytes())
 
 

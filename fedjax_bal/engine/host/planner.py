@@ -1,4 +1,4 @@
-"""Plans the next rounds: the clients that train, and their devices; all that the host decides before a dispatch."""
+"""Plans a dispatch on the host: the clients that train in its rounds, and their devices."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ class Dispatch(NamedTuple):
         schedule: its rounds, as the program takes them.
         selector: the selector's state after choosing.
         plans: the plans of the live rounds.
-        table: the clients whose memory it needs; None if all of it is on the devices.
+        table: the clients whose memory it needs; None if all clients' memory is on the devices.
         work: steps of all its rounds.
         seconds: simulated duration of each live round; empty if clients have no speeds.
-        faults: the clients that were left out after they had trained, or have to be clipped.
+        faults: the clients that were left out after they had trained, or are clipped.
     """
 
     schedule: DispatchPlan
@@ -45,10 +45,10 @@ class Planner:
     Attributes:
         setting: the setting.
         sizes: rows of each client, `Int[N]`.
-        training: which clients take any step at all, `Bool[N]`.
+        training: the clients that take any step at all, `Bool[N]`.
         selector: selects the cohort.
         participation: which clients are available, which deliver, and how fast they are.
-        rounds: how many rounds a run has.
+        rounds: number of rounds of a run.
         rounds_per_dispatch: rounds in one program.
         tables: whether the program holds the memory of its own clients only.
         bounded: whether updates have a bound, infinite at first.
@@ -76,10 +76,10 @@ class Planner:
         numbers = np.arange(first, first + count, dtype=np.int32)
         live = numbers < self.rounds
         due = live & (((numbers + 1) % self.setting.evaluation.every == 0) | (numbers == self.rounds - 1))
-        stacked, deals, work = self._laid_out(plans)
+        stacked, assignments, work = self._laid_out(plans)
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None
         seats = table.seats if table else stacked.clients
-        schedule = DispatchPlan(numbers, live, due, stacked, seats, deals)
+        schedule = DispatchPlan(numbers, live, due, stacked, seats, assignments)
         speed = self.participation.speed
         seconds = [] if speed is None else self._seconds(speed, seed, first, plans)
         return Dispatch(schedule, selector, plans, table, work, seconds)
@@ -101,7 +101,7 @@ class Planner:
         return stack(plans), stack(assignments), StepCounts(*map(sum, zip(*works, strict=True)))
 
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
-        """Who trains and who delivers in a round (from 0), and the selector's new state."""
+        """The plan of a round (from 0), and the selector's new state."""
         speed, availability = self.participation.speed, self.participation.availability
         available = availability.mask(seed, "availability", number, self.training, somebody=True)
         clients, selector = self.selector.select(selector, seed, number, available)
@@ -109,24 +109,24 @@ class Planner:
         arriving = self.participation.delivery.mask(seed, "delivery", number, everybody, somebody=False)
         plan = make_plan(clients, arriving)
         if speed is not None:
-            steps = self._visit_steps(plan)
+            steps = self._local_steps(plan)
             plan = speed.limited(seed, number, plan, steps, self.setting.passes, len(self.sizes))
         return plan._replace(bound=np.float32(np.inf)) if self.bounded else plan, selector
 
-    def _visit_steps(self, plan: Plan) -> np.ndarray:
+    def _local_steps(self, plan: Plan) -> np.ndarray:
         """The local steps of each client of a plan within its limits, `Int[G, L]`."""
         inside = np.minimum(plan.clients, len(self.sizes) - 1)
-        return self.setting.visit_steps(self.sizes[inside], plan.limits)
+        return self.setting.local_steps(self.sizes[inside], plan.limits)
 
     def _seconds(self, speed: Speed, seed: int, first: int, plans: list[Plan]) -> list[float]:
         passes, clients = self.setting.passes, len(self.sizes)
-        steps = [self._visit_steps(plan._replace(limits=None)) for plan in plans]
+        steps = [self._local_steps(plan._replace(limits=None)) for plan in plans]
         numbered = enumerate(zip(plans, steps, strict=True), first)
         return [speed.seconds(seed, number, plan, own, passes, clients) for number, (plan, own) in numbered]
 
     def steps(self, plan: Plan) -> np.ndarray:
         """Steps of each client of a plan in a round, 0 for a client that doesn't deliver; `Int[G, L]`."""
-        return np.asarray(self.setting.passes * self._visit_steps(plan) * plan.delivered)
+        return np.asarray(self.setting.passes * self._local_steps(plan) * plan.delivered)
 
     def _assign(self, plan: Plan) -> tuple[Any, StepCounts]:
         return assign(self.setting.layout, self.steps(plan), plan.delivered.any(1))

@@ -1,4 +1,4 @@
-"""The host's loop: plan some rounds, run them as one program, read their reports."""
+"""A simulation on the host: plans some rounds, runs them as one program, reads their reports."""
 
 import dataclasses
 import functools
@@ -9,37 +9,29 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device import DispatchPlan, Setting, TestSet, exhibits, init_state, padded, traffic_of
+from fedjax_bal.engine.device import DispatchPlan, Info, Setting, State, TestSet, init_state, padded, traffic_of
 from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, scatter
 from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch
-from fedjax_bal.engine.host.executable import compile_to_fit, initial_state, place_state
+from fedjax_bal.engine.host.executable import compile_to_fit, initial_state, lower_dispatch, place_state
 from fedjax_bal.engine.host.faults import exclude_faults, fault_message, find_faults
 from fedjax_bal.engine.host.memory import program_bytes
-from fedjax_bal.engine.host.placement import divide, fetch, replicate
+from fedjax_bal.engine.host.placement import divide, replicate
 from fedjax_bal.engine.host.planner import Dispatch, Planner
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.options import Execution, Participation
-from fedjax_bal.parts import Server
 from fedjax_bal.selection import LOSS, Selector
-from fedjax_bal.types import EvaluationResult, Exhibit, Federation, Info, Plan, PyTree, State, size_in_bytes
+from fedjax_bal.types import EvaluationResult, Federation, Plan, PyTree, size_in_bytes
 
 
 class Snapshot(NamedTuple):
-    """The state of a run between two dispatches: all that has to be saved in order to resume.
+    """The state of a run between two dispatches: all that has to be saved in order to resume."""
 
-    Attributes:
-        round: rounds done, a Python or NumPy integer.
-        state: the device's state.
-        selector: the selector's state.
-        counts: counts since the last evaluation.
-    """
-
-    round: Any
-    state: State
-    selector: Any
-    counts: Counts
+    round: Any  # rounds done, a Python or NumPy integer
+    state: State  # on the devices
+    selector: Any  # the selector's state
+    counts: Counts  # since the last evaluation
 
 
 class DispatchResult(NamedTuple):
@@ -49,9 +41,9 @@ class DispatchResult(NamedTuple):
         snapshot: the run after it.
         records: a dict of metrics for each evaluated round.
         confusion: the confusion matrix of the last evaluated round; None if none was evaluated.
-        chosen: the clients that were asked to train, round after round, `Int32[K]`.
+        chosen: the selected clients, round after round, `Int32[K]`.
         client_updates: local trainings of clients that delivered.
-        samples: samples they trained on, each as often as it was used.
+        samples: samples that they trained on, each as often as it was used.
         work: local steps of clients that delivered, and all steps computed; the difference is the cost of padding.
         train_losses: mean training loss of every round, nan if no client delivered.
         faults: the clients that were left out or clipped, round after round.
@@ -76,11 +68,11 @@ class Simulation:
         setting: parts, optimizers, local training, evaluation.
         federation: the federation, on the host.
         test: the test set, on the host.
-        rounds: how many rounds a run has.
-        selector: selects the cohort, as the recipe and `participation` say.
+        rounds: number of rounds of a run.
+        selector: selects the cohort: the recipe's, or that of `participation`.
         participation: which clients are available, which deliver, and how fast they are.
-        execution: how the work is laid out, and what is done about broken clients.
-        batch_size: B as it was asked for; the setting's is no larger than the largest client.
+        execution: how the work is laid out, and how broken clients are handled.
+        batch_size: B as requested; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
         compile_s: seconds spent on compiling, 0 before.
         rounds_per_dispatch: rounds in one program.
@@ -131,37 +123,28 @@ class Simulation:
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
 
     def compile(self) -> float:
-        """Compiles the program, once; returns the seconds that it took now.
-
-        Raises:
-            ValueError: the program doesn't fit into memory.
-        """
+        """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
         if self._compiled is not None:
             return 0.0
-        began = time.perf_counter()
-        state = self._shapes
+        began, state = time.perf_counter(), self._shapes
         if self.keeps_memory_on_host:
             seats = self._any_schedule(self.setting).seats.size
             seated = lambda leaf: jax.ShapeDtypeStruct((seats, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
-        self.setting, self._compiled = compile_to_fit(
-            self.setting,
-            state,
-            self._any_schedule,
-            self.on_device,
-            fixed=self.execution.chunk != "auto",
-            keep=self.execution.repeats_rounds,
-        )
+
+        def lower(setting: Setting) -> Any:
+            keep = self.execution.repeats_rounds
+            return lower_dispatch(setting, state, self._any_schedule(setting), self.on_device, keep=keep)
+
+        self.setting, self._compiled = compile_to_fit(self.setting, lower, fixed=self.execution.chunk != "auto")
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
     def advance(self, seed: int, snapshot: Snapshot) -> DispatchResult:
         """Runs the next rounds of a run, as many as one dispatch holds.
 
-        The snapshot's state is donated to the program, unless faulty clients may have to be left out.
-
-        Raises:
-            DivergenceError: a client's update is faulty, and may not be left out.
+        The snapshot's state is donated to the program, unless faulty clients may have to be left out. Raises
+        DivergenceError if a client's update is faulty and may not be left out.
         """
         self.compile()
         planned = self.planned(seed, snapshot.round, snapshot.selector)
@@ -179,15 +162,15 @@ class Simulation:
             planned = again
             state, *shown = self._run(seed, snapshot.state, planned)
             info, evaluation = jax.device_get(tuple(shown))
-        advance = self.conclude(snapshot, planned, info, evaluation)
+        result = self.conclude(snapshot, planned, info, evaluation)
         if planned.table is not None:
             state = state._replace(memory=scatter(snapshot.state.memory, planned.table, state.memory))
-        return advance._replace(snapshot=advance.snapshot._replace(state=state))
+        return result._replace(snapshot=result.snapshot._replace(state=state))
 
     def repeat_without_faults(self, first: int, planned: Dispatch, info: Info) -> Dispatch | None:
-        """The dispatch with which to repeat one that found faults, without these clients or with their updates clipped.
+        """The dispatch without the faulty clients of the given one, or with their updates clipped; None if it stands.
 
-        None if it can be concluded. `first` is its first round, from 0; `info` has leaves `[T, ...]`, on the host.
+        `first` is its first round, from 0; `info` has leaves `[T, ...]`, on the host.
         """
         found = exclude_faults(self.execution, first, planned.plans, info)
         return None if found is None else self._planner().again(planned, *found)
@@ -195,24 +178,21 @@ class Simulation:
     def conclude(
         self, snapshot: Snapshot, planned: Dispatch, info: Info, evaluation: EvaluationResult
     ) -> DispatchResult:
-        """Reads what a dispatch reports, and lets the selector learn from it.
+        """Reads a dispatch's reports, leaves `[T, ...]`, on the host, and lets the selector learn from them.
 
-        Leaves of `info` and `evaluation` are `[T, ...]`, on the host.
-
-        Raises:
-            DivergenceError: a client's update is faulty, and could not be left out.
+        Raises DivergenceError if a client's update is faulty and could not be left out.
         """
         plans, selector = planned.plans, planned.selector
         self._check_sound(snapshot.round, planned, info)
         if self.selector.closed_loop:
             selector = self.selector.update(selector, plans[0], _probes(info))
         records, counts, confusion = self._read(snapshot, planned, info, evaluation)
-        visits = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
+        updates = sum(int(plan.delivered.sum()) for plan in plans) * self.setting.passes
         after = snapshot._replace(round=snapshot.round + len(plans), selector=selector, counts=counts)
         losses = [float(loss) for loss in info.metrics["train_loss"][: len(plans)]]
         asked = np.concatenate([plan.clients[plan.clients < self.federation.num_clients] for plan in plans])
         return DispatchResult(
-            after, records, confusion, asked, visits, self._samples(plans), planned.work, losses, planned.faults
+            after, records, confusion, asked, updates, self._samples(plans), planned.work, losses, planned.faults
         )
 
     @property
@@ -220,39 +200,6 @@ class Simulation:
         """Bytes that data, state and, once it is compiled, the program take on each device."""
         program = program_bytes(self._compiled) if self._compiled is not None else 0
         return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + program
-
-    def generated(self, snapshot: Snapshot) -> np.ndarray | None:
-        """Images from a part's generator, pixels `UInt8[c, S, H, W, K]`: S of each of the first c classes.
-
-        None if no part has a generator, or none is trained yet.
-        """
-        images = [exhibit.images for exhibit in self._exhibits(snapshot) if exhibit.images is not None]
-        if not images:
-            return None
-        pixels = (fetch(images[0]) * np.asarray(self.federation.std) + np.asarray(self.federation.mean)) * 255
-        return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
-
-    def disclosed(self, snapshot: Snapshot) -> tuple[Any, Any] | None:
-        """The image features that the method shares beside parameters; None if it shares nothing.
-
-        A feature vector of each class, `Float[C, F]`, and whether it is known, `Bool[C]`.
-        """
-        shared = [exhibit.prototypes for exhibit in self._exhibits(snapshot) if exhibit.prototypes is not None]
-        return shared[0] if shared else None
-
-    @property
-    def discloses(self) -> bool:
-        """Whether the method shares a feature vector of each class."""
-        shown = jax.eval_shape(exhibits, self.setting, jax.random.key(0), self._shapes, np.int32(0), self.stored)
-        return any(exhibit.prototypes is not None for exhibit in shown.values())
-
-    def _exhibits(self, snapshot: Snapshot) -> list[Exhibit]:
-        """What the server parts that have begun show."""
-        begun = [part.slot for part in self.setting.parts_with(Server) if snapshot.round > part.first_round]
-        state = snapshot.state._replace(optimizer=(), memory={})
-        given = self.setting, jax.random.key(0), state, np.int32(snapshot.round - 1), self.stored
-        shown = jax.jit(exhibits)(*given) if begun else {}
-        return [shown[slot] for slot in begun]
 
     def state_shapes(self) -> Snapshot:
         """The shapes of a run's snapshot, against which a checkpoint is checked."""
@@ -291,7 +238,7 @@ class Simulation:
     @property
     def steps_of_clients(self) -> np.ndarray:
         """Steps of each client's local training, `Int[N]`."""
-        return np.asarray(self.setting.visit_steps(self._sizes))
+        return np.asarray(self.setting.local_steps(self._sizes))
 
     def steps_of(self, plan: Plan) -> np.ndarray:
         """Steps of each client of a plan in a round, `Int[G, L]`, 0 for a client that doesn't deliver."""
@@ -355,12 +302,12 @@ class Simulation:
         for plan in plans:
             sizes = self._sizes[plan.clients[plan.delivered]]
             limits = None if plan.limits is None else plan.limits[plan.delivered]
-            samples += int(self.setting.samples(sizes, self.setting.visit_steps(sizes, limits)).sum())
+            samples += int(self.setting.samples(sizes, self.setting.local_steps(sizes, limits)).sum())
         return samples * self.setting.passes
 
 
 def _probes(info: Info) -> dict[str, Any]:
-    """What a selector learns from, by slot, arrays `[G, L, ...]` of the only round of a dispatch."""
+    """The values that a selector may learn from, by slot, `[G, L, ...]`, of the only round of a dispatch."""
     return _of_round(0, {LOSS: info.losses, **info.probes})
 
 

@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_bal.engine.device import DispatchPlan, Setting, side_by_side
+from fedjax_bal.engine.device import DispatchPlan, Setting, State, side_by_side
 from fedjax_bal.engine.host.assignment import StepCounts, assign
-from fedjax_bal.engine.host.executable import compile_to_fit, same_sharding
+from fedjax_bal.engine.host.executable import compile_to_fit, lower_dispatch
 from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.planner import Dispatch
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
 from fedjax_bal.engine.host.strategy import lay_out
 from fedjax_bal.errors import DivergenceError
-from fedjax_bal.types import PyTree, State, size_in_bytes
+from fedjax_bal.types import PyTree, size_in_bytes
 
 
 class Member(NamedTuple):
@@ -39,7 +39,8 @@ def stacking_key(simulation: Simulation) -> Any:
     # parts and optimizers, seeds, partitions, who is available. So does the size of the largest client, for which
     # `_common_setting` makes room, and the layout's width, which the stack chooses for all its chains.
     setting, federation, selector = simulation.setting, simulation.federation, simulation.selector
-    flat = dataclasses.replace(setting.with_room(0, 1), layout=_plain(setting))
+    layout = dataclasses.replace(setting.layout, width=1, lanes=False)
+    flat = dataclasses.replace(setting.with_room(0, 1), layout=layout)
     leaves, structure = jax.tree.flatten(flat)
     auxiliary = tuple((name, len(rows)) for name, rows in sorted(federation.auxiliary.items()))
     return (
@@ -57,13 +58,9 @@ def stacking_key(simulation: Simulation) -> Any:
 
 
 def _limits(simulation: Simulation) -> bool:
-    """Whether a run's plans limit the steps of each client."""
+    """True if a run's plans limit the steps of each client."""
     dispatch = simulation.planned(0, 0, simulation.selector.init(0, simulation.federation.num_clients))
     return dispatch.schedule.plan.limits is not None
-
-
-def _plain(setting: Setting) -> Any:
-    return dataclasses.replace(setting.layout, width=1, lanes=False)
 
 
 class Stack:
@@ -76,8 +73,8 @@ class Stack:
     Attributes:
         members: the runs.
         snapshots: their snapshots now, without the devices' states.
-        failures: the errors of runs that diverged; None for the others.
-        resting: whether a run has diverged or was stopped, and stays as it is.
+        failures: the errors of runs that diverged; None for other runs.
+        resting: True for a run that has diverged or was stopped, and stays as it is.
         compile_s: seconds that compiling took, 0 before.
     """
 
@@ -118,26 +115,24 @@ class Stack:
         return self.snapshots[place]._replace(state=jax.tree.map(lambda leaf: leaf[place], self._state))
 
     def compile(self) -> float:
-        """Compiles the program, once; returns the seconds that it took now.
-
-        Raises:
-            ValueError: the program doesn't fit into memory.
-        """
+        """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
         if self._compiled is not None:
             return 0.0
         began, execution = time.perf_counter(), self.members[0].simulation.execution
-        fixed, keep = execution.chunk != "auto", execution.repeats_rounds
         shapes = jax.eval_shape(lambda: self._state)
-        self.setting, self._compiled = compile_to_fit(
-            self.setting, shapes, self._any_schedule, self._data, fixed=fixed, keys=self._keys, keep=keep
-        )
+
+        def lower(setting: Setting) -> Any:
+            schedule, keep = self._any_schedule(setting), execution.repeats_rounds
+            return lower_dispatch(setting, shapes, schedule, self._data, keys=self._keys, keep=keep)
+
+        self.setting, self._compiled = compile_to_fit(self.setting, lower, fixed=execution.chunk != "auto")
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
     def advance(self) -> list[DispatchResult | None]:
         """Runs the next rounds of all runs, as many as one dispatch holds; None for runs that diverge now, or rest."""
         self.compile()
-        before = jax.device_put(self._state, same_sharding(self._state, self.setting.layout.replicated))
+        before = jax.device_put(self._state, self.setting.layout.replicated)
         planned, again = [], [self._planned(place) for place in range(len(self.members))]
         while any(own is not old for own, old in itertools.zip_longest(again, planned)):
             planned = again
@@ -151,7 +146,7 @@ class Stack:
         ]
 
     def _repeat_without_faults(self, place: int, planned: Dispatch, info: Any) -> Dispatch:
-        """The dispatch with which to repeat a run's; the same object if there is nothing to repeat."""
+        """A run's dispatch without the faults that it found; the same object if there is nothing to repeat."""
         if self.resting[place]:
             return planned
         simulation, first = self.members[place].simulation, self.snapshots[place].round

@@ -11,34 +11,14 @@ from fedjax_bal.validate import whole_number
 
 
 def resolve_strategy(strategy: str) -> str:
-    """The strategy "map" or "vmap" for "auto", "map" or "vmap".
-
-    Args:
-        strategy: "auto", "map" or "vmap".
-
-    Returns:
-        "map" or "vmap"; "auto" is "map" on CPUs, where true step counts and unbatched convolutions win, and "vmap" on
-        accelerators.
-
-    Example:
-        >>> resolve_strategy("vmap")
-        'vmap'
-    """
+    """Resolves "auto": "map" on CPUs, where true step counts and unbatched convolutions win, "vmap" on accelerators."""
     if strategy != "auto":
         return strategy
     return "map" if jax.default_backend() == "cpu" else "vmap"
 
 
 def device_count(devices: str | int) -> int:
-    """The number of devices for "auto", all that jax has, or for a number of them.
-
-    Raises:
-        ValueError: more than there are, or none.
-
-    Example:
-        >>> device_count(1)
-        1
-    """
+    """Checks a number of devices; "auto" is all that jax has."""
     total = jax.device_count()
     if devices == "auto":
         return total
@@ -59,21 +39,10 @@ def lay_out(
     passes: int,
     chunk: int | None = None,
 ) -> Layout:
-    """Chooses the layout, above all the number of clients to train at a time.
+    """Chooses the layout of a round's G chains of L clients, above all the number of clients to train at a time.
 
-    Args:
-        strategy: "map" or "vmap".
-        devices: number of devices that share the work.
-        steps: local steps of each client that can train, `Int[N]`, at least one of them.
-        chains: G, chains a round.
-        chain_length: L, clients a chain.
-        passes: passes of a chain over its clients.
-        chunk: clients at a time on each device; None to choose by how well the clients' steps can be packed.
-
-    Example:
-        >>> import numpy as np
-        >>> lay_out("vmap", 1, np.full(9, 5), chains=8, chain_length=1, passes=1)
-        Layout(strategy='vmap', devices=1, width=8, lanes=True)
+    That is `chunk` on each device or, if None, chosen by how well the clients' local steps can be packed; `steps`,
+    `Int[N]`, has those of each client that can train.
     """
     if strategy == "map":
         return Layout(strategy, devices)

@@ -16,11 +16,7 @@ _SILENCE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KE
 
 
 class Connection:
-    """A connection to another process.
-
-    Args:
-        connection: the socket.
-    """
+    """A connection to another process, over a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -68,11 +64,7 @@ class Connection:
 
 
 def server(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address, or on all interfaces if the address isn't one of this machine's own.
-
-    Raises:
-        OSError: the port is taken.
-    """
+    """A socket that listens at an address, or on all interfaces if the address isn't one of this machine's own."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     try:
         return socket.create_server((host, port), family=family)

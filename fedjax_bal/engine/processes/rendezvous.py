@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from fedjax_bal.engine.processes.connection import Connection, Message, free_port, server
-from fedjax_bal.engine.processes.participants import differing_devices
+from fedjax_bal.engine.processes.process_group import differing_facts
 
 PATIENCE_S = 120.0
 _REMINDER_S = 10.0
@@ -15,14 +15,7 @@ _TRY_AGAIN_S = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class ProcessPlace:
-    """The meeting address, and this process's number.
-
-    Attributes:
-        host: the first process's host, as the others reach it.
-        port: the port on which it waits for them.
-        index: this process's number, from 0.
-        count: number of processes.
-    """
+    """The address at which the first process waits for the others, and this process's number among them, from 0."""
 
     host: str
     port: int
@@ -42,20 +35,11 @@ class RendezvousError(ValueError):
 def meet_processes(
     place: ProcessPlace, facts: Mapping[str, str], report: Callable[[str], None], patience_s: float = PATIENCE_S
 ) -> tuple[list[Connection], int]:
-    """Connects the processes of a run.
+    """Connects the processes of a run; returns this process's connections, and a port of the first one's host for all.
 
-    Args:
-        place: the meeting address, and this process's number.
-        facts: values that must be the same for all processes, by name.
-        report: called every ten seconds with a text on the processes that are missing.
-        patience_s: seconds after which missing processes are given up.
-
-    Returns:
-        The first process's connections to all others, any other process's to the first; and a port of the first
-        process's host that all may use.
-
-    Raises:
-        RendezvousError: a process is missing or there twice, or they don't agree.
+    The first process is connected to all others, any other process to the first. `facts` must be the same for all
+    processes; `report` is called every ten seconds with a text on those that are missing, until `patience_s` have
+    passed or a number is taken twice, which raise `RendezvousError`, as differing facts do.
     """
     until = time.monotonic() + patience_s
     return _receive(place, facts, report, until) if place.index == 0 else _call(place, facts, report, until)
@@ -71,13 +55,13 @@ def _receive(
             f"{place.address}: process 0 can't wait for the others there ({(error.strerror or str(error)).lower()}); "
             "give --coordinator another port, or the host that process 0 runs on"
         ) from None
-    there: dict[int, tuple[Connection, Message]] = {}
+    present: dict[int, tuple[Connection, Message]] = {}
     try:
         with listening:
-            _gather(listening, place, there, report, until)
-        return _agreed(place, facts, there)
+            _gather(listening, place, present, report, until)
+        return _agreed(place, facts, present)
     except BaseException:
-        for line, _ in there.values():
+        for line, _ in present.values():
             line.close()
         raise
 
@@ -85,30 +69,30 @@ def _receive(
 def _gather(
     listening: socket.socket,
     place: ProcessPlace,
-    there: dict[int, tuple[Connection, Message]],
+    present: dict[int, tuple[Connection, Message]],
     report: Callable[[str], None],
     until: float,
 ) -> None:
-    while len(there) < place.count - 1:
-        missing = [index for index in range(1, place.count) if index not in there]
+    while len(present) < place.count - 1:
+        missing = [index for index in range(1, place.count) if index not in present]
         line = Connection(_accepted(listening, _names(missing), place, report, until))
         line.wait_at_most(_REMINDER_S)
         hello = line.receive()
-        problem = _problem(hello, place, there)
+        problem = _problem(hello, place, present)
         if hello is None or problem is not None:
             line.send({"refused": problem})
             line.close()
         else:
-            there[hello["process"]] = line, hello
+            present[hello["process"]] = line, hello
 
 
 def _agreed(
-    place: ProcessPlace, facts: Mapping[str, str], there: Mapping[int, tuple[Connection, Message]]
+    place: ProcessPlace, facts: Mapping[str, str], present: Mapping[int, tuple[Connection, Message]]
 ) -> tuple[list[Connection], int]:
-    lines = [there[index][0] for index in range(1, place.count)]
-    differences = differing_devices([dict(facts), *(there[index][1]["facts"] for index in range(1, place.count))])
-    if differences:
-        refusal = "the processes of a run must all have the same, but they differ in\n  " + "\n  ".join(differences[:8])
+    lines = [present[index][0] for index in range(1, place.count)]
+    differing = differing_facts([facts, *(present[index][1]["facts"] for index in range(1, place.count))])
+    if differing:
+        refusal = "the processes of a run must all have the same, but they differ in\n  " + "\n  ".join(differing[:8])
         _send_all(lines, {"refused": refusal})
         raise RendezvousError(refusal)
     port = free_port(place.host)
@@ -133,12 +117,12 @@ def _accepted(
             report(f"process 0 of {place.count}, at {place.address}: waiting for {missing}")
 
 
-def _problem(hello: Message | None, place: ProcessPlace, there: Mapping[int, object]) -> str | None:
+def _problem(hello: Message | None, place: ProcessPlace, present: Mapping[int, object]) -> str | None:
     if hello is None or not isinstance(hello.get("process"), int) or not isinstance(hello.get("facts"), dict):
         return "not a process of this run"
     if hello.get("of") != place.count:
         return f"received --processes {hello.get('of')}, but process 0 has {place.count}: give all the same number"
-    if hello["process"] in there or not 0 < hello["process"] < place.count:
+    if hello["process"] in present or not 0 < hello["process"] < place.count:
         return f"received --process-id {hello['process']}, which another process has: give each its own"
     return None
 

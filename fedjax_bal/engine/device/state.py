@@ -1,0 +1,48 @@
+"""The state that rounds carry, and the information that they report."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from fedjax_bal.types import Array, PyTree, Variables
+
+
+class State(NamedTuple):
+    """Everything that is carried from round to round on the device.
+
+    Attributes:
+        variables: the global model.
+        optimizer: the server optimizer's state.
+        memory: per-client memory by slot, leaves `[N, ...]`.
+        server: the server parts' state by slot.
+    """
+
+    variables: Variables
+    optimizer: PyTree
+    memory: Mapping[str, PyTree]
+    server: Mapping[str, PyTree]
+
+
+class Info(NamedTuple):
+    """The measurements of a round: reported, never carried.
+
+    Attributes:
+        metrics: by name: `train_loss`, the mean training loss over the steps of the clients that delivered; if asked
+            for, `update_diversity`, the mean squared distance of the delivered models from their mean (ReBaFL eq. 24);
+            both nan if no client delivered; and the clients' own metrics, zeros in rounds that aren't evaluated.
+        steps: local steps of each client in one pass, `Int32[G, L]`.
+        broken: fault of each client's delivery, `Int32[G, L]`: 0 for none, 1 if it is not finite, 2 if it is of an
+            earlier round; in each chain only that of the first faulty client.
+        model_finite: whether the new global model is finite, `Bool[]`.
+        losses: mean training loss of each client, `Float[G, L]`; nan if it didn't deliver.
+        probes: each Probe part's value for each client that delivered, by slot, leaves `[G, L, ...]`.
+        norms: the norm of the parameters that each client delivers in the first pass, `Float[G, L]`; if updates may be
+            scaled down, the norm of its chain's update before scaling. Undefined for clients that don't deliver.
+    """
+
+    metrics: Mapping[str, Array]
+    steps: Array
+    broken: Array
+    model_finite: Array
+    losses: Array
+    probes: Mapping[str, PyTree]
+    norms: Array
