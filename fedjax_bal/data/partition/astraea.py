@@ -53,7 +53,7 @@ def astraea(
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
-    """Draws one of Astraea's five sets from a pool: imbalance of sizes, within clients, and of the whole.
+    """Draws one of Astraea's five sets from a pool: imbalanced in sizes, within clients, or as a whole.
 
     | variant | sizes | classes of all | classes of a client | rows |
     |---|---|---|---|---|
@@ -63,17 +63,17 @@ def astraea(
     | LTRF1 | lognormal | letters | random | 117,500 |
     | LTRF2 | lognormal | letters | random | 230,752 |
 
-    No row goes to two clients. A class that can't give its share of the published total gives all it has, and the set
-    is that much smaller: BAL1 from EMNIST Balanced, with its 2,400 rows a class, has 112,800. From a pool that would
-    leave less than nine tenths, the set is the largest one with exactly these shares. A total that is asked for is met
-    exactly: classes that run out give all they have, and the others make up for it.
-    With letters, a small pool may have no row left of the rarest classes.
+    No row goes to two clients. A class too small for its share of the published total gives all it has, and the set is
+    that much smaller: BAL1 from EMNIST Balanced, with its 2,400 rows a class, has 112,800. If less than
+    nine tenths of the total would remain, the set is the largest one with exactly these shares. `total` is met exactly:
+    classes that run out give all they have, and the others make up for it. With letters, the set from a small pool may
+    lack the rarest classes.
 
     Args:
         rng: source of randomness.
         labels: `Int[D]`, the pool; C is the number of different ones.
         num_clients: N; 500 in the paper.
-        variant: one of the rows above; what follows changes single cells of it.
+        variant: one of the rows above; `total`, `sizes`, `classes` and `local` change single cells of it.
         total: rows in all.
         sizes: `"equal"`, `"lognormal"`, or `"empirical"`, drawn from `values` or `quantiles`.
         classes: `"balanced"`, or `"letters"`: the frequencies of English letters, see `letter_shares`; for 47 classes

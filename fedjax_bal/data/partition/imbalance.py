@@ -20,8 +20,8 @@ def long_tailed(
 
     `"exponential"`: class c of C, in the order asked for, keeps floor(n_max IF^(-c / (C - 1))) rows. `"step"`: the
     first half of the classes, the larger half if C is odd, keeps n_max rows, the others floor(n_max / IF). n_max is
-    the largest number for which every class has enough rows: of a balanced set, all the rows of a class. Every class
-    keeps at least one row.
+    the largest number for which every class has enough rows: in a balanced set, all rows of a class. Every class keeps
+    at least one row.
 
     Args:
         rng: source of randomness: decides which rows are kept, and a random order.
