@@ -64,7 +64,7 @@ def class_balancing_set(
     Args:
         compositions: `[N, C]`, not negative, each of sum 1 or all zeros.
         scores: `[N]`; infinity is allowed.
-        size: how many, at least 1; all of them where there are fewer.
+        size: number of clients, at least 1; all of them if they are fewer.
         direction: `"from_uniform"`, KL(U || R), or `"to_uniform"`, KL(R || U).
 
     Returns:

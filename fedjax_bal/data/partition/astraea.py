@@ -85,9 +85,8 @@ def astraea(
         case: `"insensitive"` or `"split"`, for letters and 47 classes.
         sigma: standard deviation of the logarithm of the sizes, for lognormal ones.
         least: the smallest size, for lognormal and empirical ones.
-        values: observed sizes to draw from, for empirical ones; they are scaled to the rows in all.
-        quantiles: level in [0, 1] -> observed size, in place of `values`, as a mapping or as pairs; see
-            `empirical_sizes`.
+        values: observed sizes to draw from, for empirical ones, scaled to the rows in all.
+        quantiles: observed sizes by level, in place of `values`; see `empirical_sizes`.
 
     Returns:
         N disjoint arrays of row numbers; not all rows of the pool are used.

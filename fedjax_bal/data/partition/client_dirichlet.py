@@ -47,9 +47,8 @@ def client_dirichlet(
         sizes: `"equal"`, to within a row; `"lognormal"`, or `"empirical"`, drawn from `values` or `quantiles`.
         sigma: standard deviation of the logarithm of the sizes, for lognormal ones.
         least: the smallest size, for lognormal and empirical ones.
-        values: observed sizes to draw from, for empirical ones; they are scaled to the number of rows.
-        quantiles: level in [0, 1] -> observed size, in place of `values`, as a mapping or as pairs; see
-            `empirical_sizes`.
+        values: observed sizes to draw from, for empirical ones, scaled to the number of rows.
+        quantiles: observed sizes by level, in place of `values`; see `empirical_sizes`.
 
     Returns:
         N disjoint arrays of row numbers that cover all rows.
@@ -135,7 +134,7 @@ def balanced_dirichlet(
         rng: source of randomness.
         labels: `Int[D]`; C is the number of different ones.
         num_clients: N, at most D.
-        alpha: concentration, above 0; small means few classes a client.
+        alpha: concentration, above 0; small means few classes per client.
 
     Returns:
         N disjoint arrays of row numbers that cover all rows; their sizes differ by at most 1.

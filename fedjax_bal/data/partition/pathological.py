@@ -46,7 +46,7 @@ def pathological(
         N arrays of row numbers.
 
     Raises:
-        ValueError: more classes a client than there are, more rows of a label than it has, fewer rows than classes,
+        ValueError: more classes per client than there are, more rows of a label than it has, fewer rows than classes,
             clients for which no row is found, or arguments of the wrong kind.
 
     Example:
