@@ -37,7 +37,7 @@ class Presence:
         return _draw_nonempty(rng, np.broadcast_to(chance, eligible.shape), eligible)
 
     def _chances(self, clients: int) -> np.ndarray:
-        """Each client's probability, or the one that all share."""
+        """Returns each client's probability, or the one that all share."""
         if len(self.probabilities) == 1:
             return np.array(self.probabilities[0])
         return np.tile(self.probabilities, -(-clients // len(self.probabilities)))[:clients]

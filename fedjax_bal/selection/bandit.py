@@ -1,4 +1,4 @@
-"""FL-CIR's selection: a bandit picks one client, and others are added so that the classes together are even."""
+"""FL-CIR's selection: a bandit picks one client, and others are added to make the classes together even."""
 
 import math
 from typing import Any, Literal
@@ -17,7 +17,7 @@ _LAST = 1e300  # larger than any divergence, but less than infinity, which marks
 
 
 def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: float) -> np.ndarray:
-    r"""Upper confidence bounds of the clients' rewards.
+    r"""Computes upper confidence bounds of the clients' rewards.
 
     $\hat r_k = \bar r_k + \alpha \sqrt{3 \ln r / (2 T_k)}$, and infinity where T_k = 0, whatever alpha is.
 
@@ -54,7 +54,7 @@ def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: float) -> np.nd
 def class_balancing_set(
     compositions: Any, scores: Any, size: int, *, direction: Direction = "from_uniform"
 ) -> np.ndarray:
-    r"""Greedy set of clients whose compositions together are close to even, from the highest score on.
+    r"""Selects clients greedily, from the highest score on, whose compositions together are close to even.
 
     The first client has the highest score (lowest index on ties). Each further one is the k with the smallest
     $KL(U \| \bar R_{S \cup k})$, where $\bar R_S$ is the plain mean of the members' compositions, plus 1e-15 in each
@@ -64,7 +64,7 @@ def class_balancing_set(
     Args:
         compositions: `[N, C]`, not negative, each of sum 1 or all zeros.
         scores: `[N]`; infinity is allowed.
-        size: how many, at least 1; all of them where there are fewer.
+        size: number of clients, at least 1; all of them if they are fewer.
         direction: `"from_uniform"`, KL(U || R), or `"to_uniform"`, KL(R || U).
 
     Returns:
@@ -117,8 +117,8 @@ def cucb(
     A first sweep asks every client once: rounds 0 to ceil(N / |S|) - 1 select the available clients that were asked the
     least, in the order of their numbers, so blocks of |S|, of which the last one wraps round to client 0. Later rounds
     select the client with the highest of `ucb_scores` and its `class_balancing_set` among the available. A client that
-    missed the sweep, or whose update was lost in it, has an infinite score: one of them per round, the lowest number
-    first.
+    missed the sweep, or whose update was lost in it, has an infinite score: one such client is taken per round, the
+    lowest number first.
 
     After a round, every client that delivered a finite composition R updates T <- T + 1, the plain mean of its rewards,
     S <- rho S + 1 and mean <- mean + (R - mean) / S, which weighs the t-th of T compositions by rho^(T - t). For other
@@ -164,11 +164,9 @@ def cucb(
         online = np.flatnonzero(available)
         if round * size < len(available):
             chosen = online[np.argsort(state.asked[online], kind="stable")[:size]]
-        elif len(online):
+        else:
             scores = ucb_scores(state.mean_rewards[online], state.pulls[online], round, alpha)
             chosen = online[class_balancing_set(state.compositions[online], scores, size, direction=direction)]
-        else:
-            chosen = online
         return single(chosen, size, len(available)), state
 
     def update(state: BanditState, plan: Plan, probes: Any) -> BanditState:
@@ -187,7 +185,7 @@ def greedy(
     *,
     num_classes: int,
 ) -> Selector:
-    """`cucb` without exploration, alpha 0: starts from the client with the best mean reward.
+    """Selects clients as `cucb` does without exploration: starts from the client with the best mean reward.
 
     Args:
         clients_per_round: |S|, at least 1.

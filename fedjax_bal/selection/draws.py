@@ -11,22 +11,12 @@ def generator(seed: int, purpose: str, round: int) -> np.random.Generator:
     """Creates the generator for one purpose in one round.
 
     Methods compared with the same seed get the same draws: common random numbers. Two purposes draw independently.
-
-    Example:
-        >>> a, b = (generator(0, "availability", 3).random() for _ in range(2))
-        >>> a == b
-        True
     """
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), round])
 
 
 def sample(rng: np.random.Generator, available: np.ndarray, size: int) -> np.ndarray:
-    """Draws clients at random without replacement, in the order drawn; all of them if fewer are available.
-
-    Example:
-        >>> sorted(sample(np.random.default_rng(0), np.array([True, False, True]), 2).tolist())
-        [0, 2]
-    """
+    """Draws clients at random without replacement, in the order drawn; all of them if fewer are available."""
     candidates, total = int(np.count_nonzero(available)), len(available)
     if _CROWD * size > candidates:
         order = np.argsort(np.where(available, rng.random(total), np.inf), kind="stable")
@@ -48,10 +38,6 @@ def weighted_sample(rng: np.random.Generator, available: np.ndarray, weights: np
     Of exponential clocks of rates w_k the k-th rings first with probability w_k / sum_j w_j, and clocks have no memory;
     so the order in which they ring is the order of the draws. An unavailable client changes no other client's clock,
     and a client of weight 0 is never drawn.
-
-    Example:
-        >>> weighted_sample(np.random.default_rng(0), np.ones(3, bool), np.array([0.0, 2.0, 0.0]), 2).tolist()
-        [1]
     """
     clocks = rng.standard_exponential(len(available))
     able = np.flatnonzero(available & (weights > 0))

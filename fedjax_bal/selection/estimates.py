@@ -37,13 +37,6 @@ class BanditState(NamedTuple):
 def learn(state: BanditState, clients: np.ndarray, compositions: np.ndarray, rho: float, reward: Reward) -> BanditState:
     """Updates the estimates of clients `Int[K]`, all different, with their compositions `Float[K, C]`; `asked` stays.
 
-    Example:
-        >>> state = BanditState(np.zeros(1, int), np.zeros(1, int), np.zeros(1), np.zeros((1, 2)), np.zeros(1))
-        >>> for value in ([0.0, 1.0], [1.0, 0.0]):
-        ...     state = learn(state, np.array([0]), np.array([value]), 0.5, "bounded")
-        >>> state.compositions.round(3).tolist()  # the older one counts half
-        [[0.667, 0.333]]
-
     References:
         FL-CIR, eq. 10.
     """
@@ -56,15 +49,11 @@ def learn(state: BanditState, clients: np.ndarray, compositions: np.ndarray, rho
 
 
 def rewards(compositions: np.ndarray, form: Reward = "bounded") -> np.ndarray:
-    r"""Reward of each composition: the more even, the larger.
+    r"""Computes the reward of each composition: the more even, the larger.
 
     `"bounded"`: $1 / H(U, R)$ with the cross-entropy $H(U, R) = \log C + KL(U \| R)$, at most 1 / log C, with 1e-15
     added to each class of R. `"literal"`: $1 / KL(R \| U)$, the divergence being at least 1e-6. Compositions `Float[K,
     C]` are normalised inside.
-
-    Example:
-        >>> rewards(np.array([np.full(10, 0.1), np.eye(10)[0]])).round(5).tolist()
-        [0.43429, 0.03217]
 
     References:
         FL-CIR, eq. 9. The literal form is unbounded, so that it drowns any exploration bonus; the published code has
@@ -78,10 +67,10 @@ def rewards(compositions: np.ndarray, form: Reward = "bounded") -> np.ndarray:
 
 
 def from_uniform(shares: np.ndarray) -> np.ndarray:
-    """Divergence KL(U || R), in nats, of each column of R, `Float[C, K]`, columns of sum 1 without a 0."""
+    """Computes the divergence KL(U || R), in nats, of each column of R, `Float[C, K]`, columns of sum 1 without a 0."""
     return -math.log(len(shares)) - np.log(shares).mean(0)
 
 
 def to_uniform(shares: np.ndarray) -> np.ndarray:
-    """Divergence KL(R || U), in nats, of each column of R, `Float[C, K]`, columns of sum 1 without a 0."""
+    """Computes the divergence KL(R || U), in nats, of each column of R, `Float[C, K]`, columns of sum 1 without a 0."""
     return math.log(len(shares)) + np.einsum("ck,ck->k", shares, np.log(shares))

@@ -13,25 +13,16 @@ _BLOCK = 2**15  # numbers processed at a time; they fit into a core's second-lev
 
 
 def smallest(scores: np.ndarray) -> np.ndarray:
-    """Positions of the smallest score and of those equal to it, ascending.
+    """Finds the smallest score and those equal to it; returns their positions, ascending.
 
     Scores, in nats, that differ by at most `TIE` are equal: the same distribution, scaled or with its classes in
     another order, has the same score on paper, but another last bit.
-
-    Example:
-        >>> smallest(np.array([0.7, 0.1 + 0.2, 0.3])).tolist()
-        [1, 2]
     """
     return np.flatnonzero(scores <= scores.min() + TIE)
 
 
 def spans(rows: int, columns: int) -> Iterator[slice]:
-    """Yields consecutive spans of a table's columns, each small enough for the processor's cache.
-
-    Example:
-        >>> [(span.start, span.stop) for span in spans(2**14, 5)]
-        [(0, 2), (2, 4), (4, 5)]
-    """
+    """Yields consecutive spans of a table's columns, each small enough for the processor's cache."""
     width = max(1, _BLOCK // max(1, rows))
     for begin in range(0, columns, width):
         yield slice(begin, min(begin + width, columns))

@@ -114,18 +114,13 @@ def mediated(
     size = min(size, max(wanted if resched == "per_round" else len(counts), 1))
     all_groups = functools.cache(lambda: mediators(counts, size, pool=pool))
 
-    def group_online(rng: np.random.Generator, available: np.ndarray) -> list[np.ndarray]:
-        online = np.sort(sample(rng, available, wanted))
-        return [online[group] for group in mediators(counts[online], size, pool=pool)]
-
-    def draw_groups(rng: np.random.Generator, available: np.ndarray) -> list[np.ndarray]:
-        present = [group[available[group]] for group in all_groups()]
-        nonempty = np.array([len(group) > 0 for group in present], bool)
-        return [present[i] for i in sample(rng, nonempty, groups)]
-
     def select(state: tuple, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, tuple]:
-        form_groups = group_online if resched == "per_round" else draw_groups
-        chosen = form_groups(generator(seed, "selection", round), available)
+        rng = generator(seed, "selection", round)
+        if resched == "per_round":
+            online = np.sort(sample(rng, available, wanted))
+            chosen = [online[group] for group in mediators(counts[online], size, pool=pool)]
+        else:
+            chosen = _draw_groups(rng, all_groups(), available, groups)
         if order == "shuffled":
             chosen = list(map(generator(seed, "order in a chain", round).permutation, chosen))
         return _fill_chains(chosen, groups, size, len(available)), state
@@ -138,6 +133,15 @@ def mediated(
     return open_loop(select, groups, init, size, passes, most)
 
 
+def _draw_groups(
+    rng: np.random.Generator, groups: list[np.ndarray], available: np.ndarray, number: int
+) -> list[np.ndarray]:
+    """Draws some of the groups that have available clients; leaves unavailable members out."""
+    present = [group[available[group]] for group in groups]
+    nonempty = np.array([len(group) > 0 for group in present], bool)
+    return [present[i] for i in sample(rng, nonempty, number)]
+
+
 def _fill_chains(members: list[np.ndarray], chains: int, length: int, num_clients: int) -> np.ndarray:
     """Arranges each group's members as a chain, `Int32[chains, length]`; `num_clients` marks empty places."""
     clients = np.full((chains, length), num_clients, np.int32)
@@ -147,7 +151,7 @@ def _fill_chains(members: list[np.ndarray], chains: int, length: int, num_client
 
 
 def _grouping_order(rows: np.ndarray, size: int) -> np.ndarray:
-    """Order in which the rows `Float[K, C]` join groups."""
+    """Finds the order in which the rows `Float[K, C]` join groups."""
     left, order = _Ungrouped(rows, size), np.empty(len(rows), np.int64)
     total = np.zeros(rows.shape[1])
     for place in range(len(rows)):
@@ -203,7 +207,7 @@ class _Ungrouped:
         self.scratch = np.empty((2, self.classes, width), np.float32)
 
     def _rough_scores(self, total: np.ndarray) -> np.ndarray:
-        """KL(P || U) - log C for every column added to the total, in 32 bits; infinite for columns already taken."""
+        """Computes KL(P || U) - log C for every column added to the total, in 32 bits; infinite for columns taken."""
         start, found = (total + _ABSENT).astype(np.float32)[:, None], np.empty(len(self.listed), np.float32)
         for span in self.spans:
             pooled, logs = self.scratch[:, :, : span.stop - span.start]
@@ -215,6 +219,6 @@ class _Ungrouped:
 
 
 def _divergences(counts: np.ndarray) -> np.ndarray:
-    """KL(P || U) of each row of counts `[K, C]`, in 64 bits."""
+    """Computes KL(P || U) of each row of counts `[K, C]`, in 64 bits."""
     shares = counts / counts.sum(1, keepdims=True)
     return (shares * np.log(np.where(shares > 0, shares, 1.0))).sum(1) + math.log(counts.shape[1])

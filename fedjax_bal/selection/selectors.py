@@ -83,12 +83,7 @@ def open_loop(
 
 
 def single(chosen: np.ndarray, chains: int, num_clients: int) -> np.ndarray:
-    """Arranges at most `chains` clients as chains of one, `Int32[chains, 1]`; `num_clients` marks empty places.
-
-    Example:
-        >>> single(np.array([2]), 2, 4).tolist()
-        [[2], [4]]
-    """
+    """Arranges at most `chains` clients as chains of one, `Int32[chains, 1]`; `num_clients` marks empty places."""
     clients = np.full((chains, 1), num_clients, np.int32)
     clients[: len(chosen), 0] = chosen
     return clients
@@ -98,12 +93,6 @@ def delivered_probe(plan: Plan, probes: Any, slot: str, *shape: int) -> tuple[np
     """Selects the clients `Int[K]` that delivered, and their values `Float64[K, *shape]` in one slot of the probes.
 
     A value that is not finite counts as not delivered: the client diverged.
-
-    Example:
-        >>> plan = Plan(np.array([[1], [3]]), np.array([[True], [False]]))
-        >>> clients, losses = delivered_probe(plan, {"loss": np.array([[0.5], [0.7]])}, "loss")
-        >>> clients.tolist(), losses.tolist()
-        ([1], [0.5])
     """
     if not isinstance(probes, Mapping) or slot not in probes:
         received = ", ".join(map(repr, probes)) if isinstance(probes, Mapping) and probes else "none"

@@ -1,4 +1,4 @@
-"""Computing speeds of clients, which decide who misses a round's deadline, and how long the round takes."""
+"""Computing speeds of clients, which determine the clients that miss a deadline and the duration of a round."""
 
 import dataclasses
 import functools
@@ -59,7 +59,7 @@ class Speed:
         """
         if self.deadline is None:
             return plan
-        pace = self.drawn(seed, round, clients)[np.minimum(plan.clients, clients - 1)]
+        pace = self._pace(seed, round, plan, clients)
         fit = np.floor(np.minimum(self.deadline * pace / passes * _SLACK, _MOST)).astype(np.int32)
         if self.late == "drop":
             return plan._replace(delivered=plan.delivered & (steps <= fit))
@@ -71,11 +71,14 @@ class Speed:
         The server waits for the slowest chain. A client takes as long as its steps do, at most until the deadline; for
         one that doesn't deliver the server waits until the deadline, or not at all without one.
         """
-        pace = self.drawn(seed, round, clients)[np.minimum(plan.clients, clients - 1)]
-        own = passes * steps / pace
+        own = passes * steps / self._pace(seed, round, plan, clients)
         missing = 0.0 if self.deadline is None else self.deadline
         own = np.where(plan.delivered, own if self.deadline is None else np.minimum(own, self.deadline), missing)
         return float((own * (plan.clients < clients)).sum(1).max(initial=0.0))
+
+    def _pace(self, seed: int, round: int, plan: Plan, clients: int) -> np.ndarray:
+        """Looks up the steps per second at each place of a plan, `Float64[G, L]`; empty places have any number."""
+        return self.drawn(seed, round, clients)[np.minimum(plan.clients, clients - 1)]
 
     def check_clients(self, clients: int) -> None:
         """Raises if the table has another number of clients."""

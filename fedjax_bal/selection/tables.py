@@ -53,7 +53,8 @@ def read_npz(file: Path, name: str, dimensions: int) -> np.ndarray:
             elif name in members:
                 member = members[name]
             else:
-                raise ValueError(f"{file}: holds {_quote_names(members)}, must hold one array, or one called {name}")
+                held = ", ".join(sorted(map(_quote, members))[:5]) or "nothing"
+                raise ValueError(f"{file}: holds {held}, must hold one array, or one called {name}")
             with archive.open(member) as stream:
                 return _array(stream, file, dimensions)
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
@@ -61,12 +62,7 @@ def read_npz(file: Path, name: str, dimensions: int) -> np.ndarray:
 
 
 def whole(low: int = 0, high: int = LARGEST_ID) -> Callable[[str], int]:
-    """Reads a column of integers in a closed range.
-
-    Example:
-        >>> whole()("7")
-        7
-    """
+    """Reads a column of integers in a closed range."""
 
     def number(text: str) -> int:
         digits = text.strip()
@@ -79,12 +75,7 @@ def whole(low: int = 0, high: int = LARGEST_ID) -> Callable[[str], int]:
 
 
 def positive(text: str) -> float:
-    """Reads a column of finite numbers above 0.
-
-    Example:
-        >>> positive("2.5")
-        2.5
-    """
+    """Reads a column of finite numbers above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -162,8 +153,3 @@ def _array(stream: Any, file: Path, dimensions: int) -> np.ndarray:
 
 def _quote(text: str) -> str:
     return ascii(text if len(text) <= 40 else text[:37] + "...")
-
-
-def _quote_names(names: Mapping[str, Any]) -> str:
-    shown = ", ".join(sorted(map(_quote, names))[:5])
-    return shown or "nothing"

@@ -91,10 +91,16 @@ def trace(file: str | os.PathLike[str], at_end: str = "repeat") -> Trace:
         table = read_npz(path, "available", 2)
         if not ((table == 0) | (table == 1)).all():
             raise ValueError(f"{path}: its array holds other numbers than 0 and 1")
-        return _refuse_empty(Trace(table.astype(bool), at_end, str(path), whole=True))
-    kinds = {"round": whole(), "client": whole(), "available": whole(0, 1)}
-    lines = read_csv(path, [("round", "client"), ("round", "client", "available")], kinds).astype(np.int64)
-    return _refuse_empty(Trace(_to_table(lines, path), at_end, str(path)))
+        table = table.astype(bool)
+    else:
+        kinds = {"round": whole(), "client": whole(), "available": whole(0, 1)}
+        headers = [("round", "client"), ("round", "client", "available")]
+        table = _to_table(read_csv(path, headers, kinds).astype(np.int64), path)
+    if not table.any():
+        raise ValueError(
+            f"{path}: nobody is ever there; a client that a round doesn't list as available (1) isn't there"
+        )
+    return Trace(table, at_end, str(path), whole=path.suffix == ".npz")
 
 
 def _to_table(lines: np.ndarray, path: Path) -> np.ndarray:
@@ -113,11 +119,3 @@ def _to_table(lines: np.ndarray, path: Path) -> np.ndarray:
     table = np.zeros(rounds * clients, bool)
     table[places] = lines[:, 2] if lines.shape[1] == 3 else True
     return table.reshape(rounds, clients)
-
-
-def _refuse_empty(read: Trace) -> Trace:
-    if read.available.any():
-        return read
-    raise ValueError(
-        f"{read.source}: nobody is ever there; a client that a round doesn't list as available (1) isn't there"
-    )

@@ -1,11 +1,11 @@
 """Partitions: which rows of a labelled data set each client owns.
 
-Each function takes a NumPy generator, the labels `Int[D]` and the number of clients, and returns one array of row
-numbers for each client. Labels need not be 0..C-1: what counts is which ones are present. The same state of the
-generator gives the same partition. Inputs without a solution are refused with the reason.
+Each scheme takes a NumPy generator, the labels `Int[D]` and the number of clients, and returns one array of row numbers
+for each client. Labels need not be 0..C-1; classes are the ones present. The same state of the generator gives the same
+partition. Inputs without a solution are refused with the reason.
 
-`long_tailed` comes before any of them: it thins classes out, so that the whole set is imbalanced. `draw` does both, as
-a configuration says.
+`long_tailed` precedes a scheme: it thins classes out, so that the whole set is imbalanced. `draw` does both, as a
+configuration describes them.
 """
 
 from fedjax_bal.data.partition.astraea import astraea, letter_shares

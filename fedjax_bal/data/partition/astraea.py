@@ -5,10 +5,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.data.partition.shaped import class_quotas, client_sizes, deal
+from fedjax_bal.data.partition.arguments import check_word, checked_pool
+from fedjax_bal.data.partition.dealing import class_quotas, deal_quotas
+from fedjax_bal.data.partition.sizes import client_sizes
 from fedjax_bal.data.readers.idx import MERGED_CHARACTERS
-from fedjax_bal.data.row_numbers import rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.validate import whole_number
 
 _COMMON = {"e": 12.70, "t": 9.06, "a": 8.17, "o": 7.51, "i": 6.97, "n": 6.75, "s": 6.33, "h": 6.09, "r": 5.99}
 _USUAL = {"d": 4.25, "l": 4.03, "c": 2.78, "u": 2.76, "m": 2.41, "w": 2.36, "f": 2.23, "g": 2.02, "y": 1.97}
@@ -52,7 +53,7 @@ def astraea(
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
-    """Draws one of Astraea's five sets from a pool: imbalance of sizes, within clients, and of the whole.
+    """Draws one of Astraea's five sets from a pool: imbalanced in sizes, within clients, or as a whole.
 
     | variant | sizes | classes of all | classes of a client | rows |
     |---|---|---|---|---|
@@ -62,17 +63,17 @@ def astraea(
     | LTRF1 | lognormal | letters | random | 117,500 |
     | LTRF2 | lognormal | letters | random | 230,752 |
 
-    No row goes to two clients. A class that can't give its share of the published total gives all it has, and the set
-    is that much smaller: BAL1 from EMNIST Balanced, with its 2,400 rows a class, has 112,800. From a pool that would
-    leave less than nine tenths, the set is the largest one with exactly these shares. A total that is asked for is met
-    exactly: classes that run out give all they have, and the others make up for it.
-    With letters, a small pool may have no row left of the rarest classes.
+    No row goes to two clients. A class too small for its share of the published total gives all it has, and the set is
+    that much smaller: BAL1 from EMNIST Balanced, with its 2,400 rows a class, has 112,800. If less than
+    nine tenths of the total would remain, the set is the largest one with exactly these shares. `total` is met exactly:
+    classes that run out give all they have, and the others make up for it. With letters, the set from a small pool may
+    lack the rarest classes.
 
     Args:
         rng: source of randomness.
         labels: `Int[D]`, the pool; C is the number of different ones.
         num_clients: N; 500 in the paper.
-        variant: one of the rows above; what follows changes single cells of it.
+        variant: one of the rows above; `total`, `sizes`, `classes` and `local` change single cells of it.
         total: rows in all.
         sizes: `"equal"`, `"lognormal"`, or `"empirical"`, drawn from `values` or `quantiles`.
         classes: `"balanced"`, or `"letters"`: the frequencies of English letters, see `letter_shares`; for 47 classes
@@ -84,9 +85,8 @@ def astraea(
         case: `"insensitive"` or `"split"`, for letters and 47 classes.
         sigma: standard deviation of the logarithm of the sizes, for lognormal ones.
         least: the smallest size, for lognormal and empirical ones.
-        values: observed sizes to draw from, for empirical ones; they are scaled to the rows in all.
-        quantiles: level in [0, 1] -> observed size, in place of `values`, as a mapping or as pairs; see
-            `empirical_sizes`.
+        values: observed sizes to draw from, for empirical ones, scaled to the rows in all.
+        quantiles: observed sizes by level, in place of `values`; see `empirical_sizes`.
 
     Returns:
         N disjoint arrays of row numbers; not all rows of the pool are used.
@@ -105,20 +105,19 @@ def astraea(
         published. With uniform weights the clients of LTRF2 are on average 0.63 nats from uniform (0.50 when weighted
         by size), with exponential ones 0.83 (0.71); section IV reports 0.550.
     """
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
+    num_clients, by_class, available = checked_pool(labels, num_clients)
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r}; expected one of {', '.join(VARIANTS)}.")
     wanted = VARIANTS[variant]
-    _, _, available = rows_by_label(labels)
     shares = _shares(classes or wanted.classes, len(available), digits, case)
     quotas = class_quotas(shares, available, total, wanted.total)
     law = wanted.sizes if sizes is None else sizes
     held = client_sizes(rng, law, int(quotas.sum()), num_clients, sigma, least, values, quantiles)
-    return deal(rng, labels, quotas, held, local or wanted.local, local_skew)
+    return deal_quotas(rng, by_class, quotas, held, local or wanted.local, local_skew)
 
 
 def letter_shares(num_classes: int, digits: str = "uniform", case: str = "insensitive") -> np.ndarray:
-    r"""Shares of the classes when letters occur as often as in English text.
+    r"""Computes shares of classes that are letters, as frequent as in English text.
 
     For 47 classes, those of EMNIST Balanced: a letter class has its letter's frequency, whether it is a capital or
     not, and the letter classes together own 37/47, each digit 1/47. The divergence from uniform is 0.265 nats. The
@@ -153,10 +152,8 @@ def letter_shares(num_classes: int, digits: str = "uniform", case: str = "insens
         English Wikipedia". The counts of that corpus are not published; these are common figures for English text.
     """
     num_classes = whole_number("num_classes", num_classes)
-    if digits not in ("uniform", "rare", "none"):
-        raise ValueError(f"digits={digits!r}; expected 'uniform', 'rare' or 'none'.")
-    if case not in ("insensitive", "split"):
-        raise ValueError(f"case={case!r}; expected 'insensitive' or 'split'.")
+    check_word("digits", digits, ("uniform", "rare", "none"))
+    check_word("case", case, ("insensitive", "split"))
     if num_classes == len(MERGED_CHARACTERS):
         return _emnist_shares(digits, case)
     if (digits, case) != ("uniform", "insensitive"):
@@ -180,8 +177,7 @@ def _shares_by_rank(num_classes: int) -> np.ndarray:
 
 
 def _shares(law: str, num_classes: int, digits: str, case: str) -> np.ndarray:
+    check_word("classes", law, ("balanced", "letters"))
     if law == "letters":
         return letter_shares(num_classes, digits, case)
-    if law == "balanced":
-        return np.full(num_classes, 1 / num_classes)
-    raise ValueError(f"classes={law!r}; expected 'balanced' or 'letters'.")
+    return np.full(num_classes, 1 / num_classes)

@@ -5,12 +5,12 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.shaped import client_counts, client_sizes, deal_counts
-from fedjax_bal.data.partition.sizes import checked_alpha, checked_room
-from fedjax_bal.data.row_numbers import cut, even_sizes, rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.data.partition.arguments import check_word, checked_alpha, checked_pool, checked_room
+from fedjax_bal.data.partition.dealing import client_counts, deal_by_class, shuffled
+from fedjax_bal.data.partition.sizes import client_sizes
+from fedjax_bal.data.row_numbers import even_sizes
 
-_LARGEST_ALPHA, _LEAST_SHARE, _TINY = 1e12, 1e-12, 1e-300
+_LEAST_SHARE, _TINY = 1e-12, 1e-300
 _AT_ONCE, _CELLS = 64, 4_000_000
 
 
@@ -26,29 +26,29 @@ def client_dirichlet(
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
-    r"""Lets clients of given sizes draw their rows one by one, each by a Dirichlet class law of its own.
+    r"""Lets clients draw their rows one by one, each by a Dirichlet class law of its own.
 
     The law is q ~ Dirichlet(alpha C p), where p is uniform, so that q ~ Dirichlet(alpha, ..., alpha), or the law of
     all rows. One row at a time goes to a client chosen uniformly among those that are not full yet. Its class is drawn
     by the client's law over the classes that have rows left; where that law has no mass on any of them, by how many
-    rows they have left. All rows are used: the last rows are what others left, and so less skewed than the law, or
-    skewed otherwise.
+    rows they have left. All rows are used: the last ones are what others left, so they are less skewed than the
+    law, or skewed in another way.
 
-    Clients are served in the order of N independent Poisson processes, which is the same law as choosing anew each
-    time among those not full. Classes are drawn for many rows at once, up to the one that would overdraw a class.
+    Clients are served in the order of N independent Poisson processes, which is the same law as choosing each
+    time among those that are not full. Classes are drawn for many rows at once, up to the first
+    that would overdraw a class.
 
     Args:
         rng: source of randomness.
         labels: `Int[D]`; C is the number of different ones.
         num_clients: N.
-        alpha: concentration, above 0; small means few classes a client.
+        alpha: concentration, above 0; small means few classes per client.
         prior: p, `"uniform"` or `"global"`, the shares of the classes in all rows.
         sizes: `"equal"`, to within a row; `"lognormal"`, or `"empirical"`, drawn from `values` or `quantiles`.
         sigma: standard deviation of the logarithm of the sizes, for lognormal ones.
         least: the smallest size, for lognormal and empirical ones.
-        values: observed sizes to draw from, for empirical ones; they are scaled to the number of rows.
-        quantiles: level in [0, 1] -> observed size, in place of `values`, as a mapping or as pairs; see
-            `empirical_sizes`.
+        values: observed sizes to draw from, for empirical ones, scaled to the number of rows.
+        quantiles: observed sizes by level, in place of `values`; see `empirical_sizes`.
 
     Returns:
         N disjoint arrays of row numbers that cover all rows.
@@ -68,20 +68,18 @@ def client_dirichlet(
         Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019, where clients
         are filled one after another.
     """
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    rows, _, quotas = rows_by_label(labels)
-    if prior not in ("uniform", "global"):
-        raise ValueError(f"prior={prior!r}; expected 'uniform' or 'global'.")
+    num_clients, by_class, quotas = checked_pool(labels, num_clients)
+    check_word("prior", prior, ("uniform", "global"))
     shares = quotas / quotas.sum() if prior == "global" else np.full(len(quotas), 1 / len(quotas))
-    concentration = min(checked_alpha(alpha), _LARGEST_ALPHA) * np.maximum(len(quotas) * shares, _LEAST_SHARE)
-    held = client_sizes(rng, sizes, len(labels), num_clients, sigma, least, values, quantiles)
+    concentration = checked_alpha(alpha) * np.maximum(len(quotas) * shares, _LEAST_SHARE)
+    held = client_sizes(rng, sizes, int(quotas.sum()), num_clients, sigma, least, values, quantiles)
     laws = rng.dirichlet(np.maximum(concentration, _TINY), num_clients)
-    counts = _drawn_in_turn(rng, laws, held, quotas)
-    return cut(*deal_counts(rng, rows, quotas, counts))
+    counts = _draw_in_turn(rng, laws, held, quotas)
+    return deal_by_class(shuffled(rng, by_class), counts)
 
 
-def _drawn_in_turn(rng, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
-    """How many rows of each class each client draws, `Int[C, N]`."""
+def _draw_in_turn(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
+    """Draws the rows of each class that each client gets, `Int[C, N]`, one row after another."""
     laws = np.where(laws < _TINY, 0.0, laws)
     clients, left = _served(rng, sizes), quotas.copy()
     counts = np.zeros((len(quotas), len(sizes)), np.int64)
@@ -96,16 +94,16 @@ def _drawn_in_turn(rng, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray)
     return counts
 
 
-def _served(rng, sizes: np.ndarray) -> np.ndarray:
-    """Who is served at each turn, `Int[R]`: each client as often as it has rows, at the times of a Poisson process."""
+def _served(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
+    """Draws the client served at each turn, `Int[R]`: each one at the times of a Poisson process, once for each row."""
     gaps = np.cumsum(rng.standard_exponential(int(sizes.sum())))
     starts = np.cumsum(sizes) - sizes
     offsets = np.where(starts > 0, gaps[starts - 1], 0.0)
     return np.repeat(np.arange(len(sizes)), sizes)[np.argsort(gaps - np.repeat(offsets, sizes), kind="stable")]
 
 
-def _picked(rng, laws: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """A class for each turn `Int[T]`, by laws `Float[T, C]` over the classes that have rows left."""
+def _picked(rng: np.random.Generator, laws: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Draws a class for each turn `Int[T]`, by laws `Float[T, C]` over the classes that have rows left."""
     mass = np.where(left > 0, laws, 0.0)
     mass[mass.sum(axis=1) == 0] = left
     points = np.cumsum(mass, axis=1)
@@ -113,7 +111,7 @@ def _picked(rng, laws: np.ndarray, left: np.ndarray) -> np.ndarray:
 
 
 def _before_overdraft(picked: np.ndarray, left: np.ndarray) -> int:
-    """How many turns pass before one would take a row of a class that has none left."""
+    """Counts the turns before the first one that would take a row of a class that has none left."""
     order = np.argsort(picked, kind="stable")
     ordered = picked[order]
     nth = np.empty_like(order)
@@ -129,14 +127,14 @@ def balanced_dirichlet(
 
     Each client has a law q ~ Dirichlet(alpha, ..., alpha). The table of these N laws is scaled, by rows and columns in
     turn, until clients are of equal size and every class is used up; then each client draws its rows by its fitted
-    law. So nobody is served before anybody else, as in `client_dirichlet`, where the last clients get what the others
-    left; and sizes are equal, other than in `dirichlet`, where they vary with the shares.
+    law. No client is served before another, whereas in `client_dirichlet` the last ones get what the others left; and
+    sizes are equal, whereas in `dirichlet` they vary with the shares.
 
     Args:
         rng: source of randomness.
         labels: `Int[D]`; C is the number of different ones.
         num_clients: N, at most D.
-        alpha: concentration, above 0; small means few classes a client.
+        alpha: concentration, above 0; small means few classes per client.
 
     Returns:
         N disjoint arrays of row numbers that cover all rows; their sizes differ by at most 1.
@@ -150,9 +148,8 @@ def balanced_dirichlet(
         >>> {len(rows) for rows in parts}, len(np.unique(np.concatenate(parts)))
         ({20}, 1000)
     """
-    labels = checked_labels(labels)
-    total, num_clients, _ = checked_room(len(labels), num_clients, 1)
-    rows, _, quotas = rows_by_label(labels)
-    laws = rng.dirichlet(np.full(len(quotas), min(checked_alpha(alpha), _LARGEST_ALPHA)), num_clients)
+    num_clients, by_class, quotas = checked_pool(labels, num_clients)
+    total, _, _ = checked_room(int(quotas.sum()), num_clients, 1)
+    laws = rng.dirichlet(np.full(len(quotas), checked_alpha(alpha)), num_clients)
     counts = client_counts(rng, laws + _LEAST_SHARE, even_sizes(total, num_clients), quotas)
-    return cut(*deal_counts(rng, rows, quotas, counts.T))
+    return deal_by_class(shuffled(rng, by_class), counts.T)

@@ -1,17 +1,15 @@
-"""Partitions where each class is shared out over the clients by a Dirichlet law."""
+"""Partitions where each class is divided among the clients by a Dirichlet law."""
 
 import math
 from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.shaped import deal_counts
-from fedjax_bal.data.partition.sizes import checked_alpha
-from fedjax_bal.data.row_numbers import cut, rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.data.partition.arguments import check_word, checked_alpha, checked_pool, checked_room
+from fedjax_bal.data.partition.dealing import deal_by_class, deal_to_owners, shuffled
+from fedjax_bal.validate import whole_number
 
 _MAX_REDRAWS, _MAX_SHARES_DRAWN = 100, 3 * 10**7
-_LARGEST_ALPHA = 1e12  # beyond it the shares are equal to six digits, and their sum would overflow
 _CBFL_THRESHOLD = 5
 
 
@@ -23,26 +21,26 @@ def dirichlet(
     form: Literal["balanced", "plain", "cbfl"] = "balanced",
     min_size: int = 10,
 ) -> list[np.ndarray]:
-    r"""Shares each class out over the clients with proportions q ~ Dirichlet(alpha, ..., alpha).
+    r"""Divides each class among the clients in proportions q ~ Dirichlet(alpha, ..., alpha).
 
     `"balanced"`: class by class, clients that already hold D / N rows or more are left out. Of a Dirichlet vector the
     remaining entries, renormalised, are again Dirichlet, so q is drawn over the remaining clients at once; the usual
     way (zero the entries, divide by the sum) has the same law but divides 0 by 0 for small alpha. Cut points are
     floor(n_c cumsum(q)) and all rows are used. The draw is repeated until every client has `min_size` rows, up to 100
-    times (fewer where clients x classes exceeds 300,000). For small alpha that practically never happens; then the draw
-    that lacks the fewest rows is repaired: the largest clients are levelled down to a common height and their rows,
-    taken at random and handed on in runs of one class, fill up the clients below `min_size`, which so stay skewed.
+    times (fewer where clients x classes exceeds 300,000). For small alpha no draw may succeed; then the one that lacks
+    the fewest rows is repaired: the largest clients are levelled down to a common height and their rows, taken at
+    random and handed on in runs of one class, fill up the clients below `min_size`, which stay skewed.
 
     `"plain"`: the same with all clients taking part in every class.
 
     `"cbfl"`: shares n_c q are rounded and taken in the order of the clients while rows last; for alpha < 0.1 or more
-    than 200 clients they are first clipped to [5, n_c - 5]. Rows may be left over and clients may come out empty.
+    than 200 clients they are first clipped to [5, n_c - 5]. Rows may be left over and clients may be empty.
 
     Args:
         rng: source of randomness.
         labels: `Int[D]`.
         num_clients: N.
-        alpha: concentration, above 0; small means few classes a client.
+        alpha: concentration, above 0; small means few classes per client.
         form: `"balanced"`, `"plain"` or `"cbfl"`.
         min_size: rows that every client gets at least, not for form `"cbfl"`; N times this at most D.
 
@@ -63,31 +61,20 @@ def dirichlet(
         Form "balanced": Wang et al.: Federated Learning with Matched Averaging, 2020, section 5, as in NIID-Bench;
         the repair is new here. Form "cbfl": CBFL, section on the experimental setup.
     """
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    min_size = whole_number("min_size", min_size, low=0)
-    concentration = min(checked_alpha(alpha), _LARGEST_ALPHA)
-    rows, _, sizes = rows_by_label(labels)
-    if form in ("balanced", "plain"):
-        if num_clients * min_size > len(labels):
-            raise ValueError(
-                f"{num_clients} clients with at least min_size={min_size} rows need {num_clients * min_size} rows, "
-                f"but there are {len(labels)}; take fewer clients or a smaller min_size."
-            )
-        counts = _draw(rng, sizes, num_clients, concentration, min_size, level=form == "balanced")
-        return _repaired(rng, *deal_counts(rng, rows, sizes, counts), min_size)
+    num_clients, by_class, sizes = checked_pool(labels, num_clients)
+    whole_number("min_size", min_size, low=0)
+    alpha = checked_alpha(alpha)
+    check_word("form", form, ("balanced", "plain", "cbfl"))
     if form == "cbfl":
-        counts = _draw_cbfl(rng, sizes, num_clients, concentration)
-        if not counts.any():
-            raise ValueError(
-                f"no client gets a row: with {num_clients} clients and {sizes.max()} rows in the largest class every "
-                "share rounds to 0; take fewer clients."
-            )
-        return cut(*deal_counts(rng, rows, sizes, counts))
-    raise ValueError(f"form={form!r}; expected 'balanced', 'plain' or 'cbfl'.")
+        counts = _draw_cbfl(rng, sizes, num_clients, alpha)
+        return deal_by_class(shuffled(rng, by_class), counts)
+    _, _, min_size = checked_room(int(sizes.sum()), num_clients, min_size, "min_size")
+    counts = _draw(rng, sizes, num_clients, alpha, min_size, level=form == "balanced")
+    return _repaired(rng, deal_by_class(shuffled(rng, by_class), counts), min_size)
 
 
 def _draw(rng, sizes: np.ndarray, num_clients: int, alpha: float, min_size: int, level: bool) -> np.ndarray:
-    """Counts `Int[C, N]` of the first draw that gives everyone `min_size`, else of the one that lacks the fewest."""
+    """Draws counts `Int[C, N]` until every client has `min_size`, or else keeps those that lack the fewest rows."""
     best, fewest = np.zeros((len(sizes), num_clients), np.int64), math.inf
     for _ in range(min(_MAX_REDRAWS, max(1, _MAX_SHARES_DRAWN // (len(sizes) * num_clients)))):
         counts = np.zeros_like(best)
@@ -107,7 +94,7 @@ def _draw(rng, sizes: np.ndarray, num_clients: int, alpha: float, min_size: int,
 
 
 def _draw_cbfl(rng, sizes: np.ndarray, num_clients: int, alpha: float) -> np.ndarray:
-    """Counts `Int[C, N]` of form "cbfl"."""
+    """Draws counts `Int[C, N]` of form "cbfl"."""
     counts = np.empty((len(sizes), num_clients), np.int64)
     for label, size in enumerate(sizes):
         shares = size * rng.dirichlet(np.full(num_clients, alpha))
@@ -115,25 +102,31 @@ def _draw_cbfl(rng, sizes: np.ndarray, num_clients: int, alpha: float) -> np.nda
             shares = np.clip(shares, _CBFL_THRESHOLD, max(_CBFL_THRESHOLD, size - _CBFL_THRESHOLD))
         ends = np.minimum(np.cumsum(np.rint(shares).astype(np.int64)), size)
         counts[label] = np.diff(ends, prepend=0)
-    return counts
+    if counts.any():
+        return counts
+    raise ValueError(
+        f"no client gets a row: with {num_clients} clients and {sizes.max()} rows in the largest class every share "
+        "rounds to 0; take fewer clients."
+    )
 
 
-def _repaired(rng, rows: np.ndarray, sizes: np.ndarray, min_size: int) -> list[np.ndarray]:
-    """Moves rows from the largest clients to those below `min_size`; nothing changes where there are none."""
+def _repaired(rng: np.random.Generator, parts: list[np.ndarray], min_size: int) -> list[np.ndarray]:
+    """Moves rows from the largest clients to those below `min_size`, if there are any."""
+    rows, sizes = np.concatenate(parts), np.array([len(part) for part in parts])
     lacking = np.maximum(min_size - sizes, 0)
     if not lacking.any():
-        return cut(rows, sizes)
+        return parts
     given = _levelled_off(sizes, int(lacking.sum()))
     owner = np.repeat(np.arange(len(sizes)), sizes)
     by_word = np.lexsort((rng.random(len(rows)), owner))
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     moved = np.sort(by_word[rank < given[owner]])  # ascending: donor by donor, class by class
     owner[moved] = np.repeat(np.arange(len(sizes)), lacking)
-    return cut(rows[np.argsort(owner, kind="stable")], sizes - given + lacking)
+    return deal_to_owners(rows, owner, len(sizes))
 
 
 def _levelled_off(sizes: np.ndarray, amount: int) -> np.ndarray:
-    """What each client gives so that the largest are lowered to one height and `amount` rows come together."""
+    """Lowers the largest sizes to one height until `amount` rows are free; returns how many each client gives."""
     low, high = 0, int(sizes.max())
     while low < high:  # the greatest height at which enough sticks out
         middle = (low + high + 1) // 2

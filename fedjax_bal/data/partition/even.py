@@ -1,4 +1,4 @@
-"""Partitions into clients of equal size: the uniform one and the one by shards of sorted data."""
+"""Partitions into clients of equal size: at random, or by shards of sorted data."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from fedjax_bal.validate import checked_labels, whole_number
 
 
 def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: int) -> list[np.ndarray]:
-    """Deals all rows out at random, whatever their label.
+    """Deals all rows out at random, regardless of their labels.
 
     Args:
         rng: source of randomness.

@@ -1,16 +1,15 @@
-"""A partition where each client holds few classes, and each class is shared out over its owners by a Dirichlet law."""
+"""A partition where each client holds few classes, each divided among its owners by a Dirichlet law."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_bal.data.partition.arguments import checked_alpha, checked_pool
+from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
 from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
-from fedjax_bal.data.partition.shaped import deal_counts
-from fedjax_bal.data.partition.sizes import apportioned, checked_alpha
-from fedjax_bal.data.row_numbers import cut, rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.data.partition.sizes import apportioned
 
-_LARGEST_ALPHA, _LEAST_SHARE = 1e12, 1e-12
+_LEAST_SHARE = 1e-12
 
 
 def extended_dirichlet(
@@ -20,12 +19,11 @@ def extended_dirichlet(
     classes_per_client: int | Sequence[int],
     alpha: float,
 ) -> list[np.ndarray]:
-    """Limits the classes of each client, and shares each class out over its owners with unequal proportions.
+    """Limits the classes of each client, and divides each class among its owners in unequal proportions.
 
     Client i owns label i mod C and others at random. The shares of a label's owners are drawn from
-    Dirichlet(alpha, ..., alpha); everybody gets at least one row of each label that it owns. With a large alpha it is
-    `pathological` in the form "niid_bench", with all classes for everybody it is like `dirichlet`. A label that nobody
-    owns is left out.
+    Dirichlet(alpha, ..., alpha); each gets at least one row. With a large alpha it is `pathological` in the form
+    "niid_bench", with all classes for every client it is like `dirichlet`. A label without an owner is left out.
 
     Args:
         rng: source of randomness.
@@ -39,7 +37,7 @@ def extended_dirichlet(
         N disjoint arrays of row numbers.
 
     Raises:
-        ValueError: more classes a client than there are, a label with fewer rows than owners, or arguments of the
+        ValueError: more classes per client than there are, a label with fewer rows than owners, or arguments of the
             wrong kind.
 
     Example:
@@ -52,9 +50,8 @@ def extended_dirichlet(
         Li, Lyu: Convergence Analysis of Sequential Federated Learning on Heterogeneous Data, 2023, which
         allots the classes evenly, and may leave an owner without rows.
     """
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    concentration = min(checked_alpha(alpha), _LARGEST_ALPHA)
-    rows, _, sizes = rows_by_label(labels)
+    num_clients, by_class, sizes = checked_pool(labels, num_clients)
+    alpha = checked_alpha(alpha)
     owners, _ = draw_owners(rng, classes_of_clients(classes_per_client, num_clients, len(sizes)), len(sizes))
     counts = np.zeros((len(sizes), num_clients), np.int64)
     for label, size in enumerate(sizes.tolist()):
@@ -65,6 +62,6 @@ def extended_dirichlet(
                 "clients or fewer classes per client."
             )
         if len(members):
-            shares = rng.dirichlet(np.full(len(members), concentration))
+            shares = rng.dirichlet(np.full(len(members), alpha))
             counts[label, members] = apportioned(np.where(shares < _LEAST_SHARE, 0.0, shares), size, least=1)
-    return cut(*deal_counts(rng, rows, sizes, counts))
+    return deal_by_class(shuffled(rng, by_class), counts)

@@ -1,12 +1,11 @@
 """Partition where each class has a few main clients and a long tail of others."""
 
 import math
-from numbers import Real
 
 import numpy as np
 
-from fedjax_bal.data.row_numbers import cut, rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.data.partition.arguments import checked_number, checked_pool
+from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
 
 
 def long_tail(
@@ -16,19 +15,19 @@ def long_tail(
     alpha: float,
     quirk: bool = False,
 ) -> list[np.ndarray]:
-    r"""Gives the share alpha of each class to its main clients and spreads the rest evenly over all others.
+    r"""Gives a share of each class to its main clients and spreads the rest evenly over all others.
 
     Client i is a main client of label i mod C, so a label has r = N / C of them. A main client gets m = alpha / r of
     its label, each of the N - r others t = (1 - alpha) / (N - r). Cut points are floor(n_c cumsum(shares)) in the order
-    of the clients, and all rows are used. A class with few rows may so leave clients without any of it.
+    of the clients, and all rows are used. A class with few rows may leave clients without any of it.
 
     Args:
-        rng: source of randomness: which rows go where; how many is fixed.
+        rng: source of randomness: decides which rows go where; how many is fixed.
         labels: `Int[D]`; C is the number of different ones.
         num_clients: N, a multiple of C.
-        alpha: share of each class that its main clients get together, in [0, 1]; 1 / C spreads all classes evenly.
+        alpha: share of each class that its main clients hold together, in [0, 1]; 1 / C spreads all classes evenly.
         quirk: take t = (1 - m) / (N - r) and divide all shares by their sum, as the authors' code does. With one main
-            client a class it is the same; with ten, alpha = 0.9 comes out as 0.497.
+            client per class the result is the same; with ten, alpha = 0.9 results in 0.497.
 
     Returns:
         N disjoint arrays of row numbers that cover all rows.
@@ -43,26 +42,23 @@ def long_tail(
         [[40, 10], [10, 40], [40, 10], [10, 40]]
 
     References:
-        IWDS (Tang et al.), experiment settings, "LLT"; how it is drawn is only in the code, GossipFL's "long-tail",
+        IWDS (Tang et al.), experiment settings, "LLT"; the procedure is only in the code, GossipFL's "long-tail",
         which allows 10 or 100 clients.
     """
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha <= 1:
-        raise ValueError(f"alpha={alpha!r}; expected a number from 0 to 1, the share of each class's main clients.")
-    rows, _, sizes = rows_by_label(labels)
+    num_clients, by_class, sizes = checked_pool(labels, num_clients)
+    rule = "a number from 0 to 1, the share of each class's main clients"
+    alpha = checked_number("alpha", alpha, lambda value: 0 <= value <= 1, rule)
     if num_clients % len(sizes):
         raise ValueError(
             f"num_clients={num_clients} for {len(sizes)} classes; every class has the same number of main clients: "
             f"take a multiple of {len(sizes)}, as {math.ceil(num_clients / len(sizes)) * len(sizes)}."
         )
-    counts = _counts(sizes, _shares(num_clients, len(sizes), float(alpha), quirk))
-    owner = np.concatenate([np.repeat(np.arange(num_clients), count) for count in counts])
-    shuffled = np.concatenate([rng.permutation(mine) for mine in cut(rows, sizes)])
-    return cut(shuffled[np.argsort(owner, kind="stable")], counts.sum(axis=0))
+    counts = _counts(sizes, _shares(num_clients, len(sizes), alpha, quirk))
+    return deal_by_class(shuffled(rng, by_class), counts)
 
 
 def _shares(num_clients: int, num_labels: int, alpha: float, quirk: bool) -> np.ndarray:
-    """Share of each label that each client gets, `Float[C, N]`, in rows that sum to 1."""
+    """Computes the share of each label that each client gets, `Float[C, N]`, in rows that sum to 1."""
     mains = num_clients // num_labels
     main_share = alpha / mains
     rest = 1.0 - (main_share if quirk else alpha)
@@ -73,7 +69,7 @@ def _shares(num_clients: int, num_labels: int, alpha: float, quirk: bool) -> np.
 
 
 def _counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Rows of each label that each client gets, `Int[C, N]`."""
+    """Computes the rows of each label that each client gets, `Int[C, N]`."""
     points = np.cumsum(shares, axis=1)
     points /= points[:, -1:]  # a sum that falls short of 1 by a rounding error would lose a row
     # Rounded first, so that a cut point that is whole stays so: 0.9 of 10 rows are 9 even if the sum is 0.8999....

@@ -1,9 +1,10 @@
-"""The partition that a data set brings along: one client for each writer or user."""
+"""The natural partition of a data set: one client for each writer or user."""
 
 from typing import Literal
 
 import numpy as np
 
+from fedjax_bal.data.partition.arguments import check_word
 from fedjax_bal.data.row_numbers import cut, rows_by_label
 from fedjax_bal.validate import checked_labels, whole_number
 
@@ -16,24 +17,23 @@ def natural(
     choose: Literal["random", "largest"] = "random",
     min_size: int = 1,
 ) -> list[np.ndarray]:
-    """Gives each writer or user of the data set a client; those who are not chosen stay out.
+    """Makes a client of each writer or user of the data set, or of some of them.
 
-    Clients stand in the order of the owners' numbers, so that all owners give one partition, whatever the seed.
+    Clients are in the order of the owners' numbers, so the partition into all owners doesn't depend on the seed.
 
     Args:
         rng: source of randomness.
         labels: `Int[D]`; only their number matters.
         num_clients: N, at most as many as there are owners with enough rows.
-        owners: whose each row is, `Int[D]`.
-        choose: `random`, N owners, all equally likely; `largest`, those with most rows, the first ones of equal.
+        owners: number of each row's writer or user, `Int[D]`; None for a data set without.
+        choose: `"random"`, N owners, all equally likely; `"largest"`, those with most rows, of equal ones the first.
         min_size: rows that an owner must have to be chosen.
 
     Returns:
         N disjoint arrays of row numbers, ascending.
 
     Raises:
-        ValueError: the data set doesn't say whose its rows are, has too few such owners, or arguments of the wrong
-            kind.
+        ValueError: a data set without owners or with too few, or arguments of the wrong kind.
 
     Example:
         >>> owners = np.array([4, 7, 4, 9, 9, 9])
@@ -41,7 +41,8 @@ def natural(
         [array([0, 2]), array([3, 4, 5])]
     """
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    rows, _, sizes = _by_owner(owners, len(labels))
+    check_word("choose", choose, ("random", "largest"))
+    rows, _, sizes = rows_by_label(_checked_owners(owners, len(labels)))
     enough = np.flatnonzero(sizes >= whole_number("min_size", min_size))
     if num_clients > len(enough):
         rows_each = f"at least {min_size} rows" if min_size > 1 else "rows"
@@ -49,8 +50,6 @@ def natural(
             f"{num_clients} clients, but {len(enough)} writers or users have {rows_each}; natural gives each of them "
             "one client: take at most as many."
         )
-    if choose not in ("random", "largest"):
-        raise ValueError(f"choose={choose!r}; expected random or largest.")
     if choose == "random":
         chosen = rng.choice(enough, num_clients, replace=False)
     else:
@@ -59,8 +58,7 @@ def natural(
     return [own[owner] for owner in np.sort(chosen).tolist()]
 
 
-def _by_owner(owners: np.ndarray | None, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row numbers by owner, where each one's begin, and how many they are."""
+def _checked_owners(owners: np.ndarray | None, count: int) -> np.ndarray:
     if owners is None:
         raise ValueError(
             "natural needs a data set that says whose its images are: femnist, inaturalist2019, or npz with "
@@ -69,4 +67,4 @@ def _by_owner(owners: np.ndarray | None, count: int) -> tuple[np.ndarray, np.nda
     owners = np.asarray(owners)
     if owners.shape != (count,) or owners.dtype.kind not in "iu":
         raise ValueError(f"owners has shape {owners.shape} and type {owners.dtype}; expected {count} whole numbers.")
-    return rows_by_label(owners)
+    return owners

@@ -1,18 +1,18 @@
 """A globally imbalanced set: class sizes along the standard normal density."""
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.shaped import class_quotas, client_sizes, deal
-from fedjax_bal.data.row_numbers import rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.data.partition.arguments import checked_number, checked_pool
+from fedjax_bal.data.partition.dealing import class_quotas, deal_quotas
+from fedjax_bal.data.partition.sizes import client_sizes
+from fedjax_bal.validate import whole_number
 
 
 def normal_shares(num_classes: int, span: float = 3.0) -> np.ndarray:
-    r"""Shares of the classes in proportion to the normal density.
+    r"""Computes shares of the classes in proportion to the normal density.
 
     share_c is proportional to exp(-x_c^2 / 2), x_c the middle of the c-th of C equal bins of [-span, span]: for ten
     classes -2.7, -2.1, ..., 2.7, so the largest is e^3.6 = 36.6 times the smallest.
@@ -33,8 +33,7 @@ def normal_shares(num_classes: int, span: float = 3.0) -> np.ndarray:
         36.6
     """
     num_classes = whole_number("num_classes", num_classes)
-    if isinstance(span, bool) or not isinstance(span, Real) or not 0 < span <= 10:
-        raise ValueError(f"span={span!r}; expected a number above 0 and of at most 10.")
+    span = checked_number("span", span, lambda value: 0 < value <= 10, "a number above 0 and of at most 10")
     middles = span * ((2 * np.arange(num_classes) + 1) / num_classes - 1)
     density = np.exp(-(middles**2) / 2)
     return density / density.sum()
@@ -56,12 +55,12 @@ def normal_density(
 ) -> list[np.ndarray]:
     """Draws a set whose class sizes follow the normal density and deals it out.
 
-    The set is the largest one with exactly these shares, or one of the size asked for; then classes that run out are
-    made up for by others. No row goes to two clients.
+    The set is the largest one with exactly these shares, or has `total` rows; then other classes make up for those that
+    run out. No row goes to two clients.
 
     Args:
         rng: source of randomness.
-        labels: `Int[D]`, the pool; C is the number of different ones, which stand along the density in their order.
+        labels: `Int[D]`, the pool; C is the number of different ones, which follow the density in their order.
         num_clients: N; 100 in the paper.
         total: rows in all.
         sizes: `"equal"`, to within a row, `"lognormal"`, or `"empirical"`, drawn from `values` or `quantiles`.
@@ -71,9 +70,8 @@ def normal_density(
         span: half the width of the interval that the classes divide.
         sigma: standard deviation of the logarithm of the sizes, for lognormal ones.
         least: the smallest size, for lognormal and empirical ones.
-        values: observed sizes to draw from, for empirical ones; they are scaled to the rows in all.
-        quantiles: level in [0, 1] -> observed size, in place of `values`, as a mapping or as pairs; see
-            `empirical_sizes`.
+        values: observed sizes to draw from, for empirical ones, scaled to the rows in all.
+        quantiles: observed sizes by level, in place of `values`; see `empirical_sizes`.
 
     Returns:
         N disjoint arrays of row numbers; not all rows of the pool are used.
@@ -91,8 +89,7 @@ def normal_density(
         Astraea, section IV-A: CINIC-10 with "its global distribution following the standard normal distribution".
         The bins, the size of the set and the clients' own laws and sizes are not published.
     """
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    _, _, available = rows_by_label(labels)
+    num_clients, by_class, available = checked_pool(labels, num_clients)
     quotas = class_quotas(normal_shares(len(available), span), available, total)
     held = client_sizes(rng, sizes, int(quotas.sum()), num_clients, sigma, least, values, quantiles)
-    return deal(rng, labels, quotas, held, local, local_skew)
+    return deal_quotas(rng, by_class, quotas, held, local, local_skew)

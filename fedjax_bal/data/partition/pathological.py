@@ -1,11 +1,13 @@
-"""Partitions where each client holds only a few of the classes."""
+"""A partition where each client holds only a few of the classes."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_bal.data.row_numbers import MAX_ROWS, cut, even_sizes, rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.data.partition.arguments import check_clients_below_rows, check_word, checked_pool
+from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
+from fedjax_bal.data.row_numbers import MAX_ROWS, cut, even_sizes
+from fedjax_bal.validate import whole_number
 
 _REDRAWS = 20
 _CLIENTS_AT_ONCE = 2**16
@@ -27,7 +29,7 @@ def pathological(
     evenly over its labels, the first of them one more where that doesn't divide.
 
     `"niid_bench"`: client i always owns label i mod C and draws the others; each label's rows are shuffled and split
-    evenly over its owners, so clients are disjoint and differ in size. A label that nobody owns is left out. A label
+    evenly over its owners, so clients are disjoint and differ in size. A label without an owner is left out. A label
     with fewer rows than owners goes to the owners with the fewest rows, so a client may then hold fewer classes than
     asked for; no client is ever left with nothing.
 
@@ -44,7 +46,7 @@ def pathological(
         N arrays of row numbers.
 
     Raises:
-        ValueError: more classes a client than there are, more rows of a label than it has, fewer rows than classes,
+        ValueError: more classes per client than there are, more rows of a label than it has, fewer rows than classes,
             clients for which no row is found, or arguments of the wrong kind.
 
     Example:
@@ -57,45 +59,19 @@ def pathological(
         Form "rebafl": ReBaFL, section on the experimental setup. Form "niid_bench": Li, Diao, Chen, He: Federated
         Learning on Non-IID Data Silos, 2022, "#C=k"; there owners late in the order may be left with nothing.
     """
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    groups = rows_by_label(labels)
-    classes = classes_of_clients(classes_per_client, num_clients, len(groups[2]))
+    num_clients, by_class, sizes = checked_pool(labels, num_clients)
+    classes = classes_of_clients(classes_per_client, num_clients, len(sizes))
+    check_word("form", form, ("rebafl", "niid_bench"))
     if form == "rebafl":
-        default = samples_per_client is None
-        samples = len(labels) // num_clients if default else whole_number("samples_per_client", samples_per_client)
-        if samples < classes.max():
-            given = f"{len(labels)} rows for {num_clients} clients" if default else f"samples_per_client={samples}"
-            raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; take fewer clients.")
-        if num_clients * samples > MAX_ROWS:
-            raise ValueError(f"{num_clients} clients x {samples} rows; at most {MAX_ROWS} rows in all.")
-        return _take_consecutive(rng, groups, classes, samples)
-    if form == "niid_bench":
-        if samples_per_client is not None:
-            raise ValueError(
-                f"samples_per_client={samples_per_client!r}; form 'niid_bench' splits whole labels: omit it."
-            )
-        return _split_over_owners(rng, groups, classes, len(labels))
-    raise ValueError(f"form={form!r}; expected 'rebafl' or 'niid_bench'.")
+        samples = _checked_samples(samples_per_client, classes, int(sizes.sum()))
+        return _take_consecutive(rng, np.concatenate(by_class), sizes, classes, samples)
+    if samples_per_client is not None:
+        raise ValueError(f"samples_per_client={samples_per_client!r}; form 'niid_bench' splits whole labels: omit it.")
+    return _split_over_owners(rng, by_class, sizes, classes)
 
 
 def classes_of_clients(classes_per_client, num_clients: int, num_present: int) -> np.ndarray:
-    """How many labels each client holds.
-
-    Args:
-        classes_per_client: a number, or a sequence of numbers that the clients cycle through.
-        num_clients: N.
-        num_present: C.
-
-    Returns:
-        `Int[N]`.
-
-    Raises:
-        ValueError: more than C, or arguments of the wrong kind.
-
-    Example:
-        >>> classes_of_clients((2, 3), 3, 10)
-        array([2, 3, 2])
-    """
+    """Lists each client's number of labels, `Int[N]`, from one number or several that the clients cycle through."""
     given = [classes_per_client] if np.ndim(classes_per_client) == 0 else list(classes_per_client)
     if not given:
         raise ValueError("classes_per_client is empty; expected a number or a list of numbers.")
@@ -109,16 +85,26 @@ def classes_of_clients(classes_per_client, num_clients: int, num_present: int) -
     return classes
 
 
-def _take_consecutive(rng, groups, classes: np.ndarray, samples: int) -> list[np.ndarray]:
-    """Form "rebafl"."""
-    rows, starts, sizes = groups
-    slots = int(classes.max())
+def _checked_samples(samples_per_client: int | None, classes: np.ndarray, num_rows: int) -> int:
+    """Returns the rows of each client of form "rebafl"."""
+    clients, default = len(classes), samples_per_client is None
+    samples = num_rows // clients if default else whole_number("samples_per_client", samples_per_client)
+    if samples < classes.max():
+        given = f"{num_rows} rows for {clients} clients" if default else f"samples_per_client={samples}"
+        raise ValueError(f"{given}: {samples} rows can't hold {classes.max()} classes; take fewer clients.")
+    if clients * samples > MAX_ROWS:
+        raise ValueError(f"{clients} clients x {samples} rows; at most {MAX_ROWS} rows in all.")
+    return samples
+
+
+def _take_consecutive(rng, rows: np.ndarray, sizes: np.ndarray, classes: np.ndarray, samples: int) -> list[np.ndarray]:
+    """Draws form "rebafl" from rows sorted by label."""
     shares = {number: even_sizes(samples, number) for number in set(classes.tolist())}
     for share in shares.values():
         _check_labels_suffice(sizes, share)
-    chosen = _draw_labels(rng, sizes, classes, shares, slots)
+    chosen = _draw_labels(rng, sizes, classes, shares)
     cursors, takes = [0] * len(sizes), []
-    limits, begins = sizes.tolist(), starts.tolist()
+    limits, begins = sizes.tolist(), (np.cumsum(sizes) - sizes).tolist()
     lists = {number: share.tolist() for number, share in shares.items()}
     for number, picked in zip(classes.tolist(), chosen.tolist(), strict=True):
         for label, share in zip(picked, lists[number], strict=False):
@@ -147,12 +133,13 @@ def _check_labels_suffice(sizes: np.ndarray, share: np.ndarray) -> None:
             )
 
 
-def _draw_labels(rng, sizes: np.ndarray, classes: np.ndarray, shares: dict, slots: int) -> np.ndarray:
-    """Draws distinct labels for each client, `Int[N, slots]`; the first `classes[i]` of a row count.
+def _draw_labels(rng, sizes: np.ndarray, classes: np.ndarray, shares: dict) -> np.ndarray:
+    """Draws distinct labels for each client, `Int[N, most classes]`; the first `classes[i]` of a row count.
 
     Only labels with enough rows take part. Where some have enough for the smaller share but not for the larger one,
     they are moved behind those that can fill the larger shares, which changes nothing in the usual case.
     """
+    slots = int(classes.max())
     chosen = np.empty((len(classes), slots), np.int64)
     for begin in range(0, len(classes), _CLIENTS_AT_ONCE):
         part = slice(begin, begin + _CLIENTS_AT_ONCE)
@@ -168,12 +155,10 @@ def _draw_labels(rng, sizes: np.ndarray, classes: np.ndarray, shares: dict, slot
     return chosen
 
 
-def _split_over_owners(rng, groups, classes: np.ndarray, num_rows: int) -> list[np.ndarray]:
-    """Form "niid_bench": draws owners until everybody gets something, and gives each a label that feeds it if not."""
-    rows, _, sizes = groups
-    if len(classes) > num_rows:
-        raise ValueError(f"{len(classes)} clients for {num_rows} rows: some would be left with nothing; take fewer.")
-    shuffled = [rng.permutation(of_label) for of_label in cut(rows, sizes)]
+def _split_over_owners(rng, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray) -> list[np.ndarray]:
+    """Draws form "niid_bench": owners until every client has a row, or else with a label for each that has one."""
+    check_clients_below_rows(len(classes), int(sizes.sum()))
+    by_class = shuffled(rng, by_class)
     for _ in range(_REDRAWS):
         owners, main = draw_owners(rng, classes, len(sizes))
         counts = _divide(owners, main, sizes)
@@ -182,17 +167,14 @@ def _split_over_owners(rng, groups, classes: np.ndarray, num_rows: int) -> list[
     else:
         feeders = _feeders(classes, main, sizes)
         counts = _divide(_owning(owners, main, feeders), main, sizes, feeders)
-    clients = np.arange(len(classes))
-    used = [of_label[: count.sum()] for of_label, count in zip(shuffled, counts.T, strict=True)]
-    owner_of_row = np.concatenate([np.repeat(clients, count) for count in counts.T])
-    return cut(np.concatenate(used)[np.argsort(owner_of_row, kind="stable")], counts.sum(axis=1))
+    return deal_by_class(by_class, counts.T)
 
 
 def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """A label for each client, `Int[N]`, so that no label has more clients than rows.
+    """Finds a label for each client, `Int[N]`, so that no label has more clients than rows.
 
     It is the label that the client owns by position as long as that one has rows; clients with no other label come
-    first. As there are no more clients than rows, the others find one.
+    first. As clients don't outnumber rows, the others find one.
     """
     left, feeders = sizes.copy(), main.copy()
     waiting = []
@@ -211,7 +193,7 @@ def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.nda
 
 
 def _owning(owners: np.ndarray, main: np.ndarray, feeders: np.ndarray) -> np.ndarray:
-    """The owners, each client's feeder among its labels in place of another one that is not its by position."""
+    """Puts each client's feeder among its labels, in place of another one that is not its by position."""
     owners = owners.copy()
     for client in np.flatnonzero(~owners[np.arange(len(main)), feeders]):
         others = np.flatnonzero(owners[client])
@@ -221,20 +203,9 @@ def _owning(owners: np.ndarray, main: np.ndarray, feeders: np.ndarray) -> np.nda
 
 
 def draw_owners(rng: np.random.Generator, classes: np.ndarray, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws who owns which label: client i owns label i mod C, and others at random.
+    """Draws the owners of labels, `Bool[N, C]`: client i owns label i mod C, and others at random, `classes[i]` in all.
 
-    Args:
-        rng: source of randomness.
-        classes: `Int[N]`, how many labels each client owns, at most C.
-        num_labels: C.
-
-    Returns:
-        `Bool[N, C]`, and the label that each client owns by its position, `Int[N]`.
-
-    Example:
-        >>> owners, main = draw_owners(np.random.default_rng(0), np.array([2, 1, 3]), 3)
-        >>> owners.sum(axis=1).tolist(), main.tolist(), owners[np.arange(3), main].all().item()
-        ([2, 1, 3], [0, 1, 2], True)
+    Returns also the label that each client owns by its position, `Int[N]`.
     """
     main = np.arange(len(classes)) % num_labels
     words = rng.random((len(classes), num_labels))
@@ -244,11 +215,11 @@ def draw_owners(rng: np.random.Generator, classes: np.ndarray, num_labels: int) 
 
 
 def _divide(owners: np.ndarray, main: np.ndarray, sizes: np.ndarray, feeders: np.ndarray | None = None) -> np.ndarray:
-    """How many rows of each label each owner gets, `Int[N, C]`.
+    """Divides the rows of each label among its owners, `Int[N, C]`.
 
-    Labels with a row for every owner come first; the others go to those whom they feed, if anybody, then to those who
-    hold the fewest rows by then, then to those who own the label by position, so that nobody is left with nothing
-    where that can be avoided.
+    Labels with a row for every owner come first; the others go to clients that they feed, then to those with the fewest
+    rows so far, then to those that own the label by position, so that no client is left with nothing where that can be
+    avoided.
     """
     counts = np.zeros(owners.shape, np.int64)
     demand = owners.sum(axis=0)

@@ -1,23 +1,17 @@
-"""Quantity skew: clients of very different sizes whose classes are those of the whole set, up to chance."""
+"""Quantity skew: clients of very different sizes, each with the class shares of the whole set, up to chance."""
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.sizes import (
-    apportioned,
-    checked_alpha,
-    checked_room,
-    checked_sigma,
-    empirical_sizes,
-    lognormal_sizes,
-)
+from fedjax_bal.data.partition.arguments import checked_alpha, checked_number, checked_room, checked_sigma
+from fedjax_bal.data.partition.sizes import apportioned, empirical_sizes, lognormal_sizes, refuse_unused
 from fedjax_bal.data.row_numbers import cut
 from fedjax_bal.validate import checked_labels, whole_number
 
-_STEEPEST, _NOTHING = 1000, 1e-12
+_STEEPEST = 1000
+_NEGLIGIBLE = 1e-12  # share of the largest weight that gets no row of any set
 
 
 def quantity(
@@ -32,7 +26,7 @@ def quantity(
     values: Sequence[float] | None = None,
     quantiles: Mapping[float, float] | None = None,
 ) -> list[np.ndarray]:
-    """Deals all rows out at random, to clients whose sizes follow a law.
+    """Deals rows out at random to clients whose sizes follow a law.
 
     | sizes | the size of client k = 0, ..., N - 1 is in proportion to |
     |---|---|
@@ -41,9 +35,9 @@ def quantity(
     | exponential | exp(exponent k) |
     | lognormal | exp(sigma z), z standard normal |
     | empirical | a draw from observed sizes, see `empirical_sizes` |
-    | given | nothing: it is `values[k]`, and rows beyond their sum are left out |
+    | given | not a law: the size is `values[k]`, and rows beyond their sum are left out |
 
-    Sizes that come out below `least` are raised to it, and the others shrink in proportion.
+    Sizes below `least` are raised to it, and the others shrink in proportion.
 
     Args:
         rng: source of randomness.
@@ -73,42 +67,43 @@ def quantity(
 
     References:
         Li, Diao, Chen, He: Federated Learning on Non-IID Data Silos, 2022, "quantity skew": Dirichlet
-        sizes, drawn anew until nobody is below 10. Flower Datasets' Linear-, Square-, Exponential- and SizePartitioner.
+        sizes, drawn again until no client is below 10. Flower Datasets' Linear-, Square-, Exponential- and
+        SizePartitioner.
     """
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     if sizes == "given":
         held = _given(values, num_clients, len(labels))
-    elif sizes in ("lognormal", "empirical"):
-        fixed = (rng, len(labels), num_clients)
-        lognormal = sizes == "lognormal"
-        held = lognormal_sizes(*fixed, sigma, least) if lognormal else empirical_sizes(*fixed, values, quantiles, least)
+    elif sizes == "lognormal":
+        held = lognormal_sizes(rng, len(labels), num_clients, sigma, least)
+    elif sizes == "empirical":
+        held = empirical_sizes(rng, len(labels), num_clients, values, quantiles, least)
     else:
         total, num_clients, least = checked_room(len(labels), num_clients, least)
         held = apportioned(_weights(rng, sizes, num_clients, alpha, exponent), total, least)
-    _refuse_unused(sizes, values, quantiles)
+    refuse_unused(sizes, values, quantiles)
     checked_sigma(sigma)
     return cut(rng.permutation(len(labels))[: held.sum()], held)
 
 
-def _weights(rng, law: str, num_clients: int, alpha: float, exponent: float) -> np.ndarray:
-    """What the sizes are in proportion to, `Float[N]`, the largest 1."""
+def _weights(rng: np.random.Generator, law: str, num_clients: int, alpha: float, exponent: float) -> np.ndarray:
+    """Draws the weights that the sizes are in proportion to, `Float[N]`, the largest 1."""
     if law == "dirichlet":
-        return _cleared(rng.dirichlet(np.full(num_clients, min(checked_alpha(alpha), 1e12))))
+        return _cleared(rng.dirichlet(np.full(num_clients, checked_alpha(alpha))))
     if law not in ("power", "exponential"):
         raise ValueError(
             f"sizes={law!r}; expected 'dirichlet', 'power', 'exponential', 'lognormal', 'empirical' or 'given'."
         )
-    if isinstance(exponent, bool) or not isinstance(exponent, Real) or not abs(exponent) <= _STEEPEST:
-        raise ValueError(f"exponent={exponent!r}; expected a number from {-_STEEPEST} to {_STEEPEST}.")
+    rule = f"a number from {-_STEEPEST} to {_STEEPEST}"
+    exponent = checked_number("exponent", exponent, lambda value: abs(value) <= _STEEPEST, rule)
     place = np.arange(num_clients)
-    logs = float(exponent) * (np.log(place + 1) if law == "power" else place)
+    logs = exponent * (np.log(place + 1) if law == "power" else place)
     return _cleared(np.exp(logs - logs.max()))
 
 
 def _cleared(weights: np.ndarray) -> np.ndarray:
-    """The weights relative to the largest; those that get no row of any set are 0."""
+    """Divides the weights by the largest and sets negligible ones to 0."""
     shares = weights / weights.max()
-    return np.where(shares < _NOTHING, 0.0, shares)
+    return np.where(shares < _NEGLIGIBLE, 0.0, shares)
 
 
 def _given(values, num_clients: int, total: int) -> np.ndarray:
@@ -121,9 +116,3 @@ def _given(values, num_clients: int, total: int) -> np.ndarray:
     if held.sum() > total:
         raise ValueError(f"values sum to {held.sum()} rows, but there are {total}; make them smaller.")
     return held
-
-
-def _refuse_unused(law: str, values, quantiles) -> None:
-    for name, given, laws in (("values", values, ("empirical", "given")), ("quantiles", quantiles, ("empirical",))):
-        if given is not None and law not in laws:
-            raise ValueError(f"{name} are given, but sizes={law!r}; set sizes to {laws[0]!r}, or leave {name} out.")

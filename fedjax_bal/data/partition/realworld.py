@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedjax_bal.data.row_numbers import cut, even_sizes, rows_by_label
-from fedjax_bal.validate import checked_labels, switch, whole_number
+from fedjax_bal.data.partition.arguments import check_clients_below_rows, checked_pool
+from fedjax_bal.data.partition.dealing import deal_to_owners, shuffled
+from fedjax_bal.data.row_numbers import even_sizes
+from fedjax_bal.validate import switch, whole_number
 
 _REDRAWS = 100
-_NOBODY = -1
+_THROWN_AWAY = -1
 
 
 def flcir_realworld(
@@ -29,22 +31,21 @@ def flcir_realworld(
        descending order, to the classes in theirs.
     4. Each class is cut into its number of slices, which are equal to a row, the larger ones first.
     5. The clients come in turn; each takes the last slice of the first a_k classes that have one left. After each
-       client the classes are sorted anew by the slices they have left, most first.
+       client the classes are sorted again by the slices that they have left, most first.
     6. A slice of one of the `discarded` classes is thrown away instead, but counts as taken, as long as more than
        `kept` slices of that class remain.
 
     By step 6, which only the authors' code has, the training set is globally imbalanced: with the published seed, 100
     clients and 5,000 rows of each of ten classes, classes 1, 5 and 7 keep 315, 308 and 315 rows and the others 5,000.
-    Nobody may be left with nothing: a client that would be swaps its a_k with the next client's whose number is large
-    enough, which changes the order of the numbers only; where there is none, steps 2 to 5 are drawn again.
+    No client is left with nothing: one that would be swaps its a_k with the next client whose number is large enough,
+    which changes the order of the numbers only; if there is none, steps 2 to 5 are drawn again.
 
     Args:
         rng: source of randomness; untouched with a published seed.
         labels: `Int[D]`; C is the number of different ones, at least 2.
         num_clients: N, at least 2.
-        discard: whether step 6 takes place; without it the partition is the one in the paper's words, and all rows are
-            used.
-        discarded: labels whose slices are thrown away, each of which must occur; of no account without `discard`.
+        discard: whether step 6 takes place; without it the partition is the paper's, and all rows are used.
+        discarded: labels whose slices are thrown away, each of which must occur; ignored without `discard`.
         kept: how many slices of these classes are not, at least 0.
         published_seed: draw with the generators that the authors' code uses, both seeded with this number, and leave
             the rows in their order; 43 is theirs.
@@ -54,7 +55,7 @@ def flcir_realworld(
 
     Raises:
         ValueError: fewer than two classes or clients, fewer rows than clients, a class to discard that doesn't occur,
-            no partition found that leaves nobody with nothing, or arguments of the wrong kind.
+            no partition found without an empty client, or arguments of the wrong kind.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 5000)
@@ -66,17 +67,15 @@ def flcir_realworld(
         FL-CIR, section 4, says "random amount of classes and random amount of data samples"; the steps are in its code.
         There a client may be left with nothing.
     """
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
+    num_clients, by_class, sizes = checked_pool(labels, num_clients)
     kept = whole_number("kept", kept, low=0)
-    rows, _, sizes = rows_by_label(labels)
-    _check_solvable(num_clients, len(sizes), len(labels))
+    _check_solvable(num_clients, len(sizes), int(sizes.sum()))
     cut_down = _cut_down(np.unique(labels), _checked_classes(discarded), switch("discard", discard))
     if published_seed is None:
         order, draw = rng.permutation(len(sizes)), _any_draw(rng, num_clients, len(sizes))
-        by_class = [rng.permutation(mine) for mine in cut(rows, sizes)]
+        by_class = shuffled(rng, by_class)
     else:
         order, draw = _published_draw(published_seed, num_clients, len(sizes))
-        by_class = cut(rows, sizes)
     for _ in range(_REDRAWS):
         wanted, slices = draw()
         pieces = np.empty_like(slices)
@@ -85,7 +84,7 @@ def flcir_realworld(
         if owners is not None:
             return _cut_by_owner(by_class, pieces, owners, num_clients)
     raise ValueError(
-        f"{_REDRAWS} draws for {num_clients} clients, {len(labels)} rows and kept={kept} each left a client with "
+        f"{_REDRAWS} draws for {num_clients} clients, {sizes.sum()} rows and kept={kept} each left a client with "
         "nothing; take fewer clients, more rows, or discard=False."
     )
 
@@ -95,8 +94,7 @@ def _check_solvable(num_clients: int, num_classes: int, num_rows: int) -> None:
         raise ValueError(f"labels has {num_classes} class; each client gets 1 to C - 1 of C classes: take at least 2.")
     if num_clients < 2:
         raise ValueError("num_clients=1 can't take a slice of every class, as it gets at most C - 1; take at least 2.")
-    if num_clients > num_rows:
-        raise ValueError(f"{num_clients} clients for {num_rows} rows: some would be left with nothing; take fewer.")
+    check_clients_below_rows(num_clients, num_rows)
 
 
 def _checked_classes(discarded) -> np.ndarray:
@@ -107,7 +105,7 @@ def _checked_classes(discarded) -> np.ndarray:
 
 
 def _cut_down(present: np.ndarray, discarded: np.ndarray, discard: bool) -> np.ndarray:
-    """Which of the classes present step 6 cuts down."""
+    """Marks the classes present that step 6 cuts down."""
     absent = np.setdiff1d(discarded, present)
     if discard and absent.size:
         raise ValueError(
@@ -118,7 +116,7 @@ def _cut_down(present: np.ndarray, discarded: np.ndarray, discard: bool) -> np.n
 
 
 def _any_draw(rng, num_clients: int, num_classes: int) -> Callable[[], tuple[list[int], np.ndarray]]:
-    """Steps 2 and 3: what clients want and the slices to be sorted."""
+    """Steps 2 and 3: how many slices each client wants, and how many the classes have, not yet sorted."""
 
     def draw():
         wanted = rng.integers(1, num_classes, num_clients)
@@ -145,11 +143,11 @@ def _published_draw(seed: int, num_clients: int, num_classes: int):
 
 
 def _taken(order, wanted: list[int], slices, sizes, cut_down, kept: int) -> np.ndarray | None:
-    """Steps 5 and 6: who owns which slice of each class, `Int[C, most slices]`; None where the draw has no solution."""
+    """Steps 5 and 6: the owner of each slice, `Int[C, most slices]`; None where the draw has no solution."""
     if sum(wanted) != slices.sum():
         return None  # fewer wishes than classes
     wanted, left = list(wanted), slices.copy()
-    owners = np.full((len(slices), slices.max()), _NOBODY)
+    owners = np.full((len(slices), slices.max()), _THROWN_AWAY)
     for client in range(len(wanted)):
         line = order[left[order] > 0]
         last = left[line] - 1
@@ -160,14 +158,14 @@ def _taken(order, wanted: list[int], slices, sizes, cut_down, kept: int) -> np.n
         if wanted[client] > len(line):
             return None  # slices are left, but of too few classes
         chosen = slice(wanted[client])
-        owners[line[chosen], last[chosen]] = np.where(stays[chosen], client, _NOBODY)
+        owners[line[chosen], last[chosen]] = np.where(stays[chosen], client, _THROWN_AWAY)
         left[line[chosen]] -= 1
         order = order[np.argsort(-left[order], kind="stable")]
     return owners
 
 
 def _satisfied(wanted: list[int], client: int, needed: int) -> bool:
-    """Whether a client wants as many slices as it takes to get a row, if need be after a swap with a later client."""
+    """Tells whether a client wants as many slices as it needs for a row, if need be after a swap with a later one."""
     later = (other for other in range(client, len(wanted)) if wanted[other] >= needed)
     other = next(later, None)
     if other is None:
@@ -184,6 +182,5 @@ def _cut_by_owner(by_class: list[np.ndarray], slices, owners, num_clients: int) 
             for rows, mine, count in zip(by_class, owners, slices, strict=True)
         ]
     )
-    used = owner != _NOBODY
-    owner, rows = owner[used], np.concatenate(by_class)[used]
-    return cut(rows[np.argsort(owner, kind="stable")], np.bincount(owner, minlength=num_clients))
+    used = owner != _THROWN_AWAY
+    return deal_to_owners(np.concatenate(by_class)[used], owner[used], num_clients)

@@ -1,4 +1,4 @@
-"""The partition schemes by name, their other names, and drawing one as a configuration describes it."""
+"""Partition schemes by name, their aliases, and drawing one as a configuration describes it."""
 
 import inspect
 import re
@@ -47,11 +47,11 @@ SCHEMES: Mapping[str, Callable[..., list[np.ndarray]]] = MappingProxyType(
 
 
 class Alias(NamedTuple):
-    """What another name of a scheme stands for.
+    """The meaning of an alias: a partition scheme, and the parameters that the alias implies.
 
     Attributes:
-        scheme: the scheme's name here.
-        parameters: the parameters that the other name implies; others may be given along with it.
+        scheme: the scheme's own name.
+        parameters: the implied parameters; others may be given beside them.
     """
 
     scheme: str
@@ -88,7 +88,7 @@ ALIASES: Mapping[str, Alias] = MappingProxyType(
         "exdir": Alias("extended_dirichlet"),
     }
 )
-"""Another name -> what it stands for; `-` counts as `_`, and capitals as small letters.
+"""Alias -> its meaning; `-` counts as `_`, and capitals as small letters.
 
 From NIID-Bench (homo, noniid-labeldir, noniid-#label2, iid-diff-quantity), FedML (homo, hetero, lda), FedLab
 (hetero_dir, balance_dirichlet, unbalance_dirichlet, client_inner_dirichlet), PFLlib (pat, dir, exdir), and Flower
@@ -99,13 +99,13 @@ _LABELS_EACH = re.compile(r"(?:noniid_)?#(?:label|c=)(\d{1,9})")
 
 
 def resolve(name: str) -> Alias:
-    """The scheme that a name stands for.
+    """Resolves the name or an alias of a partition scheme.
 
     Args:
         name: a scheme's own name, one of `ALIASES`, or `noniid-#labelK` or `#C=K` with the number of classes.
 
     Returns:
-        The scheme and the parameters that the name implies; any other name as it is, with none.
+        The scheme and the implied parameters; an unknown name as it is, without parameters.
 
     Example:
         >>> resolve("LDA").scheme, resolve("iid").scheme
@@ -121,13 +121,7 @@ def resolve(name: str) -> Alias:
 
 
 def aliases_of(scheme: str) -> tuple[str, ...]:
-    """The other names of a scheme.
-
-    Args:
-        scheme: its name here.
-
-    Returns:
-        The names, in alphabetical order.
+    """Lists the aliases of a scheme in alphabetical order.
 
     Example:
         >>> aliases_of("shards")
@@ -139,16 +133,16 @@ def aliases_of(scheme: str) -> tuple[str, ...]:
 FROM_DATASET: Mapping[str, Callable[[Dataset, np.ndarray], Any]] = MappingProxyType(
     {"owners": lambda dataset, rows: None if dataset.train_clients is None else dataset.train_clients[rows]}
 )
-"""Name of a parameter -> what it gets, from the data set and the row numbers that are partitioned."""
+"""Parameters whose values come from the data set: name -> function of the data set and the partitioned row numbers."""
 
 
 def from_dataset(scheme: Callable[..., Any], dataset: Dataset, rows: np.ndarray) -> dict[str, Any]:
-    """The arguments of a scheme that no configuration gives.
+    """Takes the arguments of a scheme that are not options from the data set.
 
     Args:
         scheme: one of `SCHEMES`.
-        dataset: whose training images are partitioned.
-        rows: which of them, `Int[R]`.
+        dataset: the data set.
+        rows: the training rows that are partitioned, `Int[R]`.
 
     Returns:
         Arguments by name; for most schemes none.
@@ -160,8 +154,8 @@ def from_dataset(scheme: Callable[..., Any], dataset: Dataset, rows: np.ndarray)
         >>> from_dataset(SCHEMES["iid"], dataset, np.array([0, 2]))
         {}
     """
-    asked = inspect.signature(scheme).parameters
-    return {name: give(dataset, rows) for name, give in FROM_DATASET.items() if name in asked}
+    parameters = inspect.signature(scheme).parameters
+    return {name: take(dataset, rows) for name, take in FROM_DATASET.items() if name in parameters}
 
 
 def draw(
@@ -175,10 +169,9 @@ def draw(
     imbalance_order: Literal["label", "frequency", "random"] = "label",
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[np.ndarray]:
-    """Draws a partition by a scheme's name, after a global long tail where one is wanted.
+    """Draws a partition by a scheme's name, of all rows or of a global long tail.
 
-    The rows that the long tail keeps are drawn from numbers of their own, so that the scheme draws from the same ones
-    with and without it.
+    The long tail has its own generator, so that the scheme draws the same random numbers with and without it.
 
     Args:
         labels: `Int[D]`.
@@ -186,16 +179,16 @@ def draw(
         clients: N.
         seed: of the partition.
         parameters: of the scheme.
-        imbalance_factor: rows of the largest class over those of the smallest, at least 1; 1 leaves all rows in.
+        imbalance_factor: rows of the largest class over those of the smallest, at least 1; 1 keeps all rows.
         imbalance_profile: see `long_tailed`.
         imbalance_order: see `long_tailed`.
-        given: what the scheme asks of the data set, from `from_dataset`: arrays `[D]`, or None for what it lacks.
+        given: arguments from `from_dataset`: arrays `[D]`, or None for what the data set lacks.
 
     Returns:
         N arrays of row numbers.
 
     Raises:
-        ValueError: there is no such partition.
+        ValueError: arguments without a solution.
 
     Example:
         >>> labels = np.repeat(np.arange(10), 500)

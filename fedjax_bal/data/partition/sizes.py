@@ -1,39 +1,24 @@
-"""How many rows each client holds: heavy-tailed sizes that sum to a given total."""
+"""Sizes of clients: equal or heavy-tailed, with a given sum."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
+from fedjax_bal.data.partition.arguments import check_clients_below_rows, check_word, checked_room, checked_sigma
+from fedjax_bal.data.row_numbers import even_sizes
 from fedjax_bal.validate import whole_number
 
 _LARGEST_SCALE = 1e307
 
 
-def apportioned(weights, total: int, least: int = 0, most=None) -> np.ndarray:
-    r"""Shares a total out in whole numbers by weight, between bounds.
+def apportioned(weights: Any, total: int, least: int = 0, most: np.ndarray | None = None) -> np.ndarray:
+    """Apportions a total in whole numbers by weight, each from `least` to `most`, `Int[n]`.
 
     The numbers are clip(s w, least, most) with the one s for which they sum to the total, rounded by the method of
-    largest remainders. So whoever would fall below `least` gets that, whoever would exceed `most` gets that, and all
-    others stay in proportion to their weights.
-
-    Args:
-        weights: `Float[n]`, finite, not negative, not all 0.
-        total: what is shared out.
-        least: the smallest number anybody gets.
-        most: the largest number each may get, `Int[n]`, not below `least`; none by default.
-
-    Returns:
-        `Int[n]` that sum to `total`.
-
-    Raises:
-        ValueError: no such numbers exist.
-
-    Example:
-        >>> apportioned([1, 1, 8], 100).tolist(), apportioned([1, 1, 8], 100, least=20).tolist()
-        ([10, 10, 80], [20, 20, 60])
-        >>> apportioned([1, 1, 8], 100, most=np.array([50, 50, 40])).tolist()
-        [30, 30, 40]
+    largest remainders. So a number that would fall below `least` is raised to it, one that would exceed `most` is
+    lowered to it, and all others stay in proportion to their weights, which are finite, not negative and not all 0.
     """
     weights = np.asarray(weights, np.float64)
     weights = weights / weights.max()
@@ -52,7 +37,7 @@ def apportioned(weights, total: int, least: int = 0, most=None) -> np.ndarray:
 
 
 def _scale(weights: np.ndarray, total: int, least: int, most: np.ndarray) -> float:
-    """The largest s for which clip(s w, least, most) does not exceed the total in sum, found by halving."""
+    """Finds, by bisection, the largest s for which clip(s w, least, most) does not exceed the total in sum."""
     positive = weights > 0
     with np.errstate(over="ignore"):
         low, high = 0.0, min(float((most[positive] / weights[positive]).max()), _LARGEST_SCALE)
@@ -64,19 +49,51 @@ def _scale(weights: np.ndarray, total: int, least: int, most: np.ndarray) -> flo
     return low
 
 
+def client_sizes(
+    rng: np.random.Generator,
+    law: str,
+    total: int,
+    num_clients: int,
+    sigma: float,
+    least: int,
+    values: Sequence[float] | None,
+    quantiles: Mapping[float, float] | Sequence[tuple[float, float]] | None,
+) -> np.ndarray:
+    """Draws the clients' sizes `Int[N]`, each at least 1, by the law `"equal"`, `"lognormal"` or `"empirical"`.
+
+    Equal sizes ignore `sigma` and `least`, which are checked all the same.
+    """
+    sigma, least = checked_sigma(sigma), whole_number("least", least)
+    check_word("sizes", law, ("equal", "lognormal", "empirical"))
+    refuse_unused(law, values, quantiles)
+    if law == "empirical":
+        return empirical_sizes(rng, total, num_clients, values, quantiles, least)
+    if law == "lognormal":
+        return lognormal_sizes(rng, total, num_clients, sigma, least)
+    check_clients_below_rows(num_clients, total)
+    return even_sizes(total, num_clients)
+
+
+def refuse_unused(law: str, values: Any, quantiles: Any) -> None:
+    """Raises for observed sizes that the law doesn't use."""
+    for name, given, laws in (("values", values, ("empirical", "given")), ("quantiles", quantiles, ("empirical",))):
+        if given is not None and law not in laws:
+            raise ValueError(f"{name} are given, but sizes={law!r}; set sizes to {laws[0]!r}, or leave {name} out.")
+
+
 def lognormal_sizes(
     rng: np.random.Generator, total: int, num_clients: int, sigma: float = 1.2, least: int = 10
 ) -> np.ndarray:
     """Draws sizes from a lognormal law, scaled to a total.
 
-    Sizes are proportional to exp(sigma z), z standard normal; those that come out below `least` are raised to it and
-    the others shrink in proportion.
+    Sizes are proportional to exp(sigma z), z standard normal; those below `least` are raised to it and the others
+    shrink in proportion.
 
     Args:
         rng: source of randomness.
-        total: what the sizes sum to.
+        total: the sum of the sizes.
         num_clients: N.
-        sigma: standard deviation of the logarithm, at least 0.
+        sigma: standard deviation of the logarithm, from 0 to 20.
         least: the smallest size.
 
     Returns:
@@ -99,48 +116,6 @@ def lognormal_sizes(
     return apportioned(np.exp(sigma * rng.standard_normal(num_clients)), total, least)
 
 
-def checked_sigma(sigma: float) -> float:
-    """The standard deviation of a lognormal law's logarithm.
-
-    Args:
-        sigma: from 0 to 20.
-
-    Returns:
-        The same.
-
-    Raises:
-        ValueError: something else.
-
-    Example:
-        >>> checked_sigma(1.2)
-        1.2
-    """
-    if isinstance(sigma, bool) or not isinstance(sigma, Real) or not 0 <= sigma <= 20:
-        raise ValueError(f"sigma={sigma!r}; expected a number from 0 to 20, the standard deviation of the logarithm.")
-    return sigma
-
-
-def checked_alpha(alpha: float) -> float:
-    """The concentration of a Dirichlet law.
-
-    Args:
-        alpha: finite and above 0.
-
-    Returns:
-        The same.
-
-    Raises:
-        ValueError: something else.
-
-    Example:
-        >>> checked_alpha(0.1)
-        0.1
-    """
-    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < alpha < np.inf:
-        raise ValueError(f"alpha={alpha!r}; expected a finite number above 0.")
-    return float(alpha)
-
-
 def empirical_sizes(
     rng: np.random.Generator,
     total: int,
@@ -156,7 +131,7 @@ def empirical_sizes(
 
     Args:
         rng: source of randomness.
-        total: what the sizes sum to.
+        total: the sum of the sizes.
         num_clients: N.
         values: observed sizes, above 0.
         quantiles: level in [0, 1] -> observed size above 0, ascending; as a mapping or as pairs.
@@ -188,35 +163,7 @@ def empirical_sizes(
     return apportioned(drawn, total, least)
 
 
-def checked_room(total: int, num_clients: int, least: int) -> tuple[int, int, int]:
-    """Whether there are enough rows for everybody.
-
-    Args:
-        total: rows in all.
-        num_clients: N.
-        least: the smallest size.
-
-    Returns:
-        The three numbers.
-
-    Raises:
-        ValueError: fewer rows than N x least, or arguments of the wrong kind.
-
-    Example:
-        >>> checked_room(100, 10, 10)
-        (100, 10, 10)
-    """
-    num_clients, least = whole_number("num_clients", num_clients), whole_number("least", least, low=0)
-    total = whole_number("total", total)
-    if num_clients * least > total:
-        raise ValueError(
-            f"{num_clients} clients with at least least={least} rows need {num_clients * least} rows, but there are "
-            f"{total}; take fewer clients or a smaller least."
-        )
-    return total, num_clients, least
-
-
-def _checked_sizes(name: str, values) -> np.ndarray:
+def _checked_sizes(name: str, values: Any) -> np.ndarray:
     try:
         sizes = np.asarray(values, np.float64)
     except (TypeError, ValueError):
@@ -226,7 +173,7 @@ def _checked_sizes(name: str, values) -> np.ndarray:
     return sizes
 
 
-def _checked_quantiles(quantiles) -> tuple[np.ndarray, np.ndarray]:
+def _checked_quantiles(quantiles: Any) -> tuple[np.ndarray, np.ndarray]:
     pairs = list(quantiles.items()) if isinstance(quantiles, Mapping) else quantiles
     paired = isinstance(pairs, Sequence) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs)
     if not paired:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fedjax_bal.config import ConfigError, load_config, resolved_yaml
 from fedjax_bal.data.partition import astraea, letter_shares
-from fedjax_bal.data.partition.shaped import class_quotas, client_counts, deal
+from fedjax_bal.data.partition.dealing import class_quotas, client_counts, deal_quotas
 from fedjax_bal.data.readers.idx import MERGED_CHARACTERS
 
 POOL = np.repeat(np.arange(47), 15_000)  # about as many rows as EMNIST ByMerge, but as many of each class
@@ -303,7 +303,8 @@ def test_even_clients_have_the_classes_of_the_whole(sizes, cuts, seed):
     quotas = np.diff(sorted([0, *(round(share * total) for share in cuts), total]))
     quotas = quotas[quotas > 0]
     labels = np.repeat(np.arange(len(quotas)), quotas)
-    counts = counts_of(labels, deal(rng(seed), labels, quotas, np.array(sizes), "even", "uniform"))
+    by_class = [np.flatnonzero(labels == label) for label in range(len(quotas))]
+    counts = counts_of(labels, deal_quotas(rng(seed), by_class, quotas, np.array(sizes), "even", "uniform"))
     assert counts.sum(axis=1).tolist() == sizes
     assert np.abs(counts - np.outer(sizes, quotas) / total).max() < 2
 

@@ -1,0 +1,63 @@
+"""Checks of the arguments that partition schemes share."""
+
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.data.row_numbers import cut, rows_by_label
+from fedjax_bal.validate import checked_labels, whole_number
+
+_LARGEST_ALPHA = 1e12  # beyond it shares are equal to six digits, and their sum would overflow
+
+
+def checked_pool(labels: np.ndarray, num_clients: int) -> tuple[int, list[np.ndarray], np.ndarray]:
+    """Returns the number of clients, and of each class present the row numbers and how many they are, `Int[C]`."""
+    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
+    rows, _, sizes = rows_by_label(labels)
+    return num_clients, cut(rows, sizes), sizes
+
+
+def checked_number(name: str, value: Any, allowed: Callable[[Any], bool], rule: str) -> float:
+    """Returns a real number that is allowed; the message names the rule."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not allowed(value):
+        raise ValueError(f"{name}={value!r}; expected {rule}.")
+    return float(value)
+
+
+def checked_alpha(alpha: float) -> float:
+    """Returns the concentration of a Dirichlet law, at most 1e12."""
+    checked = checked_number("alpha", alpha, lambda value: 0 < value < np.inf, "a finite number above 0")
+    return min(checked, _LARGEST_ALPHA)
+
+
+def checked_sigma(sigma: float) -> float:
+    """Returns the standard deviation of the logarithm of sizes."""
+    rule = "a number from 0 to 20, the standard deviation of the logarithm"
+    return checked_number("sigma", sigma, lambda value: 0 <= value <= 20, rule)
+
+
+def check_word(name: str, value: Any, allowed: Sequence[str]) -> None:
+    """Raises unless the value is one of the allowed words."""
+    if value not in allowed:
+        *others, last = map(repr, allowed)
+        raise ValueError(f"{name}={value!r}; expected {', '.join(others)} or {last}.")
+
+
+def check_clients_below_rows(num_clients: int, total: int) -> None:
+    """Raises if there are more clients than rows."""
+    if num_clients > total:
+        raise ValueError(f"{num_clients} clients for {total} rows: some would be left with nothing; take fewer.")
+
+
+def checked_room(total: int, num_clients: int, least: int, name: str = "least") -> tuple[int, int, int]:
+    """Returns the three numbers if there are enough rows for each client to have the least size."""
+    num_clients, least = whole_number("num_clients", num_clients), whole_number(name, least, low=0)
+    total = whole_number("total", total)
+    if num_clients * least > total:
+        raise ValueError(
+            f"{num_clients} clients with at least {name}={least} rows need {num_clients * least} rows, but there are "
+            f"{total}; take fewer clients or a smaller {name}."
+        )
+    return total, num_clients, least
