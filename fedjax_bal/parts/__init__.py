@@ -1,4 +1,4 @@
-"""The composable units that clients and server play."""
+"""The units of behaviour of clients and server, which recipes combine."""
 
 from fedjax_bal.parts.astraea import Augmentation
 from fedjax_bal.parts.auxiliary import BALANCED

@@ -207,12 +207,10 @@ def _exhibit(part: Any, scene: ExampleInputs) -> PyTree:
 
 
 def _params(part: Any, inputs: ExampleInputs) -> PyTree:
-    del part
     return inputs.state.variables.params
 
 
 def _variables(part: Any, inputs: ExampleInputs) -> PyTree:
-    del part
     return inputs.state.variables
 
 

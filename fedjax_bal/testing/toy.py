@@ -84,7 +84,6 @@ def _init(key: Key) -> Variables:
 def _apply(
     variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None
 ) -> tuple[Outputs, Variables]:
-    del key
     hidden = images.reshape(len(images), -1) @ variables.params["body"]["kernel"]
     share = jnp.ones(len(images)) if real is None else real.astype(hidden.dtype)
     share = (share / jnp.maximum(share.sum(), 1.0))[:, None]
