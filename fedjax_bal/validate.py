@@ -140,21 +140,29 @@ class AtLeast(NamedTuple):
     low: float
 
 
+class Between(NamedTuple):
+    """The range of numbers that an option takes, in its annotation: `Annotated[float, Between(0, 1)]`."""
+
+    low: float
+    high: float
+
+
 class AllowedValues(NamedTuple):
-    """The values that an option takes: numbers of a type (None for no numbers) from a smallest one on, words, None."""
+    """The values that an option takes: numbers of a type (None for no numbers) and of a range, words, None."""
 
     number: type | None
     low: float
     words: tuple[str, ...]
     optional: bool
+    high: float = math.inf
 
 
 def allowed_values(annotation: Any) -> AllowedValues | None:
-    """Reads an annotation made of bool, int or float, `AtLeast`, `Literal` and None; None for any other one.
+    """Reads an annotation made of bool, int or float, a range, `Literal` and None; None for any other one.
 
     Example:
         >>> allowed_values(Annotated[int, AtLeast(1)] | Literal["auto"])
-        AllowedValues(number=<class 'int'>, low=1, words=('auto',), optional=False)
+        AllowedValues(number=<class 'int'>, low=1, words=('auto',), optional=False, high=inf)
     """
     union = get_origin(annotation) in (Union, UnionType)
     members = set(get_args(annotation) if union else [annotation])
@@ -165,7 +173,9 @@ def allowed_values(annotation: Any) -> AllowedValues | None:
     base, *bounds = get_args(number) if get_origin(number) is Annotated else (number,)
     if numbers or base not in (None, bool, int, float):
         return None
-    return AllowedValues(base, bounds[0].low if bounds else -math.inf, words, NoneType in members)
+    bound = bounds[0] if bounds else AtLeast(-math.inf)
+    high = bound.high if isinstance(bound, Between) else math.inf
+    return AllowedValues(base, bound.low, words, NoneType in members, high)
 
 
 def check_fields(options: Any, prefix: str = "") -> None:
@@ -175,18 +185,21 @@ def check_fields(options: Any, prefix: str = "") -> None:
         ValueError: a value that is not allowed.
     """
     for field in dataclasses.fields(options):
-        allowed, value, name = allowed_values(field.type), getattr(options, field.name), prefix + field.name
-        if (
-            allowed is None
-            or (value is None and allowed.optional)
-            or (isinstance(value, str) and value in allowed.words)
-        ):
-            continue
-        if allowed.number is None:
-            one_of(name, value, allowed.words)
-        elif allowed.number is bool:
-            switch(name, value)
-        elif allowed.number is int:
-            whole_number(name, value, int(allowed.low))
-        else:
-            finite_number(name, value, allowed.low)
+        allowed_value(prefix + field.name, getattr(options, field.name), field.type)
+
+
+def allowed_value(name: str, value: Any, annotation: Any) -> Any:
+    """Returns a value that its annotation allows, numbers as `int` or `float`; raises `ValueError` for any other one.
+
+    An annotation that `allowed_values` doesn't read allows anything.
+    """
+    allowed = allowed_values(annotation)
+    if allowed is None or (value is None and allowed.optional) or (isinstance(value, str) and value in allowed.words):
+        return value
+    if allowed.number is None:
+        return one_of(name, value, allowed.words)
+    if allowed.number is bool:
+        return switch(name, value)
+    if allowed.number is int:
+        return whole_number(name, value, int(allowed.low))
+    return finite_number(name, value, allowed.low, allowed.high)

@@ -366,6 +366,8 @@ def _rule(annotation: Any, default: Any) -> ValueRule | None:
 
 
 def _simple_rule(annotation: Any) -> ValueRule | None:
+    if typing.get_origin(annotation) is Annotated:  # its range is checked where it is declared
+        annotation = typing.get_args(annotation)[0]
     simple = {bool: Flag(), int: Whole(), float: Real(), str: Word()}
     if annotation in simple:
         return simple[annotation]

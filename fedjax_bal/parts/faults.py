@@ -15,8 +15,6 @@ _SPOILT: Mapping[str, Callable[[Array, Array], Array]] = {
     "infinite": lambda delta, factor: jnp.full_like(delta, jnp.inf),
     "huge": lambda delta, factor: delta * factor,
 }
-KINDS = (*_SPOILT, "stale")
-"""The kinds of faults."""
 
 
 @part

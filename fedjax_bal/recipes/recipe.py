@@ -1,22 +1,36 @@
-"""What a method is made of, and how several are put on top of each other."""
+"""Recipes: how they are declared and checked, and how several are combined."""
 
 import dataclasses
-from typing import Any
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, ParamSpec
 
 import jax
+import numpy as np
 
 from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts import Part, Reduce, parts_with
 from fedjax_bal.selection import Choice
+from fedjax_bal.validate import AtLeast, Between, allowed_value, finite_number
+
+P = ParamSpec("P")
+
+Count = Annotated[int, AtLeast(1)]
+CountOrZero = Annotated[int, AtLeast(0)]
+NonNegative = Annotated[float, AtLeast(0)]
+Share = Annotated[float, Between(0, 1)]
+BelowOne = Annotated[float, Between(0, math.nextafter(1.0, 0.0))]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A method: its parts, and what it sets of the things that exist once.
+    """A method: its parts, and the settings of which a run has one.
 
     Attributes:
-        name: how it is called.
+        name: its name.
         parts: the parts, in the order in which those of one role compose.
         server_optimizer: the server's optimizer; None leaves it to the setting (by default plain averaging).
         drawing: "epochs" without replacement or "replacement"; None leaves it to the setting.
@@ -32,12 +46,38 @@ class Recipe:
     carried: bool | None = dataclasses.field(default=None, metadata={"static": True})
 
 
+def checked(recipe: Callable[P, Recipe]) -> Callable[P, Recipe]:
+    """Checks a recipe's hyperparameters by their annotations; a plain `int`, `float` or `str` is left to the recipe."""
+    parameters = inspect.signature(recipe).parameters
+
+    def read(name: str, value: Any) -> Any:
+        value = value.item() if isinstance(value, np.generic) else value
+        if name not in parameters or parameters[name].annotation in (int, float):
+            return value
+        return allowed_value(f"{recipe.__name__}: {name}", value, parameters[name].annotation)
+
+    @functools.wraps(recipe)
+    def build(*args: P.args, **kwargs: P.kwargs) -> Recipe:
+        values: Any = map(read, parameters, args)
+        named: Any = {name: read(name, value) for name, value in kwargs.items()}
+        return recipe(*values, *args[len(parameters) :], **named)  # too many are Python's to refuse
+
+    return build
+
+
+def positive(name: str, value: float, reason: str = "") -> float:
+    """Returns a finite number above 0; raises `ValueError`, with a reason, otherwise."""
+    if finite_number(name, value) == 0:
+        raise ValueError(f"{name}: received 0, must be above 0{reason}")
+    return float(value)
+
+
 def combine(*recipes: Recipe) -> Recipe:
-    """Puts recipes on top of each other: all their parts, in order.
+    """Puts the parts of several recipes together, in order.
 
     Args:
-        *recipes: at least one. What exists once (server optimizer, drawing, selector) comes from the one recipe that
-            sets it.
+        *recipes: at least one. A setting of which a run has one (server optimizer, drawing, selector) comes from the
+            recipe that sets it.
 
     Returns:
         A recipe named after all of them, joined with "+".
