@@ -60,7 +60,8 @@ def checked(recipe: Callable[P, Recipe]) -> Callable[P, Recipe]:
     def build(*args: P.args, **kwargs: P.kwargs) -> Recipe:
         values: Any = map(read, parameters, args)
         named: Any = {name: read(name, value) for name, value in kwargs.items()}
-        return recipe(*values, *args[len(parameters) :], **named)  # too many are Python's to refuse
+        more: Any = args[len(parameters) :]  # too many: Python refuses them
+        return recipe(*values, *more, **named)
 
     return build
 

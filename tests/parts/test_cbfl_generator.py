@@ -19,7 +19,8 @@ from fedjax_bal.parts.cbfl_generator import WarmUp
 from fedjax_bal.recipes import Recipe, cbfl, fedavg
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.testing.draws import key_of
-from fedjax_bal.testing.workbench import _QUICKLY, ROUNDS, SEEDS, SILENT, Bench
+from fedjax_bal.testing.variations import varied
+from fedjax_bal.testing.workbench import QUICKLY, ROUNDS, SEEDS, SILENT, Bench
 from fedjax_bal.types import ServerContext, Variables
 
 RATE, GAMMA, CLASSIFICATION, IMAGES = 0.02, 3.0, 0.6, 5
@@ -137,7 +138,7 @@ def taken():
 
 @pytest.fixture
 def counted(monkeypatch):
-    monkeypatch.setattr(compiler_options, "LIBRARY_OPERATIONS", _QUICKLY)
+    monkeypatch.setattr(compiler_options, "LIBRARY_OPERATIONS", QUICKLY)
     faking.replace_generators(monkeypatch, lambda *sizes: faking.simplest(*sizes, noted))
 
 
@@ -196,7 +197,8 @@ def test_a_shared_generator_is_trained_once_in_each_due_round_and_in_no_other(co
 
 def both_seeds(recipe):
     """What two seeds in one program call for."""
-    Bench(recipe, model=toys.network(), federation=toys.federation(), test=toys.test_set()).varied(["seeds", "lanes"])
+    bench = Bench(recipe, model=toys.network(), federation=toys.federation(), test=toys.test_set())
+    varied(bench, ["seeds", "lanes"])
     return taken()
 
 
