@@ -115,9 +115,9 @@ class NormalisedAveraging(Weigh, Step):
 
     def _reach(self, cohort: Cohort) -> Array:
         """The reach of each chain's steps, `Float[G]`; every client begins without momentum."""
-        visits = accumulated_steps(cohort.visit_steps, cohort.momentum, cohort.learning_rate * self.mu)
-        visits = visits if cohort.full_steps is None else cohort.full_steps
-        return cohort.passes * visits.sum(-1)
+        reach = accumulated_steps(cohort.visit_steps, cohort.momentum, cohort.learning_rate * self.mu)
+        reach = reach if cohort.full_steps is None else cohort.full_steps
+        return cohort.passes * reach.sum(-1)
 
 
 def check_fresh_momentum(slot: str, setting: RunSetting) -> None:

@@ -25,9 +25,6 @@ def fedprox(mu: NonNegative = 0.001) -> Recipe:
     Args:
         mu: weight of the penalty, at least 0.
 
-    Raises:
-        ValueError: mu out of range.
-
     Example:
         >>> fedprox(0.01).parts
         (Proximal(mu=0.01),)
@@ -45,9 +42,6 @@ def fedavgm(momentum: BelowOne = 0.9, learning_rate: NonNegative = 1.0) -> Recip
     Args:
         momentum: beta, in [0, 1).
         learning_rate: the server's learning rate.
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> fedavgm().server_optimizer.options
@@ -70,9 +64,6 @@ def fedadam(
         beta_1: decay of the first moment m, in [0, 1).
         beta_2: decay of the second moment v, in [0, 1).
         tau: adaptivity, added to the root of the second moment; above 0.
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> fedadam().server_optimizer.options
@@ -98,9 +89,6 @@ def fedyogi(
         beta_2: decay of the second moment v, in [0, 1).
         tau: adaptivity, added to the root of the second moment; above 0.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> fedyogi().server_optimizer.name
         'yogi'
@@ -121,9 +109,6 @@ def fedadagrad(learning_rate: NonNegative = 0.1, tau: float = 0.001) -> Recipe:
     Args:
         learning_rate: the server's learning rate.
         tau: adaptivity; above 0.
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> sorted(fedadagrad(tau=0.5).server_optimizer.options.items())

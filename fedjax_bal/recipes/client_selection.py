@@ -48,9 +48,6 @@ def astraea(
         store: make copies once and keep them, or again whenever they are drawn.
         seed: decides what copies look like, from 0 to 2**32 - 1; the same for all runs.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> astraea(alpha=None, size=5).selector.options[-1]
         ('size', 5)
@@ -94,9 +91,6 @@ def flcir(
         scope: gradients of the whole "network", or of the "output" layer.
         beta: sharpness of the softmaxes.
         aggregation: "all_clients": absent clients count as having kept the model; "selected": FedAvg's.
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> flcir().selector.name, [part.slot for part in flcir().parts]

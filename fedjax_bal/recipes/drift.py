@@ -61,9 +61,6 @@ def moon(mu: NonNegative = 1.0, temperature: float = 0.5, projection: str = "hea
             them beside the classifier, which leaves the network that is evaluated as it is; "none" compares features.
         width: of the projection, without effect for "none".
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> moon(mu=5.0).parts
         (ModelContrast(mu=5.0, temperature=0.5, projection='head', width=256),)
@@ -85,9 +82,6 @@ def feddyn(alpha: NonNegative = 0.01, adaptive: bool = True, clip: NonNegative |
         adaptive: divide alpha by the client's size relative to the mean size.
         clip: largest norm of a local gradient; None or 0 for no limit.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> feddyn(alpha=1e-4, adaptive=False, clip=None).parts
         (DynamicRegularisation(alpha=0.0001, adaptive=False, clip=None),)
@@ -106,9 +100,6 @@ def fednova(mu: NonNegative = 0.0, server_momentum: BelowOne = 0.0) -> Recipe:
     Args:
         mu: weight of a proximal term, at least 0. It is part of how far steps reach: set it here, not with fedprox.
         server_momentum: momentum of the server, in [0, 1).
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> fednova(mu=0.01).parts

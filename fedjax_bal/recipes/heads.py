@@ -21,9 +21,6 @@ def fedbabu(
         fine_tune_momentum: in [0, 1).
         fine_tune_batch_size: rows a step, at least 1.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> fedbabu().parts
         (FrozenHead(),)
@@ -50,9 +47,6 @@ def fedavg_ft(
         learning_rate: of SGD on the classifier, at least 0.
         momentum: in [0, 1).
         batch_size: rows a step, at least 1.
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> fedavg_ft().parts

@@ -37,9 +37,6 @@ def rebafl(
         carry: keep the prototype of a class that no client delivered.
         min_classes: clients with fewer classes send no prototypes.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> [part.slot for part in rebafl().parts]
         ['PriorCalibration', 'FeatureTransfer']
@@ -60,9 +57,6 @@ def fedrs(alpha: Share = 0.5, mode: str = "hard") -> Recipe:
         alpha: factor for an absent class, in [0, 1]; 1 is FedAvg.
         mode: "hard", present or absent; "soft", by a class's count relative to the client's largest.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> fedrs().parts
         (RestrictedSoftmax(alpha=0.5, mode='hard'),)
@@ -79,9 +73,6 @@ def fedlc(tau: NonNegative = 1.0) -> Recipe:
 
     Args:
         tau: size of the margin, at least 0; 0 is FedAvg.
-
-    Raises:
-        ValueError: tau out of range.
 
     Example:
         >>> fedlc().parts

@@ -57,11 +57,9 @@ def checked(recipe: Callable[P, Recipe]) -> Callable[P, Recipe]:
         return allowed_value(f"{recipe.__name__}: {name}", value, parameters[name].annotation)
 
     @functools.wraps(recipe)
-    def build(*args: P.args, **kwargs: P.kwargs) -> Recipe:
-        values: Any = map(read, parameters, args)
-        named: Any = {name: read(name, value) for name, value in kwargs.items()}
-        more: Any = args[len(parameters) :]  # too many: Python refuses them
-        return recipe(*values, *more, **named)
+    def build(*args: Any, **kwargs: Any) -> Recipe:
+        values = (*map(read, parameters, args), *args[len(parameters) :])  # more than there are: Python refuses them
+        return recipe(*values, **{name: read(name, value) for name, value in kwargs.items()})  # type: ignore[call-arg]
 
     return build
 

@@ -31,9 +31,6 @@ def faults(
         tagged: for "stale", whether updates name their round, so that the server can tell and treats them like updates
             that aren't finite; nothing in the numbers themselves says so.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> faults("huge", [3, 7], rounds=[5]).parts
         (Faults(factor=1000000.0, kind='huge', clients=(3, 7), rounds=(5,)),)
@@ -67,9 +64,6 @@ def norm_clipping(bound: float = 1.0, adaptive: bool = False) -> Recipe:
         bound: the largest norm of a client's update; above 0.
         adaptive: the largest norm is `bound` times the median norm of the round's updates instead.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> norm_clipping(0.5).parts
         (NormClipping(bound=0.5, adaptive=False),)
@@ -87,9 +81,6 @@ def trimmed_mean(share: float = 0.1) -> Recipe:
 
     Args:
         share: of the clients that deliver, cut from each end and rounded down; in [0, 0.5).
-
-    Raises:
-        ValueError: share out of range.
 
     Example:
         >>> trimmed_mean(0.2).parts

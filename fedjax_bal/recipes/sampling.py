@@ -15,9 +15,6 @@ def crop_flip(pad: CountOrZero = 4, flip: bool = True) -> Recipe:
         pad: width of the black border in pixels, 0 or more.
         flip: whether half of the images are mirrored, left to right.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> crop_flip().parts
         (CropAndFlip(pad=4, flip=True),)
@@ -41,9 +38,6 @@ def iwds(beta_0: Share = 0.9999, beta_m: Share = 0.8, rho: Share = 0.992, schedu
         rho: decay of their difference in a round, in [0, 1].
         schedule: "decay", "fixed" (beta_0 throughout, the poster's imbalanced sampling) or "uniform" (all samples
             alike, the poster's uniform sampling).
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> iwds(schedule="fixed").parts

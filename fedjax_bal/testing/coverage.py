@@ -22,15 +22,7 @@ Check = TypeVar("Check", bound=Callable[[Bench], str | None])
 
 
 def needs(*wanted: Need) -> Callable[[Check], Check]:
-    """Declares conditions that must hold before a check can pass.
-
-    Example:
-        >>> @needs(training)
-        ... def always(bench):
-        ...     return None
-        >>> [need.__name__ for need in needs_of(always)]
-        ['training']
-    """
+    """Declares conditions that must hold before a check can pass."""
 
     def declare(check: Check) -> Check:
         check.needs = wanted  # pyright: ignore[reportFunctionMemberAccess]

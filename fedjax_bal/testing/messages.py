@@ -22,12 +22,6 @@ def difference(got: PyTree, wanted: PyTree, tolerance: float) -> str | None:
 
     The tolerance is relative to a leaf's largest number, or to 1 if that is larger. Two values that are both NaN are
     equal.
-
-    Example:
-        >>> import numpy as np
-        >>> difference({"w": np.ones(2)}, {"w": np.array([1.0, 1.5])}, 1e-6)
-        "a difference of 0.5 in ['w']"
-        >>> difference({"w": np.ones(2)}, {"w": np.ones(2)}, 1e-6)
     """
     apart = [
         (_apart(np.asarray(ours, float), np.asarray(theirs, float)), jax.tree_util.keystr(path))
@@ -59,13 +53,6 @@ def place(error: BaseException) -> str:
 
     The text is ` (in METHOD, FILE:LINE)`. User code is neither in this package nor installed nor Python's own; without
     any, it is the innermost method of a part. The text is empty if there is neither.
-
-    Example:
-        >>> try:
-        ...     {}["kernel"]
-        ... except KeyError as error:
-        ...     place(error).startswith(" (in <module>, ")
-        True
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     chosen = [pair for pair in frames if _own(pair[0])] or [pair for pair in frames if _of_part(pair[0])]

@@ -179,16 +179,9 @@ class Bench:
         """The state before the first round."""
         return jax.device_get(self._first_state(setting or self.setting, key_of(seed), self.data[0]))
 
-    def run(
-        self,
-        plans: Sequence[Plan],
-        seed: int = 0,
-        *,
-        setting: Setting | None = None,
-        federation: Federation | None = None,
-    ) -> Observed:
-        """Runs the one compiled program round by round, with other numbers in the setting or other data if given."""
-        return self.run_with_states(plans, seed, setting=setting, federation=federation)[1]
+    def run(self, plans: Sequence[Plan], seed: int = 0, **changes: Any) -> Observed:
+        """As `run_with_states`, without the states."""
+        return self.run_with_states(plans, seed, **changes)[1]
 
     def run_with_states(
         self,
@@ -198,7 +191,10 @@ class Bench:
         setting: Setting | None = None,
         federation: Federation | None = None,
     ) -> tuple[list[State], Observed]:
-        """As `run`, with the state before each round and after the last one."""
+        """Runs the one compiled program round by round, with other numbers in the setting or other data if given.
+
+        Returns the states before each round and after the last one, and the results.
+        """
         setting, data = setting or self.setting, (federation or self.data[0], self.data[1])
         states, shown = [self.start(seed, setting)], []
         for number, plan in enumerate(plans):
