@@ -26,7 +26,7 @@ import optax
 from fedjax_bal import models
 from fedjax_bal.data.batches import join
 from fedjax_bal.models.generator import build_generator
-from fedjax_bal.parts.cbfl_generator import GeneratorTraining, fit_generator
+from fedjax_bal.parts import SharedGenerator
 from fedjax_bal.recipes import cbfl
 from fedjax_bal.types import Batch
 
@@ -88,14 +88,14 @@ def pieces(asked: argparse.Namespace) -> dict[str, Work]:
             out, after = model.apply(variables._replace(params=params), batch.images, train=True, real=batch.seen)
             losses = optax.softmax_cross_entropy_with_integer_labels(out.logits, batch.labels)
             wrong = jnp.where(batch.real, losses, 0.0).sum() / REAL
-            return (wrong if batch.extra is None else wrong + made.learnt(out, outputs, REAL)), after.stats
+            return (wrong if batch.extra is None else wrong + made.transfer_loss(out, outputs, REAL)), after.stats
 
         step = jax.jit(jax.grad(loss, has_aux=True))
         return lambda: step(variables.params)
 
-    ten = GeneratorTraining(10, batch, 0.001, 10.0, "mean")
+    ten = SharedGenerator(width=width, iterations=10, batch_size=batch)
     make = jax.jit(lambda z: net.apply(generator, z, labels, train=False)[0])
-    train = jax.jit(lambda key: fit_generator(key, net, model, variables, ten))
+    train = jax.jit(lambda key: ten.fit(key, model, variables))
     noise = jax.random.normal(key, (fakes, net.latent))
     return {
         f"student, {REAL} real": student(real),

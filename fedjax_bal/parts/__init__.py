@@ -1,4 +1,4 @@
-"""The composable units that clients and server play."""
+"""The units of behaviour of clients and server, which recipes combine."""
 
 from fedjax_bal.parts.astraea import Augmentation
 from fedjax_bal.parts.auxiliary import BALANCED
@@ -8,7 +8,7 @@ from fedjax_bal.parts.cbfl_fakes import Fakes
 from fedjax_bal.parts.cbfl_generator import LocalGenerator, SharedGenerator
 from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.dcgan import SharedDcgans
-from fedjax_bal.parts.faults import KINDS, Faults, StaleUpdates
+from fedjax_bal.parts.faults import Faults, StaleUpdates
 from fedjax_bal.parts.fedavg_ft import RefinedHead
 from fedjax_bal.parts.fedbabu import FrozenHead
 from fedjax_bal.parts.feddyn import DynamicRegularisation
@@ -46,7 +46,6 @@ from fedjax_bal.parts.scaffold import ControlVariates, LateControlVariates
 __all__ = [
     "BALANCED",
     "BATCH_STATISTICS",
-    "KINDS",
     "SCHEDULES",
     "Augmentation",
     "Batches",

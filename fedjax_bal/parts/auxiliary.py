@@ -9,17 +9,7 @@ BALANCED = "balanced"
 
 
 def balanced_rows(federation: Federation) -> Any:
-    """The server's own rows, of all classes.
-
-    Args:
-        federation: the federation.
-
-    Returns:
-        `Int32[A]`, at least one.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """The server's own rows, of all classes, `Int32[A]`; raises `ValueError` if there are none."""
     rows = federation.auxiliary.get(BALANCED, ())
     if not len(rows):
         raise ValueError(

@@ -22,5 +22,4 @@ class PriorCalibration(Logits):
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
         """`Float[B, C]` to `Float[B, C]`."""
-        del batch
         return prior_calibrated_logits(logits, smoothed_prior(ctx.class_counts, self.epsilon))

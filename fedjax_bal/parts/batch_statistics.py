@@ -9,7 +9,7 @@ from fedjax_bal.types import Context, Outcome, PyTree, Variables
 
 @part
 class OwnStatistics(Start, Memory):
-    """Each client goes on from the running statistics that it had after its last visit.
+    """Starts each client with the running statistics that it had after its last local training.
 
     The global model has the mean of those delivered, as ever, and is evaluated with it.
 
@@ -23,8 +23,7 @@ class OwnStatistics(Start, Memory):
         return variables.stats
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """Those at the end of the visit."""
-        del memory
+        """Those at the end of local training."""
         return outcome.end.stats
 
     def start(self, variables: Variables, ctx: Context) -> Variables:
@@ -34,9 +33,9 @@ class OwnStatistics(Start, Memory):
 
 @part
 class FreshStatistics(Start):
-    """Each visit begins with initial running statistics, mean 0 and variance 1.
+    """Starts each client with initial running statistics, mean 0 and variance 1.
 
-    So the global model's are those of the last cohort alone, as far as its steps have moved them from there.
+    The global model's are therefore those of the last cohort alone, as far as its steps have moved them.
     """
 
     def start(self, variables: Variables, ctx: Context) -> Variables:
@@ -49,4 +48,4 @@ BATCH_STATISTICS: dict[str, tuple[Part, ...]] = {
     "local": (OwnStatistics(),),
     "server_reset": (FreshStatistics(),),
 }
-"""Name of each way to treat running statistics -> the parts that bring it about."""
+"""The parts for each way to treat running statistics, by its name."""

@@ -9,7 +9,7 @@ from fedjax_bal.balance import attention_transfer_loss, distillation_loss, inver
 from fedjax_bal.data import join
 from fedjax_bal.models import build_generator
 from fedjax_bal.parts.cbfl_generator import SLOT, WarmUp, teacher_of
-from fedjax_bal.parts.dcgan import SharedDcgans, borrowed
+from fedjax_bal.parts.dcgan import SharedDcgans, borrow_images
 from fedjax_bal.parts.part import RunSetting, part, parts_with, static
 from fedjax_bal.parts.roles import Batches, Loss
 from fedjax_bal.types import Array, Batch, Context, Key, Outputs, PyTree
@@ -26,12 +26,11 @@ class Fakes(WarmUp, Batches, Loss):
     Attributes:
         count: fakes a mini-batch.
         labels: of the fakes: "balanced", drawn with probability (1 - P_c) / (C - 1) for a client whose share of class
-            c is P_c; "uniform"; "rarest", with the same weights
-            from the `rarest` classes alone that the client holds the least of.
+            c is P_c; "uniform"; "rarest", with the same weights, but only the `rarest` classes of which the client
+            holds the least.
         rarest: how many classes.
-        images: "generator"; "gaussian" for noise from the standard normal law; or "dcgan" for what DCGANs of other
-            clients have made. Those know no classes: for a fake of a class one of the clients that hold it is asked,
-            see `fedjax_bal.parts.dcgan.lending`, and what the image shows is left to chance.
+        images: "generator"; "gaussian" for noise from the standard normal law; or "dcgan" for images from DCGANs of
+            other clients, see `SharedDcgans`.
         learn: "distillation", or "cross_entropy" of the fakes' labels in its place.
         weight: lambda.
         distillation: weight of the distillation in it, 1 in the paper.
@@ -90,14 +89,14 @@ class Fakes(WarmUp, Batches, Loss):
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """The batch with the fakes behind it."""
         label_key, noise_key = jax.random.split(key)
-        labels = drawn(label_key, self.law(ctx.class_counts), self.count)
-        return join(batch, self.made(noise_key, labels, ctx), labels)
+        labels = draw_labels(label_key, self.label_law(ctx.class_counts), self.count)
+        return join(batch, self.make_images(noise_key, labels, ctx), labels)
 
     def added(self, class_counts: Array) -> Array:
         """As many fakes of each class as are drawn on average."""
-        return self.count * self.law(class_counts)
+        return self.count * self.label_law(class_counts)
 
-    def law(self, class_counts: Array) -> Array:
+    def label_law(self, class_counts: Array) -> Array:
         """Probabilities of the fakes' classes, `Float[C]`."""
         classes = class_counts.shape[-1]
         if self.labels == "uniform":
@@ -109,56 +108,36 @@ class Fakes(WarmUp, Batches, Loss):
         law = jnp.where(rank < self.rarest, law, 0.0)
         return law / law.sum()
 
-    def made(self, key: Key, labels: Array, ctx: Context) -> Array:
+    def make_images(self, key: Key, labels: Array, ctx: Context) -> Array:
         """Fakes of given classes, `Float[A, H, W, K]`."""
         model = ctx.model
         if self.images == "gaussian":
             return jax.random.normal(key, (len(labels), *model.input_shape))
         if self.images == "dcgan":
-            return borrowed(key, labels, ctx)
+            return borrow_images(key, labels, ctx)
         net = build_generator(model.num_classes, model.input_shape, self.width, self.latent)
         latents = jax.random.normal(key, (len(labels), self.latent))
         return lax.stop_gradient(net.apply(teacher_of(ctx).generator, latents, labels, train=False)[0])
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The added loss, `Float[]`."""
-        del params
         own = slice(ctx.batch_size, ctx.batch_size + self.count)
         if self.learn == "cross_entropy":
             logits, labels = outputs.logits[own], batch.labels[own]
             return self.weight * optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
         teacher = teacher_of(ctx).teacher if self.images == "generator" else ctx.start
         theirs, _ = ctx.model.apply(lax.stop_gradient(teacher), batch.images[own], train=False)
-        return self.learnt(outputs, theirs, ctx.batch_size)
+        return self.transfer_loss(outputs, theirs, ctx.batch_size)
 
-    def learnt(self, outputs: Outputs, teacher: Outputs, first: int) -> Array:
-        """Distillation and attention transfer, `Float[]`, from the teacher's outputs on the fakes alone.
-
-        Args:
-            outputs: the student's on the whole batch.
-            teacher: the teacher's on the fakes.
-            first: the row of the first fake.
-        """
+    def transfer_loss(self, outputs: Outputs, teacher: Outputs, first: int) -> Array:
+        """Distillation and attention transfer from the teacher's outputs on the fakes, rows `first` on of the batch."""
         own = slice(first, first + self.count)
-        apart = distillation_loss(outputs.logits[own], teacher.logits, self.temperature, direction=self.direction)
+        distilled = distillation_loss(outputs.logits[own], teacher.logits, self.temperature, direction=self.direction)
         maps = attention_transfer_loss([tap[own] for tap in outputs.taps], teacher.taps)
-        return self.weight * (self.distillation * apart + self.attention * maps)
+        return self.weight * (self.distillation * distilled + self.attention * maps)
 
 
-def drawn(key: Key, law: Array, count: int) -> Array:
-    """Classes drawn with replacement, `Int32[count]`.
-
-    Args:
-        key: a key.
-        law: `Float[C]`, probabilities.
-        count: how many.
-
-    Returns:
-        Class numbers, none of probability 0.
-
-    Example:
-        >>> drawn(jax.random.key(0), jnp.array([0.0, 1.0, 0.0]), 3).tolist()
-        [1, 1, 1]
-    """
+def draw_labels(key: Key, law: Array, count: int) -> Array:
+    """Classes drawn with replacement by their probabilities `Float[C]`, `Int32[count]`; none of probability 0."""
     # Not by a running sum of the law: its rounding gives classes of probability 0 a share where there are many.
     return jax.random.categorical(key, jnp.log(law), shape=(count,)).astype(jnp.int32)

@@ -1,7 +1,7 @@
-"""CBFL's generator: images drawn out of what a network with batch normalisation remembers of its training data."""
+"""CBFL's generator: learns images from the batch statistics that a network has kept of its training data."""
 
 import abc
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ SHOWN, SHOWN_CLASSES = 8, 20
 
 
 class Teacher(NamedTuple):
-    """What clients make and judge fakes with.
+    """The models with which clients make and judge fakes.
 
     Attributes:
         generator: the generator's `Variables`.
@@ -31,84 +31,13 @@ class Teacher(NamedTuple):
     teacher: Variables
 
 
-class GeneratorTraining(NamedTuple):
-    """How a generator is trained.
-
-    Attributes:
-        iterations: steps of the optimizer.
-        batch_size: images a step.
-        rate: Adam's learning rate.
-        gamma: weight of the batch statistics' divergence.
-        layers: "mean" or "sum" of it over layers.
-        classification: weight of the cross-entropy, 1 in the paper.
-    """
-
-    iterations: int
-    batch_size: int
-    rate: Any
-    gamma: Any
-    layers: str
-    classification: Any = 1.0
-
-
-def fit_generator(key: Key, net: Generator, model: Model, teacher: Variables, how: GeneratorTraining) -> Variables:
-    r"""Trains a new generator against a frozen network.
-
-    Each step draws noise and, uniformly, classes y, and takes Adam's step on the mean cross-entropy of y under the
-    teacher in evaluation mode plus $\gamma$ times the divergence of the statistics that the images have at each batch
-    normalisation from the running ones.
-
-    Args:
-        key: decides initial weights, noise and classes.
-        net: the generator's architecture.
-        model: the teacher's.
-        teacher: its variables, which stay as they are.
-        how: the constants.
-
-    Returns:
-        The generator's variables.
-
-    References:
-        CBFL (Li et al., 2023), eq. 6 to 9, Algorithm 2; Adam's betas (0.5, 0.999) are the authors' code's.
-    """
-    running = jax.tree.leaves(teacher.stats)
-    optimizer = optax.adam(how.rate, b1=0.5, b2=0.999)
-    start = net.init(jax.random.fold_in(key, how.iterations))
-
-    def loss(params: PyTree, stats: PyTree, latents: Array, labels: Array) -> tuple[Array, PyTree]:
-        images, after = net.apply(Variables(params, stats), latents, labels, train=True)
-        outputs, _ = model.apply(teacher, images, train=False)
-        means, variances = zip(*outputs.norm_inputs, strict=True) if outputs.norm_inputs else ((), ())
-        apart = batch_norm_statistics_loss(means, variances, running[::2], running[1::2], how.layers)
-        wrong = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels).mean()
-        return how.classification * wrong + how.gamma * apart, after.stats
-
-    def step(index: Array, carry: tuple[Variables, PyTree]) -> tuple[Variables, PyTree]:
-        variables, state = carry
-        noise_key, label_key = jax.random.split(jax.random.fold_in(key, index))
-        latents = jax.random.normal(noise_key, (how.batch_size, net.latent))
-        labels = jax.random.randint(label_key, (how.batch_size,), 0, net.num_classes)
-        grads, stats = jax.grad(loss, has_aux=True)(variables.params, variables.stats, latents, labels)
-        updates, state = optimizer.update(grads, state, variables.params)
-        return Variables(optax.apply_updates(variables.params, updates), stats), state
-
-    return lax.fori_loop(0, how.iterations, step, (start, optimizer.init(start.params)))[0]
-
-
 def teacher_of(ctx: Context) -> Teacher:
-    """What a client makes fakes with: its own generator, or the one that all share.
-
-    Args:
-        ctx: the visit's context.
-
-    Returns:
-        Generator and teacher.
-    """
+    """The generator that a client makes fakes with, its own or the one that all share, and its teacher."""
     return Teacher(ctx.prepared[SLOT], ctx.start) if SLOT in ctx.prepared else ctx.broadcast[SLOT]
 
 
 class WarmUp(Part, abc.ABC):
-    """A part that begins in its round `warm_up`, counted from 0."""
+    """Begins in the round `warm_up`, counted from 0."""
 
     warm_up: int
 
@@ -130,7 +59,7 @@ class WarmUp(Part, abc.ABC):
 
 @part
 class Generating(WarmUp, abc.ABC):
-    """A part that trains generators against the model; the kinds differ in whose they are.
+    """Trains generators against the model: one for all clients, or one for each; the kinds differ in that.
 
     Attributes:
         warm_up: the first round, from 0, in which it is trained.
@@ -141,7 +70,10 @@ class Generating(WarmUp, abc.ABC):
         rate: Adam's learning rate.
         gamma: weight of the batch statistics' divergence.
         layers: "mean" or "sum" of it over layers.
-        classification: weight of the cross-entropy.
+        classification: weight of the cross-entropy, 1 in the paper.
+
+    References:
+        CBFL (Li et al., 2023), eq. 6 to 9, Algorithm 2; Adam's betas (0.5, 0.999) are the authors' code's.
     """
 
     warm_up: int = static(700)
@@ -177,21 +109,44 @@ class Generating(WarmUp, abc.ABC):
         return build_generator(model.num_classes, model.input_shape, self.width, self.latent)
 
     def fit(self, key: Key, model: Model, teacher: Variables) -> Variables:
-        """A new generator, trained against a model."""
-        how = GeneratorTraining(
-            self.iterations, self.batch_size, self.rate, self.gamma, self.layers, self.classification
-        )
-        return fit_generator(key, self.network(model), model, teacher, how)
+        r"""Trains a new generator against a frozen network.
+
+        Each step draws noise and, uniformly, classes y, and takes Adam's step on the mean cross-entropy of y under the
+        teacher in evaluation mode plus $\gamma$ times the divergence of the statistics that the images have at each
+        batch normalisation from the running ones.
+        """
+        net, running = self.network(model), jax.tree.leaves(teacher.stats)
+        optimizer = optax.adam(self.rate, b1=0.5, b2=0.999)
+        start = net.init(jax.random.fold_in(key, self.iterations))
+
+        def loss(params: PyTree, stats: PyTree, latents: Array, labels: Array) -> tuple[Array, PyTree]:
+            images, after = net.apply(Variables(params, stats), latents, labels, train=True)
+            outputs, _ = model.apply(teacher, images, train=False)
+            means, variances = zip(*outputs.norm_inputs, strict=True) if outputs.norm_inputs else ((), ())
+            divergence = batch_norm_statistics_loss(means, variances, running[::2], running[1::2], self.layers)
+            wrong = optax.softmax_cross_entropy_with_integer_labels(outputs.logits, labels).mean()
+            return self.classification * wrong + self.gamma * divergence, after.stats
+
+        def step(index: Array, carry: tuple[Variables, PyTree]) -> tuple[Variables, PyTree]:
+            variables, state = carry
+            noise_key, label_key = jax.random.split(jax.random.fold_in(key, index))
+            latents = jax.random.normal(noise_key, (self.batch_size, net.latent))
+            labels = jax.random.randint(label_key, (self.batch_size,), 0, net.num_classes)
+            grads, stats = jax.grad(loss, has_aux=True)(variables.params, variables.stats, latents, labels)
+            updates, state = optimizer.update(grads, state, variables.params)
+            return Variables(optax.apply_updates(variables.params, updates), stats), state
+
+        return lax.fori_loop(0, self.iterations, step, (start, optimizer.init(start.params)))[0]
 
 
 @part
 class SharedGenerator(Generating, Server):
-    """Trains one generator on the server's side, against the global model, and lends it to all clients.
+    """Trains one generator on the server, against the global model, and sends it to all clients.
 
-    It is trained anew, from scratch, in the rounds `warm_up`, `warm_up + interval`, ...; in others nothing of it runs.
-    Nothing of what it sends counts as traffic: it stands for generators that clients train themselves, as in the paper.
-    With an interval above 1 or a snapshot a client that was away when a generator was trained would have to be sent it,
-    or the model of that round; this is left out too.
+    It is trained from scratch in the rounds `warm_up`, `warm_up + interval`, ...; in others nothing of it runs. Nothing
+    of what it sends counts as traffic: it stands for generators that clients train themselves, as in the paper. With an
+    interval above 1 or a snapshot, a client that was absent when a generator was trained would have to be sent it, or
+    the model of that round; this is left out too.
 
     Attributes:
         interval: rounds from one training to the next.
@@ -224,7 +179,6 @@ class SharedGenerator(Generating, Server):
 
     def update(self, key: Key, server: ServerContext) -> Teacher:
         """As it was."""
-        del key
         return server.state
 
     def show(self, key: Key, server: ServerContext) -> Exhibit:
@@ -239,7 +193,7 @@ class SharedGenerator(Generating, Server):
 
 @part
 class LocalGenerator(Generating, Prepare):
-    """Trains a generator for each client and visit, against the model that the client received.
+    """Trains a generator in each client's local training, against the model that the client received.
 
     References:
         CBFL (Li et al., 2023), Algorithm 1, as it is printed.

@@ -1,4 +1,4 @@
-"""The usual augmentation of small photographs: shifted and mirrored anew each time they are drawn."""
+"""Crops and mirror images, the usual augmentation of small photographs, drawn again in each local step."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ class CropAndFlip(Batches):
     """Cuts a window of the image's own size out of the image with a black border, and mirrors half of the windows.
 
     Window and mirroring are drawn for each image of each local step. Evaluation, probes and prototypes see the images
-    as they are, and so does everybody those that another part has added to the client's own.
+    as they are; images that another part has added to the batch stay as they are too.
 
     Attributes:
         pad: width of the border in pixels, and so the largest shift to either side.

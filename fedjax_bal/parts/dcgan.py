@@ -1,4 +1,4 @@
-"""DCGANs that clients train on their own data and lend each other: what CBFL's generator is compared with."""
+"""DCGANs that clients train on their own data and lend each other: the comparison for CBFL's generator."""
 
 import dataclasses
 from functools import partial
@@ -10,36 +10,28 @@ import numpy as np
 
 from fedjax_bal.data import MAX_ROWS, available_bytes, gather, normalised
 from fedjax_bal.models import build_dcgan
-from fedjax_bal.parts.adversarial import GanTraining, noise, trained
+from fedjax_bal.parts.adversarial import noise, train_dcgan
 from fedjax_bal.parts.part import Part, RunSetting, part, static
 from fedjax_bal.types import Array, Context, Federation, Key
 
 POOL = "dcgan"
-"""The name of the auxiliary set that says which of the federation's images are whose DCGAN's."""
+"""The name of the auxiliary set with the rows of each client's DCGAN."""
 
-NOBODY = -1
-"""The label of an image that was made, and the row number of one that wasn't."""
+NONE = -1
+"""The label of an image that was made, and the row number of a client without images."""
 
 _BYTES = 255.0
 
 
-def lending(class_counts: Array, labels: Array, client: Array) -> Array:
-    """Whose images a client borrows as fakes of given classes.
+def lending_law(class_counts: Array, labels: Array, client: Array) -> Array:
+    """Probabilities, `Float[A, N]`, with which a client borrows fakes of the given classes from each other client.
 
-    With n_m,y images of class y client m lends one with a probability in proportion to n_m,y. Nobody borrows from
-    themselves. Where nobody else holds a class, all others who hold anything are as likely.
-
-    Args:
-        class_counts: `Int[N, C]`.
-        labels: `Int[A]`.
-        client: who borrows, `Int[]`.
-
-    Returns:
-        Probabilities, `Float[A, N]`.
+    They are in proportion to the other clients' numbers of images of the class. Where no other client holds the class,
+    all that hold anything are equally likely.
 
     Example:
         >>> counts = jnp.array([[5, 5], [3, 0], [1, 0], [0, 0]])
-        >>> lending(counts, jnp.array([0, 1]), 0).tolist()
+        >>> lending_law(counts, jnp.array([0, 1]), 0).tolist()
         [[0.0, 0.75, 0.25, 0.0], [0.0, 0.5, 0.5, 0.0]]
     """
     others = jnp.arange(len(class_counts)) != client
@@ -49,21 +41,12 @@ def lending(class_counts: Array, labels: Array, client: Array) -> Array:
     return weights / jnp.maximum(weights.sum(1, keepdims=True), 1)
 
 
-def borrowed(key: Key, labels: Array, ctx: Context) -> Array:
-    """Images that other clients' DCGANs have made, `Float[A, H, W, K]`, as the network sees them.
-
-    Args:
-        key: decides whose, and which of theirs.
-        labels: the classes that are asked for, `Int[A]`.
-        ctx: the visit's context; its federation is one that `SharedDcgans` has enlarged.
-
-    Returns:
-        An image for each label.
-    """
+def borrow_images(key: Key, labels: Array, ctx: Context) -> Array:
+    """Normalised images that other clients' DCGANs have made, one for each label, `Float[A, H, W, K]`."""
     federation = ctx.federation
     lender_key, image_key = jax.random.split(key)
     pools = jnp.asarray(federation.auxiliary[POOL]).reshape(federation.num_clients, -1)
-    law = lending(jnp.asarray(federation.class_counts), labels, ctx.client)
+    law = lending_law(jnp.asarray(federation.class_counts), labels, ctx.client)
     lenders = jax.random.categorical(lender_key, jnp.log(law))
     rows = pools[lenders, jax.random.randint(image_key, labels.shape, 0, pools.shape[1])]
     return normalised(federation.images.at[rows].get(mode="clip"), federation.mean, federation.std)
@@ -71,23 +54,22 @@ def borrowed(key: Key, labels: Array, ctx: Context) -> Array:
 
 @part
 class SharedDcgans(Part):
-    """Has every client train a DCGAN on its own rows, before the first round, and lend it to all others.
+    """Trains a DCGAN on every client's own rows, before the first round, and lends its images to all other clients.
 
-    A DCGAN has no classes, so nobody can ask one for images of a class. What a sampler of classes can do is ask those
-    who hold the class, see `lending`: whether the image shows it is left to chance.
+    A DCGAN has no classes and can't be asked for one. For a fake of a class a sampler asks one of the clients that hold
+    it, see `lending_law`; what the image shows is left to chance.
 
-    What is lent is not the network but `pool` images that it has made once: each fake of a mini-batch is another
-    client's, so that each would go through a network of its own, 70 networks and a quarter of a gigabyte of weights in
-    a local step. Taking images from a pool costs no time in a round. In return fakes come again: that of 100 clients,
-    256 each, is half as large as CIFAR-10.
+    Each client lends `pool` images that its network has made once, not the network: every fake of a mini-batch comes
+    from another client, so that each would go through a network of its own, 70 networks and a quarter of a gigabyte of
+    weights in a local step. Taking images from a pool costs no time in a round. In return fakes recur, and take memory:
+    the pool of 100 clients, 256 images each, is half as large as CIFAR-10.
 
-    The images stand behind the federation's own, of the same type: bytes are rounded, floats lie between the lowest
-    and the highest value of the client's own. Clients' rows and counts stay as they are. The auxiliary set "dcgan",
-    `Int32[N * pool]`, has each client's images one after another; -1 in the places of clients without rows, who train
-    nothing and lend nothing. A client's DCGAN depends on its number, its rows (copies included) and the seed, not on
-    anybody else; all seeds of a run share it. It is trained whenever a simulation is built, one client after another.
-
-    That networks are exchanged, once, is no part of the traffic that is counted.
+    The images follow the federation's own and have their type: bytes are rounded, floats lie between the lowest and the
+    highest value of the client's own. Clients' rows and counts stay as they are. The auxiliary set "dcgan",
+    `Int32[N * pool]`, has each client's images one after another, and -1 for clients without rows, who train and lend
+    nothing. A client's DCGAN depends on its number, its rows (copies included) and the seed alone; all seeds of a run
+    share it. It is trained whenever a simulation is built, one client after another. Exchanging networks, once, is not
+    counted as traffic.
 
     Attributes:
         iterations: steps of the optimizers.
@@ -112,7 +94,7 @@ class SharedDcgans(Part):
     seed: int = static(0)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a federation in which nobody could borrow from anybody."""
+        """Refuses a federation in which no client could borrow from another one."""
         holders = np.count_nonzero(np.diff(np.asarray(setting.federation.offsets)))
         if holders < 2:
             raise ValueError(
@@ -121,24 +103,19 @@ class SharedDcgans(Part):
             )
 
     def prepare_federation(self, federation: Federation) -> Federation:
-        """The federation with all DCGANs' images.
-
-        Raises:
-            ValueError: images of a size that a DCGAN can't have, more than memory holds, or a federation that has such
-                images.
-        """
+        """The federation with all DCGANs' images."""
         if POOL in federation.auxiliary:
             raise ValueError("shared DCGANs: received a federation that has their images; enlarge the original one")
         build_dcgan(tuple(federation.images.shape[1:]), self.width, self.latent)
         holders = np.flatnonzero(np.diff(np.asarray(federation.offsets)))
         _check_room(federation, len(holders) * self.pool)
         first = len(federation.images)
-        rows = np.full((federation.num_clients, self.pool), NOBODY, np.int32)
+        rows = np.full((federation.num_clients, self.pool), NONE, np.int32)
         rows[holders] = first + np.arange(len(holders) * self.pool).reshape(-1, self.pool)
         labels = np.asarray(federation.labels)
         return federation._replace(
-            images=_with_made(self, federation, holders),
-            labels=np.concatenate([labels, np.full(len(holders) * self.pool, NOBODY, labels.dtype)]),
+            images=_add_images(self, federation, holders),
+            labels=np.concatenate([labels, np.full(len(holders) * self.pool, NONE, labels.dtype)]),
             auxiliary={**federation.auxiliary, POOL: rows.reshape(-1)},
         )
 
@@ -157,8 +134,8 @@ def _check_room(federation: Federation, count: int) -> None:
         )
 
 
-def _with_made(part: SharedDcgans, federation: Federation, holders: np.ndarray) -> np.ndarray:
-    """The images, and behind them those that each holder's DCGAN makes."""
+def _add_images(part: SharedDcgans, federation: Federation, holders: np.ndarray) -> np.ndarray:
+    """The images, followed by those that each holder's DCGAN makes."""
     images = np.asarray(federation.images)
     larger = np.empty((len(images) + len(holders) * part.pool, *images.shape[1:]), images.dtype)
     larger[: len(images)] = images
@@ -167,7 +144,7 @@ def _with_made(part: SharedDcgans, federation: Federation, holders: np.ndarray) 
     for place, client in enumerate(holders):
         begin = len(images) + place * part.pool
         own = federation.rows[federation.offsets[client] : federation.offsets[client + 1]]
-        larger[begin : begin + part.pool] = np.asarray(_made(unseeded, plain, key, client, *_range(images, own)))
+        larger[begin : begin + part.pool] = np.asarray(_make_pool(unseeded, plain, key, client, *_range(images, own)))
     return larger
 
 
@@ -180,12 +157,13 @@ def _range(images: np.ndarray, rows: np.ndarray) -> tuple[Any, Any]:
 
 
 @partial(jax.jit, static_argnums=0)
-def _made(part: SharedDcgans, federation: Federation, key: Key, client: Array, low: Array, high: Array) -> Array:
-    """What one client's DCGAN makes, `[pool, H, W, K]` of the type of the federation's images."""
+def _make_pool(part: SharedDcgans, federation: Federation, key: Key, client: Array, low: Array, high: Array) -> Array:
+    """Images from one client's DCGAN, `[pool, H, W, K]` of the type of the federation's images."""
     key = jax.random.fold_in(key, client)
     net = build_dcgan(federation.images.shape[1:], part.width, part.latent)
-    draw = lambda key: 2 * (_drawn(key, federation, client, part.batch_size) - low) / (high - low) - 1
-    (generator, _), _ = trained(key, net, draw, GanTraining(part.iterations, part.batch_size, part.rate))
+    draw = lambda key: 2 * (_draw_images(key, federation, client, part.batch_size) - low) / (high - low) - 1
+    sizes = {"iterations": part.iterations, "batch_size": part.batch_size, "rate": part.rate}
+    (generator, _), _ = train_dcgan(key, net, draw, **sizes)
     latents = noise(jax.random.fold_in(key, part.iterations + 1), part.pool, net)
     images, _ = net.generate(generator, latents, train=False)
     pixels = (images + 1) / 2 * (high - low) + low
@@ -193,7 +171,7 @@ def _made(part: SharedDcgans, federation: Federation, key: Key, client: Array, l
     return (jnp.round(_BYTES * pixels) if whole else pixels).astype(federation.images.dtype)
 
 
-def _drawn(key: Key, federation: Federation, client: Array, count: int) -> Array:
+def _draw_images(key: Key, federation: Federation, client: Array, count: int) -> Array:
     """Images of a client, drawn with replacement: bytes scaled to [0, 1], floats as they are."""
     first, end = federation.offsets[client], federation.offsets[client + 1]
     positions = jax.random.randint(key, (count,), first, end)

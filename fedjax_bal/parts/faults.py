@@ -1,4 +1,4 @@
-"""Injected faults: chosen clients that hand back what they should not, for studies of robustness."""
+"""Injected faults: chosen clients that return broken or stale updates, for studies of robustness."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -15,13 +15,11 @@ _SPOILT: Mapping[str, Callable[[Array, Array], Array]] = {
     "infinite": lambda delta, factor: jnp.full_like(delta, jnp.inf),
     "huge": lambda delta, factor: delta * factor,
 }
-KINDS = (*_SPOILT, "stale")
-"""What a faulty client hands back."""
 
 
 @part
 class Faults(Deliver):
-    """Spoils the change of the parameters that some clients hand back in some rounds.
+    """Breaks the updates that some clients return in some rounds.
 
     Attributes:
         factor: by which `huge` changes are too large.
@@ -56,10 +54,10 @@ class Faults(Deliver):
 
 
 class LastUpdate(NamedTuple):
-    """What a client last handed back of its own.
+    """The last update that a client trained and returned.
 
     Attributes:
-        delta: its change of the parameters; zeros where there was none.
+        delta: its change of the parameters; zeros if there was none.
         there: whether there was one, `Bool[]`.
     """
 
@@ -69,15 +67,15 @@ class LastUpdate(NamedTuple):
 
 @part
 class StaleUpdates(Deliver, Memory):
-    """Lets some clients hand back, in some rounds, the change of the parameters of the last round that they delivered.
+    """Lets some clients return, in some rounds, the update of the last round in which they delivered.
 
-    One that never delivered before has no older one, and hands back what it trained. Batch statistics, and what other
-    parts make of the model that is handed back, are of this round.
+    A client that never delivered before returns what it trained. Batch statistics, and changes that other parts make to
+    the returned model, are of this round.
 
     Attributes:
         clients: their ids.
         rounds: the rounds, from 1; None for every one.
-        tagged: whether updates say of which round they are, so that the server can tell.
+        tagged: whether updates name their round, so that the server can tell.
     """
 
     clients: tuple[int, ...] = static(())
@@ -93,7 +91,7 @@ class StaleUpdates(Deliver, Memory):
         return LastUpdate(jax.tree.map(jnp.zeros_like, variables.params), jnp.array(False))
 
     def outdated(self, outcome: Outcome) -> Array:
-        """Whether the older update goes out, and says so."""
+        """Whether the older update is sent, and says so."""
         return self._again(outcome) & self.tagged
 
     def deliver(self, outcome: Outcome) -> Variables:
@@ -103,7 +101,7 @@ class StaleUpdates(Deliver, Memory):
         return outcome.end._replace(params=jax.tree.map(one, outcome.start.params, outcome.end.params, last.delta))
 
     def remember(self, memory: LastUpdate, outcome: Outcome) -> LastUpdate:
-        """The change that was handed back; the older one, where that was it."""
+        """The change that was returned: the older one, if it was sent."""
         again = self._again(outcome)
         one = lambda start, end, delta: jnp.where(again, delta, end - start)
         delta = jax.tree.map(one, outcome.start.params, outcome.end.params, memory.delta)
@@ -114,7 +112,7 @@ class StaleUpdates(Deliver, Memory):
 
 
 def _struck(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Context) -> Array:
-    """Whether a visit is one of those that go wrong, `Bool[]`."""
+    """Whether a client breaks in this round, `Bool[]`."""
     hit = (ctx.client == jnp.array(clients, jnp.int32)).any()
     return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()
 

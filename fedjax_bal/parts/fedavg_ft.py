@@ -1,6 +1,4 @@
-"""Fine-tuning the classifier on balanced rows that the server holds."""
-
-from typing import NamedTuple
+"""FedAvg-FT: the server fine-tunes the classifier on balanced rows of its own."""
 
 import jax
 import jax.numpy as jnp
@@ -9,69 +7,10 @@ from jax import lax
 
 from fedjax_bal.data import normalised
 from fedjax_bal.parts.auxiliary import balanced_rows
-from fedjax_bal.parts.fedbabu import checked_head
+from fedjax_bal.parts.fedbabu import classifier
 from fedjax_bal.parts.part import RunSetting, part, static
 from fedjax_bal.parts.roles import Refine
-from fedjax_bal.types import Array, Federation, Key, Model, PyTree, ServerContext, Variables
-
-
-class HeadSchedule(NamedTuple):
-    """How a classifier is fine-tuned.
-
-    Attributes:
-        epochs: passes over the rows.
-        batch_size: rows a step; the last step of a pass takes what is left.
-        learning_rate: of SGD.
-        momentum: of SGD, fresh each time.
-    """
-
-    epochs: int
-    batch_size: int
-    learning_rate: Array | float
-    momentum: Array | float
-
-
-def fine_tuned(
-    key: Key, variables: Variables, model: Model, federation: Federation, schedule: HeadSchedule
-) -> Variables:
-    """Trains the classifier alone on the server's own rows.
-
-    All else stays as it is, batch statistics included, so that the features are computed once, in evaluation mode.
-
-    Args:
-        key: decides the order of the rows, which is another one in each epoch.
-        variables: the model to start from.
-        model: the network; the classifier's parameters are `params["head"]`.
-        federation: its auxiliary set "balanced" says which rows.
-        schedule: how.
-
-    Returns:
-        The variables with another classifier.
-
-    Raises:
-        ValueError: there are no such rows, or no such classifier.
-    """
-    rows = jnp.asarray(balanced_rows(federation))
-    size = min(schedule.batch_size, len(rows))
-    steps = -(-len(rows) // size)
-    features = _features(variables, model, federation, rows, steps, size)
-    labels = federation.labels[rows]
-    optimizer = optax.sgd(schedule.learning_rate, schedule.momentum)
-
-    def one(carry: tuple[PyTree, PyTree], places: Array) -> tuple[tuple[PyTree, PyTree], None]:
-        head, state = carry
-
-        def loss(head: PyTree) -> Array:
-            logits = model.head({**variables.params, "head": head}, features.at[places].get(mode="clip"))
-            return _mean_cross_entropy(logits, labels.at[places].get(mode="clip"), places < len(rows))
-
-        updates, state = optimizer.update(jax.grad(loss)(head), state)
-        return (jax.tree.map(jnp.add, head, updates), state), None
-
-    head = checked_head(variables.params)
-    order = _order(key, schedule.epochs, len(rows), steps, size)
-    (head, _), _ = lax.scan(one, (head, optimizer.init(head)), order)
-    return variables._replace(params={**variables.params, "head": head})
+from fedjax_bal.types import Array, Key, PyTree, ServerContext, Variables
 
 
 @part
@@ -80,9 +19,9 @@ class RefinedHead(Refine):
 
     Attributes:
         epochs: passes over the rows.
-        batch_size: rows a step.
+        batch_size: rows a step; the last step of a pass takes what is left.
         learning_rate: of SGD.
-        momentum: of SGD.
+        momentum: of SGD, fresh each time.
         evaluation_only: whether only the test set sees the fine-tuned classifier, and the next round goes on without.
 
     References:
@@ -108,18 +47,39 @@ class RefinedHead(Refine):
         balanced_rows(setting.federation)
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
-        """The global model with a fine-tuned classifier."""
-        schedule = HeadSchedule(self.epochs, self.batch_size, self.learning_rate, self.momentum)
-        return fine_tuned(key, variables, server.model, server.federation, schedule)
+        """The global model with a fine-tuned classifier; all else stays as it is, batch statistics included."""
+        rows = jnp.asarray(balanced_rows(server.federation))
+        size = min(self.batch_size, len(rows))
+        steps = -(-len(rows) // size)
+        # The body doesn't change, so that features are computed once, in evaluation mode.
+        features = _features(variables, server, rows, steps, size)
+        labels = server.federation.labels[rows]
+        optimizer = optax.sgd(self.learning_rate, self.momentum)
+
+        def step(carry: tuple[PyTree, PyTree], places: Array) -> tuple[tuple[PyTree, PyTree], None]:
+            head, state = carry
+
+            def loss(head: PyTree) -> Array:
+                own = features.at[places].get(mode="clip")
+                logits = server.model.head({**variables.params, "head": head}, own)
+                return _mean_cross_entropy(logits, labels.at[places].get(mode="clip"), places < len(rows))
+
+            updates, state = optimizer.update(jax.grad(loss)(head), state)
+            return (jax.tree.map(jnp.add, head, updates), state), None
+
+        head = classifier(variables.params)
+        order = _order(key, self.epochs, len(rows), steps, size)
+        (head, _), _ = lax.scan(step, (head, optimizer.init(head)), order)
+        return variables._replace(params={**variables.params, "head": head})
 
 
-def _features(variables: Variables, model: Model, federation: Federation, rows: Array, steps: int, size: int) -> Array:
-    """`Float[steps * size, F]`; those behind the last row repeat it."""
+def _features(variables: Variables, server: ServerContext, rows: Array, steps: int, size: int) -> Array:
+    """The classifier's inputs, `Float[steps * size, F]`; the last row is repeated to fill the last step."""
     padded = jnp.pad(rows, (0, steps * size - len(rows)), mode="edge").reshape(steps, size)
 
     def one(rows: Array) -> Array:
-        images = normalised(federation.images[rows], federation.mean, federation.std)
-        return model.apply(variables, images, train=False)[0].features
+        images = normalised(server.federation.images[rows], server.federation.mean, server.federation.std)
+        return server.model.apply(variables, images, train=False)[0].features
 
     features = lax.map(one, padded)
     return features.reshape(steps * size, -1)

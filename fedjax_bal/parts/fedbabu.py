@@ -8,23 +8,8 @@ from fedjax_bal.parts.roles import Update
 from fedjax_bal.types import Context, PyTree
 
 
-def checked_head(params: PyTree) -> PyTree:
-    """The classifier's parameters.
-
-    Args:
-        params: a model's.
-
-    Returns:
-        `params["head"]`.
-
-    Raises:
-        ValueError: there is no such entry.
-
-    Example:
-        >>> checked_head({"w1": 0, "w2": 1})
-        Traceback (most recent call last):
-        ValueError: model: received parameters ['w1', 'w2'], must have the classifier's under 'head': name them so
-    """
+def classifier(params: PyTree) -> PyTree:
+    """The classifier's parameters, `params["head"]`; raises `ValueError` for a model without that entry."""
     names = sorted(params) if isinstance(params, dict) else []
     if "head" not in names:
         raise ValueError(f"model: received parameters {names}, must have the classifier's under 'head': name them so")
@@ -43,5 +28,4 @@ class FrozenHead(Update):
 
     def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The updates, zeros for the classifier."""
-        del params, ctx
-        return {**updates, "head": jax.tree.map(jnp.zeros_like, checked_head(updates))}
+        return {**updates, "head": jax.tree.map(jnp.zeros_like, classifier(updates))}

@@ -1,4 +1,4 @@
-"""FedDyn: each client's loss is bent so that all of them agree at the optimum of the whole."""
+"""FedDyn: a penalty that makes the optimum of each client's loss that of the whole federation."""
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +11,15 @@ from fedjax_bal.types import Array, Batch, Cohort, Context, Key, Outcome, Output
 
 @part
 class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
-    r"""Adds a penalty that moves with what a client has drifted so far.
+    r"""Adds a penalty that follows a client's drift so far.
 
     A client minimises its own loss plus $\frac{\alpha_k}{2} \| y \|^2 + \alpha_k \langle y, h_k - w \rangle$, where
-    $h_k$ is the sum of its changes $y - w$ so far, zeros for a client that was never visited. The server takes the
+    $h_k$ is the sum of its changes $y - w$ so far, zeros for one that never trained. The server takes the
     plain mean of the models delivered and adds $H = \frac{1}{N} \sum_k h_k$ over all clients. After one round of full
     participation from zeros it therefore moves by twice the mean change: this over-relaxation is intended.
 
     The penalty is computed as $\alpha_k (\frac{1}{2} \| y - w \|^2 + \langle y - w, h_k \rangle)$, which differs by a
-    constant and is 0 at the start of a visit: reported losses can be compared, and no digits are lost.
+    constant and is 0 when local training starts: reported losses can be compared, and no digits are lost.
 
     Attributes:
         alpha: the penalty's weight.
@@ -47,7 +47,6 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The penalty, `Float[]`."""
-        del outputs, batch
         weight = self.alpha
         if self.adaptive:
             mean_size = ctx.federation.offsets[-1].astype(float) / ctx.federation.num_clients
@@ -61,7 +60,6 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The gradient, no longer than allowed."""
-        del params, ctx
         return grads if self.clip is None else optax.clip_by_global_norm(self.clip).update(grads, optax.EmptyState())[0]
 
     def init_memory(self, variables: Variables) -> PyTree:
@@ -69,12 +67,11 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         return jax.tree.map(jnp.zeros_like, variables.params)
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """Adds this visit's change."""
+        """Adds the change of this round."""
         return jax.tree.map(lambda h, y, w: h + (y - w), memory, outcome.end.params, outcome.start.params)
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """The same weight for every chain that delivers."""
-        del server
         return cohort.delivered.astype(weights.dtype)
 
     def step(self, delta: PyTree, server: ServerContext) -> PyTree:
@@ -87,12 +84,10 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
         """Clients need nothing but the model."""
-        del key
         return server.state, ()
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
         """The mean after this round's changes."""
-        del key
         return _mean_memory(server)
 
 

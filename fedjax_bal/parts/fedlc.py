@@ -1,4 +1,4 @@
-"""FedLC: logits are held down by as much as their class is rare on the client."""
+"""FedLC: training logits are lowered by a margin that is larger the rarer their class is on the client."""
 
 from fedjax_bal.balance import logit_calibration
 from fedjax_bal.parts.part import part
@@ -25,5 +25,4 @@ class LogitCalibration(Logits):
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
         """`Float[B, C]` to `Float[B, C]`."""
-        del batch
         return logits - logit_calibration(ctx.class_counts, self.tau)

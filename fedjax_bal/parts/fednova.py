@@ -1,4 +1,4 @@
-"""FedNova: clients that take more steps don't pull the model further."""
+"""FedNova: updates are normalised by the number of local steps, so that more steps don't count more."""
 
 from typing import ClassVar
 
@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.parts.fedprox import Proximal
-from fedjax_bal.parts.momentum import check_fresh_momentum
 from fedjax_bal.parts.part import RunSetting, part, parts_with
 from fedjax_bal.parts.roles import Reduce, Step, Weigh
 from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
@@ -15,31 +14,25 @@ from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 BITS = 31  # of the largest number of steps, Int32
 
 
+def momentum_steps(steps: Array, momentum: Array | float) -> Array:
+    r"""The number of plain steps that as many momentum steps amount to, `Float[...]`.
+
+    $a = (\tau - \rho (1 - \rho^\tau) / (1 - \rho)) / (1 - \rho)$: along a constant gradient g, $\tau$ steps of SGD with
+    momentum $\rho$ and learning rate $\eta$ move by $a \eta g$ (Wang et al., 2020, section 4.1).
+    """
+    tau = jnp.asarray(steps, float)
+    return (tau - momentum * (1 - momentum**tau) / (1 - momentum)) / (1 - momentum)
+
+
 def accumulated_steps(steps: Array, momentum: Array | float = 0.0, shrink: Array | float = 0.0) -> Array:
-    r"""How far the steps of a visit reach, in units of learning rate times gradient: the L1 norm of FedNova's a.
+    r"""The reach of local training in units of learning rate times gradient, `Float[...]`: the L1 norm of FedNova's a.
 
     Each step does, beginning from zeros, $c \leftarrow \rho c + 1$ and $a \leftarrow a + c$ with momentum $\rho > 0$;
-    $a \leftarrow (1 - \eta \mu) a + 1$ with a proximal term; $a \leftarrow a + 1$ with neither of them. With both, the
-    first two lines follow each other, which counts a step twice: that is what the authors' code does.
-
-    Args:
-        steps: tau, `Int[...]`.
-        momentum: rho, in [0, 1).
-        shrink: eta mu, the local learning rate times the weight of the proximal term.
-
-    Returns:
-        `Float[...]`, 0 where there are no steps.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> [round(float(a), 2) for a in accumulated_steps(jnp.arange(4), 0.9)]
-        [0.0, 1.0, 2.9, 5.61]
-
-    References:
-        FedNova (Wang et al., 2020), section 4; the recurrence is that of the authors' optimizer. A step is linear in
-        (c, a, 1), so that powers of one matrix replace the loop over steps; none of its entries is negative as long as
-        eta mu is at most 1, and nothing is lost to cancellation.
+    $a \leftarrow (1 - \eta \mu) a + 1$ with a proximal term (`shrink` is $\eta \mu$); $a \leftarrow a + 1$ with neither
+    of them. With both, the first two lines follow each other, which counts a step twice, as the authors' code does.
     """
+    # A step is linear in (c, a, 1), so that powers of one matrix replace the loop over steps; none of its entries is
+    # negative as long as eta mu is at most 1, and nothing is lost to cancellation.
     rho, keep = jnp.asarray(momentum, float), 1.0 - jnp.asarray(shrink, float)
     moves = (rho > 0).astype(float)
     plain = ((jnp.asarray(shrink) > 0) | (rho == 0)).astype(float)
@@ -61,7 +54,7 @@ class NormalisedAveraging(Weigh, Step):
     r"""Averages directions instead of changes, and gives the mean its length back.
 
     A chain's change $\Delta_k$ is divided by the number $a_k$ of plain steps that its steps amount to, added up over
-    its visits. The server moves by $\tau_{eff} \sum_k p_k \Delta_k / a_k$, where $p_k$ are the cohort weights without
+    its clients. The server moves by $\tau_{eff} \sum_k p_k \Delta_k / a_k$, where $p_k$ are the cohort weights without
     this part, and $\tau_{eff} = \sum_k p_k a_k$, or $\sum_k p_k \tau_k$ with a proximal term.
 
     The engine normalises weights once. They are therefore divided by $a_k$ beforehand; with the result $v_k$, the mean
@@ -108,7 +101,6 @@ class NormalisedAveraging(Weigh, Step):
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """The weights for directions; 0 for a chain that takes no step."""
-        del server
         reach = self._reach(cohort)
         return jnp.where(reach > 0, weights / jnp.where(reach > 0, reach, 1.0), 0.0)
 
@@ -122,10 +114,19 @@ class NormalisedAveraging(Weigh, Step):
         return jax.tree.map(lambda leaf: effective / mean * leaf, delta)
 
     def _reach(self, cohort: Cohort) -> Array:
-        """How far the steps of each chain reach, `Float[G]`; every visit begins without momentum."""
-        visits = accumulated_steps(cohort.local_steps, cohort.momentum, cohort.learning_rate * self.mu)
-        visits = visits if cohort.full_steps is None else cohort.full_steps
-        return cohort.passes * visits.sum(-1)
+        """The reach of each chain's steps, `Float[G]`; every client begins without momentum."""
+        reach = accumulated_steps(cohort.local_steps, cohort.momentum, cohort.learning_rate * self.mu)
+        reach = reach if cohort.full_steps is None else cohort.full_steps
+        return cohort.passes * reach.sum(-1)
+
+
+def check_fresh_momentum(slot: str, setting: RunSetting) -> None:
+    """Refuses a momentum that is handed on from client to client, for a part that relies on resetting it."""
+    if setting.carried and setting.local.options.get("momentum"):
+        raise ValueError(
+            f"optimizer_state: received 'carried' and a local momentum beside {slot}, which reckons with one "
+            "that begins anew at each visit: take 'fresh', or set training.optimizer.momentum to 0"
+        )
 
 
 def _product(left: Array, right: Array) -> Array:

@@ -24,6 +24,5 @@ class Proximal(Loss):
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The penalty, `Float[]`."""
-        del outputs, batch
         squares = jax.tree.map(lambda y, w: jnp.sum((y - w) ** 2), params, ctx.start.params)
         return 0.5 * self.mu * jnp.stack(jax.tree.leaves(squares)).sum()

@@ -12,7 +12,7 @@ class RestrictedSoftmax(Logits):
 
     Attributes:
         alpha: factor for an absent class, in [0, 1]; 1 is FedAvg.
-        mode: "hard", 1 for every class that is there; "soft", in between by its count relative to the largest.
+        mode: "hard", 1 for every class that is present; "soft", in between by its count relative to the largest.
 
     References:
         FedRS (Li and Zhan, 2021), the restricted softmax, for "hard"; "soft" is the authors' code, which applies it to
@@ -24,5 +24,4 @@ class RestrictedSoftmax(Logits):
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
         """`Float[B, C]` to `Float[B, C]`."""
-        del batch
         return logits * restricted_scale(ctx.class_counts, self.alpha, self.mode)

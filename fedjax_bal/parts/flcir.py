@@ -1,4 +1,4 @@
-"""FL-CIR's probe: which classes a client holds, seen from the gradients of its trained model."""
+"""FL-CIR: a client's class composition, estimated from the gradients of its trained model, and damped updates."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ from fedjax_bal.types import Array, Federation, Outcome, PyTree, ServerContext, 
 class CompositionProbe(Probe):
     r"""Estimates a client's class shares from its model's gradients on the server's balanced images.
 
-    For each class c the mean cross-entropy of the trained model on the images of c is differentiated, and $g_c$ is how
-    large the gradient is; what was learnt has a small one. The estimate is
+    For each class c the mean cross-entropy of the trained model on the images of c is differentiated, and $g_c$ is the
+    size of the gradient, which is small for a class that was learnt. The estimate is
     `fedjax_bal.balance.composition_from_gradients` of g.
 
     Attributes:
@@ -40,7 +40,7 @@ class CompositionProbe(Probe):
 
     @property
     def slot(self) -> str:
-        """What the selectors `cucb` and `greedy` learn from."""
+        """The name under which the selectors `cucb` and `greedy` find the estimates."""
         return "composition"
 
     def check(self, setting: RunSetting) -> None:
@@ -93,7 +93,7 @@ def _images(federation: Federation, rows: Array) -> Array:
 class ParticipatingShare(Step):
     r"""Scales the mean update by the share of all samples that the clients who delivered hold.
 
-    $w \leftarrow \sum_S p_k w_k + (1 - \sum_S p_k) w$ with $p_k = n_k / n$ over all N clients: those who are not there
+    $w \leftarrow \sum_S p_k w_k + (1 - \sum_S p_k) w$ with $p_k = n_k / n$ over all N clients: absent ones
     count as having kept the model.
 
     References:

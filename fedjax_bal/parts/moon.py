@@ -14,11 +14,11 @@ _SMALLEST = 1e-8  # norms are taken for at least that, as PyTorch does
 
 
 class LastModel(NamedTuple):
-    """What a client came to at its last visit.
+    """A client's model after its last local training.
 
     Attributes:
-        variables: its model after training; zeros where there was no visit.
-        there: whether there was one, `Bool[]`.
+        variables: the model; zeros for a client that never trained.
+        there: whether it has trained, `Bool[]`.
     """
 
     variables: Variables
@@ -26,19 +26,7 @@ class LastModel(NamedTuple):
 
 
 def cosine_similarity(a: Array, b: Array) -> Array:
-    """The cosine of the angle between two representations, row by row.
-
-    Args:
-        a: `Float[B, P]`.
-        b: `Float[B, P]`.
-
-    Returns:
-        `Float[B]`; 0, with a finite gradient, where one of them is all zeros.
-
-    Example:
-        >>> cosine_similarity(jnp.array([[3.0, 4.0], [0.0, 0.0]]), jnp.array([[6.0, 8.0], [1.0, 0.0]])).tolist()
-        [1.0, 0.0]
-    """
+    """The cosine of two representations, row by row; 0, with a finite gradient, where one of them is all zeros."""
     norm = lambda x: jnp.sqrt(jnp.maximum((x * x).sum(-1), _SMALLEST**2))
     return (a * b).sum(-1) / (norm(a) * norm(b))
 
@@ -48,15 +36,14 @@ class ModelContrast(Loss, Memory):
     r"""Adds $\mu$ times a contrastive loss between three models' representations of the same images.
 
     With z the representation by the model in training, $z_g$ by the received model and $z_p$ by the client's model
-    after its last visit, the loss of an image is
+    after its last local training, the loss of an image is
     $-\log \frac{e^{s_g}}{e^{s_g} + e^{s_p}} = \log(1 + e^{s_p - s_g})$, where $s = \cos(z, \cdot) / T$. The other two
-    models are applied in evaluation mode and get no gradient. The term is off for a client that was not there before
-    or never delivered.
+    models are applied in evaluation mode and get no gradient. The term is off for a client that has never delivered.
 
     Attributes:
         mu: weight of the added loss; 0 is FedAvg.
         temperature: T.
-        projection: what the representation is, a form of `fedjax_bal.models.projection.with_projection`.
+        projection: the form of the representation, see `fedjax_bal.models.with_projection`.
         width: of the projection.
 
     References:
@@ -79,12 +66,10 @@ class ModelContrast(Loss, Memory):
 
     def remember(self, memory: LastModel, outcome: Outcome) -> LastModel:
         """The model after training, with its batch statistics."""
-        del memory
         return LastModel(outcome.end, jnp.array(True))
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The contrastive loss, `Float[]`."""
-        del params
         last: LastModel = ctx.memory[self.slot]
 
         def similarity(variables: Variables) -> Array:

@@ -1,4 +1,4 @@
-"""What all parts have in common."""
+"""The base class of parts, and how a part is declared."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ def part(cls: type[T]) -> type[T]:
 
 
 def static(default: Any) -> Any:
-    """A field that is part of the structure, not a value: another one means another program."""
+    """Declares a field of a part as structure, not a value: another one means another program."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
@@ -49,7 +49,7 @@ class RunSetting(NamedTuple):
         federation: the federation, before parts prepare it, without the rows that are left out.
         local: the clients' optimizer.
         carried: whether the clients of a chain hand on its state.
-        rounds: how many rounds there are.
+        rounds: the number of rounds.
     """
 
     parts: "tuple[Part, ...]"
@@ -64,12 +64,13 @@ class Part:
     """A unit of behaviour that a client or the server plays during a round.
 
     A part subclasses one or more roles (`fedjax_bal.parts.roles`) and is final: wrap it, don't subclass it. The methods
-    here run once, on the host, before anything is compiled, and change nothing unless a part overrides them.
+    here run once, on the host, before anything is compiled, and change nothing unless a part overrides them. They raise
+    `ValueError` for a model, a federation or a run that the part can't work with; the message says what to change.
     """
 
     @property
     def first_round(self) -> int:
-        """From which round on, counted from 0, it changes local steps; before it they don't even compute its share."""
+        """The first round, counted from 0, in which the part changes local steps; before, its share isn't computed."""
         return 0
 
     @property
@@ -78,39 +79,12 @@ class Part:
         return type(self).__name__
 
     def bind(self, model: Model) -> Model:
-        """Adds what the part needs to the network; several parts do so in order.
-
-        Args:
-            model: the network, or what the parts before have made of it.
-
-        Returns:
-            The model that is trained; what both have in common should start alike.
-
-        Raises:
-            ValueError: a model that it can't be added to.
-        """
+        """The network with what the part adds to it, and its initial weights as far as both have them in common."""
         return model
 
     def prepare_federation(self, federation: Federation) -> Federation:
-        """Adds to what clients or the server hold; several parts do so in order.
-
-        Args:
-            federation: the federation, or what the parts before have made of it.
-
-        Returns:
-            The federation that is trained on; selectors see its class counts.
-
-        Raises:
-            ValueError: a federation that it can't work with.
-        """
+        """The federation with what the part adds to it; selectors see its class counts."""
         return federation
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a run in which this part would not mean what it says.
-
-        Args:
-            setting: the run, before any part prepares the federation.
-
-        Raises:
-            ValueError: where the run doesn't fit; the message says what to change.
-        """
+        """Refuses a run in which this part would not mean what it says."""

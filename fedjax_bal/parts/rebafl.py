@@ -37,7 +37,7 @@ class Prototypes(NamedTuple):
 
 
 class FeatureSums(NamedTuple):
-    """What prototypes are made of, and what adds up over clients.
+    """Sums of features by class, which add up over clients and give prototypes.
 
     Attributes:
         sums: `Float[C, F]`.
@@ -68,7 +68,7 @@ def num_features(model: Model, variables: Variables) -> int:
 
 
 def prototypes_of(sums: FeatureSums) -> Prototypes:
-    """Means where there is anything to average."""
+    """Means of the classes that have samples."""
     present = sums.counts > 0
     return Prototypes(sums.sums / jnp.where(present, sums.counts, 1.0)[:, None], present)
 
@@ -81,7 +81,7 @@ class FeatureTransfer(Prepare, Loss, Report, Server):
     other classes from the server. In a mini-batch, sample j is moved to class $j \bmod C$; the cross-entropy of the
     moved features is calibrated with the smoothed frequencies of their new labels. Its gradient reaches the
     classifier only. After training the client sends the sums of its new features, from which the server makes the
-    prototypes of the next round: a class that nobody delivered has none.
+    prototypes of the next round: a class that no client delivered has none.
 
     The term is off while the server has no prototypes at all (in the first round), and for a client with a single
     class.
@@ -91,7 +91,7 @@ class FeatureTransfer(Prepare, Loss, Report, Server):
         epsilon: smoothing of the moved labels' frequencies; the same as the client's prior in the paper.
         scale: lambda, the factor on a feature's offset from its prototype.
         prototypes: "local_override" as above, or "global_only" to use the server's for all classes.
-        carry: keep the old prototype of a class that nobody delivered.
+        carry: keep the old prototype of a class that no client delivered.
         min_classes: clients with fewer classes send no prototypes.
 
     References:
@@ -108,7 +108,6 @@ class FeatureTransfer(Prepare, Loss, Report, Server):
 
     def prepare(self, key: Key, variables: Variables, ctx: Context) -> Prototypes:
         """The prototypes to train with."""
-        del key
         received: Prototypes = ctx.broadcast[self.slot]
         if self.prototypes == "global_only":
             return received
@@ -144,17 +143,14 @@ class FeatureTransfer(Prepare, Loss, Report, Server):
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[Prototypes, Prototypes]:
         """The prototypes go to every client."""
-        del key
         return server.state, server.state
 
     def show(self, key: Key, server: ServerContext) -> Exhibit:
-        """The prototypes that everybody gets."""
-        del key
+        """The prototypes that all clients get."""
         return Exhibit(prototypes=tuple(server.state))
 
     def update(self, key: Key, server: ServerContext) -> Prototypes:
         """Means over all samples delivered this round."""
-        del key
         old, new = server.state, prototypes_of(server.aggregate.reports[self.slot])
         if not self.carry:
             return new

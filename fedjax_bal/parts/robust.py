@@ -1,4 +1,4 @@
-"""Robust means: an update that a few strange clients can't move far."""
+"""Robust means, which a few outlying clients can't move far."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ class Median(Reduce):
     """
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Like params; the mean of the middle two where their number is even, zeros where nobody counts."""
+        """Like params; the mean of the middle two where their number is even, zeros where no chain counts."""
         return _over_sorted(deltas, weights, _middle(weights))
 
 
@@ -51,7 +51,7 @@ class TrimmedMean(Reduce):
     share: float = 0.1
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Like params; zeros where nobody counts."""
+        """Like params; zeros where no chain counts."""
         count = (weights > 0).sum()
         # A share such as 0.29 of 100 chains is 28.99... in binary, and means 29; something is always left.
         cut = jnp.minimum(jnp.floor(self.share * count + 1e-4).astype(count.dtype), jnp.maximum(count - 1, 0) // 2)
@@ -86,17 +86,17 @@ class NormClipping(Reduce):
     adaptive: bool = static(False)
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
-        """Like params; zeros where nobody counts."""
+        """Like params; zeros where no chain counts."""
         norms = jax.vmap(_norm)(deltas)
         bound = self.bound * (_over_sorted(norms, weights, _middle(weights)) if self.adaptive else 1.0)
         factors = weights * jnp.where(norms > bound, bound / jnp.where(norms > bound, norms, 1.0), 1.0)
         spread = lambda leaf: factors.reshape(-1, *[1] * (leaf.ndim - 1))
-        # What doesn't count may be anything, nan too.
+        # An update that doesn't count may be anything, nan too.
         return jax.tree.map(lambda leaf: jnp.where(spread(leaf) > 0, spread(leaf) * leaf, 0.0).sum(0), deltas)
 
 
 def _middle(weights: Array) -> Callable[[Array], Array]:
-    """The median of what is sorted along the chains that count."""
+    """Takes the median of a leaf that is sorted along the chains that count."""
     count = (weights > 0).sum()
     low, high = jnp.maximum(count - 1, 0) // 2, count // 2
     return lambda ordered: 0.5 * (ordered[low] + ordered[high])
@@ -107,12 +107,12 @@ def _norm(tree: PyTree) -> Array:
 
 
 def _over_sorted(deltas: PyTree, weights: Array, mean: Callable[[Array], Array]) -> PyTree:
-    """Applies a mean to each leaf, sorted along the chains, those that don't count behind all others."""
+    """Applies a mean to each leaf, sorted along the chains; those that don't count come last."""
     counts = weights > 0
 
     def one(leaf: Array) -> Array:
-        there = counts.reshape(-1, *[1] * (leaf.ndim - 1))
-        ordered = jnp.sort(jnp.where(there, leaf, jnp.inf), axis=0)
+        present = counts.reshape(-1, *[1] * (leaf.ndim - 1))
+        ordered = jnp.sort(jnp.where(present, leaf, jnp.inf), axis=0)
         return jnp.where(counts.any(), mean(ordered), 0.0)
 
     return jax.tree.map(one, deltas)

@@ -57,7 +57,7 @@ class Batches(Part, abc.ABC):
         """The batch, maybe with rows of its own behind the client's (see `join`); the key is this local step's own."""
 
     def added(self, class_counts: Array) -> Array:
-        """How many rows of each class it adds to a client's batch on average, `Float[C]`; none unless it says so."""
+        """Mean number of rows of each class that it adds to a client's batch, `Float[C]`; none unless overridden."""
         return jnp.zeros(class_counts.shape)
 
 
@@ -78,7 +78,7 @@ class Update(Part, abc.ABC):
 
 
 class Start(Part, abc.ABC):
-    """Says which model a client begins with; several compose in order."""
+    """Chooses the model that a client begins with; several compose in order."""
 
     @abc.abstractmethod
     def start(self, variables: Variables, ctx: Context) -> Variables:
@@ -94,28 +94,27 @@ class Prepare(Part, abc.ABC):
 
 
 class Deliver(Part, abc.ABC):
-    """Changes the model that a client hands back after training; several compose in order."""
+    """Changes the model that a client returns after training; several compose in order."""
 
     @abc.abstractmethod
     def deliver(self, outcome: Outcome) -> Variables:
-        """From `outcome.end` to others like it; memory, reports and probes are made from what comes out."""
+        """From `outcome.end` to others like it; memory, reports and probes are made from the result."""
 
     def outdated(self, outcome: Outcome) -> Array:
-        """Whether what is handed back is of an earlier round, `Bool[]`; `outcome` is that before `deliver`."""
-        del outcome
+        """Whether the returned update is of an earlier round, `Bool[]`; `outcome` is that before `deliver`."""
         return jnp.zeros((), bool)
 
 
 class Memory(Part, abc.ABC):
-    """Keeps something for each client from visit to visit; each part finds its own in `ctx.memory`."""
+    """Keeps something for each client between its local trainings; each part finds its own in `ctx.memory`."""
 
     @abc.abstractmethod
     def init_memory(self, variables: Variables) -> PyTree:
-        """What a client remembers that was never visited."""
+        """The memory of a client that has never trained."""
 
     @abc.abstractmethod
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
-        """What it remembers after a visit, if its update is delivered."""
+        """The memory after local training, kept if the update is delivered."""
 
 
 class Report(Part, abc.ABC):
@@ -127,9 +126,9 @@ class Report(Part, abc.ABC):
 
 
 class Probe(Part, abc.ABC):
-    """Finds out something about a trained client for the selector on the host; kept per client, each part on its own.
+    """Measures a trained client for the selector on the host; kept per client, each part on its own.
 
-    It goes to the host every round, so keep it small.
+    The result goes to the host every round, so keep it small.
     """
 
     @abc.abstractmethod
@@ -203,6 +202,5 @@ class Server(Part, abc.ABC):
         """At the end of a round: the new state; `server.variables` is the updated global model."""
 
     def show(self, key: Key, server: ServerContext) -> Exhibit:
-        """What there is to see once `first_round` is over, for a report or an attack; nothing unless it says so."""
-        del key, server
+        """Images or prototypes for a report or an attack once `first_round` is over; none unless overridden."""
         return Exhibit()

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.optim import Optimizer
-from fedjax_bal.parts.momentum import check_fresh_momentum, momentum_steps
+from fedjax_bal.parts.fednova import check_fresh_momentum, momentum_steps
 from fedjax_bal.parts.part import RunSetting, part, static
 from fedjax_bal.parts.roles import Gradient, Memory, Report, Server, Update, Weigh
 from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
 
 
 class Controls(Memory, Report, Server, abc.ABC):
-    """What all forms share: a control variate for each client and one for the server, which is sent to everybody."""
+    """The base of all forms: a control variate for each client, and the server's, which is sent to all clients."""
 
     @property
     def slot(self) -> str:
@@ -22,7 +22,7 @@ class Controls(Memory, Report, Server, abc.ABC):
         return "ControlVariates"
 
     def init_memory(self, variables: Variables) -> PyTree:
-        """Zeros: a client that was never visited has no control variate."""
+        """Zeros: a client that never trained has no control variate."""
         return jax.tree.map(jnp.zeros_like, variables.params)
 
     def report(self, outcome: Outcome) -> PyTree:
@@ -36,7 +36,6 @@ class Controls(Memory, Report, Server, abc.ABC):
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
         """The server's control variate goes to every client."""
-        del key
         return server.state, server.state
 
     def moved(self, server: ServerContext, count: Array | int) -> PyTree:
@@ -80,7 +79,6 @@ class ControlVariates(Controls, Gradient, Weigh):
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The corrected gradient, like params."""
-        del params
         return jax.tree.map(lambda g, own, c: g - own + c, grads, ctx.memory[self.slot], ctx.broadcast[self.slot])
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
@@ -92,12 +90,10 @@ class ControlVariates(Controls, Gradient, Weigh):
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """Takes the number of samples out again: the same weight for every client that delivers."""
-        del server
         return weights / jnp.maximum(cohort.sizes, 1.0)
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
         """Moves by the summed changes over all N clients."""
-        del key
         return self.moved(server, server.cohort.num_clients)
 
 
@@ -132,7 +128,6 @@ class LateControlVariates(Controls, Gradient, Update):
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The gradient, shortened to the largest norm allowed as PyTorch does it."""
-        del params, ctx
         if self.clip is None:
             return grads
         factor = jnp.minimum(self.clip / (optax.tree.norm(grads) + 1e-6), 1.0)
@@ -140,7 +135,6 @@ class LateControlVariates(Controls, Gradient, Update):
 
     def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The optimizer's step and the correction, like params."""
-        del params
         rate = ctx.learning_rate
         return jax.tree.map(
             lambda u, own, c: u - rate * (c - own), updates, ctx.memory[self.slot], ctx.broadcast[self.slot]
@@ -152,7 +146,6 @@ class LateControlVariates(Controls, Gradient, Update):
 
     def update(self, key: Key, server: ServerContext) -> PyTree:
         """Moves by the mean change over the clients that delivered."""
-        del key
         return self.moved(server, jnp.maximum((server.cohort.local_steps > 0).sum(), 1))
 
 

@@ -1,6 +1,7 @@
 """Named assemblies of parts: what a paper calls a method.
 
-A recipe holds no mathematics. `combine` puts several of them on top of each other.
+A recipe holds no mathematics. A hyperparameter out of range raises a `ValueError` that names it and says what is
+allowed. `combine` puts several recipes together.
 """
 
 from collections.abc import Callable
@@ -51,4 +52,4 @@ __all__ = [
 
 _NOT_RECIPES = ("RECIPES", "Recipe", "citation", "combine", "short_citation")
 RECIPES: dict[str, Callable[..., Recipe]] = {name: globals()[name] for name in __all__ if name not in _NOT_RECIPES}
-"""What can be run by name."""
+"""All recipes by name."""

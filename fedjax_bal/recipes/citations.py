@@ -54,7 +54,7 @@ def citation(recipe: "Recipe") -> str:
     FedAvg's comes first, since every recipe changes it, then those of the combined recipes in their order, each once.
 
     Args:
-        recipe: one of the package's recipes, or a combination of several; what counts is its name.
+        recipe: one of the package's recipes, or a combination of several, found by its name.
 
     Returns:
         The entries, with an empty line between two.
@@ -64,15 +64,8 @@ def citation(recipe: "Recipe") -> str:
 
     Example:
         >>> from fedjax_bal.recipes import balanced_softmax, combine, scaffold
-        >>> for line in citation(combine(scaffold(), balanced_softmax())).splitlines():
-        ...     if line.startswith(("@", "  title")):
-        ...         print(line)
-        @inproceedings{mcmahan2017fedavg,
-          title     = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
-        @inproceedings{karimireddy2020scaffold,
-          title     = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
-        @inproceedings{ren2020balanced,
-          title     = {Balanced Meta-Softmax for Long-Tailed Visual Recognition},
+        >>> print(*(line for line in citation(combine(scaffold(), balanced_softmax())).splitlines() if "@" in line))
+        @inproceedings{mcmahan2017fedavg, @inproceedings{karimireddy2020scaffold, @inproceedings{ren2020balanced,
     """
     keys: dict[str, None] = {}
     for name in ("fedavg", *recipe.name.split("+")):
@@ -81,13 +74,7 @@ def citation(recipe: "Recipe") -> str:
 
 
 def short_citation(name: str) -> str:
-    """The papers of one recipe in a line.
-
-    Args:
-        name: the recipe's name.
-
-    Returns:
-        Authors, venue and year of each; empty where the recipe isn't the package's.
+    """Authors, venue and year of a recipe's papers, in a line; empty where the recipe isn't the package's.
 
     Example:
         >>> short_citation("iwds")

@@ -1,7 +1,5 @@
 """Methods against client drift."""
 
-import math
-
 from fedjax_bal.models import FORMS
 from fedjax_bal.optim import optimizer
 from fedjax_bal.parts import (
@@ -12,13 +10,14 @@ from fedjax_bal.parts import (
     NormalisedAveraging,
     Proximal,
 )
-from fedjax_bal.recipes.recipe import Recipe
-from fedjax_bal.validate import finite_number, one_of, switch, whole_number
+from fedjax_bal.recipes.recipe import BelowOne, Count, NonNegative, Recipe, checked, positive
+from fedjax_bal.validate import one_of
 
 VARIANTS = {"official": None, "rebafl_code": LateControlVariates(clip=10.0), "cbfl_code": LateControlVariates()}
-"""What goes by the name of SCAFFOLD; the part, where it isn't the paper's."""
+"""Forms of SCAFFOLD; the part, where it isn't the paper's."""
 
 
+@checked
 def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Recipe:
     """Control variates against client drift, option II, updates averaged without weights.
 
@@ -40,11 +39,10 @@ def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Reci
     References:
         Karimireddy et al., 2020, Algorithm 1.
     """
-    allowed = switch("scaffold: scaffold_momentum", scaffold_momentum)
     other = VARIANTS[one_of("scaffold: variant", variant, VARIANTS)]
     if other is None:
-        return Recipe("scaffold", (ControlVariates(with_momentum=allowed),))
-    if allowed:
+        return Recipe("scaffold", (ControlVariates(with_momentum=scaffold_momentum),))
+    if scaffold_momentum:
         raise ValueError(
             f"scaffold: scaffold_momentum: received true beside {variant}, which divides the drift by plain steps "
             "whatever the momentum: leave it out"
@@ -52,7 +50,8 @@ def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Reci
     return Recipe("scaffold", (other,))
 
 
-def moon(mu: float = 1.0, temperature: float = 0.5, projection: str = "head", width: int = 256) -> Recipe:
+@checked
+def moon(mu: NonNegative = 1.0, temperature: float = 0.5, projection: str = "head", width: Count = 256) -> Recipe:
     """A contrast of each client's representations to the global model's and to its own last ones.
 
     Args:
@@ -62,9 +61,6 @@ def moon(mu: float = 1.0, temperature: float = 0.5, projection: str = "head", wi
             them beside the classifier, which leaves the network that is evaluated as it is; "none" compares features.
         width: of the projection, without effect for "none".
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> moon(mu=5.0).parts
         (ModelContrast(mu=5.0, temperature=0.5, projection='head', width=256),)
@@ -72,18 +68,12 @@ def moon(mu: float = 1.0, temperature: float = 0.5, projection: str = "head", wi
     References:
         Li et al., 2021, Algorithm 1.
     """
-    if finite_number("moon: temperature", temperature) == 0:
-        raise ValueError("moon: temperature: received 0, must be above 0; the authors use 0.5")
-    contrast = ModelContrast(
-        mu=finite_number("moon: mu", mu),
-        temperature=float(temperature),
-        projection=one_of("moon: projection", projection, FORMS),
-        width=whole_number("moon: width", width),
-    )
-    return Recipe("moon", (contrast,))
+    temperature = positive("moon: temperature", temperature, "; the authors use 0.5")
+    return Recipe("moon", (ModelContrast(mu, temperature, one_of("moon: projection", projection, FORMS), width),))
 
 
-def feddyn(alpha: float = 0.01, adaptive: bool = True, clip: float | None = 10.0) -> Recipe:
+@checked
+def feddyn(alpha: NonNegative = 0.01, adaptive: bool = True, clip: NonNegative | None = 10.0) -> Recipe:
     """Dynamic regularisation: a penalty that remembers each client's drift, and a server that adds their mean.
 
     Args:
@@ -91,9 +81,6 @@ def feddyn(alpha: float = 0.01, adaptive: bool = True, clip: float | None = 10.0
             drift.
         adaptive: divide alpha by the client's size relative to the mean size.
         clip: largest norm of a local gradient; None or 0 for no limit.
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> feddyn(alpha=1e-4, adaptive=False, clip=None).parts
@@ -103,24 +90,16 @@ def feddyn(alpha: float = 0.01, adaptive: bool = True, clip: float | None = 10.0
         Acar et al., 2021, Algorithm 1. The defaults are those of the authors' code on CIFAR; ReBaFL compares itself
         with alpha=1e-4, not adaptive.
     """
-    limit = finite_number("feddyn: clip", clip) if clip is not None else None
-    part = DynamicRegularisation(
-        alpha=finite_number("feddyn: alpha", alpha),
-        adaptive=switch("feddyn: adaptive", adaptive),
-        clip=limit or None,
-    )
-    return Recipe("feddyn", (part,))
+    return Recipe("feddyn", (DynamicRegularisation(alpha, adaptive, clip or None),))
 
 
-def fednova(mu: float = 0.0, server_momentum: float = 0.0) -> Recipe:
+@checked
+def fednova(mu: NonNegative = 0.0, server_momentum: BelowOne = 0.0) -> Recipe:
     """Normalised averaging: updates divided by how far their local steps reach, momentum included.
 
     Args:
         mu: weight of a proximal term, at least 0. It is part of how far steps reach: set it here, not with fedprox.
         server_momentum: momentum of the server, in [0, 1).
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> fednova(mu=0.01).parts
@@ -129,12 +108,10 @@ def fednova(mu: float = 0.0, server_momentum: float = 0.0) -> Recipe:
     References:
         Wang et al., 2020, section 4. The proximal term is part of the loss, so that momentum sees it; the authors' code
         adds it behind the momentum. As there, the effective number of steps leaves a momentum rho out once mu is set:
-        over long visits, updates are then shorter by a factor of (1 - rho) / (2 - rho).
+        over many local steps, updates are then shorter by a factor of (1 - rho) / (2 - rho).
     """
-    mu = finite_number("fednova: mu", mu)
-    momentum = finite_number("fednova: server_momentum", server_momentum, high=math.nextafter(1.0, 0.0))
     return Recipe(
         "fednova",
         (NormalisedAveraging(mu), Proximal(mu)) if mu else (NormalisedAveraging(),),
-        server_optimizer=optimizer("sgd", 1.0, momentum=momentum) if momentum else None,
+        server_optimizer=optimizer("sgd", 1.0, momentum=server_momentum) if server_momentum else None,
     )

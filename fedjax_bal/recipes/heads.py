@@ -1,19 +1,15 @@
 """Methods that treat the classifier apart from the rest of the network."""
 
-import math
-
 from fedjax_bal.parts import FrozenHead, RefinedHead
-from fedjax_bal.recipes.recipe import Recipe
-from fedjax_bal.validate import finite_number, whole_number
-
-_BELOW_ONE = math.nextafter(1.0, 0.0)
+from fedjax_bal.recipes.recipe import BelowOne, Count, CountOrZero, NonNegative, Recipe, checked
 
 
+@checked
 def fedbabu(
-    fine_tune_epochs: int = 0,
-    fine_tune_learning_rate: float = 0.01,
-    fine_tune_momentum: float = 0.5,
-    fine_tune_batch_size: int = 50,
+    fine_tune_epochs: CountOrZero = 0,
+    fine_tune_learning_rate: NonNegative = 0.01,
+    fine_tune_momentum: BelowOne = 0.5,
+    fine_tune_batch_size: Count = 50,
 ) -> Recipe:
     """FedAvg of the body alone; the classifier stays at its random start.
 
@@ -25,9 +21,6 @@ def fedbabu(
         fine_tune_momentum: in [0, 1).
         fine_tune_batch_size: rows a step, at least 1.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> fedbabu().parts
         (FrozenHead(),)
@@ -35,17 +28,18 @@ def fedbabu(
     References:
         Oh et al., 2022, Algorithm 1, with updates weighted by number of samples.
     """
+    if not fine_tune_epochs:
+        return Recipe("fedbabu", (FrozenHead(),))
     shown = RefinedHead(
-        epochs=whole_number("fedbabu: fine_tune_epochs", fine_tune_epochs, low=0),
-        batch_size=whole_number("fedbabu: fine_tune_batch_size", fine_tune_batch_size),
-        learning_rate=finite_number("fedbabu: fine_tune_learning_rate", fine_tune_learning_rate),
-        momentum=finite_number("fedbabu: fine_tune_momentum", fine_tune_momentum, high=_BELOW_ONE),
-        evaluation_only=True,
+        fine_tune_epochs, fine_tune_batch_size, fine_tune_learning_rate, fine_tune_momentum, evaluation_only=True
     )
-    return Recipe("fedbabu", (FrozenHead(), shown) if fine_tune_epochs else (FrozenHead(),))
+    return Recipe("fedbabu", (FrozenHead(), shown))
 
 
-def fedavg_ft(epochs: int = 5, learning_rate: float = 0.01, momentum: float = 0.5, batch_size: int = 50) -> Recipe:
+@checked
+def fedavg_ft(
+    epochs: Count = 5, learning_rate: NonNegative = 0.01, momentum: BelowOne = 0.5, batch_size: Count = 50
+) -> Recipe:
     """FedAvg whose server fine-tunes the classifier on balanced rows of its own after each round.
 
     Args:
@@ -54,9 +48,6 @@ def fedavg_ft(epochs: int = 5, learning_rate: float = 0.01, momentum: float = 0.
         momentum: in [0, 1).
         batch_size: rows a step, at least 1.
 
-    Raises:
-        ValueError: a value out of range.
-
     Example:
         >>> fedavg_ft().parts
         (RefinedHead(epochs=5, batch_size=50, learning_rate=0.01, momentum=0.5, evaluation_only=False),)
@@ -64,10 +55,4 @@ def fedavg_ft(epochs: int = 5, learning_rate: float = 0.01, momentum: float = 0.
     References:
         Xu et al., 2023, Figure 1.
     """
-    refined = RefinedHead(
-        epochs=whole_number("fedavg_ft: epochs", epochs),
-        batch_size=whole_number("fedavg_ft: batch_size", batch_size),
-        learning_rate=finite_number("fedavg_ft: learning_rate", learning_rate),
-        momentum=finite_number("fedavg_ft: momentum", momentum, high=_BELOW_ONE),
-    )
-    return Recipe("fedavg_ft", (refined,))
+    return Recipe("fedavg_ft", (RefinedHead(epochs, batch_size, learning_rate, momentum),))

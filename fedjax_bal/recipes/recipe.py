@@ -1,22 +1,37 @@
-"""What a method is made of, and how several are put on top of each other."""
+"""Recipes: how they are declared and checked, and how several are combined."""
 
 import dataclasses
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, ParamSpec
 
 import jax
+import numpy as np
+from annotated_types import Ge, Le, Lt
 
+from fedjax_bal.annotations import check, checkable
 from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts import Part, Reduce, parts_with
 from fedjax_bal.selection import Choice
+from fedjax_bal.validate import finite_number
+
+P = ParamSpec("P")
+
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+NonNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+BelowOne = Annotated[float, Ge(0), Lt(1)]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A method: its parts, and what it sets of the things that exist once.
+    """A method: its parts, and the settings of which a run has one.
 
     Attributes:
-        name: how it is called.
+        name: its name.
         parts: the parts, in the order in which those of one role compose.
         server_optimizer: the server's optimizer; None leaves it to the setting (by default plain averaging).
         drawing: "epochs" without replacement or "replacement"; None leaves it to the setting.
@@ -32,12 +47,42 @@ class Recipe:
     carried: bool | None = dataclasses.field(default=None, metadata={"static": True})
 
 
+def checked(recipe: Callable[P, Recipe]) -> Callable[P, Recipe]:
+    """Checks a recipe's hyperparameters by their annotations; a plain `int`, `float` or `str` is left to the recipe."""
+    parameters = inspect.signature(recipe).parameters
+    ranged = {
+        name: checkable(parameter.annotation)
+        for name, parameter in parameters.items()
+        if parameter.annotation not in (int, float, str)
+    }
+
+    def read(name: str, value: Any) -> Any:
+        kind = ranged.get(name)
+        if kind is None:
+            return value
+        return check(f"{recipe.__name__}: {name}", kind, value.item() if isinstance(value, np.generic) else value)
+
+    @functools.wraps(recipe)
+    def build(*args: Any, **kwargs: Any) -> Recipe:
+        values = (*map(read, parameters, args), *args[len(parameters) :])  # more than there are: Python refuses them
+        return recipe(*values, **{name: read(name, value) for name, value in kwargs.items()})  # type: ignore[call-arg]
+
+    return build
+
+
+def positive(name: str, value: float, reason: str = "") -> float:
+    """Returns a finite number above 0; raises `ValueError`, with a reason, otherwise."""
+    if finite_number(name, value) == 0:
+        raise ValueError(f"{name}: received 0, must be above 0{reason}")
+    return float(value)
+
+
 def combine(*recipes: Recipe) -> Recipe:
-    """Puts recipes on top of each other: all their parts, in order.
+    """Puts the parts of several recipes together, in order.
 
     Args:
-        *recipes: at least one. What exists once (server optimizer, drawing, selector) comes from the one recipe that
-            sets it.
+        *recipes: at least one. A setting of which a run has one (server optimizer, drawing, selector) comes from the
+            recipe that sets it.
 
     Returns:
         A recipe named after all of them, joined with "+".

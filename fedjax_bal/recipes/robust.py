@@ -1,25 +1,26 @@
-"""Averages that a few strange clients can't move far, and strange clients to try them on."""
+"""Averages that a few outlying clients can't move far, and faulty clients to try them on."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fedjax_bal.parts import KINDS, Faults, Median, NormClipping, StaleUpdates, TrimmedMean
-from fedjax_bal.recipes.recipe import Recipe
-from fedjax_bal.validate import finite_number, one_of, switch, whole_number
+from fedjax_bal.parts import Faults, Median, NormClipping, StaleUpdates, TrimmedMean
+from fedjax_bal.recipes.recipe import NonNegative, Recipe, checked, positive
+from fedjax_bal.validate import finite_number, whole_number
 
 
+@checked
 def faults(
     kind: Literal["not_a_number", "infinite", "huge", "stale"] = "not_a_number",
     clients: Sequence[int] = (0,),
     rounds: Sequence[int] | None = None,
-    factor: float = 1e6,
+    factor: NonNegative = 1e6,
     tagged: bool = True,
 ) -> Recipe:
-    """Clients that hand back a broken update, to see what a method makes of it.
+    """Clients that return a broken update, to see how a method copes with it.
 
     Not a method of federated learning but something to add to one: `combine(median(), faults("huge", [3, 7]))`. Faults
-    of several kinds go together too. What becomes of them is up to `execution.broken_clients`; to see what a method
-    makes of huge ones, they have to be let through, with `execution.huge_factor: null`.
+    of several kinds go together too. `execution.broken_clients` says how they are handled; huge ones reach the method
+    only with `execution.huge_factor: null`.
 
     Args:
         kind: "not_a_number" or "infinite", all parameters are; "huge", the change of the parameters times `factor`;
@@ -27,11 +28,8 @@ def faults(
         clients: the clients that break, by number, from 0.
         rounds: in which rounds, from 1, one of them at least within the run; None for every one.
         factor: for "huge"; 0 or more.
-        tagged: for "stale", whether updates say of which round they are, so that the server can tell and does with them
-            what it does with those that aren't finite; nothing in the numbers themselves says so.
-
-    Raises:
-        ValueError: a value out of range.
+        tagged: for "stale", whether updates name their round, so that the server can tell and treats them like updates
+            that aren't finite; nothing in the numbers themselves says so.
 
     Example:
         >>> faults("huge", [3, 7], rounds=[5]).parts
@@ -40,10 +38,7 @@ def faults(
     References:
         Blanchard et al., 2017, whose Byzantine workers may send anything; these are usual ways to break by accident.
     """
-    one_of("faults: kind", kind, KINDS)
     who, when = _numbers("clients", clients, 0), None if rounds is None else _numbers("rounds", rounds, 1)
-    factor = finite_number("faults: factor", factor)
-    tagged = switch("faults: tagged", tagged)
     part = StaleUpdates(who, when, tagged) if kind == "stale" else Faults(factor, kind, who, when)
     return Recipe("faults", (part,))
 
@@ -61,15 +56,13 @@ def median() -> Recipe:
     return Recipe("median", (Median(),))
 
 
+@checked
 def norm_clipping(bound: float = 1.0, adaptive: bool = False) -> Recipe:
     """The mean of the updates, each scaled down to a largest norm.
 
     Args:
         bound: the largest norm of a client's update; above 0.
         adaptive: the largest norm is `bound` times the median norm of the round's updates instead.
-
-    Raises:
-        ValueError: a value out of range.
 
     Example:
         >>> norm_clipping(0.5).parts
@@ -79,9 +72,8 @@ def norm_clipping(bound: float = 1.0, adaptive: bool = False) -> Recipe:
         Sun et al., 2019, norm thresholding of updates, without its noise. The median norm as the bound is FLAME's
         (Nguyen et al., 2022, Algorithm 1). Unlike the median, it weighs clients by their samples as FedAvg does.
     """
-    if finite_number("norm_clipping: bound", bound) == 0:
-        raise ValueError(f"norm_clipping: bound: received {bound}, must be above 0: at 0 nothing would change")
-    return Recipe("norm_clipping", (NormClipping(float(bound), switch("norm_clipping: adaptive", adaptive)),))
+    bound = positive("norm_clipping: bound", bound, ": at 0 nothing would change")
+    return Recipe("norm_clipping", (NormClipping(bound, adaptive),))
 
 
 def trimmed_mean(share: float = 0.1) -> Recipe:
@@ -89,9 +81,6 @@ def trimmed_mean(share: float = 0.1) -> Recipe:
 
     Args:
         share: of the clients that deliver, cut from each end and rounded down; in [0, 0.5).
-
-    Raises:
-        ValueError: share out of range.
 
     Example:
         >>> trimmed_mean(0.2).parts

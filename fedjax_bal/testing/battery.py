@@ -9,8 +9,9 @@ from fedjax_bal.optim import Optimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Part
 from fedjax_bal.recipes import Recipe, combine
-from fedjax_bal.testing import forms, runs, signatures, toy
+from fedjax_bal.testing import compilation, forms, padding, runs, signatures, toy
 from fedjax_bal.testing.coverage import missing
+from fedjax_bal.testing.messages import place
 from fedjax_bal.testing.outcome import (
     FAILED,
     PASSED,
@@ -20,7 +21,6 @@ from fedjax_bal.testing.outcome import (
     ConformanceReport,
     NotApplicableError,
 )
-from fedjax_bal.testing.place import place
 from fedjax_bal.testing.workbench import Bench
 from fedjax_bal.types import Federation, Model
 from fedjax_bal.validate import finite_number
@@ -33,13 +33,13 @@ STAGES: tuple[tuple[Check, ...], ...] = (
     (forms.round_trip,),
     (signatures.traced,),
     (signatures.types,),
-    (runs.one_program,),
+    (compilation.one_program,),
     (
         forms.representation,
         runs.finite,
-        runs.jit,
+        compilation.jit,
         runs.cohort_order,
-        runs.padded_rows,
+        padding.padded_rows,
         runs.undelivered,
         runs.seeds,
         runs.lanes,
@@ -52,19 +52,12 @@ STAGES: tuple[tuple[Check, ...], ...] = (
 
 
 def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> ConformanceReport:
-    """Checks that a part composes: that it computes the same however, wherever and with whomever it is run.
+    """Checks that a part composes: that it computes the same wherever, in whatever order and beside whatever it runs.
 
     Args:
         part: the part.
         beside: what it needs beside it, if anything.
-        **options: as in `check_recipe`.
-
-    Returns:
-        All checks, none of which failed; `skipped` has those that could not be made.
-
-    Raises:
-        ConformanceError: a check failed; the message lists each one with what was found and what to do.
-        ValueError: a setting that the part refuses.
+        **options: as in `check_recipe`, which says what is returned and raised too.
 
     Example:
         >>> from fedjax_bal.parts import Proximal
@@ -101,7 +94,7 @@ def check_recipe(
         federation: in place of the tiny one.
         test: images and labels, in place of the tiny ones.
         local: in place of batches of 4 rows and SGD.
-        participation: in place of five or six clients a round, some of them away, some not delivering.
+        participation: in place of five or six clients a round, some of them unavailable, some not delivering.
         server_optimizer: as in `fedjax_bal.simulate`.
         tolerance: largest difference that rounding may make, in units of a leaf's largest number or of 1.
 
@@ -126,12 +119,7 @@ def check_recipe(
 
 
 def meaning(check: Check) -> str:
-    """The meaning of a check, in a line: the first one of its docstring.
-
-    Example:
-        >>> meaning(runs.devices)
-        'One device and two come to the same.'
-    """
+    """The meaning of a check: the first line of its docstring."""
     return (inspect.getdoc(check) or "").splitlines()[0]
 
 

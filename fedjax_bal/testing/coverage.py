@@ -10,24 +10,19 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from fedjax_bal.parts import Memory
-from fedjax_bal.testing.workbench import ROUNDS, SEEDS, Bench
-from fedjax_bal.types import Plan
+from fedjax_bal.engine.device import Setting, client_context, init_state
+from fedjax_bal.parts import Memory, Start
+from fedjax_bal.testing.draws import key_of
+from fedjax_bal.testing.variations import possible, varied_rows
+from fedjax_bal.testing.workbench import ROUNDS, SEEDS, Bench, one_client
+from fedjax_bal.types import Federation, Key, Plan
 
 Need = Callable[[Bench], str | None]
 Check = TypeVar("Check", bound=Callable[[Bench], str | None])
 
 
 def needs(*wanted: Need) -> Callable[[Check], Check]:
-    """Declares conditions that must hold before a check can pass.
-
-    Example:
-        >>> @needs(training)
-        ... def always(bench):
-        ...     return None
-        >>> [need.__name__ for need in needs_of(always)]
-        ['training']
-    """
+    """Declares conditions that must hold before a check can pass."""
 
     def declare(check: Check) -> Check:
         check.needs = wanted  # pyright: ignore[reportFunctionMemberAccess]
@@ -78,7 +73,7 @@ def two_chains(bench: Bench) -> str | None:
 
 def unequal_lanes(bench: Bench) -> str | None:
     """Two clients with different numbers of steps are trained together on one device."""
-    setting, rows = bench.varied_rows(bench.variations)
+    setting, rows = varied_rows(bench, possible())
     for row in (row for own in rows.values() for row in own):
         steps = setting.passes * bench.steps(row.plan).sum(1)
         for chains, count in zip(row.assignment.chains, row.assignment.count, strict=True):
@@ -107,7 +102,7 @@ def odd_clients(bench: Bench) -> str | None:
     if not (federation.class_counts[who] == 0).any():
         return "all who train have all classes: pass a federation in which a client lacks a class"
     lone = (np.diff(federation.offsets)[who] % setting.batch_size == 1).any() and not setting.local.drop_last
-    if lone or setting.local.drop_last or bench.drops_lone_rows:
+    if lone or setting.local.drop_last or _drops_lone_rows(bench):
         return None
     return (
         f"nobody trains on a batch of a single row: pass a batch_size, in place of {setting.batch_size}, that divides "
@@ -119,7 +114,7 @@ def padding(bench: Bench) -> str | None:
     """A batch has padded rows."""
     if bench.setting.local.drop_last:
         return "drop_last leaves out every batch that isn't full: pass drop_last=False"
-    if bench.padded.any():
+    if padded_clients(bench).any():
         return None
     return (
         f"every batch is full, for each client's number of rows is a multiple of the batch size, "
@@ -129,14 +124,14 @@ def padding(bench: Bench) -> str | None:
 
 def two_devices(bench: Bench) -> str | None:
     """Two devices train in the same round."""
-    _, rows = bench.varied_rows(["devices"])
+    _, rows = varied_rows(bench, ["devices"])
     if any((row.assignment.count > 0).all() for own in rows.values() for row in own):
         return None
     return "two devices never train in the same round: pass a selector that chooses more clients, such as uniform(4)"
 
 
 def _statistics(bench: Bench) -> str | None:
-    idle, model = bench.idle_starts, bench.setting.model
+    idle, model = _idle_starts(bench), bench.setting.model
     if not idle or jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
         return None
     return f"the model has no batch statistics, which {', '.join(idle)} changes: pass a model with batch normalisation"
@@ -156,3 +151,33 @@ def _memory(bench: Bench) -> str | None:
 
 def _plans(bench: Bench) -> list[Plan]:
     return [plan for seed in SEEDS for plan in bench.plans(seed)]
+
+
+def padded_clients(bench: Bench) -> np.ndarray:
+    """Clients whose last batch isn't full and is reached, `Bool[N]`."""
+    setting, sizes = bench.setting, np.diff(bench.simulation.federation.offsets)
+    reached = np.minimum(setting.steps_per_epoch(sizes), setting.local_steps(sizes))
+    return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
+
+
+def _drops_lone_rows(bench: Bench) -> bool:
+    """Whether the simulation leaves out last batches of a single row."""
+    lone = lambda federation: (np.diff(federation.offsets) % bench.setting.batch_size == 1).any()
+    return bool(lone(bench.federation) and not lone(bench.simulation.federation))
+
+
+def _idle_starts(bench: Bench) -> list[str]:
+    """The slots of Start parts that return the received model as it is."""
+    idle = []
+
+    def begin(setting: Setting, key: Key, federation: Federation) -> None:
+        state = init_state(setting, key, federation)
+        shared, client = one_client(setting, key, state, federation)
+        ctx = client_context(setting, shared, state.variables, client)
+        for part in setting.parts_with(Start):
+            pairs = zip(*map(jax.tree.leaves, (part.start(ctx.start, ctx), ctx.start)), strict=True)
+            idle.extend([part.slot] if all(new is old for new, old in pairs) else [])
+
+    if bench.setting.parts_with(Start):
+        jax.eval_shape(begin, bench.simulation.setting, key_of(SEEDS[0]), bench.data[0])
+    return idle

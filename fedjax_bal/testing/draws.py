@@ -20,12 +20,7 @@ _BITS = {8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}
 
 
 def key_of(seed: int) -> Key:
-    """A run's key, of the hashed generator.
-
-    Example:
-        >>> bool((jax.random.bits(key_of(0), (2,)) == jax.random.bits(key_of(1), (2,))).any())
-        False
-    """
+    """A run's key, of the hashed generator."""
     return jax.random.key(seed, impl=_HASHED)
 
 

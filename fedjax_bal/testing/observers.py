@@ -19,7 +19,6 @@ class Padding(Batches):
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """Shifts padded rows; real rows stay as they are."""
-        del key
         real = batch.real.reshape(-1, *[1] * (batch.images.ndim - 1))
         images = jnp.where(real, batch.images, batch.images + self.amount)
         shift = jnp.asarray(self.amount).astype(batch.labels.dtype)

@@ -13,6 +13,7 @@ from jax.errors import (
     TracerIntegerConversionError,
 )
 
+from fedjax_bal import parts as roles
 from fedjax_bal.data import gather
 from fedjax_bal.engine.device import (
     ChainClients,
@@ -28,27 +29,9 @@ from fedjax_bal.engine.device import (
     seen_by,
     server_context,
 )
-from fedjax_bal.parts import (
-    Batches,
-    Deliver,
-    Draw,
-    Gradient,
-    Logits,
-    Loss,
-    Memory,
-    Probe,
-    Reduce,
-    Refine,
-    Report,
-    Server,
-    Start,
-    Step,
-    Update,
-    Weigh,
-)
 from fedjax_bal.testing.coverage import needs, parts
+from fedjax_bal.testing.messages import place
 from fedjax_bal.testing.outcome import NotApplicableError
-from fedjax_bal.testing.place import place
 from fedjax_bal.testing.workbench import Bench
 from fedjax_bal.types import Aggregate, Batch, Context, Federation, Key, Outcome, Outputs, Plan, PyTree, ServerContext
 
@@ -75,8 +58,33 @@ class ExampleInputs(NamedTuple):
     server: ServerContext
 
     def seen_by(self, part: Any) -> ServerContext:
-        """What a part on the server gets."""
+        """The server's context as a part sees it."""
         return seen_by(part, self.server)
+
+    @property
+    def variables(self) -> PyTree:
+        """The global model."""
+        return self.state.variables
+
+    @property
+    def params(self) -> PyTree:
+        """Its parameters."""
+        return self.state.variables.params
+
+    @property
+    def counts(self) -> jax.Array:
+        """The client's class counts as floats."""
+        return self.ctx.class_counts.astype(float)
+
+    @property
+    def weights(self) -> jax.Array:
+        """A weight for each chain."""
+        return self.server.aggregate.weights
+
+    @property
+    def deltas(self) -> PyTree:
+        """An update for each chain."""
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(self.weights), *leaf.shape)), self.params)
 
 
 class RoleRule(NamedTuple):
@@ -107,7 +115,7 @@ def traced(bench: Bench) -> str | None:
             "generator, and declare with static(...) what decides on shapes or on what is computed"
         )
     except Exception:
-        return None  # the next check says what it is
+        return None  # the next check names it
     return None
 
 
@@ -161,7 +169,7 @@ def _example_inputs(setting: Setting, key: Key, plan: Plan, federation: Federati
     batch = _apply_batches(setting, key, batch, ctx)
     outputs, _ = setting.model.apply(state.variables, batch.images, train=True, key=key, real=batch.seen)
     outcome = outcome_of(setting, ctx, state.variables)
-    reports = {part.slot: part.report(outcome) for part in setting.parts_with(Report)}
+    reports = {part.slot: part.report(outcome) for part in setting.parts_with(roles.Report)}
     cohort = cohort_of(setting, zero, plan, federation)
     aggregate = Aggregate(state.variables.params, reports, cohort.sizes, cohort)
     server = server_context(setting, zero, state, federation)._replace(aggregate=aggregate, cohort=cohort)
@@ -170,7 +178,7 @@ def _example_inputs(setting: Setting, key: Key, plan: Plan, federation: Federati
 
 def _apply_batches(setting: Setting, key: Key, batch: Batch, ctx: Context) -> Batch:
     """The batch after all Batches parts, except those that break their rule, which the rule reports."""
-    for part in setting.parts_with(Batches):
+    for part in setting.parts_with(roles.Batches):
         made = part.batch(key, batch, ctx)
         batch = batch if _compare(part.slot, made, _lengthen(batch, made)) else made
     return batch
@@ -189,73 +197,52 @@ def _wanted_batch(part: Any, inputs: ExampleInputs) -> Batch:
     return _lengthen(inputs.batch, part.batch(inputs.key, inputs.batch, inputs.ctx))
 
 
-def _exhibit(part: Any, scene: ExampleInputs) -> PyTree:
-    shown, known = part.show(scene.key, scene.seen_by(part)), scene.ctx.class_counts > 0
-    vectors = jnp.zeros((len(known), scene.outputs.features.shape[-1]))
+def _wanted_exhibit(part: Any, inputs: ExampleInputs) -> PyTree:
+    shown, known = part.show(inputs.key, inputs.seen_by(part)), inputs.ctx.class_counts > 0
+    vectors = jnp.zeros((len(known), inputs.outputs.features.shape[-1]))
     return shown._replace(prototypes=None if shown.prototypes is None else (vectors, known))
 
 
-def _params(part: Any, inputs: ExampleInputs) -> PyTree:
-    del part
-    return inputs.state.variables.params
-
-
-def _variables(part: Any, inputs: ExampleInputs) -> PyTree:
-    del part
-    return inputs.state.variables
-
-
-def _deltas(scene: ExampleInputs) -> PyTree:
-    groups = len(scene.server.aggregate.weights)
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (groups, *leaf.shape)), scene.state.variables.params)
-
-
 RULES = (
-    RoleRule(Logits, "logits", lambda p, s: p.logits(s.outputs.logits, s.batch, s.ctx), lambda p, s: s.outputs.logits),
     RoleRule(
-        Loss,
-        "loss",
-        lambda p, s: p.loss(s.outputs, s.batch, s.ctx.start.params, s.ctx),
-        lambda p, s: s.ctx.learning_rate,
+        roles.Logits, "logits", lambda p, s: p.logits(s.outputs.logits, s.batch, s.ctx), lambda p, s: s.outputs.logits
     ),
     RoleRule(
-        Draw,
-        "log_weights",
-        lambda p, s: p.log_weights(s.ctx.class_counts, s.ctx),
-        lambda p, s: s.ctx.class_counts.astype(float),
+        roles.Loss, "loss", lambda p, s: p.loss(s.outputs, s.batch, s.params, s.ctx), lambda p, s: s.ctx.learning_rate
     ),
-    RoleRule(Batches, "batch", lambda p, s: p.batch(s.key, s.batch, s.ctx), _wanted_batch),
+    RoleRule(roles.Draw, "log_weights", lambda p, s: p.log_weights(s.ctx.class_counts, s.ctx), lambda p, s: s.counts),
+    RoleRule(roles.Batches, "batch", lambda p, s: p.batch(s.key, s.batch, s.ctx), _wanted_batch),
+    RoleRule(roles.Batches, "added", lambda p, s: p.added(s.ctx.class_counts), lambda p, s: s.counts),
+    RoleRule(roles.Start, "start", lambda p, s: p.start(s.variables, s.ctx), lambda p, s: s.variables),
+    RoleRule(roles.Gradient, "gradient", lambda p, s: p.gradient(s.params, s.params, s.ctx), lambda p, s: s.params),
+    RoleRule(roles.Update, "updates", lambda p, s: p.updates(s.params, s.params, s.ctx), lambda p, s: s.params),
+    RoleRule(roles.Deliver, "deliver", lambda p, s: p.deliver(s.outcome), lambda p, s: s.variables),
+    RoleRule(roles.Deliver, "outdated", lambda p, s: p.outdated(s.outcome), lambda p, s: s.ctx.size > 0),
     RoleRule(
-        Batches,
-        "added",
-        lambda p, s: p.added(s.ctx.class_counts),
-        lambda p, s: s.ctx.class_counts.astype(float),
-    ),
-    RoleRule(Start, "start", lambda p, s: p.start(_variables(p, s), s.ctx), _variables),
-    RoleRule(Gradient, "gradient", lambda p, s: p.gradient(_params(p, s), _params(p, s), s.ctx), _params),
-    RoleRule(Update, "updates", lambda p, s: p.updates(_params(p, s), _params(p, s), s.ctx), _params),
-    RoleRule(Deliver, "deliver", lambda p, s: p.deliver(s.outcome), _variables),
-    RoleRule(Deliver, "outdated", lambda p, s: p.outdated(s.outcome), lambda p, s: s.ctx.size > 0),
-    RoleRule(
-        Memory,
+        roles.Memory,
         "remember",
         lambda p, s: p.remember(s.ctx.memory[p.slot], s.outcome),
         lambda p, s: s.ctx.memory[p.slot],
     ),
-    RoleRule(Probe, "probe", lambda p, s: p.probe(s.outcome), lambda p, s: None),
-    RoleRule(Report, "report", lambda p, s: s.server.aggregate.reports[p.slot], lambda p, s: None),
+    RoleRule(roles.Probe, "probe", lambda p, s: p.probe(s.outcome), lambda p, s: None),
+    RoleRule(roles.Report, "report", lambda p, s: s.server.aggregate.reports[p.slot], lambda p, s: None),
     RoleRule(
-        Weigh,
+        roles.Weigh,
         "weigh",
-        lambda p, s: p.weigh(s.server.aggregate.weights, s.server.cohort, s.seen_by(p)),
-        lambda p, s: s.server.aggregate.weights,
+        lambda p, s: p.weigh(s.weights, s.server.cohort, s.seen_by(p)),
+        lambda p, s: s.weights,
     ),
-    RoleRule(Reduce, "reduce", lambda p, s: p.reduce(_deltas(s), s.server.aggregate.weights, s.seen_by(p)), _params),
-    RoleRule(Step, "step", lambda p, s: p.step(_params(p, s), s.seen_by(p)), _params),
-    RoleRule(Refine, "refine", lambda p, s: p.refine(s.key, _variables(p, s), s.seen_by(p)), _variables),
-    RoleRule(Server, "broadcast", lambda p, s: p.broadcast(s.key, s.seen_by(p))[0], lambda p, s: s.seen_by(p).state),
-    RoleRule(Server, "update", lambda p, s: p.update(s.key, s.seen_by(p)), lambda p, s: s.seen_by(p).state),
-    RoleRule(Server, "show", lambda p, s: p.show(s.key, s.seen_by(p)), _exhibit),
+    RoleRule(roles.Reduce, "reduce", lambda p, s: p.reduce(s.deltas, s.weights, s.seen_by(p)), lambda p, s: s.params),
+    RoleRule(roles.Step, "step", lambda p, s: p.step(s.params, s.seen_by(p)), lambda p, s: s.params),
+    RoleRule(roles.Refine, "refine", lambda p, s: p.refine(s.key, s.variables, s.seen_by(p)), lambda p, s: s.variables),
+    RoleRule(
+        roles.Server,
+        "broadcast",
+        lambda p, s: p.broadcast(s.key, s.seen_by(p))[0],
+        lambda p, s: s.seen_by(p).state,
+    ),
+    RoleRule(roles.Server, "update", lambda p, s: p.update(s.key, s.seen_by(p)), lambda p, s: s.seen_by(p).state),
+    RoleRule(roles.Server, "show", lambda p, s: p.show(s.key, s.seen_by(p)), _wanted_exhibit),
 )
 """Rules that the engine relies on; roles that are not listed may return anything."""
 

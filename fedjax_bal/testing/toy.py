@@ -23,12 +23,7 @@ _MOMENTUM = 0.9
 
 @cache
 def federation() -> Federation:
-    """Eight clients with skewed labels, some of a single class, and an auxiliary set `balanced`.
-
-    Example:
-        >>> federation().class_counts.tolist()[:3]
-        [[7, 0, 0], [1, 0, 0], [8, 2, 0]]
-    """
+    """Eight clients with skewed labels, some of a single class, and an auxiliary set `balanced`."""
     rng = np.random.default_rng(0)
     owned = np.repeat(np.arange(CLASSES), sum(SIZES) // CLASSES + 1)[: sum(SIZES)]
     labels = np.concatenate([owned, np.arange(_SPARE) % CLASSES])
@@ -50,12 +45,6 @@ def network() -> Model:
     """Two dense layers, the first one centred by its batch as in batch normalisation, with a running mean.
 
     It does not divide by the deviation, which would enlarge rounding differences in batches of one row.
-
-    Example:
-        >>> model = network()
-        >>> outputs, _ = model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 1, 4, 1)), train=False)
-        >>> outputs.logits.shape, outputs.features.shape, outputs.taps[0].shape
-        ((2, 3), (2, 4), (2, 1, 2, 2))
     """
     return Model(_init, _apply, _head, "toy", CLASSES, (1, WIDTH, 1))
 
@@ -84,7 +73,6 @@ def _init(key: Key) -> Variables:
 def _apply(
     variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None
 ) -> tuple[Outputs, Variables]:
-    del key
     hidden = images.reshape(len(images), -1) @ variables.params["body"]["kernel"]
     share = jnp.ones(len(images)) if real is None else real.astype(hidden.dtype)
     share = (share / jnp.maximum(share.sum(), 1.0))[:, None]

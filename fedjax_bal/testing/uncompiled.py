@@ -44,14 +44,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Within this context nothing is traced, and only operations that NumPy lacks are compiled, one by one.
-
-    Example:
-        >>> with uncompiled():
-        ...     total = sum(float(x) for x in jnp.arange(3) + 1)
-        >>> total
-        6.0
-    """
+    """Within this context nothing is traced, and only operations that NumPy lacks are compiled, one by one."""
     known = {getattr(primitives, name): rule for name, rule in _RULES.items() if hasattr(primitives, name)}
     compiled = {primitive: primitive.impl for primitive in known}
     try:

@@ -15,13 +15,12 @@ from parts.faking import LATENT, SIZES, double, forward, generated
 from parts.float64 import OPTIONS, SEED
 
 from fedjax_bal.engine.device.keys import purpose_key, training_key
-from fedjax_bal.parts import Fakes, cbfl_fakes, cbfl_generator
-from fedjax_bal.parts.cbfl_generator import GeneratorTraining, fit_generator
+from fedjax_bal.parts import Fakes, SharedGenerator, cbfl_fakes
 from fedjax_bal.recipes import Recipe, cbfl, combine, crop_flip, fedavg, flcir, rebafl, scaffold
 from fedjax_bal.types import Batch, Variables
 
 COUNT, WARM_UP, WEIGHT, ATTENTION, TEMPERATURE = 5, 1, 0.7, 30.0, 2.0
-FIT = GeneratorTraining(2, 4, 0.01, 2.0, "mean")
+FIT = SharedGenerator(iterations=2, batch_size=4, rate=0.01, gamma=2.0, **SIZES)
 BASE = {
     "warm_up": WARM_UP + 1,  # the recipe counts rounds from 1
     "fakes": COUNT,
@@ -91,8 +90,7 @@ def made(key, labels, net):
 
 
 def fit(key, received):
-    net = cbfl_generator.build_generator(toys.CLASSES, faking.SHAPE, *SIZES.values())
-    return double(jax.jit(lambda key, judge: fit_generator(key, net, faking.network(), judge, FIT))(key, received))
+    return double(jax.jit(lambda key, judge: FIT.fit(key, faking.network(), judge))(key, received))
 
 
 def objective(weights, images, labels, learnt):
@@ -112,7 +110,7 @@ def train(received, judge, net, number, client, options):
         to_label, to_make = jax.random.split(jax.random.fold_in(own, step % each))
         images, learnt = data.images[rows].astype(float), None
         if number >= WARM_UP:
-            labels = np.asarray(cbfl_fakes.drawn(to_label, jnp.asarray(law(counts, options)), COUNT))
+            labels = np.asarray(cbfl_fakes.draw_labels(to_label, jnp.asarray(law(counts, options)), COUNT))
             more = made(to_make, labels, net)
             images, theirs = np.concatenate([images, more]), forward(judge.params, more, judge.stats)
             learnt = partial(added, labels=labels, theirs=theirs, options=options)

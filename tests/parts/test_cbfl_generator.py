@@ -14,13 +14,13 @@ from parts.faking import LATENT, SIZES, double, generated, slopes
 
 from fedjax_bal.engine.device.keys import purpose_key, training_key
 from fedjax_bal.engine.host import compiler_options, front_door, generated_images
-from fedjax_bal.models.generator import build_generator
 from fedjax_bal.parts import LocalGenerator, SharedGenerator, cbfl_generator, parts_with
-from fedjax_bal.parts.cbfl_generator import GeneratorTraining, WarmUp, fit_generator
+from fedjax_bal.parts.cbfl_generator import WarmUp
 from fedjax_bal.recipes import Recipe, cbfl, fedavg
 from fedjax_bal.selection import bernoulli
 from fedjax_bal.testing.draws import key_of
-from fedjax_bal.testing.workbench import _QUICKLY, ROUNDS, SEEDS, SILENT, Bench
+from fedjax_bal.testing.variations import varied
+from fedjax_bal.testing.workbench import QUICKLY, ROUNDS, SEEDS, SILENT, Bench
 from fedjax_bal.types import ServerContext, Variables
 
 RATE, GAMMA, CLASSIFICATION, IMAGES = 0.02, 3.0, 0.6, 5
@@ -68,13 +68,14 @@ def transcribed(key, judge, iterations, layers):
 
 
 @pytest.mark.parametrize("layers", quick.only(["mean", "sum"], "mean"))
-def test_three_steps_of_adam_equal_the_transcription(layers):
+def test_three_steps_of_adam_equal_the_transcription(layers, monkeypatch):
+    faking.replace_generators(monkeypatch, lambda *sizes: faking.generator())
     with faking.exact():
         key, judge = jax.random.key(4), teacher()
-        how = GeneratorTraining(3, IMAGES, RATE, GAMMA, layers, CLASSIFICATION)
-        got = jax.jit(lambda key, judge: fit_generator(key, faking.generator(), faking.network(), judge, how))(
-            key, judge
+        part = SharedGenerator(
+            iterations=3, batch_size=IMAGES, rate=RATE, gamma=GAMMA, layers=layers, classification=CLASSIFICATION
         )
+        got = jax.jit(lambda key, judge: part.fit(key, faking.network(), judge))(key, judge)
         want = transcribed(key, double(judge), 3, layers)
         faking.assert_close(double(got), Variables(*want), 1e-7)
         start = faking.generator().init(jax.random.fold_in(key, 3)).params
@@ -99,14 +100,14 @@ def trained():
 
 @pytest.mark.slow
 def test_images_become_what_the_teacher_takes_them_for():
-    model, net, judge = faking.network(), build_generator(toys.CLASSES, faking.SHAPE, 8, 8), trained()
+    model, judge, sizes = faking.network(), trained(), {"width": 8, "latent": 8}
     labels = jnp.arange(400) % toys.CLASSES
-    latents = jax.random.normal(jax.random.key(9), (400, net.latent))
+    latents = jax.random.normal(jax.random.key(9), (400, 8))
 
     @partial(jax.jit, static_argnames="iterations")
     def shown(iterations):
-        made = fit_generator(jax.random.key(1), net, model, judge, GeneratorTraining(iterations, 32, 0.02, 1.0, "mean"))
-        images, _ = net.apply(made, latents, labels, train=False)
+        part = SharedGenerator(iterations=iterations, batch_size=32, rate=0.02, gamma=1.0, **sizes)
+        images, _ = part.network(model).apply(part.fit(jax.random.key(1), model, judge), latents, labels, train=False)
         outputs, _ = model.apply(judge, images, train=False)
         wrong = -jax.nn.log_softmax(outputs.logits)[jnp.arange(400), labels].mean()
         means, variances = zip(*outputs.norm_inputs, strict=True)
@@ -137,7 +138,7 @@ def taken():
 
 @pytest.fixture
 def counted(monkeypatch):
-    monkeypatch.setattr(compiler_options, "LIBRARY_OPERATIONS", _QUICKLY)
+    monkeypatch.setattr(compiler_options, "LIBRARY_OPERATIONS", QUICKLY)
     faking.replace_generators(monkeypatch, lambda *sizes: faking.simplest(*sizes, noted))
 
 
@@ -196,7 +197,8 @@ def test_a_shared_generator_is_trained_once_in_each_due_round_and_in_no_other(co
 
 def both_seeds(recipe):
     """What two seeds in one program call for."""
-    Bench(recipe, model=toys.network(), federation=toys.federation(), test=toys.test_set()).varied(["seeds", "lanes"])
+    bench = Bench(recipe, model=toys.network(), federation=toys.federation(), test=toys.test_set())
+    varied(bench, ["seeds", "lanes"])
     return taken()
 
 
@@ -243,8 +245,7 @@ def test_a_generator_of_ones_own_is_fitted_to_the_model_received(simplified):
         lambda key, judge, number: part.prepare(key, judge, SimpleNamespace(round=number, model=faking.network()))
     )
     made = [prepare(key, judge, 2) for key in keys]
-    net, how = part.network(faking.network()), GeneratorTraining(2, 4, 0.001, 10.0, "mean")
-    fit = jax.jit(lambda key, judge: fit_generator(key, net, faking.network(), judge, how))
+    net, fit = part.network(faking.network()), jax.jit(lambda key, judge: part.fit(key, faking.network(), judge))
     for key, own in zip(keys, made, strict=True):
         assert toys.largest_difference(own, fit(key, judge)) < 1e-6
     assert toys.largest_difference(*made) > 0.1
@@ -323,9 +324,9 @@ def test_a_run_without_a_round_after_warm_up_is_refused(kind):
 
 def test_a_network_without_batch_normalisation_is_taught_by_cross_entropy_alone(simplified):
     model = toys.network()
-    net = cbfl_generator.build_generator(toys.CLASSES, model.input_shape, 2, LATENT)
-    judge, how = model.init(jax.random.key(0)), lambda gamma: GeneratorTraining(2, 4, 0.01, gamma, "mean")
-    made = [fit_generator(jax.random.key(1), net, model, judge, how(gamma)) for gamma in (0.0, 10.0)]
+    part = lambda gamma: SharedGenerator(iterations=2, batch_size=4, rate=0.01, gamma=gamma, **SIZES)
+    judge = model.init(jax.random.key(0))
+    made = [part(gamma).fit(jax.random.key(1), model, judge) for gamma in (0.0, 10.0)]
     assert toys.largest_difference(*made) == 0
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(made))
 

@@ -16,8 +16,8 @@ from fedjax_bal.data import augment, federate
 from fedjax_bal.experiments import setup
 from fedjax_bal.models.dcgan import build_dcgan
 from fedjax_bal.parts import Fakes, SharedDcgans, dcgan
-from fedjax_bal.parts.adversarial import GanTraining, discriminator_loss, generator_loss, noise, trained
-from fedjax_bal.parts.dcgan import POOL, borrowed, lending
+from fedjax_bal.parts.adversarial import discriminator_loss, generator_loss, noise, train_dcgan
+from fedjax_bal.parts.dcgan import POOL, borrow_images, lending_law
 from fedjax_bal.recipes import Recipe, cbfl, fedavg
 from fedjax_bal.types import Batch, Variables
 
@@ -78,17 +78,19 @@ class Adam:
 
 
 def test_two_steps_equal_the_transcription():
-    shape, how, key = (4, 4, 1), GanTraining(2, 3, 0.01), jax.random.key(4)
+    shape, key = (4, 4, 1), jax.random.key(4)
+    iterations, batch_size, rate = 2, 3, 0.01
+    how = {"iterations": iterations, "batch_size": batch_size, "rate": rate}
     with jax.enable_x64(True):
         net = build_dcgan(shape, 2, 2)
         wide = lambda key: jax.tree.map(lambda leaf: leaf.astype(float), jax.jit(build_dcgan(shape, 2, 2).init)(key))
-        draw = lambda key: jax.random.uniform(key, (how.batch_size, *shape), minval=-1, maxval=1)
-        got, losses = jax.jit(lambda key: trained(key, net._replace(init=wide), draw, how))(key)
-        (made, stats), (judge, kept) = faking.double(wide(jax.random.fold_in(key, how.iterations)))
-        makes, judges, seen = Adam(made, how.rate), Adam(judge, how.rate), []
-        for index in range(how.iterations):
+        draw = lambda key: jax.random.uniform(key, (batch_size, *shape), minval=-1, maxval=1)
+        got, losses = jax.jit(lambda key: train_dcgan(key, net._replace(init=wide), draw, **how))(key)
+        (made, stats), (judge, kept) = faking.double(wide(jax.random.fold_in(key, iterations)))
+        makes, judges, seen = Adam(made, rate), Adam(judge, rate), []
+        for index in range(iterations):
             row_key, noise_key = jax.random.split(jax.random.fold_in(key, index))
-            real, latents = np.asarray(draw(row_key)), np.asarray(noise(noise_key, how.batch_size, net), float)
+            real, latents = np.asarray(draw(row_key)), np.asarray(noise(noise_key, batch_size, net), float)
             fake, _ = gans.generated(makes.params, stats, latents, shape, True)
 
             def telling(params, real=real, fake=fake, kept=kept):
@@ -174,7 +176,7 @@ def test_clients_of_the_same_rows_make_different_images():
 def test_real_images_are_drawn_from_the_clients_rows_and_copies_are_among_them():
     images = np.arange(8 * 16).reshape(8, 4, 4, 1).astype(np.uint8)
     plain = federate(images, np.arange(8) // 4, [np.arange(4), np.arange(4, 8)], 2, mean=0.3, std=0.1)
-    drawn = jax.jit(dcgan._drawn, static_argnums=3)
+    drawn = jax.jit(dcgan._draw_images, static_argnums=3)
     seen = {}
     for name, each in (
         ("without", plain),
@@ -206,7 +208,7 @@ def law(counts, label, client):
 def test_the_law_of_who_is_asked(client):
     labels = np.array([3, 0, 1, 2, 0])
     wanted = [law(HELD, label, client) for label in labels]
-    np.testing.assert_allclose(lending(jnp.asarray(HELD), labels, jnp.asarray(client)), wanted, rtol=1e-6)
+    np.testing.assert_allclose(lending_law(jnp.asarray(HELD), labels, jnp.asarray(client)), wanted, rtol=1e-6)
 
 
 def numbered(pool):
@@ -224,7 +226,7 @@ def test_fakes_come_from_those_who_hold_the_class_any_image_as_likely(client):
     plain, rows = numbered(pool=3)
     labels = np.repeat(np.arange(4), 5000)
     ctx = SimpleNamespace(federation=jax.tree.map(jnp.asarray, plain), client=jnp.asarray(client))
-    images = np.asarray(jax.jit(lambda key: borrowed(key, labels, ctx))(jax.random.key(client)))
+    images = np.asarray(jax.jit(lambda key: borrow_images(key, labels, ctx))(jax.random.key(client)))
     assert images.shape == (20_000, 1, 1, 1)
     shown = np.round((images.ravel() * 0.2 + 0.3) * 255)
     for label in range(4):
@@ -295,7 +297,7 @@ def gray(part, federation, *_):
 
 
 def test_methods_with_equal_dcgans_share_them(monkeypatch):
-    monkeypatch.setattr(dcgan, "_made", gray)
+    monkeypatch.setattr(dcgan, "_make_pool", gray)
     workshop, plain = setup.SharedInputs(None, None), federation()
     first, again = (workshop.enlarged(plain, cbfl(**(SMALL | {"weight": weight}))) for weight in (1.0, 0.5))
     assert first is again
@@ -304,7 +306,7 @@ def test_methods_with_equal_dcgans_share_them(monkeypatch):
 
 
 def test_what_cannot_be_is_refused(monkeypatch):
-    monkeypatch.setattr(dcgan, "_made", gray)
+    monkeypatch.setattr(dcgan, "_make_pool", gray)
     plain = federation()
     with pytest.raises(ValueError, match="fakes: received images='dcgan' without DCGANs beside it; put SharedDcgans"):
         records(Recipe("alone", (Fakes(images="dcgan", warm_up=0),)))
@@ -327,7 +329,7 @@ def test_what_cannot_be_is_refused(monkeypatch):
 
 
 def test_a_lone_row_may_be_one_too_many(monkeypatch):
-    monkeypatch.setattr(dcgan, "_made", gray)
+    monkeypatch.setattr(dcgan, "_make_pool", gray)
     plain = federation()
     few = federate(plain.images, plain.labels, [np.arange(16), np.array([20])], 3)
     with pytest.raises(ValueError, match="in which 1 of 2 clients have rows, must be at least 2"):

@@ -12,8 +12,7 @@ from parts import float64
 
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Weigh, part
-from fedjax_bal.parts.fednova import NormalisedAveraging, accumulated_steps
-from fedjax_bal.parts.momentum import momentum_steps
+from fedjax_bal.parts.fednova import NormalisedAveraging, accumulated_steps, momentum_steps
 from fedjax_bal.recipes import Recipe, combine, fedavg, fedprox, median, scaffold
 from fedjax_bal.recipes.drift import fednova
 from fedjax_bal.types import Cohort, Outputs, Variables

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import cache
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from flat import build
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Participation
-from fedjax_bal.parts.fedavg_ft import HeadSchedule, fine_tuned
+from fedjax_bal.parts import RefinedHead
 from fedjax_bal.recipes.averaging import fedavg
 from fedjax_bal.recipes.drift import scaffold
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
@@ -237,9 +238,9 @@ def test_a_round_in_which_nothing_arrives_fine_tunes_nothing():
 @pytest.mark.slow
 def test_a_batch_larger_than_the_set_takes_all_of_it():
     variables, key = network().init(jax.random.key(0)), jax.random.key(1)
-    data = jax.tree.map(jnp.asarray, federation())
-    whole, larger = (fine_tuned(key, variables, network(), data, HeadSchedule(2, size, 0.3, 0.6)) for size in (13, 500))
-    assert len(data.auxiliary["balanced"]) == 13
+    server = SimpleNamespace(model=network(), federation=jax.tree.map(jnp.asarray, federation()))
+    whole, larger = (RefinedHead(2, size, 0.3, 0.6).refine(key, variables, server) for size in (13, 500))
+    assert len(server.federation.auxiliary["balanced"]) == 13
     assert toys.largest_difference(whole, larger) == 0
     assert toys.largest_difference(whole, variables) > 1e-3
 

@@ -32,7 +32,8 @@ from fedjax_bal.parts import (
 )
 from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.selection import Selector, clustered, periodic, speed, uniform
-from fedjax_bal.testing import ConformanceError, runs, toy
+from fedjax_bal.testing import ConformanceError, compilation, toy
+from fedjax_bal.testing.variations import difference_of, possible
 from fedjax_bal.testing.workbench import Bench
 
 NAMES = (
@@ -84,7 +85,7 @@ def test_generators_of_their_own_come_to_the_same_however_clients_are_run(monkey
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe = recipes.cbfl(generator="per_client", warm_up=2, labels="rarest", rarest=2, **table.SMALLEST)
     bench = Bench(recipe, **every_recipe.larger_images())
-    assert bench.difference_of_all is None
+    assert difference_of(bench, *possible()) is None
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.base[0].state))
 
 
@@ -469,9 +470,9 @@ def test_one_device_skips_the_check_that_needs_two(monkeypatch):
 
 def test_a_second_trace_is_counted():
     bench = Bench(recipes.fedavg())
-    assert runs.one_program(bench) is None
+    assert compilation.one_program(bench) is None
     bench.traces += 1
-    assert "received 2 traces for 2 seeds" in runs.one_program(bench)
+    assert "received 2 traces for 2 seeds" in compilation.one_program(bench)
 
 
 @pytest.mark.slow

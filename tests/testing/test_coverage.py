@@ -17,10 +17,11 @@ from fedjax_bal.data.batches import over_rows
 from fedjax_bal.parts import Batches, Logits, Loss, Memory, Prepare, Refine, Report, Start, part, static
 from fedjax_bal.recipes import RECIPES, Recipe
 from fedjax_bal.selection import Selector, always, bernoulli, uniform
-from fedjax_bal.testing import battery, coverage, runs, toy
+from fedjax_bal.testing import battery, compilation, coverage, padding, toy
 from fedjax_bal.testing.coverage import missing, needs
-from fedjax_bal.testing.place import place
+from fedjax_bal.testing.messages import place
 from fedjax_bal.testing.uncompiled import uncompiled
+from fedjax_bal.testing.variations import varied
 from fedjax_bal.testing.workbench import Bench
 from fedjax_bal.types import Variables
 
@@ -158,7 +159,7 @@ def test_by_default_everything_comes_up_for_every_recipe(name, monkeypatch):
     lacking = {check: missing(CHECKS[check], workbench) for check in CHECKS}
     needs_parts = {"fields", "traced", "types", "representation"} if not recipe.parts else set()
     assert {check for check, reason in lacking.items() if reason} == needs_parts, lacking
-    *_, last = workbench.uncompiled_case
+    *_, last = compilation.uncompiled_case(workbench)
     assert (workbench.steps(last).sum(1) > 0).sum() == 2
 
 
@@ -218,11 +219,11 @@ LEAKS = [
 
 @pytest.mark.parametrize(("recipe", "message"), LEAKS, ids=["drawn with replacement", "reported only", "on the server"])
 def test_a_leak_is_told_by_where_it_comes_from(recipe, message):
-    assert re.search(message, runs.padded_rows(Bench(recipe)))
+    assert re.search(message, padding.padded_rows(Bench(recipe)))
 
 
 def test_a_client_that_comes_again_is_run_without_compilation_too():
-    assert "between compiled and uncompiled" in runs.jit(bench(Visits(True)))
+    assert "between compiled and uncompiled" in compilation.jit(bench(Visits(True)))
 
 
 def test_each_workbench_traces_its_own_programs():
@@ -238,7 +239,7 @@ def test_each_workbench_traces_its_own_programs():
 
     sizes = []
     for workbench in (bench(Noted()), bench(Noted())):
-        workbench.varied(["places"])
+        varied(workbench, ["places"])
         sizes.append(len(traces))
     assert 0 < sizes[0] < sizes[1]
 
@@ -258,7 +259,7 @@ class Painted(Logits):
 
 
 def test_a_static_field_that_compares_by_identity_needs_another_program():
-    assert "received 2 traces" in runs.one_program(bench(Painted()))
+    assert "received 2 traces" in compilation.one_program(bench(Painted()))
 
 
 @part

@@ -1,11 +1,20 @@
-"""Differences between two results, in words."""
+"""Differences between two results, and the places of exceptions, in words."""
 
+import sysconfig
+import traceback
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import jax
 import numpy as np
 
+from fedjax_bal.parts import Part
 from fedjax_bal.types import PyTree
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGES = {"site-packages", "dist-packages"}
+_OTHERS = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 
 
 def difference(got: PyTree, wanted: PyTree, tolerance: float) -> str | None:
@@ -13,12 +22,6 @@ def difference(got: PyTree, wanted: PyTree, tolerance: float) -> str | None:
 
     The tolerance is relative to a leaf's largest number, or to 1 if that is larger. Two values that are both NaN are
     equal.
-
-    Example:
-        >>> import numpy as np
-        >>> difference({"w": np.ones(2)}, {"w": np.array([1.0, 1.5])}, 1e-6)
-        "a difference of 0.5 in ['w']"
-        >>> difference({"w": np.ones(2)}, {"w": np.ones(2)}, 1e-6)
     """
     apart = [
         (_apart(np.asarray(ours, float), np.asarray(theirs, float)), jax.tree_util.keystr(path))
@@ -43,3 +46,29 @@ def odd_value(leaf: Any) -> str:
     """The first value of an array that is not finite, as text."""
     values = np.asarray(leaf)
     return str(values[~np.isfinite(values)].flat[0])
+
+
+def place(error: BaseException) -> str:
+    """Names the innermost line of the user's own code that an exception passed through.
+
+    The text is ` (in METHOD, FILE:LINE)`. User code is neither in this package nor installed nor Python's own; without
+    any, it is the innermost method of a part. The text is empty if there is neither.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    chosen = [pair for pair in frames if _own(pair[0])] or [pair for pair in frames if _of_part(pair[0])]
+    if not chosen:
+        return ""
+    frame, line = chosen[-1]
+    return f" (in {frame.f_code.co_qualname}, {frame.f_code.co_filename}:{line})"
+
+
+def _own(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    if name.startswith("<frozen"):
+        return False
+    path = Path(name).resolve()
+    return not any(path.is_relative_to(folder) for folder in (_PACKAGE, *_OTHERS)) and not _PACKAGES & {*path.parts}
+
+
+def _of_part(frame: FrameType) -> bool:
+    return isinstance(frame.f_locals.get("self"), Part)
