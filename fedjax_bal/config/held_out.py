@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from fedjax_bal.config.rules import NotNegative, OneOf, OrNull, Real, Whole, under
 from fedjax_bal.config.sections import Section
-from fedjax_bal.metrics import METRICS, SHOTS, EarlyStopping
+from fedjax_bal.metrics import SHOTS, STOPPING_METRICS, EarlyStopping
 from fedjax_bal.metrics import Shots as Bounds
 
 _Share = Annotated[float | None, under(OrNull(Real(0, 1, above=True, below=True)))]
@@ -94,7 +94,7 @@ class EarlyStoppingSection(Section):
     """
 
     patience: _Number = None
-    metric: Annotated[str, under(OneOf(METRICS))] = EarlyStopping().metric
+    metric: Annotated[str, under(OneOf(STOPPING_METRICS))] = EarlyStopping().metric
     min_delta: NotNegative = 0.0
 
     @property

@@ -13,7 +13,7 @@ TEST, VALIDATION = "final_accuracy", "validation_accuracy"
 
 
 class Results(NamedTuple):
-    """What a sweep has found.
+    """The table of a sweep.
 
     Attributes:
         name: of the sweep.
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 
     Attributes:
         setting: the value of the first key of each axis.
-        mean: over its finished runs; None where there is none.
+        mean: over its finished runs; None without any.
         spread: sample standard deviation; None with fewer than two.
         count: finished runs.
         asked: runs that were asked for.
@@ -55,11 +55,7 @@ class Cell(NamedTuple):
 
 
 def read_results(folder: Path) -> Results:
-    """Reads a sweep's folder.
-
-    Raises:
-        FolderError: a file is missing or damaged.
-    """
+    """Reads a sweep's folder; raises `FolderError` where a file is missing or damaged."""
     own = SweepFolder(folder)
     sheet, text = own.read_sheet()
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
