@@ -65,8 +65,8 @@ def evenly_spaced(count: int, most: int) -> np.ndarray:
     """Positions of at most so many of `count` things, evenly spaced, the first and the last among them.
 
     Args:
-        count: how many there are.
-        most: how many to keep.
+        count: number of things.
+        most: number to keep.
 
     Returns:
         `Int[at most most]`, rising.

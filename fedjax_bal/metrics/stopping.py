@@ -46,7 +46,7 @@ class EarlyStopping:
         finite_number("early_stopping.min_delta", self.min_delta)
 
     def over(self, records: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether a run ends here.
+        """Tells whether a run ends here.
 
         Args:
             records: metrics of its evaluated rounds, in order; a value that is missing or not finite is no improvement.

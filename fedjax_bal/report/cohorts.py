@@ -14,12 +14,12 @@ MOST_DOTS = 1500
 
 
 class Composition(NamedTuple):
-    """Estimated and true class shares of clients, over seeds.
+    """Estimated and true class shares of clients, over seeds: `Float[K]` each, of K pairs of a client and a class.
 
     Attributes:
-        true: `Float[K]`, K pairs of one client and one class.
-        estimated: `Float[K]`, of the same pairs.
-        pairs: how many pairs there are, of which K evenly spaced ones are kept.
+        true: the true shares.
+        estimated: the estimated shares.
+        pairs: number of all pairs, of which K evenly spaced ones are kept.
         clients: the mean number of clients, over seeds, of which the selector has an estimate.
         rank_correlation: Spearman's over the classes of a client, mean over clients.
     """
@@ -76,7 +76,7 @@ def chosen_at_most(counts: Sequence[Sequence[int]], most: int) -> tuple[np.ndarr
 
 
 def differ(values: Sequence[Mapping[Any, Any]]) -> bool:
-    """Whether methods, given by run or by run and round, differ where they share a key; or several share none.
+    """Tells whether the values of several methods, by run or by run and round, differ at a common key, or have none.
 
     An unfinished run has less than the others without being different, so only what two have in common counts.
     """

@@ -62,7 +62,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
 
 
 def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A phrase for each run of the configuration that `runs` of a `summary.json` lack, or that is unfinished there."""
+    """Names each run of the configuration that is missing or unfinished in `runs` of a `summary.json`."""
     rounds = {(run["method"], run["seed"]): run["rounds"] for run in runs}
     early = {(run["method"], run["seed"]) for run in runs if run.get("stopped_early") is not None}
     base = _section(config, "training").get("rounds")
@@ -155,7 +155,7 @@ def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | Non
 
 
 def _best(summaries: Sequence[MethodSummary]) -> list[bool]:
-    """Which methods have the highest mean final accuracy; none where all have the same."""
+    """Marks the methods with the highest mean final accuracy; none if all have the same."""
     finals = [] if tied(summaries) else [s.final.mean for s in summaries if s.final.mean is not None]
     best = max(finals, default=None)
     return [best is not None and summary.final.mean == best for summary in summaries]
@@ -176,12 +176,12 @@ def _beside_the_paper(config: Mapping[str, Any], summaries: Sequence[MethodSumma
     """Accuracies of these methods in the paper that the configuration names, beside the run's own."""
     paper = _section(config, "paper")
     wanted, which = _section(paper, "accuracy"), str(paper.get("which", "final"))
-    ours = lambda summary: {"best": summary.best, "last5": summary.last5}.get(which, summary.final).mean
-    pairs = [(summary.method, ours(summary), _accuracy(wanted.get(summary.method))) for summary in summaries]
+    reached = lambda summary: {"best": summary.best, "last5": summary.last5}.get(which, summary.final).mean
+    pairs = [(summary.method, reached(summary), _accuracy(wanted.get(summary.method))) for summary in summaries]
     rows = [
-        (method, f"{100 * here:.1f}", f"{100 * there:.1f}", f"{100 * (here - there):+.1f}")
-        for method, here, there in pairs
-        if here is not None and there is not None
+        (method, f"{100 * ours:.1f}", f"{100 * theirs:.1f}", f"{100 * (ours - theirs):+.1f}")
+        for method, ours, theirs in pairs
+        if ours is not None and theirs is not None
     ]
     if not rows:
         return ""

@@ -164,7 +164,7 @@ def _class_dots(
 
 
 def name_classes(axis: Axis, classes: Sequence[str], length: int = 18, **text: Any) -> None:
-    """Writes the names of up to 20 classes at an axis, some of their numbers where there are more."""
+    """Writes the names of up to 20 classes at an axis; of more, some of their numbers."""
     if len(classes) <= MOST_NAMED:
         axis.set_ticks(range(len(classes)), [printable(name, length) for name in classes], **text)
     else:

@@ -57,8 +57,8 @@ def _curves(
 ) -> Figure:
     names = results.methods
     figure, axes = figure_with_legend(names)
-    there = {cell.setting[axis] for _, own in curves for cell in own}
-    values = [value for value in values_of(results, axis) if value in there]
+    finished = {cell.setting[axis] for _, own in curves for cell in own}
+    values = [value for value in values_of(results, axis) if value in finished]
     numeric = is_numeric(results, axis)
     at = (lambda value: value) if numeric else values.index
     for method, own in curves:

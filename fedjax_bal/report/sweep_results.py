@@ -102,7 +102,7 @@ def _best_of(found: Sequence[Cell]) -> Cell | None:
 
 
 def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
-    """A figure at each value of an axis that has a finished run, the other axes where the method does best there."""
+    """A figure at each value of an axis with a finished run, the other axes at the method's best setting for it."""
     accuracies = cells(results, method, judge(results))
     figures = {cell.setting: cell for cell in cells(results, method, figure)}
     tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in values(results, axis)]
@@ -133,7 +133,7 @@ def neighbours(results: Results, method: str) -> list[tuple[Cell | None, Cell | 
 
 
 def is_numeric(results: Results, axis: int) -> bool:
-    """Whether an axis has numbers for values, and more than one."""
+    """Tells whether an axis has several values, all of them numbers."""
     found = {_setting(results, row)[axis] for row in results.rows}
     return len(found) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
 

@@ -57,7 +57,7 @@ def nats(value: float | None) -> str:
 
 
 def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether the table has a column of divergences: if a method evens out classes, by chains or augmented copies."""
+    """Tells whether the table has a column of divergences: if a method evens out classes, by chains or copies."""
     return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
 
 
@@ -112,7 +112,7 @@ def _columns(summaries: Sequence[MethodSummary], target: float | None, first: st
 
 
 def tied(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether several methods have the same mean final accuracy, to the digit shown, so that none is the best."""
+    """Tells whether several methods have the same mean final accuracy to the digit shown, so that none is the best."""
     shown = [f"{100 * summary.final.mean:.1f}" for summary in summaries if summary.final.mean is not None]
     return len(shown) > 1 and len(set(shown)) == 1
 
