@@ -1,10 +1,9 @@
-"""What is measured of a run: how it is computed from counts, confusions and seeds."""
+"""Metrics of rounds and runs, and their statistics over seeds."""
 
 from fedjax_bal.metrics.class_groups import SHOTS, Shots, across_clients, client_accuracies, shot_groups
-from fedjax_bal.metrics.classification import divergences, order_statistics, rank_correlations
+from fedjax_bal.metrics.classification import divergences, evenly_spaced, order_statistics, rank_correlations
 from fedjax_bal.metrics.faults import FAULT_WORDS, HUGE, LONG, NOT_FINITE, OUTDATED, Fault, FaultCounts
-from fedjax_bal.metrics.round_result import RoundResult
-from fedjax_bal.metrics.run_history import RunHistory
+from fedjax_bal.metrics.results import RoundResult, RunHistory
 from fedjax_bal.metrics.seeds import (
     Curve,
     Difference,
@@ -15,9 +14,10 @@ from fedjax_bal.metrics.seeds import (
     cumulate_traffic,
     curve,
     pooled_confusion,
+    ranked_clients,
     spread,
 )
-from fedjax_bal.metrics.stopping import METRICS, EarlyStopping
+from fedjax_bal.metrics.stopping import STOPPING_METRICS, EarlyStopping
 from fedjax_bal.metrics.table import (
     ALL_METRICS,
     REPORT_TABLES,

@@ -1,4 +1,4 @@
-"""Accuracy by groups: classes with many and with few training images, clients that do well and those that do badly."""
+"""Accuracy by groups of classes, with many and with few training images, and over clients."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ _WORST = 10  # per cent of the clients
 
 
 class Shots(NamedTuple):
-    """Where the groups of classes end, in training images of a class.
+    """The bounds of the groups of classes, in training images of a class.
 
     The defaults are those that the long-tail literature uses for CIFAR and ImageNet.
 
@@ -29,15 +29,14 @@ SHOTS = Shots()
 
 
 def shot_groups(class_counts: np.ndarray, shots: Shots = SHOTS) -> dict[str, np.ndarray]:
-    """Which classes are many-, medium- and few-shot.
+    """Groups classes into many-, medium- and few-shot ones.
 
     Args:
         class_counts: training images of each class in the whole federation, `Int[C]`, copies left out.
-        shots: where the groups end.
+        shots: the bounds of the groups.
 
     Returns:
-        A mask `Bool[C]` for each of `many`, `medium` and `few`; each class is in one of them, one without any training
-        image in the last.
+        A mask `Bool[C]` for each of `many`, `medium` and `few`; a class without training images is in the last.
 
     Example:
         >>> {name: mask.tolist() for name, mask in shot_groups(np.array([101, 100, 19]), Shots()).items()}
@@ -64,8 +63,8 @@ def client_accuracies(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         >>> client_accuracies(np.array([1, 0, 3]), np.array([2, 0, 3])).tolist()
         [0.5, 1.0]
     """
-    there = np.asarray(sizes) > 0
-    return np.asarray(hits, float)[there] / np.asarray(sizes, float)[there]
+    tested = np.asarray(sizes) > 0
+    return np.asarray(hits, float)[tested] / np.asarray(sizes, float)[tested]
 
 
 def worst_tenth(accuracies: np.ndarray) -> float:
@@ -80,21 +79,21 @@ OVER_CLIENTS: Mapping[str, Callable[[np.ndarray], Any]] = {
     "_p10": lambda accuracies: np.percentile(accuracies, 10),
     "_p90": lambda accuracies: np.percentile(accuracies, 90),
 }
-"""How accuracies, one of each client, are summarised, each client counting the same: the name's ending, and how.
+"""Summaries of accuracies over clients, which count the same, by the ending of the metric's name.
 
-The standard deviation is over these clients (divisor K).
+The standard deviation has divisor K, the number of clients.
 """
 
 
 def across_clients(name: str, accuracies: np.ndarray) -> dict[str, float | None]:
-    """How an accuracy spreads over clients.
+    """Summarises an accuracy over clients.
 
     Args:
-        name: what the mean is called; the others begin with it.
+        name: of the mean; the other names begin with it.
         accuracies: one of each client, `Float[K]`.
 
     Returns:
-        A number for each way of `OVER_CLIENTS`; all None without any client.
+        A number for each of `OVER_CLIENTS`; all None without any client.
 
     Example:
         >>> {key: round(value, 2) for key, value in across_clients("it", np.array([1.0, 0.0, 0.5, 0.5])).items()}

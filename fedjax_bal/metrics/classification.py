@@ -1,4 +1,4 @@
-"""What confusion matrices, class counts and rankings say."""
+"""Scores of confusion matrices, class counts and rankings."""
 
 import numpy as np
 
@@ -8,21 +8,12 @@ def accuracy(confusion: np.ndarray) -> float:
 
     Args:
         confusion: `Int[C, C]`, true class by predicted class, here and below.
-
-    Example:
-        >>> accuracy(np.array([[3, 1], [0, 4]]))
-        0.875
     """
     return float(np.trace(confusion) / np.sum(confusion))
 
 
 def recalls(confusion: np.ndarray) -> np.ndarray:
-    """The share of each class that is classified correctly, `Float64[C]`; nan for a class without images.
-
-    Example:
-        >>> recalls(np.array([[3, 1, 0], [0, 4, 0], [0, 0, 0]])).tolist()
-        [0.75, 1.0, nan]
-    """
+    """The share of each class that is classified correctly, `Float64[C]`; nan for a class without images."""
     hits, truths = np.diag(confusion), confusion.sum(1)
     return np.divide(hits, truths, out=np.full(len(hits), np.nan), where=truths > 0)
 
@@ -38,25 +29,20 @@ def worst_class_accuracy(confusion: np.ndarray) -> float:
 
 
 def macro_f1(confusion: np.ndarray) -> float:
-    """The mean F1 over the classes that have images, 0 for one that is never predicted.
-
-    Example:
-        >>> round(macro_f1(np.array([[3, 1], [0, 4]])), 3)
-        0.873
-    """
+    """The mean F1 over the classes that have images, 0 for one that is never predicted."""
     hits, truths, guesses = np.diag(confusion), confusion.sum(1), confusion.sum(0)
     tested = truths > 0
     return float((2 * hits[tested] / (truths + guesses)[tested]).mean())
 
 
 def mean_known(values: np.ndarray) -> float:
-    """The mean of the values that are not nan; nan where there is none."""
+    """The mean of the values that are not nan; nan without any."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else np.nan
 
 
 def divergences(class_counts: np.ndarray) -> np.ndarray:
-    """How far from even the classes of each row are: KL(P || U) in nats.
+    """The divergence of each row's classes from even ones, KL(P || U), in nats.
 
     Args:
         class_counts: `[G, C]`; rows of zeros are left out.
@@ -75,6 +61,23 @@ def divergences(class_counts: np.ndarray) -> np.ndarray:
     return np.maximum(np.log(counts.shape[1]) + (shares * logs).sum(1), 0.0)
 
 
+def evenly_spaced(count: int, most: int) -> np.ndarray:
+    """Positions of at most so many of `count` things, evenly spaced, the first and the last among them.
+
+    Args:
+        count: number of things.
+        most: number to keep.
+
+    Returns:
+        `Int[at most most]`, rising.
+
+    Example:
+        >>> evenly_spaced(10, 4).tolist(), evenly_spaced(3, 4).tolist()
+        ([0, 3, 6, 9], [0, 1, 2])
+    """
+    return np.linspace(0, count - 1, min(count, most)).round().astype(int)
+
+
 def order_statistics(values: np.ndarray, most: int = 100) -> list[float]:
     """The values in rising order, to four digits; of more than `most`, evenly spaced ones of them.
 
@@ -82,10 +85,7 @@ def order_statistics(values: np.ndarray, most: int = 100) -> list[float]:
         >>> order_statistics(np.array([3.0, 1.0, 2.0]), most=2)
         [1.0, 3.0]
     """
-    ranked = np.sort(values)
-    if len(ranked) > most:
-        ranked = ranked[np.linspace(0, len(ranked) - 1, most).round().astype(int)]
-    return [round(float(value), 4) for value in ranked]
+    return [round(float(value), 4) for value in np.sort(values)[evenly_spaced(len(values), most)]]
 
 
 def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""What a set of runs says: means and spreads over seeds, paired differences, curves and class accuracies.
+"""Statistics of a set of runs: means and spreads over seeds, paired differences, curves, class and client accuracies.
 
-The terminal's table and the report show the same numbers because both take them from here. Nothing is invented: what
-one seed can't tell (a standard deviation, an interval) is None.
+The terminal's table and the report show the same numbers because both take them from here. Nothing is invented: a
+standard deviation or an interval of one seed is None.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ class Spread(NamedTuple):
     """A quantity over seeds.
 
     Attributes:
-        mean: the mean over the seeds that have a value; None where none has.
+        mean: the mean over the seeds that have a value; None if none has.
         std: the sample standard deviation (divisor n - 1); None for fewer than two seeds.
         seeds: n, how many seeds have a value.
     """
@@ -31,7 +31,7 @@ class Difference(NamedTuple):
     """A method's final accuracy minus the first method's, paired by seed.
 
     Attributes:
-        mean: the mean of the differences; None where the two have no seed in common.
+        mean: the mean of the differences; None if the two have no seed in common.
         low: lower end of the two-sided 95% Student t interval for that mean; None for fewer than two pairs.
         high: its upper end.
         pairs: how many seeds both methods have.
@@ -56,9 +56,9 @@ class MethodSummary(NamedTuple):
         reached: how many seeds reached it.
         traffic_bytes: up and down together, mean over seeds, or None.
         difference: from the first method; None for the first method itself.
-        traffic_to_target_bytes: what was sent until then, mean over the same seeds; None if not known of all of them.
-        chain_kl: how far from even the classes behind each averaged model are, in nats, mean over seeds, or None.
-        evens: whether the method has chains of several clients or augmented copies, which make these classes more even.
+        traffic_to_target_bytes: bytes sent until then, mean over the same seeds; None if not known of all of them.
+        chain_kl: divergence from even classes of the data behind averaged models, in nats, mean over seeds, or None.
+        evens: whether chains of several clients, or augmented copies, make these classes more even.
     """
 
     method: str
@@ -99,7 +99,7 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
 
     Args:
         runs: `runs` of a `summary.json`: mappings with method, seed, final_accuracy, best_accuracy, last5_accuracy,
-            rounds_to_target, traffic_bytes and, if at hand, traffic_to_target_bytes, chain_kl, clients_per_chain and
+            rounds_to_target, traffic_bytes and, if known, traffic_to_target_bytes, chain_kl, clients_per_chain and
             copies; any after the seed may be None.
 
     Returns:
@@ -107,11 +107,6 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
 
     Raises:
         ValueError: a method has two runs with the same seed.
-
-    >>> run = {"best_accuracy": 0.8, "last5_accuracy": 0.7, "rounds_to_target": None, "traffic_bytes": 10}
-    >>> a, b = compare([{"method": m, "seed": 0, "final_accuracy": x, **run} for m, x in (("a", 0.5), ("b", 0.75))])
-    >>> b.difference
-    Difference(mean=0.25, low=None, high=None, pairs=1)
     """
     _refuse_repeats(runs)
     methods = list(dict.fromkeys(run["method"] for run in runs))
@@ -136,9 +131,6 @@ def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) ->
 
     With n differences of mean d and sample standard deviation s the interval is
     $d \pm t_{0.975, n-1}\, s / \sqrt{n}$.
-
-    >>> paired_difference({0: 0.5, 1: 0.75}, {1: 0.5, 2: 0.1})
-    Difference(mean=0.25, low=None, high=None, pairs=1)
     """
     common = sorted(ours.keys() & theirs.keys())
     mean, std, pairs = spread([ours[seed] - theirs[seed] for seed in common])
@@ -163,11 +155,7 @@ def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
         value: the key of the metric, such as "test_accuracy".
 
     Returns:
-        The curve; empty where there is no such round.
-
-    >>> lines = [{"method": "a", "seed": s, "round": r, "test_loss": s + r} for s in (0, 2) for r in (1, 2)]
-    >>> curve(lines, "a", "test_loss").mean
-    array([2., 3.])
+        The curve; empty without such a round.
     """
     runs: dict[int, dict[int, float]] = {}
     for line in lines:
@@ -181,13 +169,9 @@ def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
 
 
 def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Adds `traffic_bytes`, what the run has sent up and down until then, to copies of lines, in order of rounds.
+    """Adds `traffic_bytes`, all bytes up and down of the run until then, to copies of lines, in order of rounds.
 
     From a line without a count on, it is None.
-
-    >>> lines = [{"method": "a", "seed": 0, "round": r, "bytes_up": 2, "bytes_down": 3} for r in (1, 2)]
-    >>> [line["traffic_bytes"] for line in cumulate_traffic(lines)]
-    [5, 10]
     """
     totals: dict[tuple[str, int], float | None] = {}
     result = []
@@ -206,26 +190,29 @@ def class_accuracies(
     """Accuracy of each class at the last evaluation: mean over seeds, and one standard deviation below and above.
 
     Each is `Float[C]`, nan for a class without a value in some run; the edges are None for a single seed, and all is
-    None where the method has no class accuracies.
-
-    >>> lines = [{"method": "a", "seed": 0, "round": r, "per_class_accuracy": [r / 4, None]} for r in (1, 2)]
-    >>> class_accuracies(lines, "a")
-    (array([0.5, nan]), None, None)
+    None if the method has no class accuracies.
     """
-    last = {line["seed"]: line for line in sorted(lines, key=lambda line: line["round"]) if line["method"] == method}
-    rows = [line.get("per_class_accuracy") for line in last.values()]
+    rows = [line.get("per_class_accuracy") for line in _last_lines(lines, method)]
     table = np.array([row for row in rows if row is not None], dtype=float)
     return _band(table) if table.size else None
+
+
+def ranked_clients(lines: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
+    """Client accuracies of a method from worst to best, at every hundredth of the clients, `Float[101]`.
+
+    The mean over seeds of each run's last evaluation, whose `client_accuracies` rise, and are evenly spaced samples if
+    there are many; None if no run has such numbers.
+    """
+    shares = np.linspace(0, 1, 101)
+    known = [np.sort(own) for line in _last_lines(lines, method) if (own := line.get("client_accuracies"))]
+    ranked = [np.interp(shares, np.linspace(0, 1, len(own)), own) for own in known]
+    return np.mean(ranked, axis=0) if ranked else None
 
 
 def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
     """The shares of each true class (row) that were predicted as each class, over all seeds, `Float[C, C]`.
 
-    Rows of classes that the test set lacks are nan; None where no run has a matrix.
-
-    >>> pooled_confusion([{"method": "a", "confusion_matrix": [[3, 1], [0, 0]]}], "a")
-    array([[0.75, 0.25],
-           [ nan,  nan]])
+    Rows of classes that the test set lacks are nan; None if no run has a matrix.
     """
     matrices = [run.get("confusion_matrix") for run in runs if run["method"] == method]
     known = [np.array(matrix, dtype=float) for matrix in matrices if matrix is not None]
@@ -254,6 +241,12 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
         chain_kl=spread([run.get("chain_kl") for run in runs]).mean,
         evens=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
     )
+
+
+def _last_lines(lines: Sequence[Mapping[str, Any]], method: str) -> list[Mapping[str, Any]]:
+    """The line of the last evaluation of each of a method's runs."""
+    ordered = sorted(lines, key=lambda line: line["round"])
+    return list({line["seed"]: line for line in ordered if line["method"] == method}.values())
 
 
 def _final_by_seed(runs: list[Mapping[str, Any]]) -> dict[int, float]:

@@ -5,9 +5,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedjax_bal.metrics.table import ALL_METRICS
 from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
-METRICS = ("validation_accuracy", "validation_balanced_accuracy", "validation_loss")
+_BEST = {metric.name: metric.best for metric in ALL_METRICS if metric.best}
+STOPPING_METRICS = tuple(_BEST)
+"""Names of the metrics that early stopping can follow."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +21,7 @@ class EarlyStopping:
 
     Attributes:
         patience: evaluated rounds in a row without an improvement after which the run ends; None for never.
-        metric: one of `METRICS`; a loss is to fall, the others are to rise.
+        metric: one of `STOPPING_METRICS`; a loss is to fall, the others are to rise.
         min_delta: by how much more than the best so far counts as an improvement.
 
     Raises:
@@ -39,17 +42,17 @@ class EarlyStopping:
     def __post_init__(self) -> None:
         if self.patience is not None:
             whole_number("early_stopping.patience", self.patience)
-        one_of("early_stopping.metric", self.metric, METRICS)
+        one_of("early_stopping.metric", self.metric, STOPPING_METRICS)
         finite_number("early_stopping.min_delta", self.min_delta)
 
     def over(self, records: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether a run ends here.
+        """Tells whether a run ends here.
 
         Args:
             records: metrics of its evaluated rounds, in order; a value that is missing or not finite is no improvement.
 
         Returns:
-            True where the last `patience` of them, or more, brought no improvement.
+            True if the last `patience` of them, or more, brought no improvement.
         """
         best, waited = -math.inf, 0
         for value in self._goodness(records):
@@ -58,23 +61,12 @@ class EarlyStopping:
         return self.patience is not None and waited >= self.patience
 
     def best(self, records: Sequence[Mapping[str, Any]]) -> int | None:
-        """Where the metric was best.
-
-        Args:
-            records: as in `over`.
-
-        Returns:
-            The index of the first record with the best value; None where no record has one.
-
-        Example:
-            >>> EarlyStopping(metric="validation_loss").best([{"validation_loss": 2.0}, {"validation_loss": 1.0}])
-            1
-        """
+        """The index of the first record in which the metric is best; None if no record has it."""
         values = self._goodness(records)
         best = max(values, default=-math.inf)
         return values.index(best) if best > -math.inf else None
 
     def _goodness(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
-        sign = -1 if self.metric.endswith("loss") else 1
+        sign = 1 if _BEST[self.metric] is max else -1
         values: list[Any] = [record.get(self.metric) for record in records]
         return [sign * value if is_number(value) and math.isfinite(value) else -math.inf for value in values]

@@ -1,15 +1,15 @@
-"""Every metric once: its name, how it is computed of a round, what a summary says of it, and where a report shows it.
+"""Every metric once: its name, how it is computed of a round and of a run, and where a report shows it.
 
 The keys of `metrics.jsonl`, of the runs in `summary.json` and of `results.csv` are those of this table, in its order,
-and so are the columns of a report's further tables. What is measured on the devices is declared in
-`fedjax_bal.engine.device.client_metrics` and comes here under its name.
+and so are the columns of a report's further tables. Metrics that are computed on the devices are declared in
+`fedjax_bal.engine.device.client_metrics` and come here under their names.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,14 +24,15 @@ from fedjax_bal.metrics.classification import (
     worst_class_accuracy,
 )
 from fedjax_bal.metrics.faults import name_faults
-from fedjax_bal.metrics.round_result import RoundResult
-from fedjax_bal.metrics.run_history import RunHistory
 from fedjax_bal.metrics.units import NATS, NUMBER, POINTS, SECONDS, SHARE, TEXT, Unit
 from fedjax_bal.validate import is_number
 
+if TYPE_CHECKING:
+    from fedjax_bal.metrics.results import RoundResult, RunHistory
+
 
 class ReportTable(NamedTuple):
-    """A table of a report that says more than the comparison: its title, and what its numbers are."""
+    """A table of a report beside the comparison: its title, and a note on its numbers."""
 
     title: str
     note: str
@@ -66,9 +67,9 @@ REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME)
 
 
 class Column(NamedTuple):
-    """Where a report shows a metric; the heading is followed by the unit.
+    """A column of a report for a metric; the unit follows the heading.
 
-    An optional column is left out where the table has no other one, as of classes that are all many-shot.
+    An optional column is left out if it is the only one, as where all classes are many-shot.
     """
 
     table: ReportTable
@@ -82,31 +83,33 @@ class Metric:
 
     Attributes:
         name: its key everywhere.
-        of_round: computes it from an evaluated round; nan and infinity are written as null, None says that the run
-            does not have this metric. None for a metric of whole runs.
-        of_run: computes what a summary says, None for null; "last" repeats the last round's. None for a metric of
+        of_round: computes it from an evaluated round; nan and infinity are written as null, None means that the run
+            doesn't have this metric. None for a metric of whole runs.
+        of_run: computes the summary's value, None for null; "last" repeats the last round's. None for a metric of
             rounds alone.
-        column: where a report shows what the summary says; None for nowhere, or for a place of its own.
+        column: where a report shows the summary's value; None for nowhere, or for a place of its own.
         unit: its unit.
-        swept: whether the table of a sweep has what the summary says.
+        swept: whether a sweep's table has the summary's value.
+        best: `max` or `min` of a metric that early stopping can follow.
     """
 
     name: str
-    of_round: Callable[[RoundResult], Any] | None = None
-    of_run: Callable[[RunHistory], Any] | Literal["last"] | None = None
+    of_round: Callable[["RoundResult"], Any] | None = None
+    of_run: Callable[["RunHistory"], Any] | Literal["last"] | None = None
     column: Column | None = None
     unit: Unit = SHARE
     swept: bool = True
+    best: Callable[..., Any] | None = None
 
 
-def record_round(result: RoundResult) -> dict[str, Any]:
+def record_round(result: "RoundResult") -> dict[str, Any]:
     """The metrics of a round, ready for JSON."""
     values = {metric.name: metric.of_round(result) for metric in ALL_METRICS if metric.of_round}
     return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
-def summarise_run(run: RunHistory) -> dict[str, Any]:
-    """What a summary says of a run, ready for JSON."""
+def summarise_run(run: "RunHistory") -> dict[str, Any]:
+    """The metrics of a run in its summary, ready for JSON."""
     return {
         metric.name: run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run)
         for metric in ALL_METRICS
@@ -131,7 +134,7 @@ def _test(name: str, score: Callable[[np.ndarray], Any], *more: Any) -> Metric:
 
 def _validation(name: str, score: Callable[[np.ndarray], float], *more: Any) -> Metric:
     """A score of the validation rows."""
-    return Metric(name, lambda it: None if it.validation is None else score(it.validation), *more)
+    return Metric(name, lambda it: None if it.validation is None else score(it.validation), *more, best=max)
 
 
 def _shots(group: str, heading: str) -> Metric:
@@ -141,47 +144,52 @@ def _shots(group: str, heading: str) -> Metric:
 
 
 def _over_clients(
-    name: str, values: Callable[[RoundResult], np.ndarray | None], columns: Mapping[str, Column | None]
+    name: str, values: Callable[["RoundResult"], np.ndarray | None], columns: Mapping[str, Column | None]
 ) -> list[Metric]:
-    """How an accuracy spreads over clients; what summaries repeat of it, with columns, by the ending of the name."""
+    """The summaries of an accuracy over clients; those with an entry in `columns`, by ending, are of runs too."""
 
-    def one(summary: Callable[[np.ndarray], Any], it: RoundResult) -> float | None:
+    def of_round(summary: Callable[[np.ndarray], Any], it: "RoundResult") -> float | None:
         accuracies = values(it)
         return None if accuracies is None else float(summary(accuracies)) if len(accuracies) else np.nan
 
-    def metric(end: str, summary: Callable[[np.ndarray], Any]) -> Metric:
-        unit = POINTS if end == "_std" else SHARE
-        return Metric(name + end, partial(one, summary), "last" if end in columns else None, columns.get(end), unit)
-
-    return [metric(*pair) for pair in OVER_CLIENTS.items()]
+    return [
+        Metric(
+            name + end,
+            partial(of_round, summary),
+            "last" if end in columns else None,
+            columns.get(end),
+            POINTS if end == "_std" else SHARE,
+        )
+        for end, summary in OVER_CLIENTS.items()
+    ]
 
 
 def _fine_tuned(name: str, heading: str, unit: Unit = SHARE) -> Metric:
-    """A metric of the clients' fine-tuned models, made once after the last round."""
+    """A metric of the clients' models that are fine-tuned after the last round."""
     of_run = lambda run: run.fine_tuned.get(name) if is_number(run.fine_tuned.get(name)) else None
     return Metric(name, None, of_run, Column(OWN_MODELS, heading), unit)
 
 
-def _mean_of_last(count: int, run: RunHistory) -> float | None:
-    """The mean accuracy of the last evaluations, of all where there are fewer."""
+def _mean_of_last(count: int, run: "RunHistory") -> float | None:
+    """The mean accuracy of the last evaluations, of all if there are fewer."""
     return float(np.mean([line["test_accuracy"] for line in run.lines[-count:]])) if run.last else None
 
 
-def _mean_divergence(run: RunHistory) -> float | None:
+def _mean_divergence(run: "RunHistory") -> float | None:
     known = run.numbers("chain_kl")
     return math.fsum(known) / len(known) if known else None
 
 
-def _traffic(run: RunHistory | None) -> int | None:
+def _traffic(run: "RunHistory | None") -> int | None:
     return None if run is None else sum(line["bytes_up"] + line["bytes_down"] for line in run.lines)
 
 
-def _seconds(run: RunHistory | None) -> float | None:
+def _seconds(run: "RunHistory | None") -> float | None:
     total = None if run is None else run.total("simulated_s")
     return None if total is None else round(total, 6)
 
 
-def _faults(run: RunHistory) -> str | None:
+def _faults(run: "RunHistory") -> str | None:
     lists = [line.get("broken_clients") for line in run.lines]
     rows = [row for own in lists if isinstance(own, list) for row in own]
     return name_faults(rows, (run.total("excluded") or 0) + (run.total("clipped") or 0))
@@ -209,7 +217,7 @@ ALL_METRICS = (
     _test("test_accuracy", accuracy),
     _validation("validation_accuracy", accuracy, "last"),
     _validation("validation_balanced_accuracy", balanced_accuracy),
-    Metric("validation_loss", lambda it: it.evaluation.validation and it.evaluation.validation.loss, unit=NATS),
+    Metric("validation_loss", lambda it: (own := it.evaluation.validation) and own.loss, unit=NATS, best=min),
     _test("balanced_accuracy", balanced_accuracy, "last", Column(CLASSES, "Mean over classes")),
     _test("macro_f1", macro_f1),
     _test("worst_class_accuracy", worst_class_accuracy, "last", Column(CLASSES, "Worst class")),

@@ -1,4 +1,4 @@
-"""What is counted from round to round: who came, what was sent, how long it took."""
+"""Counts from round to round: clients, bytes and simulated time."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,8 +15,8 @@ class Traffic(NamedTuple):
     """Bytes between the server and one client in one round.
 
     Attributes:
-        down: the model and what server parts send.
-        up: the update, the reports and the probes.
+        down: of the model and the broadcasts of server parts.
+        up: of the update, the reports and the probes.
     """
 
     down: int
@@ -34,14 +34,14 @@ class Counts(NamedTuple):
     broken: FaultCounts | None = None
 
     def record(self, timed: bool) -> dict[str, Any]:
-        """Python numbers to write down; the time only where clients have speeds, broken clients where they may pass."""
+        """The keys of a line of `metrics.jsonl`; the time if clients have speeds, faults if they don't end the run."""
         numbers = ("clients", "dropped", "bytes_up", "bytes_down")
         counts = {name: int(getattr(self, name)) for name in numbers}
         timing = {"simulated_s": float(self.simulated_s)} if timed else {}
         return counts | timing | (self.broken.record() if self.broken is not None else {})
 
     def noted(self, faults: Sequence[Fault]) -> "Counts":
-        """With the faults of a round."""
+        """Adds the faults of a round."""
         return self if self.broken is None else self._replace(broken=self.broken.plus(faults))
 
 
@@ -61,16 +61,16 @@ def count_round(
     exactly, the second c counts once a pass.
 
     Args:
-        counts: those before.
+        counts: the counts before the round.
         plan: the round's plan.
         num_clients: N.
         passes: how often a chain goes through its clients.
-        bytes_: of an exchange.
+        bytes_: of one exchange.
         exact: count a client's exchanges in every pass, and not once, as the formula does.
         seconds: how long the round takes by the clients' speeds.
 
     Returns:
-        Those after; a client that doesn't deliver has received the model all the same.
+        The counts after it; a client that doesn't deliver has received the model all the same.
 
     Example:
         >>> from fedjax_bal.types import Plan
@@ -84,7 +84,7 @@ def count_round(
     selected = plan.clients < num_clients
     asked, delivered = int(selected.sum()), int(plan.delivered.sum())
     mediated, exchanges = plan.clients.shape[1] * passes > 1, passes if exact else 1
-    opened, returned = (int(there.any(1).sum()) if mediated else 0 for there in (selected, plan.delivered))
+    opened, returned = (int(mask.any(1).sum()) if mediated else 0 for mask in (selected, plan.delivered))
     return counts._replace(
         clients=counts.clients + delivered,
         dropped=counts.dropped + asked - delivered,

@@ -5,23 +5,18 @@ from typing import NamedTuple
 from fedjax_bal.metrics.seeds import Spread
 
 NOTHING = "\N{EN DASH}"
-"""What stands in the place of a number that there isn't."""
+"""Stands for a number that is missing."""
 
 
 class Unit(NamedTuple):
-    """What headings say, empty for plain numbers; what a value is multiplied by; how the product is written."""
+    """A symbol for headings, empty for plain numbers; the factor of a value; the format of the product."""
 
     symbol: str
     factor: float
     digits: str
 
     def show(self, value: Spread) -> str:
-        """A mean over seeds, with the standard deviation where there is one.
-
-        Example:
-            >>> SHARE.show(Spread(0.7123, 0.008, 3)), SECONDS.show(Spread(1200.0, None, 1))
-            ('71.2 ± 0.8', '1,200.0')
-        """
+        """A mean over seeds, with the standard deviation if there is one."""
         if value.mean is None:
             return NOTHING
         numbers = [value.mean] if value.std is None else [value.mean, value.std]

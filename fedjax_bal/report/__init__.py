@@ -1,8 +1,4 @@
-"""From a run folder to an answer: statistics over seeds, their wording, and the report as one HTML file.
-
->>> compare([])
-[]
-"""
+"""Reports of run folders: statistics over seeds in words and tables, and pages as single HTML files."""
 
 from fedjax_bal.metrics import Curve, Difference, MethodSummary, Spread, compare, curve
 from fedjax_bal.report.comparison import build_comparison

@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedjax_bal.report.plots import MOST_NAMED
-from fedjax_bal.report.styles import COLOURS, legend, legend_rows, method_style
+from fedjax_bal.metrics import evenly_spaced
+from fedjax_bal.report.plots import MOST_NAMED, name_classes
+from fedjax_bal.report.styles import COLOURS, figure_with_legend, method_style
 from fedjax_bal.report.svg import INK, blank, style
 from fedjax_bal.report.wording import nats, printable
 
@@ -26,9 +27,6 @@ def evenness(values: Sequence[tuple[str, np.ndarray, float]]) -> Figure:
     `values` are the name of each method, its divergences `Float[K]` in nats, at least one, and their mean. Boxes reach
     from the lower to the upper quartile with a line at the median, whiskers from 5% to 95%; the mean has a marker and
     its number.
-
-    >>> [text.get_text() for text in evenness([("fedavg", np.array([0.1, 0.3]), 0.2)]).axes[0].texts]
-    ['0.200', 'mean']
     """
     figure = blank(0.95 + 0.33 * len(values))
     axes = figure.add_subplot()
@@ -50,11 +48,6 @@ def images(kinds: Sequence[tuple[str, np.ndarray]], classes: Sequence[str]) -> F
     """Images of several kinds side by side, a row for each class, the first 20 at most.
 
     `kinds` are titles and pixels `UInt8[C, S, H, W, K]`, K 1 or 3.
-
-    >>> pixels = np.zeros((2, 3, 4, 4, 1), np.uint8)
-    >>> figure = images([("real", pixels), ("generated", pixels)], ["a", "b"])
-    >>> [axes.get_title() for axes in figure.axes]
-    ['real', 'generated']
     """
     rows = min(len(kinds[0][1]), len(classes), MOST_NAMED)
     widths = [pixels.shape[1] for _, pixels in kinds]
@@ -75,7 +68,7 @@ def images(kinds: Sequence[tuple[str, np.ndarray]], classes: Sequence[str]) -> F
 
 
 def _mosaic(pixels: np.ndarray) -> np.ndarray:
-    """All images in one, `UInt8[C * H, S * W]`, or with three channels."""
+    """All images as one, `UInt8[C * H, S * W]` or with three channels."""
     classes, shown, height, width, channels = pixels.shape
     table = pixels.transpose(0, 2, 1, 3, 4).reshape(classes * height, shown * width, channels)
     return table[..., 0] if channels == 1 else table
@@ -86,19 +79,13 @@ def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]]) -> Figur
     """Share of the clients that were chosen at most so many times: a stair per method.
 
     `values` are the name of each method, times `Int[K]` and shares `Float[K]`.
-
-    >>> chosen([("fedavg", (np.arange(3), np.array([0.2, 0.5, 1.0])))]).axes[0].get_xlabel()
-    'times chosen'
     """
-    names = [name for name, _ in values]
-    figure = blank(2.7 + 0.19 * legend_rows(names))
-    axes = figure.add_subplot()
+    figure, axes = figure_with_legend([name for name, _ in values], 2.7)
     for place, (_, (times, shares)) in enumerate(values):
         axes.plot(times, 100 * shares, drawstyle="steps-post", zorder=3, **method_style(place, len(times)))
     axes.set(xlabel="times chosen", ylabel="share of the clients, %", ylim=(-2, 103))
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))
-    legend(figure, names)
     return figure
 
 
@@ -108,9 +95,6 @@ def composition(true: np.ndarray, estimated: np.ndarray, method: str, ranks: str
 
     `true` and `estimated` are shares `Float[K]` of the same classes and clients; `ranks` is the rank correlation in
     words.
-
-    >>> composition(np.array([0.2]), np.array([0.3]), "flcir", "1.00").axes[0].get_ylabel()
-    'estimated share of the class, %'
     """
     figure = blank(3.5)
     axes = figure.add_subplot()
@@ -131,16 +115,13 @@ def augmentation(before: np.ndarray, after: np.ndarray, classes: Sequence[str]) 
 
     A row per class with a ring, a dot and the line between them; for more than 20 classes two lines, each with the
     classes in falling order.
-
-    >>> augmentation(np.array([9, 2]), np.array([9, 6]), ["cat", "dog"]).axes[0].get_xlabel()
-    'samples'
     """
     named = len(classes) <= MOST_NAMED
     figure = blank(0.95 + 0.23 * len(classes) if named else 3.0)
     axes = figure.add_subplot()
     if named:
         _dumbbells(axes, before, after)
-        axes.set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
+        name_classes(axes.yaxis, classes)
         axes.set_ylim(len(classes) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.set(xlabel="samples")
@@ -154,12 +135,7 @@ def augmentation(before: np.ndarray, after: np.ndarray, classes: Sequence[str]) 
 
 @style()
 def batches(before: np.ndarray, after: np.ndarray, clients: Sequence[int], classes: Sequence[str]) -> Figure:
-    """Class shares, `Float[S, C]`, of the data that clients hold and that they train on; a column is a client.
-
-    >>> figure = batches(np.eye(2), np.full((2, 2), 0.5), [0, 1], ["cat", "dog"])
-    >>> [axes.get_title() for axes in figure.axes[:2]]
-    ['what clients hold', 'what they train on']
-    """
+    """Class shares, `Float[S, C]`, of the data that clients hold and that they train on; a column is a client."""
     named = len(classes) <= MOST_NAMED
     figure = blank(1.1 + 0.22 * len(classes) if named else 4.0)
     pair = figure.subplots(1, 2, sharey=True)
@@ -168,10 +144,10 @@ def batches(before: np.ndarray, after: np.ndarray, clients: Sequence[int], class
         axes.set(title=title, xlabel="client")
         axes.grid(False)
         axes.tick_params(length=0)
-        at = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), 5)).round().astype(int))
+        at = evenly_spaced(len(clients), 5)
         axes.set_xticks(at, [str(clients[place]) for place in at])
     if named:
-        pair[0].set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
+        name_classes(pair[0].yaxis, classes)
     else:
         pair[0].set_ylabel("class")
     figure.colorbar(image, ax=list(pair), label="share", pad=0.02)

@@ -4,27 +4,24 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.files import write_atomically
 from fedjax_bal.metrics import MethodSummary, compare
-from fedjax_bal.report.page import definitions, display_name, document, encoded, figure_html, methods_table
+from fedjax_bal.report.markup import definitions, document, encoded, figures
+from fedjax_bal.report.page import display_name, entries, methods_table
 from fedjax_bal.report.wording import LONGEST_NAME, printable, verdict
 from fedjax_bal.runs import FolderError, RunFolder, RunRecord
+
+if TYPE_CHECKING:
+    from fedjax_bal.report.svg import Picture
 
 _MOST = 20
 _OF_DATA = ("dataset", "partition", "auxiliary", "evaluation.validation", "evaluation.client_test")
 
 
 def build_comparison(folders: Sequence[Path], file: Path) -> Path:
-    """Writes one page about several run folders.
-
-    Args:
-        folders: 2 to 20 different run folders, with the same classes.
-        file: where to write it.
-
-    Returns:
-        The file.
+    """Writes one page about 2 to 20 different run folders with the same classes; returns the page.
 
     Raises:
         FolderError: a folder can't be read, the folders don't go together, or the file can't be written.
@@ -32,22 +29,18 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     from fedjax_bal.report.gallery import draw
 
     both = join(folders)
-    pictures = [figure_html(picture.html, picture.title, picture.caption) for picture in draw(both)]
+    page = encoded(_page(both, draw(both)))
     try:
-        write_atomically(file, encoded(_page(both, pictures)))
+        write_atomically(file, page)
     except OSError as error:
         raise FolderError(f"{file}: can't be written ({error.strerror}); choose another place with --out") from error
     return file
 
 
 def join(folders: Sequence[Path]) -> RunRecord:
-    """The runs of several folders as if they were one comparison's.
+    """The runs of several folders as if they were one comparison's, their methods named `method (folder)`.
 
-    Args:
-        folders: run folders.
-
-    Returns:
-        A folder's content, its methods named `method (folder)`, and for a configuration those of all folders by name.
+    The configuration has those of all folders by name.
 
     Raises:
         FolderError: the folders don't go together.
@@ -76,7 +69,7 @@ def join(folders: Sequence[Path]) -> RunRecord:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell them apart."""
+    """The shortest ends of the paths that are distinct."""
     parts = [folder.parts for folder in folders]
     longest = max(map(len, parts))
     ends = (["/".join(part[-depth:]) for part in parts] for depth in range(1, longest + 1))
@@ -93,7 +86,7 @@ def _renamed(run: RunRecord, name: str) -> RunRecord:
     return run._replace(lines=[called(line) for line in run.lines], summary=summary)
 
 
-def _page(both: RunRecord, pictures: list[str]) -> str:
+def _page(both: RunRecord, pictures: Sequence["Picture"]) -> str:
     configs = both.config
     groups = _compared(both.summary["runs"], _data_of_methods(configs))
     rounds = {entry["rounds"] for entry in both.summary["runs"]}
@@ -107,7 +100,7 @@ def _page(both: RunRecord, pictures: list[str]) -> str:
         *(f"<p class=verdict>{escape(text)}</p>" for text in _verdicts(groups)),
         "<h2>Comparison</h2>",
         methods_table(groups, both.summary["target_accuracy"]),
-        *(["<h2>Figures</h2>", "<div class=figures>", *pictures, "</div>"] if pictures else []),
+        figures(pictures),
         "<h2>Where the settings differ</h2>",
         definitions(differing) or "<p>Nowhere.</p>",
     ]
@@ -128,16 +121,11 @@ def _data_of_methods(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Hash
     found = {}
     for name, config in configs.items():
         base = _leaves({key: value for key, value in config.items() if key != "methods"})
-        for entry in _methods(config):
+        for entry in entries(config, "methods"):
             leaves = base | (_leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
             own = sorted((key, repr(leaf)) for key, leaf in leaves.items() if _is_of_data(key))
             found[f"{display_name(entry)} ({name})"] = tuple(own)
     return found
-
-
-def _methods(config: Mapping[str, Any]) -> list[Any]:
-    methods = config.get("methods")
-    return methods if isinstance(methods, list) else []
 
 
 def _is_of_data(key: str) -> bool:
@@ -153,7 +141,7 @@ def _verdicts(groups: Sequence[Sequence[MethodSummary]]) -> list[str]:
 
 
 def _apart(groups: Sequence[Sequence[MethodSummary]], differing: Sequence[str]) -> str:
-    """Why not all methods are paired, in words."""
+    """Says why not all methods are paired."""
     data = [key for key in differing if _is_of_data(re.sub(r"^methods\.\d+\.", "", key))]
     named = f" ({', '.join(data[:4])}{', ...' * (len(data) > 4)})" if data else ""
     paired = any(len(group) > 1 for group in groups)
@@ -165,7 +153,7 @@ def _apart(groups: Sequence[Sequence[MethodSummary]], differing: Sequence[str]) 
 
 
 def _caveats(finished: bool, longer: bool) -> list[str]:
-    """What else stands in the way of comparing, in words."""
+    """Other reasons why the runs are hard to compare."""
     told = [] if finished else ["Some of these runs are not finished."]
     if longer:
         told.append("The runs have different numbers of rounds, so that final accuracies are not of the same effort.")

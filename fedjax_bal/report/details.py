@@ -1,4 +1,4 @@
-"""What a table of accuracies leaves out, by class, client, validation and time; only where there is something."""
+"""Tables beside the comparison, by class, client, validation and time, and remarks on stopped and faulty runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,13 +8,7 @@ from fedjax_bal.report.wording import LONGEST_NAME, Table, printable
 
 
 class Details(NamedTuple):
-    """A further table of the report.
-
-    Attributes:
-        title: its heading.
-        table: a row for each method.
-        note: what its numbers are.
-    """
+    """A further table of the report: its heading, a row for each method, and what its numbers are."""
 
     title: str
     table: Table
@@ -26,22 +20,13 @@ _LONGEST_TEXT = 400
 
 
 def details(runs: Sequence[Mapping[str, Any]]) -> list[Details]:
-    """The tables for which `runs` of a `summary.json` have numbers; columns without any are left out.
-
-    >>> run = {"method": "fedavg", "seed": 0, "balanced_accuracy": 0.5, "worst_class_accuracy": 0.25}
-    >>> details([run])[0].table
-    Table(headings=('Method', 'Mean over classes, %', 'Worst class, %'), rows=[('fedavg', '50.0', '25.0')])
-    """
+    """The tables for which `runs` of a `summary.json` have numbers; columns without any are left out."""
     shown = ((table, _columns(table, runs)) for table in REPORT_TABLES)
     return [_details(table, columns, runs) for table, columns in shown if columns]
 
 
 def ending(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Which runs were stopped early, in words; None where none was.
-
-    >>> ending([{"method": "a", "seed": 3, "stopped_early": 40}]).split(": ")[1].split(".")[0]
-    'a after round 40 (seed 3)'
-    """
+    """Names the runs that were stopped early; None where none was."""
     early: dict[str, list[str]] = {}
     for run in runs:
         if run.get("stopped_early") is not None:
@@ -56,11 +41,7 @@ def ending(runs: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def broken(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Which clients were left out of rounds, or had their updates scaled down, in words; None where none was.
-
-    >>> broken([{"method": "a", "seed": 3, "excluded": 2, "clipped": 0, "broken_clients": "client 7 in round 4"}])
-    'Broken clients. a, seed 3: 2 left out, 0 scaled down (client 7 in round 4).'
-    """
+    """Names the clients that were left out of rounds, or whose updates were scaled down; None without any."""
     told = [
         f"{printable(run['method'], LONGEST_NAME)}, seed {run['seed']}: {run['excluded'] or 0:g} left out, "
         f"{run['clipped'] or 0:g} scaled down ({printable(run['broken_clients'], _LONGEST_TEXT)})"

@@ -1,114 +1,63 @@
-"""Which figures a run gets, with what titles and captions."""
+"""The figures of a run with their titles and captions: accuracy by round, traffic, class and client, and confusion."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from fedjax_bal.metrics import Curve, class_accuracies, cumulate_traffic, curve, divergences, pooled_confusion
-from fedjax_bal.report import cohort_plots, plots
-from fedjax_bal.report.clients import accuracy_by_client, ranked_clients
-from fedjax_bal.report.cohorts import (
-    Composition,
-    chain_divergences,
-    chosen_at_most,
-    differ,
-    mean_divergence,
-    pooled,
-    pooled_composition,
-    times_chosen,
-)
-from fedjax_bal.report.svg import inline, to_svg
-from fedjax_bal.report.wording import LONGEST_NAME, MINUS, megabytes, printable
+from fedjax_bal.metrics import Curve, class_accuracies, cumulate_traffic, curve, pooled_confusion, ranked_clients
+from fedjax_bal.report import plots
+from fedjax_bal.report.cohort_gallery import draw_cohorts, draw_partitions, draw_pictures
+from fedjax_bal.report.svg import Drawn, Picture, to_pictures
+from fedjax_bal.report.wording import LONGEST_NAME, printable
 from fedjax_bal.runs import RunRecord
 
 BAND = "Bands are one standard deviation either side of the mean over seeds."
 ONE_SEED = "One seed, so there is no band."
-_MOST_ALIKE = 20  # pictures of partitions, augmentations or mini-batches; of the rest there is one a method at most
-_BESIDE_FAKES = {"real": "real", "generated": "generated", "nearest": "nearest real"}
-_ATTACKED = {
-    "mean": "mean",
-    "prototype/upcnn": "UpCNN",
-    "prototype/vae": "VAE",
-    "prototype/grnn": "GRNN",
-    "single": "single",
-    "single/upcnn": "UpCNN",
-    "single/vae": "VAE",
-    "single/grnn": "GRNN",
-    "gradient/grnn": "gradient",
-}
-
-
-class Picture(NamedTuple):
-    """A finished figure.
-
-    Attributes:
-        name: of its file, without ending.
-        title: a few words.
-        caption: a sentence or two on how to read it.
-        document: the SVG file.
-        html: the same to stand inside a page.
-    """
-
-    name: str
-    title: str
-    caption: str
-    document: str
-    html: str
+Found = TypeVar("Found")
 
 
 def draw(run: RunRecord) -> list[Picture]:
-    """Draws all the figures that the run's data allow.
-
-    Args:
-        run: the run folder's content.
-
-    Returns:
-        The figures in the order of the page; what has no data is left out. So is what has nothing to tell: the evenness
-        of the averaged models where all methods train on the same ones and nothing is augmented, and how often clients
-        were chosen where all methods choose the same; a single method is the same as itself.
-
-    >>> draw(RunRecord({}, "", [], {"runs": [], "class_names": [], "partitions": []}))
-    []
-    """
-    return [
-        Picture(name, title, caption, document, inline(document))
-        for name, title, caption, figure in _figures(run)
-        for document in [to_svg(figure, name, title, caption)]
-    ]
+    """Draws all the figures that the run's data allow, in the order of the page."""
+    return to_pictures(_figures(run))
 
 
-def _figures(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
+def _figures(run: RunRecord) -> Iterator[Drawn]:
     methods = list(dict.fromkeys([entry["method"] for entry in [*run.summary["runs"], *run.lines]]))
     yield from _over_rounds(run, methods)
     yield from _local(run, methods)
     yield from _over_classes(run, methods)
     yield from _over_clients(run, methods)
-    yield from _partitions(run)
-    yield from _augmentations(run)
-    yield from _batches(run)
-    yield from _evenness(run, methods)
-    yield from _chosen(run, methods)
-    yield from _compositions(run, methods)
-    yield from _pictures(run)
-    yield from _attacks(run)
+    yield from draw_partitions(run)
+    yield from draw_cohorts(run, methods)
+    yield from draw_pictures(run)
     yield from _confusions(run, methods)
 
 
-def _over_rounds(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
-    lines = cumulate_traffic(run.lines)
-    curves = [(method, curve(lines, method, "test_accuracy")) for method in methods]
-    curves = [(method, values) for method, values in curves if len(values.rounds)]
+def _known(methods: Sequence[str], find: Callable[[str], Found | None]) -> list[tuple[str, Found]]:
+    """The methods for which something is found, with it."""
+    found = [(method, find(method)) for method in methods]
+    return [(method, value) for method, value in found if value is not None]
+
+
+def _curves(run: RunRecord, methods: Sequence[str], metric: str) -> tuple[list[tuple[str, Curve]], str]:
+    """The methods' curves, without empty ones, and what a caption says about their bands."""
+    found = [(method, curve(run.lines, method, metric)) for method in methods]
+    curves = [(method, values) for method, values in found if len(values.rounds)]
+    return curves, BAND if any(values.low is not None for _, values in curves) else ONE_SEED
+
+
+def _over_rounds(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
+    curves, band = _curves(run, methods, "test_accuracy")
     if not curves:
         return
-    band = BAND if any(values.low is not None for _, values in curves) else ONE_SEED
     yield (
         "accuracy",
         "Accuracy by round",
         f"Test accuracy after that many rounds, mean over seeds; higher and further left is better. {band}",
         plots.accuracy_by_round(curves, run.summary.get("target_accuracy")),
     )
+    lines = cumulate_traffic(run.lines)
     sent = [_at_common_rounds(values, curve(lines, method, "traffic_bytes")) for method, values in curves]
     kept = [(method, pair) for (method, _), pair in zip(curves, sent, strict=True) if pair is not None]
     if kept:
@@ -121,9 +70,8 @@ def _over_rounds(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str,
         )
 
 
-def _local(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
-    found = [(method, curve(run.lines, method, "local_test_accuracy")) for method in methods]
-    values = [(method, local) for method, local in found if len(local.rounds)]
+def _local(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
+    values, band = _curves(run, methods, "local_test_accuracy")
     if not values:
         return
     whole = {method: curve(run.lines, method, "test_accuracy") for method, _ in values}
@@ -132,7 +80,6 @@ def _local(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, 
         for method, local in values
         if len(whole[method].rounds)
     )
-    band = BAND if any(local.low is not None for _, local in values) else ONE_SEED
     caption = (
         "Each client's own model after its local training and before averaging, on test images of all classes: the "
         "mean over the clients of the round, and over seeds. How far it lies below the global model is what averaging "
@@ -149,9 +96,8 @@ def _at_common_rounds(accuracy: Curve, traffic: Curve) -> tuple[Curve, np.ndarra
     return Curve(rounds, accuracy.mean[ours], low, high), traffic.mean[theirs]
 
 
-def _over_classes(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
-    found = [(method, class_accuracies(run.lines, method)) for method in methods]
-    values = [(method, value) for method, value in found if value is not None]
+def _over_classes(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
+    values = _known(methods, lambda method: class_accuracies(run.lines, method))
     classes = run.summary["class_names"]
     if not values:
         return
@@ -170,19 +116,18 @@ def _over_classes(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str
     yield "classes", "Accuracy by class", caption + lines, plots.accuracy_by_class(values, classes)
 
 
-def _over_clients(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
-    found = [(method, ranked_clients(run.lines, method)) for method in methods]
-    values = [(method, accuracies) for method, accuracies in found if accuracies is not None]
+def _over_clients(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
+    values = _known(methods, lambda method: ranked_clients(run.lines, method))
     if values:
         caption = (
             "The global model on each client's own test images at the last evaluation, clients in rising order, mean "
             "over seeds: the left end shows the clients that it serves worst, and a flat line serves all alike. A "
             "client with few test images can only have a few values, so that lines have steps."
         )
-        yield "clients", "Accuracy by client", caption, accuracy_by_client(values)
+        yield "clients", "Accuracy by client", caption, plots.accuracy_by_client(values)
 
 
-def _confusions(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
+def _confusions(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
     classes = run.summary["class_names"]
     for place, method in enumerate(methods):
         matrix = pooled_confusion(run.summary["runs"], method)
@@ -191,175 +136,5 @@ def _confusions(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, 
                 "A row shows how the test examples of one true class were classified, in percent of that class, over "
                 "all seeds; the diagonal is right, and a dark column is a class predicted too often."
             )
-            yield (
-                f"confusion-{place + 1}",
-                f"Confusion of {printable(method, LONGEST_NAME)}",
-                caption,
-                plots.confusion(matrix, method, classes),
-            )
-
-
-def _partitions(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
-    parts, rest = _some([part for part in run.summary["partitions"] if np.size(part.get("class_counts") or [])])
-    for place, part in enumerate(parts):
-        counts = np.array(part["class_counts"], dtype=float)
-        shown = len(part["shown"])
-        which = "All clients" if shown == part["clients"] else f"{shown} of {part['clients']} clients"
-        caption = (
-            f"{which}: a column is a client, its colours how many samples of each class it holds, white none; columns "
-            f"that differ are label skew.{rest}"
-        )
-        figure = plots.partition(counts, part["shown"], run.summary["class_names"])
-        yield f"partition-{place + 1}", f"Partition{_whose(run, part['methods'])}", caption, figure
-
-
-def _some(entries: Sequence[Any]) -> tuple[Sequence[Any], str]:
-    """As many as a page shows pictures of a kind, and a sentence on the others, to stand below each."""
-    rest = len(entries) - _MOST_ALIKE
-    return entries[:_MOST_ALIKE], f" The page shows the first {_MOST_ALIKE}, {rest:,} more are left out." * (rest > 0)
-
-
-def _whose(run: RunRecord, methods: Iterable[Any]) -> str:
-    if len(run.summary["partitions"]) == 1:
-        return ""
-    return f" of {', '.join(printable(str(method), LONGEST_NAME) for method in methods)}"
-
-
-def _augmentations(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
-    classes = run.summary["class_names"]
-    # Methods that differ in their cohorts only have a partition each, but the same copies.
-    shared: dict[tuple[Any, ...], list[Any]] = {}
-    for part in run.summary["partitions"]:
-        found = part.get("augmentation")
-        if found and sum(found["before"]):
-            key = (tuple(found["before"]), tuple(found["after"]), found["extra_rows"], found["extra_bytes"])
-            shared.setdefault(key, []).extend(part["methods"])
-    some, rest = _some(list(shared.items()))
-    for place, ((before, after, rows, size), methods) in enumerate(some):
-        order = "" if len(classes) <= plots.MOST_NAMED else ", each line in an order of its own"
-        caption = (
-            f"Samples of each class that all clients together hold{order}; the closer to each other the classes, the "
-            f"better. The {rows:,} copies would take {megabytes(size)} MB to store, {100 * rows / sum(before):.1f}% "
-            f"more than the originals (1 MB = 10⁶ bytes).{rest}"
-        )
-        title = f"Classes before and after augmentation{_whose(run, methods)}"
-        figure = cohort_plots.augmentation(np.array(before, dtype=float), np.array(after, dtype=float), classes)
-        yield f"augmentation-{place + 1}", title, caption, figure
-
-
-def _batches(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
-    entries, rest = _some([entry for entry in run.summary.get("batches", []) if np.size(entry["before"])])
-    for place, entry in enumerate(entries):
-        before, after = (np.array(entry[key], dtype=float) for key in ("before", "after"))
-        change = " to ".join(f"{mean:.2f}" for mean in (divergences(before).mean(), divergences(after).mean()))
-        names = ", ".join(printable(str(method), LONGEST_NAME) for method in entry["methods"])
-        caption = (
-            "The share of each class, by client, before the method fills up mini-batches and once it does; darker is "
-            f"more, and even columns are balanced. The mean divergence from equal shares goes from {change} nats."
-            f"{rest}"
-        )
-        figure = cohort_plots.batches(before, after, entry["shown"], run.summary["class_names"])
-        yield f"batches-{place + 1}", f"Classes in the clients' mini-batches, {names}", caption, figure
-
-
-def _evenness(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
-    found = [(method, chain_divergences(run.lines, method), mean_divergence(run.lines, method)) for method in methods]
-    values = [(method, value, mean) for method, value, mean in found if value and mean is not None]
-    augmented = any(part.get("augmentation") for part in run.summary["partitions"])
-    if not values or not (augmented or differ([value for _, value, _ in values])):
-        return
-    classes = len(run.summary["class_names"])
-    low, high = cohort_plots.WHISKERS
-    caption = (
-        "How uneven the classes are that each averaged model was trained on (by a client, or by the clients of a "
-        f"mediator): 0 is an equal share of each class, {np.log(max(classes, 1)):.2f} a single class; further left is "
-        "better. Boxes hold the middle half of the values of all evaluated rounds and seeds, with a line at the "
-        f"median; whiskers reach from {low}% to {high}% of them; the marker and the number are the mean."
-    )
-    figure = cohort_plots.evenness([(method, pooled(value), mean) for method, value, mean in values])
-    yield "evenness", "Evenness of what is averaged", caption, figure
-
-
-def _chosen(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
-    values = [(method, counts) for method in methods if (counts := times_chosen(run.summary["runs"], method))]
-    if not differ([counts for _, counts in values]):
-        return
-    most = max(len(each) for _, counts in values for each in counts.values()) - 1
-    caption = (
-        "The share of clients that were asked to train at most that many times, mean over seeds. A line that begins "
-        "high leaves many clients out, one that rises in a single step asks all equally often, and a long way to 100% "
-        "means that a few are asked again and again; methods that choose the same share one line."
-    )
-    figure = cohort_plots.chosen([(method, chosen_at_most(list(counts.values()), most)) for method, counts in values])
-    yield "chosen", "How often clients were chosen", caption, figure
-
-
-def _compositions(run: RunRecord, methods: list[str]) -> Iterator[tuple[str, str, str, Figure]]:
-    for place, method in enumerate(methods):
-        found = pooled_composition(run.summary["runs"], method)
-        if found is None:
-            continue
-        caption = (
-            "A dot is one class of one client: its share of the client's samples as the selector estimates it, against "
-            f"the true one, for some of the {found.clients:g} clients (mean over seeds) that it has an estimate of; on "
-            "the line both agree. The rank correlation is Spearman's over the classes of a client, mean over clients "
-            f"and seeds: {_ranks(found)}, where 1 is the right order of the classes and 0 is chance."
-        )
-        figure = cohort_plots.composition(found.true, found.estimated, method, _ranks(found))
-        name = f"Estimated and true class composition of {printable(method, LONGEST_NAME)}"
-        yield f"composition-{place + 1}", name, caption, figure
-
-
-def _ranks(found: Composition) -> str:
-    mean, std, _ = found.rank_correlation
-    if mean is None:
-        return "not known"
-    return (f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")).replace("-", MINUS)
-
-
-def _pictures(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
-    for place, (method, shown) in enumerate(_with(run, "generated")):
-        kinds = [(title, shown[name]) for name, title in _BESIDE_FAKES.items() if name in shown]
-        caption = (
-            "A row is a class: images of clients, and what the generator makes for this class at the end of the first "
-            "seed's run. Fakes need not please the eye: they are what the model remembers." + _nearness(run, method)
-        )
-        figure = cohort_plots.images(kinds, run.summary["class_names"])
-        yield f"pictures-{place + 1}", f"Real images and fakes of {printable(method, LONGEST_NAME)}", caption, figure
-
-
-def _with(run: RunRecord, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:
-    return [(method, shown) for method, shown in run.pictures.items() if name in shown]
-
-
-def _nearness(run: RunRecord, method: str) -> str:
-    found = _leaks(run, method).get("nearest")
-    if not found:
-        return ""
-    made, tested = (found[kind] for kind in ("generated", "test"))
-    return (
-        " On the right, for each fake, the client's image that is nearest: "
-        f"{made['mean']:.1f} away on average, the nearest of all {made['least']:.1f}, root mean squares over pixels "
-        f"of 0 to 255; test images, which no client has, are {tested['mean']:.1f} away from their nearest ones, the "
-        f"nearest {tested['least']:.1f}. A fake that lies much nearer than these would be a copy."
-    )
-
-
-def _attacks(run: RunRecord) -> Iterator[tuple[str, str, str, Figure]]:
-    for place, (method, shown) in enumerate(_with(run, "prototype/upcnn")):
-        kinds = [(title, shown[name]) for name, title in _ATTACKED.items() if name in shown]
-        found = _leaks(run, method).get("inversion") or {}
-        ends = "; ".join(f"{name} {value['truth']:.2f}, {value['others']:.2f}" for name, value in found.items())
-        ends = ends.replace(" -", f" {MINUS}")
-        caption = (
-            "A row is a class. From the left: the mean of the clients' images, what three attacks make of the shared "
-            "prototype, a single test image, what they make of its features, and of its gradient (the first four). "
-            f"Correlation of the pixels with the truth, and with other classes' truth: {ends}. An attack gives "
-            "something away where the first is clearly above the second."
-        )
-        figure = cohort_plots.images(kinds, run.summary["class_names"])
-        yield f"attacks-{place + 1}", f"Attacks on prototypes of {printable(method, LONGEST_NAME)}", caption, figure
-
-
-def _leaks(run: RunRecord, method: str) -> dict[str, Any]:
-    return next((entry["leaks"] for entry in run.summary["runs"] if entry["method"] == method and entry["leaks"]), {})
+            title = f"Confusion of {printable(method, LONGEST_NAME)}"
+            yield f"confusion-{place + 1}", title, caption, plots.confusion(matrix, method, classes)

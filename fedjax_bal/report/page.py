@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.metrics import MethodSummary, compare
 from fedjax_bal.report.details import broken, details, ending
+from fedjax_bal.report.markup import definitions, document, encoded, figures, grid, note
 from fedjax_bal.report.wording import (
     INTERVAL_IN_WORDS,
     KL_IN_WORDS,
@@ -22,7 +22,9 @@ from fedjax_bal.report.wording import (
 )
 from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+if TYPE_CHECKING:
+    from fedjax_bal.report.svg import Picture
+
 _KINDS = {"final": "final accuracy", "best": "best accuracy", "last5": "mean of last 5"}
 SPREAD_IN_WORDS = (
     "“±” is the sample standard deviation over seeds. “Mean of last 5” averages the last five evaluations of a run. "
@@ -35,25 +37,13 @@ REPRODUCE = (
 
 
 def build(folder: str | os.PathLike[str]) -> Path:
-    """Writes `report.html` and `plots/*.svg` into a run folder.
+    """Writes `report.html` and `plots/*.svg` into a run folder; returns the page.
 
     The page is a function of the folder's content alone: the same folder gives the same bytes. Each file is replaced in
-    one step, so that a reader never sees half of one.
-
-    Args:
-        folder: a run folder with `config.yaml`, `metrics.jsonl` and `summary.json`; the run may be unfinished, which
-            the page then says.
-
-    Returns:
-        The path of the page.
+    one step, so that a reader never sees half of one. The run may be unfinished, which the page then says.
 
     Raises:
         FolderError: a file is missing or damaged, or the folder can't be written to.
-
-    >>> build("no/such/folder")  # doctest: +IGNORE_EXCEPTION_DETAIL
-    Traceback (most recent call last):
-    ...
-    FolderError: no/such/folder: no such folder; give the folder that a run wrote
     """
     # Imported late: matplotlib takes longer to load than most commands take to run.
     from fedjax_bal.report.gallery import draw
@@ -61,7 +51,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
     own = RunFolder(Path(folder))
     run = own.read()
     pictures = draw(run)
-    page = _page(run, [(picture.html, picture.title, picture.caption) for picture in pictures])
+    page = _page(run, pictures)
     try:
         return own.write_report(encoded(page), {picture.name: picture.document for picture in pictures})
     except OSError as error:
@@ -72,27 +62,15 @@ def build(folder: str | os.PathLike[str]) -> Path:
 
 
 def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which runs the configuration asks for that are not there, or have not come to their last round.
-
-    Args:
-        config: the resolved configuration.
-        runs: `runs` of a `summary.json`.
-
-    Returns:
-        A phrase for each.
-
-    >>> config = {"methods": [{"recipe": "fedavg"}], "seeds": [0, 1], "training": {"rounds": 9}}
-    >>> missing_runs(config, [{"method": "fedavg", "seed": 0, "rounds": 4}])
-    ['fedavg, seed 0 (4 of 9 rounds)', 'fedavg, seed 1']
-    """
+    """Names each run of the configuration that is missing or unfinished in `runs` of a `summary.json`."""
     rounds = {(run["method"], run["seed"]): run["rounds"] for run in runs}
     early = {(run["method"], run["seed"]) for run in runs if run.get("stopped_early") is not None}
     base = _section(config, "training").get("rounds")
     phrases = []
-    for entry in _list(config, "methods"):
+    for entry in entries(config, "methods"):
         name = display_name(entry)
         expected = _section(entry, "training").get("rounds", base)
-        for seed in (seed for seed in _list(config, "seeds") if isinstance(seed, int)):
+        for seed in (seed for seed in entries(config, "seeds") if isinstance(seed, int)):
             done = rounds.get((name, seed), 0)
             if (name, seed) not in rounds:
                 phrases.append(f"{name}, seed {seed}")
@@ -101,7 +79,7 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
     return phrases
 
 
-def _page(run: RunRecord, pictures: list[tuple[str, str, str]]) -> str:
+def _page(run: RunRecord, pictures: Sequence["Picture"]) -> str:
     name = str(run.summary.get("name") or run.config.get("name") or "run")
     summaries = [s._replace(method=printable(s.method, LONGEST_NAME)) for s in compare(run.summary["runs"])]
     missing = missing_runs(run.config, run.summary["runs"])
@@ -115,11 +93,7 @@ def _page(run: RunRecord, pictures: list[tuple[str, str, str]]) -> str:
         methods_table([summaries], run.summary.get("target_accuracy")),
         _details(run.summary["runs"]),
         _beside_the_paper(run.config, summaries),
-        "<h2>Figures</h2>" if pictures else "",
-        _thinned(run) if pictures else "",
-        "<div class=figures>" if pictures else "",
-        *(figure_html(*picture) for picture in pictures),
-        "</div>" if pictures else "",
+        figures(pictures, _thinned(run)),
         "<h2>Setting</h2>",
         definitions(_setting(run.config)),
         "<h2>Machine and speed</h2>",
@@ -129,36 +103,6 @@ def _page(run: RunRecord, pictures: list[tuple[str, str, str]]) -> str:
         f"<details><summary>config.yaml</summary><pre>{escape(run.config_text)}</pre></details>",
     ]
     return document(f"{name}: federated learning report", parts)
-
-
-def document(title: str, parts: Iterable[str]) -> str:
-    """A whole page.
-
-    Args:
-        title: for the browser's tab.
-        parts: of its body, HTML; empty ones are left out.
-
-    Returns:
-        The page.
-    """
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{escape(title)}</title><style>{stylesheet()}</style>"
-    )
-    body = "\n".join(part for part in parts if part)
-    return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body><main>\n{body}\n</main></body>\n</html>\n'
-
-
-def encoded(page: str) -> bytes:
-    r"""A page as UTF-8, with a sign in place of what is no text.
-
-    JSON and names of folders can hold halves of characters.
-
-    >>> encoded("a\udcff").decode()
-    'a\ufffd'
-    """
-    return page.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def _answer(summaries: Sequence[MethodSummary], unfinished: bool) -> str:
@@ -184,21 +128,17 @@ def _thinned(run: RunRecord) -> str:
     if not run.left_out:
         return ""
     kept, all_lines = f"{len(run.lines):,}", f"{len(run.lines) + run.left_out:,}"
-    return (
-        f"<p class=note>Of the {all_lines} lines of metrics.jsonl the figures show {kept}, of evenly spaced rounds and "
-        "the last one of each run.</p>"
+    return note(
+        f"Of the {all_lines} lines of metrics.jsonl the figures show {kept}, of evenly spaced rounds and the last one "
+        "of each run."
     )
 
 
 def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | None) -> str:
-    """The table of methods, with its notes.
+    """The table of methods with its notes, as HTML.
 
-    Args:
-        groups: from `compare`, one for all methods that share their data; each is set against its own first method.
-        target: the share that counts as reached, if any.
-
-    Returns:
-        HTML, without the column of differences where no two methods share their data.
+    Each group of `compare`'s summaries shares its data, and is set against its own first method; where all are alone,
+    the column of differences is left out. `target` is the share that counts as reached.
     """
     summaries = [summary for group in groups for summary in group]
     if not summaries:
@@ -208,13 +148,14 @@ def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | Non
         text = _without_column(text, 2)
     alone = lambda group: len(group) == 1 < len(groups)
     marked = [mark and not alone(group) for group in groups for mark in _best(group)]
-    kl = f"<p class=note>{escape(KL_IN_WORDS)}</p>" if shows_divergence(summaries) else ""
-    note = SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if any(_has_interval(s) for s in summaries) else "")
-    return f"{grid('Comparison of methods', text, marked)}{kl}<p class=note>{escape(note.strip())}</p>"
+    kl = note(KL_IN_WORDS) if shows_divergence(summaries) else ""
+    paired = any(own.difference and own.difference.low is not None for own in summaries)
+    spreads = note((SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if paired else "")).strip())
+    return grid("Comparison of methods", text, marked) + kl + spreads
 
 
 def _best(summaries: Sequence[MethodSummary]) -> list[bool]:
-    """Which methods have the highest mean final accuracy; none where all have the same."""
+    """Marks the methods with the highest mean final accuracy; none if all have the same."""
     finals = [] if tied(summaries) else [s.final.mean for s in summaries if s.final.mean is not None]
     best = max(finals, default=None)
     return [best is not None and summary.final.mean == best for summary in summaries]
@@ -225,67 +166,39 @@ def _without_column(text: Table, place: int) -> Table:
     return Table(cut(text.headings), [cut(row) for row in text.rows])
 
 
-def grid(label: str, text: Table, marked: Sequence[bool] = ()) -> str:
-    """A table as HTML, the marked rows set off."""
-    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in text.headings)
-    rows = []
-    for place, (first, *cells) in enumerate(text.rows):
-        mark = " class=best" if place < len(marked) and marked[place] else ""
-        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        # A long name breaks after `_` or `+` rather than within a word.
-        name = escape(first).replace("_", "_<wbr>").replace("+", "+<wbr>")
-        rows.append(f'<tr{mark}><th scope="row">{name}</th>{data}</tr>')
-    return (
-        f'<div class=scroll role="region" aria-label="{escape(label)}" tabindex="0">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
 def _details(runs: Sequence[Mapping[str, Any]]) -> str:
-    remarks = [text for text in (ending(runs), broken(runs)) if text]
-    sections = [
-        f"<h3>{escape(part.title)}</h3>{grid(part.title, part.table)}<p class=note>{escape(part.note)}</p>"
-        for part in details(runs)
-    ]
-    return "".join([*(f"<p class=note>{escape(text)}</p>" for text in remarks), *sections])
+    remarks = [note(text) for text in (ending(runs), broken(runs)) if text]
+    tables = [f"<h3>{escape(own.title)}</h3>{grid(own.title, own.table)}{note(own.note)}" for own in details(runs)]
+    return "".join(remarks + tables)
 
 
 def _beside_the_paper(config: Mapping[str, Any], summaries: Sequence[MethodSummary]) -> str:
-    """What the paper reports for these methods, where the configuration says so."""
+    """Accuracies of these methods in the paper that the configuration names, beside the run's own."""
     paper = _section(config, "paper")
     wanted, which = _section(paper, "accuracy"), str(paper.get("which", "final"))
-    ours = lambda summary: {"best": summary.best, "last5": summary.last5}.get(which, summary.final).mean
-    pairs = [(summary.method, ours(summary), _accuracy(wanted.get(summary.method))) for summary in summaries]
+    reached = lambda summary: {"best": summary.best, "last5": summary.last5}.get(which, summary.final).mean
+    pairs = [(summary.method, reached(summary), _accuracy(wanted.get(summary.method))) for summary in summaries]
     rows = [
-        (method, f"{100 * here:.1f}", f"{100 * there:.1f}", f"{100 * (here - there):+.1f}")
-        for method, here, there in pairs
-        if here is not None and there is not None
+        (method, f"{100 * ours:.1f}", f"{100 * theirs:.1f}", f"{100 * (ours - theirs):+.1f}")
+        for method, ours, theirs in pairs
+        if ours is not None and theirs is not None
     ]
     if not rows:
         return ""
     text = Table(("method", f"{_KINDS.get(which, which)} here, %", "paper, %", "difference"), rows)
     source = printable(str(paper.get("source") or "not named"), 300)
-    return f"<h3>Beside the paper</h3>{grid('Beside the paper', text)}<p class=note>{escape(source)}</p>"
+    return f"<h3>Beside the paper</h3>{grid('Beside the paper', text)}{note(source)}"
 
 
 def _accuracy(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 < value <= 1 else None
 
 
-def _has_interval(summary: MethodSummary) -> bool:
-    return summary.difference is not None and summary.difference.low is not None
-
-
-def figure_html(html: str, title: str, caption: str) -> str:
-    """A figure with its caption."""
-    return f"<figure>{html}<figcaption><b>{escape(title)}.</b> {escape(caption)}</figcaption></figure>"
-
-
 def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, value in config.items():
         if key not in ("name", "methods", "paper"):
             yield str(key), _flat(value)
-    for entry in _list(config, "methods"):
+    for entry in entries(config, "methods"):
         if isinstance(entry, dict):
             rest = {key: value for key, value in entry.items() if key != "name"}
             yield f"method {printable(display_name(entry), LONGEST_NAME)}", _flat(rest)
@@ -307,11 +220,6 @@ def _number(value: Any, unit: str, remark: str) -> str:
     return f"{value:,.0f}{unit} ({remark})" if abs(value) >= 100 else f"{value:.3g}{unit} ({remark})"
 
 
-def definitions(pairs: Iterable[tuple[str, str]]) -> str:
-    """Pairs of a term and what is to say about it."""
-    return "<dl>" + "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in pairs) + "</dl>"
-
-
 def _flat(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(_pair(key, entry) for key, entry in value.items())
@@ -331,13 +239,14 @@ def _section(config: Any, key: str) -> Mapping[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
-def _list(config: Mapping[str, Any], key: str) -> list[Any]:
-    entries = config.get(key)
-    return [entry for entry in entries if isinstance(entry, dict | str | int)] if isinstance(entries, list) else []
+def entries(config: Mapping[str, Any], key: str) -> list[Any]:
+    """The entries of a list in a configuration, which may be damaged."""
+    found = config.get(key)
+    return [entry for entry in found if isinstance(entry, dict | str | int)] if isinstance(found, list) else []
 
 
 def display_name(entry: Any) -> str:
-    """What a method is called that an entry of the list of methods stands for."""
+    """The name of the method that an entry of `methods` stands for."""
     if not isinstance(entry, dict):
         return str(entry)
     if "recipe" not in entry or entry.get("name"):
@@ -348,8 +257,3 @@ def display_name(entry: Any) -> str:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def stylesheet() -> str:
-    """The style of every page."""
-    return files("fedjax_bal.report").joinpath("page.css").read_text(encoding="utf-8")

@@ -11,13 +11,9 @@ if TYPE_CHECKING:
 
 
 def write_partition_picture(file: Path, dataset: "Dataset", partition: "Description | None", title: str) -> None:
-    """Draws who holds what.
+    """Draws the clients' samples of each class; without a partition the sizes of the classes alone.
 
-    Args:
-        file: ends in `.png`, or in `.svg`.
-        dataset: the data set.
-        partition: how its training images are shared out; None for the sizes of its classes alone.
-        title: stands above.
+    The file ends in `.png`, or in `.svg`; the title stands above.
     """
     import numpy as np
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.data import Description, size_bins
-from fedjax_bal.report.plots import MOST_NAMED, SAMPLES
+from fedjax_bal.report.plots import MOST_NAMED, SAMPLES, name_classes
 from fedjax_bal.report.styles import COLOURS
 from fedjax_bal.report.svg import blank, style
 from fedjax_bal.report.wording import printable
@@ -30,26 +30,20 @@ def picture(described: Description, classes: Sequence[str], title: str) -> Figur
     Up to 40 clients and 20 classes are dots whose area is the number of samples; more are cells whose colour is; of
     more than 200 clients, 200 are shown, evenly spaced by number. On the right the classes of all clients together;
     below, histograms of the clients' sizes and of their divergence from even classes. Up to 20 class names are written.
-
-    >>> from fedjax_bal.data.description import describe
-    >>> described = describe(np.array([0, 0, 1]), [np.array([0, 1]), np.array([2])], 2)
-    >>> [axes.get_xlabel() for axes in picture(described, ["cat", "dog"], "two clients").axes][2]
-    'samples of a client'
     """
     above = float(np.clip(_CELL * len(classes) + 0.8, 2.4, 5.2))
     figure = blank(above + _BELOW + 0.25, PICTURE_WIDTH)
     figure.suptitle(printable(title, 90), fontsize=10.5)
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(above, _BELOW))[:, 0]
     main, side = top.subplots(1, 2, width_ratios=(5, 1), sharey=True)
-    shown = np.unique(
-        np.linspace(0, len(described.class_counts) - 1, min(len(described.class_counts), MOST_SHOWN)).astype(int)
-    )
+    clients = len(described.class_counts)
+    shown = np.linspace(0, clients - 1, min(clients, MOST_SHOWN)).astype(int)
     counts = described.class_counts[shown]
     if len(counts) <= MOST_DOTTED and len(classes) <= MOST_NAMED:
         _dots(main, counts, above)
     else:
         _cells(main, counts, top, side)
-    _name_clients(main, shown, len(described.class_counts))
+    _name_clients(main, shown, clients)
     _name_classes(main, classes)
     _class_bars(side, described.class_counts.sum(axis=0))
     left, right = bottom.subplots(1, 2)
@@ -60,11 +54,7 @@ def picture(described: Description, classes: Sequence[str], title: str) -> Figur
 
 @style()
 def classes_picture(whole: np.ndarray, classes: Sequence[str], title: str) -> Figure:
-    """Draws the number of samples of each class, `Int[C]`; up to 20 class names are written.
-
-    >>> classes_picture(np.array([3, 1]), ["cat", "dog"], "pets").axes[0].get_xlabel()
-    'samples'
-    """
+    """Draws the number of samples of each class, `Int[C]`; up to 20 class names are written."""
     figure = blank(float(np.clip(_CELL * len(classes) + 1.1, 2.4, 5.2)))
     figure.suptitle(printable(title, 56), fontsize=10.5)
     axes = figure.add_subplot()
@@ -116,11 +106,9 @@ def _name_clients(axes: Axes, shown: np.ndarray, clients: int) -> None:
 
 
 def _name_classes(axes: Axes, classes: Sequence[str]) -> None:
-    if len(classes) <= MOST_NAMED:
-        axes.set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
-    else:
+    name_classes(axes.yaxis, classes)
+    if len(classes) > MOST_NAMED:
         axes.set_ylabel("class")
-        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_ylim(len(classes) - 0.5, -0.5)
 
 

@@ -1,19 +1,18 @@
-"""The report's figures about accuracy and partitions, each a pure function from numbers to a matplotlib figure.
-
-No function touches pyplot's global state.
-"""
+"""The report's figures about accuracy and partitions, each a pure function from numbers to a matplotlib figure."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedjax_bal.metrics import Curve
-from fedjax_bal.report.styles import legend, legend_rows, method_style
+from fedjax_bal.metrics import Curve, evenly_spaced
+from fedjax_bal.report.styles import figure_with_legend, method_style
 from fedjax_bal.report.svg import INK, blank, style
 from fedjax_bal.report.wording import printable
 
@@ -26,38 +25,19 @@ MOST_POINTS = 1000  # of a line: a page is narrower than that
 
 
 def accuracy_by_round(curves: Sequence[tuple[str, Curve]], target: float | None = None) -> Figure:
-    """Test accuracy against the round: a line per method, a band of one standard deviation over seeds.
-
-    Accuracies are shares; `target`, if any, is drawn as a line.
-
-    >>> flat = Curve(np.array([1, 2]), np.array([0.5, 0.6]), None, None)
-    >>> accuracy_by_round([("fedavg", flat)]).axes[0].get_ylabel()
-    'test accuracy, %'
-    """
+    """Test accuracy against the round: a line per method, a band of one standard deviation over seeds, the target."""
     return _curves(curves, [curve.rounds for _, curve in curves], "round", target)
 
 
 def local_accuracy_by_round(curves: Sequence[tuple[str, Curve]]) -> Figure:
-    """Mean test accuracy of the clients' own models against the round, drawn as `accuracy_by_round` draws.
-
-    >>> flat = Curve(np.array([1, 2]), np.array([0.5, 0.6]), None, None)
-    >>> local_accuracy_by_round([("fedavg", flat)]).axes[0].get_ylabel()
-    'mean local test accuracy, %'
-    """
-    label = "mean local test accuracy, %"
-    return _curves(curves, [curve.rounds for _, curve in curves], "round", None, label)
+    """Mean test accuracy of the clients' own models against the round, drawn as `accuracy_by_round` draws."""
+    rounds = [curve.rounds for _, curve in curves]
+    return _curves(curves, rounds, "round", height="mean local test accuracy, %")
 
 
 def accuracy_by_traffic(curves: Sequence[tuple[str, Curve]], traffic: Sequence[np.ndarray]) -> Figure:
-    """Test accuracy against the traffic up and down so far, in MB of 10^6 bytes.
-
-    `traffic` has for each curve the bytes at its rounds, `Float[E]`.
-
-    >>> flat = Curve(np.array([1, 2]), np.array([0.5, 0.6]), None, None)
-    >>> accuracy_by_traffic([("fedavg", flat)], [np.array([1e6, 2e6])]).axes[0].get_xlabel()
-    'traffic up and down, MB'
-    """
-    return _curves(curves, [sent / 1e6 for sent in traffic], "traffic up and down, MB", None)
+    """Test accuracy against the bytes up and down so far, `Float[E]` at each curve's rounds."""
+    return _curves(curves, [sent / 1e6 for sent in traffic], "traffic up and down, MB")
 
 
 @style()
@@ -67,15 +47,11 @@ def accuracy_by_class(
     """Accuracy of each class: a row of dots per class, or, for many classes, each method's classes in rising order.
 
     `values` are the name of each method, and mean, low and high of its class accuracies `Float[C]`.
-
-    >>> accuracy_by_class([("fedavg", (np.array([0.2, 0.9]), None, None))], ["cat", "dog"]).axes[0].get_xlabel()
-    'test accuracy of the class, %'
     """
     named = len(classes) <= MOST_NAMED
     few = len(values) <= MOST_WITH_SPREAD
     height = 0.7 + len(classes) * (0.17 + (0.055 if few else 0.03) * len(values)) if named else 2.9
-    figure = blank(height + 0.19 * legend_rows([name for name, _ in values]))
-    axes = figure.add_subplot()
+    figure, axes = figure_with_legend([name for name, _ in values], height, "none" if named else None)
     for place, (_, (mean, low, high)) in enumerate(values):
         if named:
             _class_dots(axes, place, len(values), mean, (low, high) if few else (None, None))
@@ -83,7 +59,7 @@ def accuracy_by_class(
             ranked = 100 * np.sort(mean[~np.isnan(mean)])
             axes.plot(np.arange(1, len(ranked) + 1), ranked, **method_style(place, len(ranked)))
     if named:
-        axes.set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
+        name_classes(axes.yaxis, classes)
         axes.set_ylim(len(classes) - 0.5, -0.5)
         axes.set_yticks(np.arange(1, len(classes)) - 0.5, minor=True)
         axes.grid(False, axis="y")
@@ -92,7 +68,17 @@ def accuracy_by_class(
         axes.set(xlabel="test accuracy of the class, %", xlim=(-2, 102))
     else:
         axes.set(xlabel="rank of the class, from worst to best", ylabel="test accuracy of the class, %", ylim=(-2, 102))
-    legend(figure, [name for name, _ in values], "none" if named else None)
+    return figure
+
+
+@style()
+def accuracy_by_client(values: Sequence[tuple[str, np.ndarray]]) -> Figure:
+    """The clients' accuracies from worst to best, a line for each method, as from `metrics.ranked_clients`."""
+    figure, axes = figure_with_legend([name for name, _ in values])
+    for place, (_, accuracies) in enumerate(values):
+        at = np.linspace(0, 100, len(accuracies))
+        axes.plot(at, 100 * accuracies, **method_style(place, len(at)))
+    axes.set(xlabel="clients from worst to best, %", ylabel="client accuracy, %", ylim=(-2, 102))
     return figure
 
 
@@ -102,21 +88,14 @@ def confusion(matrix: np.ndarray, method: str, classes: Sequence[str]) -> Figure
 
     `matrix`, `Float[C, C]`, has shares of each row, nan in the row of a class without test examples. The names of up to
     20 classes are written, and the numbers of up to 10.
-
-    >>> confusion(np.eye(2), "fedavg", ["cat", "dog"]).axes[0].get_ylabel()
-    'true class'
     """
     figure = blank(4.2)
     axes = figure.add_subplot()
     image = axes.imshow(100 * matrix, cmap="Blues", norm=Normalize(0, 100), interpolation="none", aspect="auto")
     axes.set(xlabel="predicted class", ylabel="true class", title=printable(method, 44))
     _frame(axes)
-    if len(classes) <= MOST_NAMED:
-        names = [printable(name, 12) for name in classes]
-        axes.set_yticks(range(len(classes)), names)
-        axes.set_xticks(range(len(classes)), names, rotation=55, ha="right", rotation_mode="anchor")
-    else:
-        _count_on(axes, "both")
+    name_classes(axes.yaxis, classes, 12)
+    name_classes(axes.xaxis, classes, 12, rotation=55, ha="right", rotation_mode="anchor")
     if len(classes) <= MOST_NUMBERED:
         for (true, given), share in np.ndenumerate(matrix):
             if share >= 0.005:
@@ -128,13 +107,7 @@ def confusion(matrix: np.ndarray, method: str, classes: Sequence[str]) -> Figure
 
 @style()
 def partition(class_counts: np.ndarray, clients: Sequence[int], classes: Sequence[str]) -> Figure:
-    """Samples of each class on each client: clients in columns, classes in rows, white where there is no sample.
-
-    `class_counts`, `Int[M, C]`, are those of M `clients`; up to 20 class names are written.
-
-    >>> partition(np.array([[3, 0]]), [0], ["cat", "dog"]).axes[0].get_xlabel()
-    'client'
-    """
+    """Samples of each class on each client, `Int[M, C]`: a column for each client, white for no sample."""
     figure = blank(float(np.clip(0.21 * len(classes) + 1.0, 2.4, 4.4)))
     axes = figure.add_subplot()
     counts = np.ma.masked_equal(class_counts.T, 0)
@@ -142,11 +115,8 @@ def partition(class_counts: np.ndarray, clients: Sequence[int], classes: Sequenc
     image = axes.imshow(counts, cmap=SAMPLES, norm=norm, interpolation="none", aspect="auto")
     axes.set(xlabel="client", ylabel="class")
     _frame(axes)
-    if len(classes) <= MOST_NAMED:
-        axes.set_yticks(range(len(classes)), [printable(name, 18) for name in classes])
-    else:
-        _count_on(axes, "y")
-    at = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), 6)).round().astype(int))
+    name_classes(axes.yaxis, classes)
+    at = evenly_spaced(len(clients), 6)
     axes.set_xticks(at, [str(clients[place]) for place in at])
     bar = figure.colorbar(image, ax=axes, label="samples", pad=0.02)
     bar.locator = MaxNLocator(5, integer=True)
@@ -159,14 +129,12 @@ def _curves(
     curves: Sequence[tuple[str, Curve]],
     positions: Sequence[np.ndarray],
     label: str,
-    target: float | None,
+    target: float | None = None,
     height: str = "test accuracy, %",
 ) -> Figure:
-    names = [name for name, _ in curves]
-    figure = blank(2.9 + 0.19 * legend_rows(names))
-    axes = figure.add_subplot()
+    figure, axes = figure_with_legend([name for name, _ in curves])
     for place, ((_, curve), whole) in enumerate(zip(curves, positions, strict=True)):
-        kept = np.unique(np.linspace(0, len(whole) - 1, min(len(whole), MOST_POINTS)).round().astype(int))
+        kept = evenly_spaced(len(whole), MOST_POINTS)
         at, line = whole[kept], method_style(place, len(kept))
         axes.plot(at, 100 * curve.mean[kept], zorder=3, **line)
         if curve.low is not None and curve.high is not None:
@@ -181,7 +149,6 @@ def _curves(
     axes.set(xlabel=label, ylabel=height)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=label == "round"))
-    legend(figure, names)
     return figure
 
 
@@ -196,13 +163,15 @@ def _class_dots(
         axes.hlines(at, 100 * np.clip(low, 0, 1), 100 * np.clip(high, 0, 1), color=dots["color"], linewidth=1.1)
 
 
+def name_classes(axis: Axis, classes: Sequence[str], length: int = 18, **text: Any) -> None:
+    """Writes the names of up to 20 classes at an axis; of more, some of their numbers."""
+    if len(classes) <= MOST_NAMED:
+        axis.set_ticks(range(len(classes)), [printable(name, length) for name in classes], **text)
+    else:
+        axis.set_major_locator(MaxNLocator(6, integer=True))
+
+
 def _frame(axes: Axes) -> None:
     axes.grid(False)
     axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(True)
-
-
-def _count_on(axes: Axes, which: str) -> None:
-    for axis in (axes.xaxis, axes.yaxis) if which == "both" else (axes.yaxis,):
-        axis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.spines[:].set_visible(True)

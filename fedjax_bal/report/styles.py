@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedjax_bal.report.svg import WIDTH
+from fedjax_bal.report.svg import WIDTH, blank
 from fedjax_bal.report.wording import printable
 
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -23,11 +24,7 @@ DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
 
 
 def method_style(place: int, points: int = 1) -> dict[str, Any]:
-    """Line properties of a method, given its place in the figure; about eight of its points get a marker.
-
-    >>> method_style(0)["color"], method_style(1)["marker"]
-    ('#000000', 's')
-    """
+    """Line properties of a method, given its place in the figure; about eight of its points get a marker."""
     every = max(1, points // 8)
     return {
         "color": COLOURS[place % len(COLOURS)],
@@ -39,21 +36,21 @@ def method_style(place: int, points: int = 1) -> dict[str, Any]:
     }
 
 
-def legend_rows(names: Sequence[str]) -> int:
-    """Number of rows in the legend of these methods.
+def figure_with_legend(names: Sequence[str], height: float = 2.9, linestyle: str | None = None) -> tuple[Figure, Axes]:
+    """An empty figure above a legend of methods.
 
-    >>> legend_rows(["a", "b", "c", "d"]), legend_rows(["a" * 40] * 3)
-    (1, 3)
+    Args:
+        names: the methods.
+        height: of the figure in inches, but for the legend.
+        linestyle: replaces each method's own dash in the legend, such as "none".
     """
-    return -(-len(names) // _columns(names))
-
-
-def legend(figure: Figure, names: Sequence[str], linestyle: str | None = None) -> None:
-    """Puts the methods' names below a figure; `linestyle`, such as "none", replaces each method's own dash."""
-    styles = [method_style(place) for place in range(len(names))]
-    handles = [Line2D([], [], **(each if linestyle is None else {**each, "linestyle": linestyle})) for each in styles]
+    columns = _columns(names)
+    figure = blank(height + 0.19 * -(-len(names) // columns))
+    own = {} if linestyle is None else {"linestyle": linestyle}
+    handles = [Line2D([], [], **{**method_style(place), **own}) for place in range(len(names))]
     labels = [printable(name, 40) for name in names]
-    figure.legend(handles, labels, loc="outside lower center", ncols=_columns(names), handlelength=3.2)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.2)
+    return figure, figure.add_subplot()
 
 
 def _columns(names: Sequence[str]) -> int:

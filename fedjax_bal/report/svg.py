@@ -5,7 +5,8 @@ Matplotlib is only imported together with this module, which light callers there
 
 import io
 import warnings
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import matplotlib
@@ -53,14 +54,28 @@ STYLE = {
 }
 
 
+Drawn = tuple[str, str, str, Figure]
+"""Name, title and caption of a figure, and the figure."""
+
+
+class Picture(NamedTuple):
+    """A finished figure: the name of its file without ending, title, caption on how to read it, and SVG file."""
+
+    name: str
+    title: str
+    caption: str
+    document: str
+
+    @property
+    def html(self) -> str:
+        """The SVG for inside a page."""
+        return inline(self.document)
+
+
 def style():
-    """A context in which figures are made and written: matplotlib's defaults with this style on top; also a decorator.
+    """A context, or decorator, for making and writing figures: this style on top of matplotlib's defaults.
 
     The user's own matplotlib settings are left alone and have no influence.
-
-    >>> with style():
-    ...     matplotlib.rcParams["svg.fonttype"]
-    'none'
     """
     look: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if not k.startswith("backend")}
     look.update(STYLE)
@@ -71,31 +86,23 @@ def blank(height: float, width: float = WIDTH) -> Figure:
     """An empty figure of some size in inches, free of pyplot's global state, with constrained layout.
 
     The width is small on purpose: a figure is scaled to its column, and stays legible on a telephone.
-
-    >>> blank(3.0).get_size_inches().tolist()
-    [4.6, 3.0]
     """
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def to_pictures(drawn: Iterable[Drawn]) -> list[Picture]:
+    """Writes figures as SVG documents, one after the other as they are made."""
+    return [Picture(name, title, text, to_svg(figure, name, title, text)) for name, title, text, figure in drawn]
+
+
 def to_svg(figure: Figure, name: str, title: str, description: str) -> str:
-    r"""Writes a figure as an SVG document with a title and a description for screen readers.
+    """Writes a figure as an SVG document with a title and a description for screen readers.
 
-    The figure is made within `style`. Identifiers start with `name` (letters, digits, `-` and `_`), so that several
-    figures can stand in one page; metadata (a date, an address) and the global style sheet are left out, and so is the
-    XML declaration; pixels of images keep sharp edges.
-
-    >>> with style():
-    ...     text = to_svg(blank(3.0), "empty", "Nothing", "An empty figure.")
-    >>> text.startswith("<svg"), "<title id=\"empty-title\">Nothing</title>" in text
-    (True, True)
+    Identifiers start with `name` (letters, digits, `-` and `_`), so that several figures can stand in one page. The
+    metadata (a date, an address), the global style sheet and the XML declaration are left out; pixels of images keep
+    sharp edges.
     """
-    buffer = io.BytesIO()
-    with style(), warnings.catch_warnings():
-        # The reader's browser draws the text, in any script, even if the font used here for measuring lacks it.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    root = ElementTree.fromstring(buffer.getvalue())
+    root = ElementTree.fromstring(_save(figure, format="svg", metadata={"Date": None}))
     _drop_clutter(root)
     _prefix_identifiers(root, name)
     _describe(root, name, title, description)
@@ -105,29 +112,25 @@ def to_svg(figure: Figure, name: str, title: str, description: str) -> str:
 
 
 def to_png(figure: Figure, dots_per_inch: int = 200) -> bytes:
-    r"""Writes a figure, made within `style`, as a PNG file; the same bytes for the same figure.
-
-    >>> with style():
-    ...     to_png(blank(3.0))[:4]
-    b'\x89PNG'
-    """
-    buffer = io.BytesIO()
-    with style(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
-    return buffer.getvalue()
+    """Writes a figure as a PNG file; the same bytes for the same figure."""
+    return _save(figure, format="png", dpi=dots_per_inch, metadata={"Software": None})
 
 
 def inline(document: str) -> str:
-    """An SVG document without its namespace declarations, which HTML doesn't need.
-
-    >>> inline('<svg xmlns="http://www.w3.org/2000/svg" width="1"><g/></svg>')
-    '<svg width="1"><g/></svg>'
-    """
+    """An SVG document without its namespace declarations, which HTML doesn't need."""
     start, end, rest = document.partition(">")
     for declaration in (f' xmlns="{SVG}"', f' xmlns:xlink="{XLINK}"'):
         start = start.replace(declaration, "")
     return start + end + rest
+
+
+def _save(figure: Figure, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    with style(), warnings.catch_warnings():
+        # The reader's browser draws the text, in any script, even if the font used here for measuring lacks it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, **options)
+    return buffer.getvalue()
 
 
 def _drop_clutter(root: ElementTree.Element) -> None:

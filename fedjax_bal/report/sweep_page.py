@@ -1,10 +1,11 @@
 """The page of a sweep: `sweep.html`."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedjax_bal.report.page import document, encoded, figure_html, grid
+from fedjax_bal.report.markup import document, encoded, figures, grid
 from fedjax_bal.report.sweep_results import (
     TEST,
     VALIDATION,
@@ -20,6 +21,9 @@ from fedjax_bal.report.sweep_results import (
 from fedjax_bal.report.wording import LONGEST_NAME, Table, printable
 from fedjax_bal.runs import FolderError, SweepFolder
 
+if TYPE_CHECKING:
+    from fedjax_bal.report.svg import Picture
+
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _HOW_PICKED = {
     TEST: " Settings were picked on the test set itself, which flatters all of them.",
@@ -28,33 +32,27 @@ _HOW_PICKED = {
 
 
 def build_sweep(folder: Path) -> Path:
-    """Writes `sweep.html` and `plots/*.svg` into a sweep's folder.
+    """Writes `sweep.html` and `plots/*.svg` into a sweep's folder; returns the page.
 
-    Args:
-        folder: with `sweep.yaml` and `results.csv`; the sweep may be unfinished, which the page then says.
-
-    Returns:
-        The page.
+    The sweep may be unfinished, which the page then says.
 
     Raises:
         FolderError: a file is missing or damaged, or the folder can't be written to.
     """
-    from fedjax_bal.report.svg import inline, to_svg
-    from fedjax_bal.report.sweep_plots import figures
+    from fedjax_bal.report.svg import to_pictures
+    from fedjax_bal.report.sweep_plots import sweep_figures
 
     results = read_results(folder)
-    drawn = [(name, title, text, to_svg(figure, name, title, text)) for name, title, text, figure in figures(results)]
-    html = [figure_html(inline(document), title, text) for _, title, text, document in drawn]
+    pictures = to_pictures(sweep_figures(results))
+    html = encoded(page(results, pictures))
     try:
-        documents = {name: document for name, _, _, document in drawn}
-        return SweepFolder(folder).write_page(encoded(page(results, html)), documents)
+        return SweepFolder(folder).write_page(html, {picture.name: picture.document for picture in pictures})
     except OSError as error:
         raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
 
 
-def page(results: Results, figures: Iterable[str]) -> str:
+def page(results: Results, pictures: Sequence["Picture"]) -> str:
     """The page as HTML."""
-    drawn = list(figures)
     parts = [
         f"<p class=kicker>{escape(_kicker(results))}</p>",
         f"<h1>{escape(results.name)}</h1>",
@@ -62,7 +60,7 @@ def page(results: Results, figures: Iterable[str]) -> str:
         f"<p class=verdict>{escape(answer(results))}</p>",
         "<h2>Best settings</h2>",
         _best_table(results),
-        *(["<h2>Figures</h2>", "<div class=figures>", *drawn, "</div>"] if drawn else []),
+        figures(pictures),
         "<h2>All settings</h2>",
         _all_table(results),
         "<h2>How to reproduce</h2>",
@@ -136,25 +134,18 @@ def _best_table(results: Results) -> str:
         top = best(results, method)
         beside = [cell for pair in neighbours(results, method) for cell in pair]
         others = [f"{percent(cell)} ({cell.setting[place // 2]})" if cell else "-" for place, cell in enumerate(beside)]
-        rows.append(
-            [
-                printable(method, LONGEST_NAME),
-                percent(top),
-                setting(results, top).removeprefix(" with ") if top else "-",
-                *others,
-            ]
-        )
-    return grid("Best settings", Table(tuple(heads), [tuple(row) for row in rows]))
+        values = setting(results, top).removeprefix(" with ") if top else "-"
+        rows.append((printable(method, LONGEST_NAME), percent(top), values, *others))
+    return grid("Best settings", Table(tuple(heads), rows))
 
 
 def _all_table(results: Results) -> str:
     methods = results.methods
     by_method = {method: {c.setting: c for c in cells(results, method, "final_accuracy")} for method in methods}
     settings = list(dict.fromkeys(setting for own in by_method.values() for setting in own))
-    heads = [", ".join(axis[0].rpartition(".")[2] for axis in results.axes)]
-    heads = [*heads, *(printable(method, LONGEST_NAME) for method in methods)]
+    keys = ", ".join(axis[0].rpartition(".")[2] for axis in results.axes)
     rows = [
-        [", ".join(map(str, place)), *(percent(by_method[method].get(place)) for method in methods)]
+        (", ".join(map(str, place)), *(percent(by_method[method].get(place)) for method in methods))
         for place in settings
     ]
-    return grid("All settings", Table(tuple(heads), [tuple(row) for row in rows]))
+    return grid("All settings", Table((keys, *(printable(method, LONGEST_NAME) for method in methods)), rows))

@@ -7,19 +7,18 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from fedjax_bal.report.styles import legend, legend_rows, method_style
-from fedjax_bal.report.svg import blank, style
+from fedjax_bal.report.styles import figure_with_legend, method_style
+from fedjax_bal.report.svg import INK, Drawn, blank, style
 from fedjax_bal.report.sweep_results import Cell, Results, along, best, cells, is_numeric
 from fedjax_bal.report.sweep_results import values as values_of
 from fedjax_bal.report.wording import printable
 
 _WIDE_RATIO = 8  # a numeric axis that spans more than this factor is drawn on a logarithmic scale
 _COSTS = ("client_updates_per_s", "device_bytes")
-Drawn = tuple[str, str, str, Figure]
 
 
-def figures(results: Results) -> Iterator[Drawn]:
-    """Name, title, caption and figure of each of the sweep's figures."""
+def sweep_figures(results: Results) -> Iterator[Drawn]:
+    """The figures along each axis, and, of two axes, a grid for each method."""
     for axis in range(len(results.axes)):
         yield from _of_axis(results, axis)
     if len(results.axes) == 2:
@@ -57,10 +56,9 @@ def _curves(
     results: Results, axis: int, curves: Sequence[tuple[str, list[Cell]]], labels: tuple[str, str], factor: float
 ) -> Figure:
     names = results.methods
-    figure = blank(2.9 + 0.19 * legend_rows(names))
-    axes = figure.add_subplot()
-    there = {cell.setting[axis] for _, own in curves for cell in own}
-    values = [value for value in values_of(results, axis) if value in there]
+    figure, axes = figure_with_legend(names)
+    finished = {cell.setting[axis] for _, own in curves for cell in own}
+    values = [value for value in values_of(results, axis) if value in finished]
     numeric = is_numeric(results, axis)
     at = (lambda value: value) if numeric else values.index
     for method, own in curves:
@@ -75,7 +73,6 @@ def _curves(
         _scale(axes, sorted(values))
     else:
         axes.set_xticks(range(len(values)), [printable(str(value), 14) for value in values])
-    legend(figure, names)
     return figure
 
 
@@ -107,7 +104,7 @@ def _grid(results: Results, method: str) -> Figure:
     if shares.size <= 60:
         for (row, column), share in np.ndenumerate(shares):
             if not np.isnan(share):
-                colour = "white" if share > middle else "#222222"
+                colour = "white" if share > middle else INK
                 axes.text(column, row, f"{share:.1f}", ha="center", va="center", color=colour, size=9)
     figure.colorbar(image, ax=axes, label="final test accuracy, %", pad=0.02)
     return figure

@@ -13,7 +13,7 @@ TEST, VALIDATION = "final_accuracy", "validation_accuracy"
 
 
 class Results(NamedTuple):
-    """What a sweep has found.
+    """The table of a sweep.
 
     Attributes:
         name: of the sweep.
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 
     Attributes:
         setting: the value of the first key of each axis.
-        mean: over its finished runs; None where there is none.
+        mean: over its finished runs; None without any.
         spread: sample standard deviation; None with fewer than two.
         count: finished runs.
         asked: runs that were asked for.
@@ -55,11 +55,7 @@ class Cell(NamedTuple):
 
 
 def read_results(folder: Path) -> Results:
-    """Reads a sweep's folder.
-
-    Raises:
-        FolderError: a file is missing or damaged.
-    """
+    """Reads a sweep's folder; raises `FolderError` where a file is missing or damaged."""
     own = SweepFolder(folder)
     sheet, text = own.read_sheet()
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
@@ -106,7 +102,7 @@ def _best_of(found: Sequence[Cell]) -> Cell | None:
 
 
 def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
-    """A figure at each value of an axis that has a finished run, the other axes where the method does best there."""
+    """A figure at each value of an axis with a finished run, the other axes at the method's best setting for it."""
     accuracies = cells(results, method, judge(results))
     figures = {cell.setting: cell for cell in cells(results, method, figure)}
     tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in values(results, axis)]
@@ -137,7 +133,7 @@ def neighbours(results: Results, method: str) -> list[tuple[Cell | None, Cell | 
 
 
 def is_numeric(results: Results, axis: int) -> bool:
-    """Whether an axis has numbers for values, and more than one."""
+    """Tells whether an axis has several values, all of them numbers."""
     found = {_setting(results, row)[axis] for row in results.rows}
     return len(found) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
 

@@ -21,34 +21,21 @@ KL_IN_WORDS = (
 
 
 class Table(NamedTuple):
-    """A comparison as text.
-
-    Attributes:
-        headings: one per column.
-        rows: one per method, as many cells as there are headings.
-    """
+    """A table as text: a heading for each column, and rows of as many cells."""
 
     headings: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    r"""A name in one line, without control characters, shortened to `limit` characters if given.
-
-    >>> printable("a\nb\x00"), printable("Ankle boot", 6)
-    ('a b\ufffd', 'Ankle…')
-    """
+    """A name in one line, without control characters, shortened to `limit` characters if given."""
     line = " ".join(text.split())
     shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
     return shown if limit is None or len(shown) <= limit else shown[: limit - 1].rstrip() + "…"
 
 
 def points(value: Difference | None) -> str:
-    """A difference of shares in percentage points, with its interval if there is one; a dash for the baseline's None.
-
-    >>> points(Difference(0.019, 0.004, 0.034, 3)), points(Difference(0.5, None, None, 1)), points(None)
-    ('+1.9 [+0.4, +3.4]', '+50.0', '–')
-    """
+    """A difference of shares in percentage points, with its interval if known; a dash for None, the baseline's."""
     if value is None or value.mean is None:
         return NOTHING
     if value.low is None or value.high is None:
@@ -57,11 +44,7 @@ def points(value: Difference | None) -> str:
 
 
 def megabytes(traffic_bytes: float | None) -> str:
-    """Bytes in MB of 10^6 bytes, to three figures or whole numbers; a dash for None.
-
-    >>> megabytes(1_234_567_890), megabytes(12_345), megabytes(None)
-    ('1,235', '0.0123', '–')
-    """
+    """Bytes in MB of 10^6 bytes, to three figures or whole numbers; a dash for None."""
     if traffic_bytes is None:
         return NOTHING
     value = traffic_bytes / 1e6
@@ -69,22 +52,12 @@ def megabytes(traffic_bytes: float | None) -> str:
 
 
 def nats(value: float | None) -> str:
-    """A divergence in nats, to three decimals; a dash for None.
-
-    >>> nats(0.12543), nats(None)
-    ('0.125', '–')
-    """
+    """A divergence in nats, to three decimals; a dash for None."""
     return NOTHING if value is None else f"{value:.3f}"
 
 
 def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether the table has a column for the divergence of the classes behind the averaged models.
-
-    It has if some method balances them, by chains of several clients or by augmented copies.
-
-    >>> shows_divergence([])
-    False
-    """
+    """Tells whether the table has a column of divergences: if a method evens out classes, by chains or copies."""
     return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
 
 
@@ -110,10 +83,6 @@ def table(
         short: for a narrow terminal: short headings, no column of traffic to the target, and none of the best accuracy
             if there is one of `chain_kl` (see `shows_divergence`).
         baseline: the method from which differences are taken, for their heading; None for the first.
-
-    >>> one = Spread(0.5, None, 1)
-    >>> table([MethodSummary("fedavg", 1, one, one, one, None, 0, 2e6, None)]).rows
-    [('fedavg', '50.0', '–', '50.0', '50.0', '2', '1')]
     """
     columns = _columns(summaries, target_accuracy, baseline or (summaries[0].method if summaries else "the first"))
     shown = [(column.short if short else column.heading, column.cell) for column in columns]
@@ -143,12 +112,7 @@ def _columns(summaries: Sequence[MethodSummary], target: float | None, first: st
 
 
 def tied(summaries: Sequence[MethodSummary]) -> bool:
-    """Whether several methods have the same mean final accuracy, to the digit shown, so that none is the best.
-
-    >>> one = MethodSummary("a", 1, *3 * [Spread(0.5, None, 1)], None, 0, 2e6, None)
-    >>> tied([one, one._replace(final=Spread(0.5004, None, 1))]), tied([one])
-    (True, False)
-    """
+    """Tells whether several methods have the same mean final accuracy to the digit shown, so that none is the best."""
     shown = [f"{100 * summary.final.mean:.1f}" for summary in summaries if summary.final.mean is not None]
     return len(shown) > 1 and len(set(shown)) == 1
 
@@ -158,10 +122,6 @@ def verdict(summaries: Sequence[MethodSummary]) -> str:
 
     They say "no clear difference" if the interval covers 0, that there is no interval if only one seed was run, and
     name no best method if all end at the same accuracy.
-
-    >>> one = Spread(0.5, None, 1)
-    >>> verdict([MethodSummary("fedavg", 1, one, one, one, None, 0, 2e6, None)])
-    'fedavg reaches a final accuracy of 50.0% (one seed: no interval).'
     """
     ranked = sorted((s for s in summaries if s.final.mean is not None), key=lambda s: -(s.final.mean or 0.0))
     if not ranked:

@@ -76,6 +76,13 @@ def test_more_classes_are_lines_in_falling_order():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["before", "after"]
 
 
+def test_mini_batches_are_beside_what_clients_hold_in_columns():
+    held, trained = plots.batches(np.eye(2), np.full((2, 2), 0.5), [0, 7], ["cat", "dog"]).axes[:2]
+    assert [axes.get_title() for axes in (held, trained)] == ["what clients hold", "what they train on"]
+    assert [label.get_text() for label in held.get_xticklabels()] == ["0", "7"]
+    assert held.images[0].get_array().tolist() == [[1, 0], [0, 1]]
+
+
 @pytest.mark.parametrize("name", ["$\\frac{1}{", "<script>x</script>", "_hidden", "a\x00b", "名前 😀"])
 def test_any_name_becomes_plain_text(name):
     shown = name.replace("<", "&lt;").replace(">", "&gt;").replace("\x00", "\ufffd")

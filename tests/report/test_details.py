@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fedjax_bal.metrics import ALL_METRICS
-from fedjax_bal.report.clients import accuracy_by_client, ranked_clients
+from fedjax_bal.metrics import ALL_METRICS, ranked_clients
+from fedjax_bal.report import plots
 from fedjax_bal.report.details import details, ending
 from fedjax_bal.report.page import missing_runs
 from fedjax_bal.report.wording import NOTHING
@@ -68,7 +68,7 @@ def test_clients_are_ranked_in_each_run_at_its_last_evaluation():
     found = ranked_clients(lines, "a")
     assert found[[0, 25, 50, 100]].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.7])
     assert ranked_clients(lines, "b") is None
-    axes = accuracy_by_client([("a", found)]).axes[0]
+    axes = plots.accuracy_by_client([("a", found)]).axes[0]
     assert axes.lines[0].get_xydata()[50].tolist() == pytest.approx([50, 30])
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from fedjax_bal.report import gallery
+from fedjax_bal.report import cohort_gallery
 from fedjax_bal.report.gallery import draw
 from fedjax_bal.runs import RunFolder
 
@@ -132,7 +132,7 @@ def test_an_augmentation_says_whose_it_is_and_is_drawn_once(folder, make_cohorts
 
 
 def test_of_more_partitions_than_a_page_shows_the_others_are_counted(folder, monkeypatch):
-    monkeypatch.setattr(gallery, "_MOST_ALIKE", 2)
+    monkeypatch.setattr(cohort_gallery, "_MOST_ALIKE", 2)
     edit(folder, lambda s: s.update(partitions=s["partitions"] * 5))
     found = pictures(folder)
     assert [name for name in found if name.startswith("partition")] == ["partition-1", "partition-2"]

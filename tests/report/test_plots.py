@@ -31,6 +31,11 @@ def test_twelve_methods_look_different_without_colour_too():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [f"method {place}" for place in range(12)]
 
 
+def test_a_legend_has_as_many_columns_as_fit():
+    columns = lambda *names: plots.accuracy_by_round([(name, CURVE) for name in names]).legends[0]._ncols
+    assert (columns("a", "b", "c", "d"), columns(*3 * ["a" * 40])) == (4, 1)
+
+
 @pytest.mark.parametrize(("classes", "ticks"), [(10, 10), (20, 20)])
 def test_classes_are_named_as_long_as_they_can_be_read(classes, ticks):
     mean = np.linspace(0, 1, classes)

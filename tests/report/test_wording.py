@@ -152,7 +152,7 @@ def test_no_negative_zero():
 
 
 def test_megabytes_are_of_a_million_bytes():
-    assert [megabytes(x) for x in (0, 1_500_000, 99_940_000, 123_456_789)] == ["0", "1.5", "99.9", "123"]
+    assert [megabytes(x) for x in (0, 1_500_000, 99_940_000, 1_234_567_890)] == ["0", "1.5", "99.9", "1,235"]
 
 
 def test_printable_keeps_to_one_line_and_a_length():

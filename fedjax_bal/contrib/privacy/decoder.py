@@ -9,45 +9,36 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_bal.contrib.privacy.features import check_images, features_of
-from fedjax_bal.contrib.privacy.fitting import minimise
-from fedjax_bal.contrib.privacy.networks import Encoder, Upwards, check_sides
+from fedjax_bal.contrib.privacy.networks import Encoder, Upwards, check_sides, minimise
 from fedjax_bal.types import Key, Model, PyTree, Variables
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
-
-class _UpCnn(nn.Module):
-    """A network from features up to an image, with the mean squared error as its loss; `latent` is 0."""
-
-    image_shape: tuple[int, int, int]
-    width: int
-    latent: int
-
-    def setup(self) -> None:
-        self.upwards = Upwards(self.image_shape, self.width)
-
-    def __call__(self, features: Array, images: Array, noise: Array) -> Array:
-        """The loss, `[]`."""
-        return ((self.decode(features, noise) - images) ** 2).mean()
-
-    def decode(self, features: Array, latents: Array) -> Array:
-        """Images `[B, H, W, K]`."""
-        del latents
-        return self.upwards(features)
+KINDS = ("upcnn", "vae")
 
 
-class _Vae(nn.Module):
-    """A network from features and a latent vector up to an image; in training the image gives the latent vector."""
+class Decoder(nn.Module):
+    """A network from features, and latent vectors if it has any, up to images.
+
+    Attributes:
+        image_shape: `(H, W, K)`.
+        width: channels of its first stages.
+        latent: Z, the length of a latent vector; 0 for "upcnn", else the images give these vectors in training.
+    """
 
     image_shape: tuple[int, int, int]
     width: int
     latent: int
 
     def setup(self) -> None:
-        self.encoder = Encoder(self.latent, self.width)
+        """Makes the networks."""
         self.upwards = Upwards(self.image_shape, self.width)
+        if self.latent:
+            self.encoder = Encoder(self.latent, self.width)
 
     def __call__(self, features: Array, images: Array, noise: Array) -> Array:
         """The loss, `[]`."""
+        if not self.latent:
+            return ((self.decode(features, noise) - images) ** 2).mean()
         mean, log_var = self.encoder(images)
         decoded = self.decode(features, mean + jnp.exp(log_var / 2) * noise)
         squares = ((decoded - images) ** 2).sum((1, 2, 3))
@@ -58,36 +49,11 @@ class _Vae(nn.Module):
         return self.upwards(jnp.concatenate([features, latents], -1))
 
 
-_NETWORKS = {"upcnn": _UpCnn, "vae": _Vae}
-KINDS = tuple(_NETWORKS)
-
-
-class Decoder(NamedTuple):
-    """A decoder's architecture.
-
-    Attributes:
-        kind: "upcnn" or "vae".
-        image_shape: `(H, W, K)`.
-        width: channels of its first stages.
-        latent: Z, the length of the latent vector; 0 for "upcnn".
-    """
-
-    kind: str
-    image_shape: tuple[int, int, int]
-    width: int
-    latent: int
-
-    @property
-    def network(self) -> nn.Module:
-        """The flax module."""
-        return _NETWORKS[self.kind](*self[1:])
-
-
 class FittedDecoder(NamedTuple):
     """A trained decoder.
 
     Attributes:
-        decoder: its architecture.
+        decoder: its network.
         variables: its parameters; `stats` has the mean feature `[F]` and the spread `[]` that standardise features.
         losses: the loss of each step's batch, `[iterations]`: squared pixels for "upcnn", nats an image for "vae".
     """
@@ -167,7 +133,7 @@ def fit_decoder(
     for name, value, low in (("iterations", iterations, 1), ("batch_size", batch_size, 1), ("width", width, 2)):
         whole_number(name, value, low)
     whole_number("latent", latent)
-    decoder = Decoder(kind, model.input_shape, width, latent if kind == "vae" else 0)
+    decoder = Decoder(model.input_shape, width, latent if kind == "vae" else 0)
     rate = finite_number("rate", rate)
     fitted, losses = _fit(key, decoder, model, variables, jnp.asarray(images), iterations, batch_size, rate)
     return FittedDecoder(decoder, fitted, losses)
@@ -234,17 +200,16 @@ def _fit(
 ) -> tuple[Variables, Array]:
     init_key, step_key = jax.random.split(key)
     stats, features = _standardise(features_of(model, variables, images))
-    network = decoder.network
     noiseless = jnp.zeros((1, decoder.latent))
 
     def loss(params: PyTree, index: Array) -> tuple[Array, Array]:
         row_key, noise_key = jax.random.split(jax.random.fold_in(step_key, index))
         rows = jax.random.randint(row_key, (batch_size,), 0, len(images))
         noise = jax.random.normal(noise_key, (batch_size, decoder.latent))
-        value = jnp.asarray(network.apply({"params": params}, features[rows], images[rows], noise))
+        value = jnp.asarray(decoder.apply({"params": params}, features[rows], images[rows], noise))
         return value, value
 
-    start = network.init(init_key, features[:1], images[:1], noiseless)["params"]
+    start = decoder.init(init_key, features[:1], images[:1], noiseless)["params"]
     params, losses = minimise(loss, start, iterations, rate)
     return Variables(params, stats), losses
 
@@ -254,14 +219,10 @@ def _standardise(features: Float[Array, "A F"]) -> tuple[PyTree, Array]:
     mean = features.mean(0)
     spread = jnp.sqrt(((features - mean) ** 2).mean())
     stats = {"mean": mean, "spread": jnp.where(spread > 0, spread, 1.0)}
-    return stats, _apply_standard(stats, features)
-
-
-def _apply_standard(stats: PyTree, features: Array) -> Array:
-    return (features - stats["mean"]) / stats["spread"]
+    return stats, (features - stats["mean"]) / stats["spread"]
 
 
 @partial(jax.jit, static_argnames="decoder")
 def _decode(decoder: Decoder, variables: Variables, features: Array, latents: Array) -> Array:
-    standard = _apply_standard(variables.stats, features)
-    return jnp.asarray(decoder.network.apply({"params": variables.params}, standard, latents, method="decode"))
+    standard = (features - variables.stats["mean"]) / variables.stats["spread"]
+    return jnp.asarray(decoder.apply({"params": variables.params}, standard, latents, method="decode"))

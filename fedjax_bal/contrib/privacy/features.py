@@ -38,7 +38,8 @@ def features_of(
     check_images(model, images)
     count, chunk = len(images), min(chunk, len(images))
     padded = jnp.pad(images, ((0, -count % chunk), (0, 0), (0, 0), (0, 0)))
-    seen = lax.map(lambda part: model.apply(variables, part, train=False)[0].features, _in_parts(padded, chunk))
+    parts = padded.reshape(-1, chunk, *model.input_shape)
+    seen = lax.map(lambda part: model.apply(variables, part, train=False)[0].features, parts)
     return seen.reshape(-1, seen.shape[-1])[:count]
 
 
@@ -50,7 +51,3 @@ def check_images(model: Model, images: Array) -> None:
             f"images: received shape {shape}, must be (A, {', '.join(map(str, model.input_shape))}) with A of at least "
             f"1, what the model {model.name} was built for"
         )
-
-
-def _in_parts(images: Array, chunk: int) -> Array:
-    return images.reshape(-1, chunk, *images.shape[1:])

@@ -1,11 +1,17 @@
-"""The networks that attacks train: from a vector up to an image, and from an image down to a law of vectors."""
+"""The networks that attacks train, and their optimizer."""
+
+from collections.abc import Callable
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+import optax
+from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_bal.models import Conv, Linear, doubled_twice, enlarging, flatten
 from fedjax_bal.models import convolution as convolutions
+from fedjax_bal.types import PyTree
 
 SLOPE = 0.2
 
@@ -61,3 +67,22 @@ class Encoder(nn.Module):
 def check_sides(image_shape: tuple[int, ...]) -> None:
     """Raises unless height and width of `(H, W, K)` are multiples of 4, so that two doublings can make them."""
     doubled_twice(image_shape, "an attack's network")
+
+
+def minimise(
+    loss: Callable[[PyTree, Array], tuple[Array, Array]], params: PyTree, iterations: int, rate: float | Array
+) -> tuple[PyTree, Array]:
+    """Minimises `loss(params, index) -> (value, report)` by Adam, at a rate that falls to 0 along half a cosine.
+
+    Returns the last parameters, and the report before each step, `[iterations, ...]`.
+    """
+    optimizer = optax.adam(optax.cosine_decay_schedule(rate, iterations))
+
+    def step(carry: tuple[PyTree, PyTree], index: Array) -> tuple[tuple[PyTree, PyTree], Array]:
+        params, state = carry
+        grads, report = jax.grad(loss, has_aux=True)(params, index)
+        updates, state = optimizer.update(grads, state, params)
+        return (optax.apply_updates(params, updates), state), report
+
+    (params, _), reports = lax.scan(step, (params, optimizer.init(params)), jnp.arange(iterations))
+    return params, reports

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int
 
 from fedjax_bal.contrib.privacy.features import check_images
-from fedjax_bal.contrib.privacy.fitting import minimise
-from fedjax_bal.contrib.privacy.networks import Upwards, check_sides
+from fedjax_bal.contrib.privacy.networks import Upwards, check_sides, minimise
 from fedjax_bal.types import Key, Model, PyTree, Variables
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
@@ -169,7 +169,8 @@ def _regress(
     distance = _feature_distance if of == "features" else _gradient_distance
 
     def images_of(params: PyTree) -> Array:
-        return _apply_limits(jnp.asarray(jax.vmap(network.apply)(params["network"], vectors))[:, 0], limits)
+        images = jnp.asarray(jax.vmap(network.apply)(params["network"], vectors))[:, 0]
+        return images if limits is None else limits[0] + (limits[1] - limits[0]) * jax.nn.sigmoid(images)
 
     def labels_of(params: PyTree) -> Array:
         return jax.nn.softmax(jnp.matmul(vectors, params["label"])[:, 0])
@@ -185,11 +186,6 @@ def _regress(
     kept = jnp.arange(0, count, tries) + last.reshape(-1, tries).argmin(1)
     labels = labels_of(params)[kept] if of == "gradient" else None
     return Regression(images_of(params)[kept], labels, losses[:, kept])
-
-
-def _apply_limits(images: Array, limits: Limits | None) -> Array:
-    """Moves images between the limits, by a sigmoid."""
-    return images if limits is None else limits[0] + (limits[1] - limits[0]) * jax.nn.sigmoid(images)
 
 
 def _feature_distance(model: Model, variables: Variables, images: Array, labels: Array, target: Array) -> Array:
@@ -211,7 +207,7 @@ def _gradients(model: Model, variables: Variables, images: Array, probabilities:
 
     def loss(params: PyTree, image: Array, share: Array) -> Array:
         outputs, _ = model.apply(variables._replace(params=params), image[None], train=False)
-        return -(share * jax.nn.log_softmax(outputs.logits[0])).sum()
+        return optax.softmax_cross_entropy(outputs.logits[0], share)
 
     return jax.vmap(jax.grad(loss), (None, 0, 0))(variables.params, images, probabilities)
 

@@ -7,9 +7,7 @@ folder only, and are no part of a run's identity: they can be added or left out 
 
 from fedjax_bal.contrib.trackers.mirror import Mirror
 from fedjax_bal.contrib.trackers.opening import TRACKERS, open_trackers
-from fedjax_bal.contrib.trackers.protocol import Tracker
-from fedjax_bal.contrib.trackers.runs import TrackedRun, tracked_runs
-from fedjax_bal.contrib.trackers.scalars import scalars
+from fedjax_bal.contrib.trackers.protocol import TrackedRun, Tracker, scalars, tracked_runs
 from fedjax_bal.contrib.trackers.tensorboard import TensorBoard
 from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
 

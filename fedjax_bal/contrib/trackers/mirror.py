@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.contrib.trackers.protocol import Tracker
-from fedjax_bal.contrib.trackers.runs import TrackedRun
+from fedjax_bal.contrib.trackers.protocol import TrackedRun, Tracker
 from fedjax_bal.runs import RunFolder
 
 Lines = Sequence[Mapping[str, Any]]

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.contrib.trackers.runs import TrackedRun
-from fedjax_bal.contrib.trackers.scalars import scalars
+from fedjax_bal.contrib.trackers.protocol import TrackedRun, scalars
 
 _FILES = "events.out.tfevents.*.fedjax-bal.*"
 _numbers = itertools.count()

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.contrib.trackers.runs import TrackedRun
-from fedjax_bal.contrib.trackers.scalars import scalars
+from fedjax_bal.contrib.trackers.protocol import TrackedRun, scalars
 from fedjax_bal.files import write_atomically
 
 

@@ -36,14 +36,14 @@ def test_gives_back_images_whose_features_are_a_rotation(kind):
 
 def test_upcnn_loss_is_the_squared_error_of_what_it_decodes():
     found = fitted("upcnn")
-    value = found.decoder.network.apply({"params": found.variables.params}, *batch(found), jnp.zeros((50, 0)))
+    value = found.decoder.apply({"params": found.variables.params}, *batch(found), jnp.zeros((50, 0)))
     assert float(value) == pytest.approx(float(error(decode(found, features(SECRET)), SECRET).mean()), rel=1e-4)
 
 
 def test_vae_loss_against_numpy():
     found = fitted("vae")
     params, noise = {"params": found.variables.params}, RNG.normal(size=(50, 3)).astype(np.float32)
-    network, (measured, images) = found.decoder.network, batch(found)
+    network, (measured, images) = found.decoder, batch(found)
     mean, log_var = network.apply(params, images, method=lambda net, images: net.encoder(images))
     latents = np.asarray(mean) + np.exp(np.asarray(log_var)) ** 0.5 * noise
     again = np.asarray(network.apply(params, measured, latents, method="decode"))
@@ -95,7 +95,7 @@ def test_latents_are_0_or_drawn_by_the_key():
     assert np.array_equal(draw("upcnn", 0), decode(fitted("upcnn"), prototypes))
     found, latents = fitted("vae"), np.zeros((5, 3), np.float32)
     measured = (prototypes - found.variables.stats["mean"]) / found.variables.stats["spread"]
-    expected = found.decoder.network.apply({"params": found.variables.params}, measured, latents, method="decode")
+    expected = found.decoder.apply({"params": found.variables.params}, measured, latents, method="decode")
     np.testing.assert_allclose(decode(found, prototypes), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -135,7 +135,7 @@ def test_decode_refuses_other_features():
 @pytest.mark.parametrize("side", [28, 32])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sides_of_real_images(side, kind):
-    network = Decoder(kind, (side, side, 3), 4, 2 * (kind == "vae")).network
+    network = Decoder((side, side, 3), 4, 2 * (kind == "vae"))
     shapes = jax.eval_shape(
         lambda key: network.init_with_output(
             key, jnp.ones((2, 5)), jnp.ones((2, 2 * (kind == "vae"))), method="decode"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.contrib.trackers import TRACKERS, open_trackers, scalars
-from fedjax_bal.contrib.trackers.runs import folder_names
+from fedjax_bal.contrib.trackers.protocol import folder_names
 
 PRINTABLE = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=60)
 
@@ -64,6 +64,10 @@ def test_nothing_is_imported_unless_asked_for():
     look += "t.open_trackers([], pathlib.Path('x')); "
     look += "print([name for name in ('wandb', 'tensorboard', 'jax') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_names_of_folders_stay_close_to_the_given_ones():
+    assert folder_names(["fedavg", "mu = 0.1", "a/b", "A_b", ".."]) == ["fedavg", "mu = 0.1", "a_b", "A_b (2)", "__"]
 
 
 @example(["a/b", "a_b", "A_B", "a_b (2)"])

@@ -1,0 +1,142 @@
+"""Inputs of metrics: an evaluated round, and a run so far."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_bal.metrics.class_groups import client_accuracies
+from fedjax_bal.metrics.classification import divergences
+from fedjax_bal.metrics.stopping import EarlyStopping
+from fedjax_bal.validate import is_number
+
+if TYPE_CHECKING:
+    from fedjax_bal.types import EvaluationResult, Federation, Plan
+
+Line = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundResult:
+    """An evaluated round.
+
+    Attributes:
+        federation: the federation, on the host.
+        plan: the round's plan.
+        evaluation: the evaluation after the round, on the host.
+        reported: `Info.metrics` of the round, and counts since the last evaluation, by name.
+        groups: masks over the classes by which accuracies are averaged, from `shot_groups`.
+    """
+
+    federation: "Federation"
+    plan: "Plan"
+    evaluation: "EvaluationResult"
+    reported: Mapping[str, Any]
+    groups: Mapping[str, np.ndarray]
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """Test images by true and predicted class, `Int64[C, C]`."""
+        return np.asarray(self.evaluation.confusion, np.int64)
+
+    @property
+    def validation(self) -> np.ndarray | None:
+        """Validation rows by true and predicted class, `Int64[C, C]`; None without any."""
+        own = self.evaluation.validation
+        return None if own is None else np.asarray(own.confusion, np.int64)
+
+    @cached_property
+    def chain_divergences(self) -> np.ndarray:
+        """Divergence from even classes of each chain that delivers, its clients taken together; in nats."""
+        last = self.federation.num_clients - 1
+        counts = np.asarray(self.federation.class_counts)[np.minimum(self.plan.clients, last)]
+        return divergences((counts * self.plan.delivered[..., None]).sum(1, dtype=np.float64))
+
+    @cached_property
+    def client_accuracies(self) -> np.ndarray | None:
+        """The global model's accuracy on each client's own test rows, rising; None without test rows."""
+        hits = self.evaluation.client_hits
+        return None if hits is None else np.sort(client_accuracies(np.asarray(hits), self._test_sizes))
+
+    @cached_property
+    def own_accuracies(self) -> np.ndarray | None:
+        """Accuracies of the models that the cohort delivered, each on its own client's test rows, rising."""
+        hits, delivered = self.reported.get("own_hits"), self.plan.delivered
+        if hits is None:
+            return None
+        return np.sort(client_accuracies(hits[delivered], self._test_sizes[self.plan.clients[delivered]]))
+
+    @property
+    def _test_sizes(self) -> np.ndarray:
+        tests = self.federation.tests
+        return np.zeros(self.federation.num_clients, int) if tests is None else np.diff(tests.offsets)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunHistory:
+    """A run so far.
+
+    Attributes:
+        lines: metrics of its evaluated rounds, maybe from a file.
+        rounds: number of rounds that the configuration asks for.
+        target: the accuracy to reach; None for none.
+        stopping: when it ends early.
+        fine_tuned: results of the clients' fine-tuned models; empty without any.
+        failure: why it can't be finished; None if it is, or will be.
+        clients_per_chain: the most clients that one averaged model goes through.
+        copies: augmented samples of all clients.
+    """
+
+    lines: Sequence[Line]
+    rounds: int
+    target: float | None = None
+    stopping: EarlyStopping = dataclasses.field(default_factory=EarlyStopping)
+    fine_tuned: Line = dataclasses.field(default_factory=dict)
+    failure: str | None = None
+    clients_per_chain: int = 1
+    copies: int = 0
+
+    @property
+    def last(self) -> Line:
+        """The last line; empty without one, and for a run that failed, whatever it had reached before."""
+        return self.lines[-1] if self.lines and not self.failure else {}
+
+    @property
+    def validated(self) -> Line:
+        """The first of the lines in which the validation metric is best; empty without one."""
+        best = self.stopping.best(self.lines)
+        return {} if best is None else self.lines[best]
+
+    @property
+    def stopped_early(self) -> int | None:
+        """The last evaluated round, if early stopping ended the run."""
+        round = self.last.get("round")
+        return round if round is not None and round < self.rounds and self.stopping.over(self.lines) else None
+
+    @cached_property
+    def rounds_to_target(self) -> int | None:
+        """The first evaluated round that reached the target."""
+        if self.target is None:
+            return None
+        return next((line["round"] for line in self.lines if line["test_accuracy"] >= self.target), None)
+
+    @property
+    def to_target(self) -> "RunHistory | None":
+        """The run up to the round that reached the target; None if none did."""
+        reached = self.rounds_to_target
+        if reached is None:
+            return None
+        return dataclasses.replace(self, lines=[line for line in self.lines if line["round"] <= reached])
+
+    def numbers(self, name: str) -> list[Any]:
+        """A metric's finite numbers, in order of rounds."""
+        values: list[Any] = [line.get(name) for line in self.lines]
+        return [value for value in values if is_number(value) and math.isfinite(value)]
+
+    def total(self, name: str) -> Any:
+        """The sum of a metric over the rounds that have one; None if none has."""
+        known = self.numbers(name)
+        return sum(known) if known else None
