@@ -10,8 +10,9 @@ from small_sweep import FEDAVG, carry, read_table, watch
 from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine.host import stack
-from fedjax_bal.experiments import interim_table
+from fedjax_bal.experiments import results_table
 from fedjax_bal.experiments.results_table import COSTS
+from fedjax_bal.experiments.saved_runs import RunState
 from fedjax_bal.report.sweep_page import build_sweep
 from fedjax_bal.runs import FolderError
 
@@ -28,7 +29,7 @@ def watched(tmp_path_factory):
     """A finished sweep: its folder, its rows, what was said, and its table after each dispatch as a kill leaves it."""
     tmp_path, tables = tmp_path_factory.mktemp("sweep"), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interim_table, "_SHARE", 1e9)
+        patch.setattr(results_table, "_SHARE", 1e9)
         rows, stopped, said = carry(sweep(tmp_path), tmp_path / "out", should_stop=watch(tmp_path / "out", tables))
     assert not stopped
     return tmp_path / "out", rows, said, tables
@@ -84,10 +85,10 @@ def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):
 
     config = SimpleNamespace(methods=[SimpleNamespace(name="fedavg")], seeds=[0])
     points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
-    work = SimpleNamespace(broken={}, runners={}, lost={})
-    work.runners = dict.fromkeys(range(400), SimpleNamespace(name=lambda run: run, concluded=(), failures=(), lines={}))
-    folder = SimpleNamespace(write_results=write)
-    table = interim_table.InterimTable(SimpleNamespace(points=points), folder, work, dict, lambda: now)
+    runner = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
+    work = SimpleNamespace(broken={}, runners=dict.fromkeys(range(400), runner), lost={}, costs=[])
+    folder = SimpleNamespace(write_results=write, read_costs=dict, write_costs=lambda costs: None)
+    table = results_table.ResultsTable(SimpleNamespace(points=points), folder, work, lambda: now)
     for number in range(300):
         work.broken[number] = "no"
         now += 0.1
