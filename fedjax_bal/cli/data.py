@@ -48,9 +48,9 @@ def prepare(
         yield f"written: {_build(name, data_dir)}"
         return
     if find_reader(name).origin == "own":
-        section = _own_files(name, options or [])
-        dataset = load(name, data_dir, **section.parameters)
-        yield f"{name}: {section.parameters['path']}"
+        parameters = _own_files(name, options or [])
+        dataset = load(name, data_dir, **parameters)
+        yield f"{name}: {parameters['path']}"
         yield from _contents(dataset)
         return
     if options:
@@ -63,7 +63,7 @@ def prepare(
         yield f"prepared: {made.file} ({size:,.1f} MiB), read from now on in place of the files above"
 
 
-def _own_files(name: str, options: list[str]) -> Any:
+def _own_files(name: str, options: list[str]) -> dict[str, Any]:
     """The options, checked as the section `dataset` of a configuration."""
     from fedjax_bal.config import DatasetSection, check_section, parse_yaml, raise_all
 
@@ -77,7 +77,7 @@ def _own_files(name: str, options: list[str]) -> Any:
         given[key] = parse_yaml(value, f"command line: {key}")
     section, problems = check_section(DatasetSection, {**given, "name": name})
     raise_all("command line", problems)
-    return section
+    return section.parameters
 
 
 def _build(name: str, data_dir: Path | None) -> Path:

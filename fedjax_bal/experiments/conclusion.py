@@ -20,17 +20,14 @@ class Conclusion:
 
     def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:
         """Does what is left to do for a run: a method's number and a seed."""
-        method, evaluation = self.comparison.methods[run[0]], self.comparison.methods[run[0]].evaluation
-        title, first_seed = f"{method.name}, seed {run[1]}", self.comparison.config.seeds[0]
-        if (
-            evaluation.privacy
-            and run[1] == first_seed
-            and not processes().any(self.folder.read_leaks(*run) is not None)
-        ):
+        method, known = self.comparison.methods[run[0]], lambda found: processes().any(found is not None)
+        title, evaluation = f"{method.name}, seed {run[1]}", method.evaluation
+        attacked = evaluation.privacy and run[1] == self.comparison.config.seeds[0]
+        if attacked and not known(self.folder.read_leaks(*run)):
             self.display.note(f"{title}: looking for what it gives away")
             self._look_for_leaks(run, snapshot, evaluation.attack_steps)
         epochs = evaluation.personalised
-        if epochs is not None and not processes().any(self.folder.read_personalised(*run) is not None):
+        if epochs is not None and not known(self.folder.read_personalised(*run)):
             self.display.note(f"{title}: fine-tuning the final model on each client")
             self._fine_tune(run, snapshot, epochs)
 

@@ -89,7 +89,7 @@ def summarise_state(
 
 
 def _selection(simulation: Simulation, chosen: np.ndarray, selector: Any) -> dict[str, Any]:
-    """How many clients were asked to train 0 times, once and so on, and the selector's estimates of their classes."""
+    """Counts the clients that were asked to train 0 times, once and so on; adds the selector's estimates of classes."""
     about: dict[str, Any] = {"chosen": np.bincount(chosen).tolist()}
     look = simulation.selector.compositions
     if look is not None:

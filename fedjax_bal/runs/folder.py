@@ -168,12 +168,12 @@ class RunFolder:
         return found if isinstance(found, dict) else None
 
     def _check_owner(self, config: Config) -> None:
-        there, file = self.files.names(), self.path / _CONFIG
-        if not there or (len(there) == 1 and there[0].endswith(".part")):
+        names, file = self.files.names(), self.path / _CONFIG
+        if not names or (len(names) == 1 and names[0].endswith(".part")):
             return
-        if _CONFIG not in there:
+        if _CONFIG not in names:
             raise FolderError(
-                f"{self.path}: is not empty and not a run folder (it holds {there[0]}); choose another with --out"
+                f"{self.path}: is not empty and not a run folder (it holds {names[0]}); choose another with --out"
             )
         try:
             here = load_config(file)

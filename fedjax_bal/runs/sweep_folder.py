@@ -55,14 +55,14 @@ class SweepFolder:
             FolderError: the folder holds another sweep.
         """
         try:
-            there = _without_values(self.files.read(_SHEET).decode())
+            known = _without_values(self.files.read(_SHEET).decode())
         except FileNotFoundError:
-            there = None
+            known = None
         except (OSError, ValueError) as error:
             raise FolderError(
                 f"{self.path}: its sweep.yaml can't be read ({error}); choose another with --out"
             ) from error
-        if there is not None and there != _without_values(text):
+        if known is not None and known != _without_values(text):
             raise FolderError(
                 f"{self.path}: holds another sweep (its sweep.yaml differs in more than the values of the axes), and "
                 "nothing in it is touched; choose another folder with --out"
@@ -128,10 +128,10 @@ class SweepFolder:
         return self.files.write_page(_PAGE, page, figures)
 
     def _check_owner(self) -> None:
-        there = self.files.names()
-        if there and _SHEET not in there and not all(name.endswith(".part") for name in there):
+        names = self.files.names()
+        if names and _SHEET not in names and not all(name.endswith(".part") for name in names):
             raise FolderError(
-                f"{self.path}: is not empty and not a sweep's folder (it holds {there[0]}); choose another with --out"
+                f"{self.path}: is not empty and not a sweep's folder (it holds {names[0]}); choose another with --out"
             )
 
 

@@ -4,13 +4,14 @@ import json
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import small_run
 from small_sweep import FEDAVG, carry, read_table, watch
 from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine.host import stack
-from fedjax_bal.experiments import results_table
+from fedjax_bal.experiments import results_table, setup
 from fedjax_bal.experiments.results_table import COSTS
 from fedjax_bal.experiments.saved_runs import RunState
 from fedjax_bal.report.sweep_page import build_sweep
@@ -206,6 +207,16 @@ def test_another_sweep_is_kept_out(finished, tmp_path):
     with pytest.raises(FolderError, match="holds another sweep"):
         carry(sweep(tmp_path, AXES, "training.batch_size=7"), path)
     assert ((path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()) == before
+
+
+def test_points_begun_with_other_data_are_refused_and_left_as_they_are(finished, tmp_path, monkeypatch):
+    path = shutil.copytree(finished[0], tmp_path / "out")
+    read = lambda: {file: file.read_bytes() for file in path.glob("points/*/metrics.jsonl")}
+    before = read()
+    monkeypatch.setattr(setup.SharedInputs, "fingerprint", lambda self, config: np.zeros(32, np.uint8))
+    rows, _, said = carry(sweep(tmp_path), path)
+    assert "was begun with other images" in said and "refused" in {row["status"] for row in rows}
+    assert read() == before
 
 
 def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):

@@ -76,7 +76,7 @@ class RunProgress:
         return [run for run in self.runs[method].values() if run.ended or run.round >= self.rounds[method]]
 
     def mean(self, method: str) -> float | None:
-        """The mean accuracy of a method's finished runs; None before there is one."""
+        """The mean accuracy of a method's finished runs; None if none has finished."""
         values = [run.accuracy for run in self.finished(method) if run.accuracy is not None]
         return sum(values) / len(values) if values else None
 

@@ -178,7 +178,7 @@ class RemoteHandle:
         self._worker = worker.remote(cluster.devices, needs.gpus > 0, os.getcwd())
 
     def enter(self) -> BatchTask:
-        """Waits for a worker, and loads the data there."""
+        """Waits for a worker, and makes it load the data."""
         about: WorkerInfo = yield lambda: Pending(self._worker.about.remote(), keep=False)
         other = differing_versions(installed_versions(), about.versions)
         if other:
