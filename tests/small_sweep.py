@@ -10,7 +10,7 @@ import numpy as np
 import small_run
 from rich.console import Console
 
-from fedjax_bal.cli.sweep import run_sweep
+from fedjax_bal.experiments import run_sweep
 from fedjax_bal.experiments.plan import Sweep, load_sweep
 from fedjax_bal.runs import SweepFolder
 

@@ -1,22 +1,19 @@
 """The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `list` and `data`."""
 
-import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from fedjax_bal.caches import drawing
-from fedjax_bal.cli import data
 from fedjax_bal.cli.arguments import (
     Coordinator,
+    DataDir,
+    Devices,
     Distributed,
+    Plain,
     Processes,
     ProcessId,
     check_engine,
@@ -24,10 +21,11 @@ from fedjax_bal.cli.arguments import (
     split_arguments,
     split_cpu_for,
 )
-from fedjax_bal.cli.console import INTERRUPTED, Output, fail, messages, say
+from fedjax_bal.cli.console import INTERRUPTED, Output, fail, messages, names_table, printing
+from fedjax_bal.cli.data import list_datasets, prepare
 from fedjax_bal.cli.describe import describe
 from fedjax_bal.cli.distributed import SWEEP_ALONE, is_first_process, joined_processes, place_of, shared_facts
-from fedjax_bal.cli.pages import build_page, compare_folders
+from fedjax_bal.cli.pages import write_pages
 from fedjax_bal.cli.running import run_command
 from fedjax_bal.cli.sweeping import sweep_command
 
@@ -62,12 +60,10 @@ def run(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/NAME.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data set's own files are.")] = None,
-    devices: Annotated[
-        str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU by default one.")
-    ] = None,
+    data_dir: DataDir = None,
+    devices: Devices = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in a folder of the same configuration.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
+    plain: Plain = False,
     track: Annotated[
         list[str] | None,
         typer.Option(metavar="tensorboard|wandb", help="Show the metrics there too; give it once for each."),
@@ -103,10 +99,8 @@ def sweep(
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="The sweep's folder; by default runs/NAME.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")] = None,
-    devices: Annotated[
-        str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU by default one.")
-    ] = None,
+    data_dir: DataDir = None,
+    devices: Devices = None,
     together: Annotated[
         int | None, typer.Option(min=1, help="Runs in one program at most; by default as many as fit into memory.")
     ] = None,
@@ -122,7 +116,7 @@ def sweep(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
     distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")] = False,
+    plain: Plain = False,
 ) -> None:
     """Run a grid of configurations; the same command again goes on where it stopped."""
     with messages():
@@ -156,7 +150,7 @@ def bench(
     seconds: Annotated[float, typer.Option(help="How long to measure each case, compilation apart.")] = 5.0,
     clients_per_round: Annotated[int | None, typer.Option(help="Another cohort size.")] = None,
     synthetic: Annotated[bool, typer.Option("--synthetic", help="Random pixels; so without --data-dir.")] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")] = None,
+    data_dir: DataDir = None,
     devices: Annotated[
         str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU one for each core.")
     ] = None,
@@ -170,7 +164,7 @@ def bench(
         count = devices_of(devices)
         split_cpu(count or "auto")
         paths, overrides = split_arguments(arguments or [])
-        place = None if data_dir is None else str(data_dir)
+        place = data_dir and str(data_dir)
         config = paths[0] if paths else None
         names = [name for text in workload or () for name in text.split(",")]
         wanted = BenchOptions(config, overrides, names, seconds, clients_per_round, synthetic, place, count)
@@ -192,14 +186,7 @@ def report(
 ) -> None:
     """Write the pages of folders anew; of several runs also one page that compares them."""
     with messages():
-        from fedjax_bal.runs import SweepFolder
-
-        console = Output()
-        if out is None:
-            for folder in folders:
-                say(console, f"report: {build_page(folder)}")
-        if out is not None or (len(folders) > 1 and not any(SweepFolder(folder).exists() for folder in folders)):
-            compare_folders(folders, out, console)
+        write_pages(folders, out)
 
 
 @app.command("list")
@@ -217,28 +204,10 @@ def list_names(
     with messages():
         from fedjax_bal.cli.listing import listing
 
-        table = Table.grid(padding=(0, 3))
-        for name, text in listing(what).items():
-            first, *others = map(escape, text.splitlines())
-            table.add_row(
-                f"[bold]{escape(name)}[/bold]", "\n".join([first, *(f"[dim]{line}[/dim]" for line in others)])
-            )
-        Output().print(table)
+        Output().print(names_table((name, text.splitlines()) for name, text in listing(what).items()))
 
 
-def _lines(command: Callable[..., Iterator[str]]) -> Callable[..., None]:
-    """A command that prints the lines of another module's, and turns its errors into messages."""
-
-    @functools.wraps(command)
-    def shown(*args: Any, **kwargs: Any) -> None:
-        console = Output()
-        with messages(), drawing():
-            for line in command(*args, **kwargs):
-                say(console, line)
-
-    return shown
-
-
-_data = data.commands(messages, lambda: Output())
-_data.command("describe")(_lines(describe))
-app.add_typer(_data, name="data")
+data = typer.Typer(no_args_is_help=True, help="Data sets: list, prepare and describe them.")
+for _name, _command in (("list", list_datasets), ("prepare", prepare), ("describe", describe)):
+    data.command(_name)(printing(_command))
+app.add_typer(data, name="data")

@@ -1,12 +1,18 @@
 """Arguments that commands share: files, changes, and the number of devices."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedjax_bal.validate import one_of
 
+DataDir = Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")]
+Devices = Annotated[
+    str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU by default one.")
+]
+Plain = Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")]
 Distributed = Annotated[
     bool,
     typer.Option("--distributed", help="Be one of several processes that share the work; start each with its own id."),
@@ -46,13 +52,7 @@ def devices_of(wanted: str | None) -> str | int | None:
 
 
 def check_engine(name: str, address: str | None) -> None:
-    """Refuses an unknown engine, and an address without a cluster.
-
-    Example:
-        >>> check_engine("rai", None)
-        Traceback (most recent call last):
-        ValueError: --engine: received 'rai'; allowed: local, ray; did you mean 'ray'?
-    """
+    """Refuses an unknown engine, and an address without a cluster."""
     if one_of("--engine", name, ENGINES) == "local" and address is not None:
         raise ValueError(f"--address: received {address!r}, which is for --engine ray: add that, or leave it out")
 
@@ -61,8 +61,13 @@ def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
     """Sets the number of CPU devices, before jax starts."""
     from fedjax_bal.engine.host import split_cpu
 
-    pairs = [(config, index) for config in configs for index in range(len(config.methods))]
-    asked = [config.for_method(index).execution.options.devices for config, index in pairs]
     # One, unless asked: the number of devices decides in which order updates are added up, and the same command should
     # add them up alike on machines with different numbers of cores.
-    split_cpu(devices or max((number for number in asked if number != "auto"), default=1))
+    split_cpu(devices or most_devices(configs))
+
+
+def most_devices(configs: Sequence[Any]) -> int:
+    """The most devices that any method of the configurations asks for; 1 if none asks for a number."""
+    methods = [config.for_method(index) for config in configs for index in range(len(config.methods))]
+    asked = [method.execution.options.devices for method in methods]
+    return max((int(number) for number in asked if number != "auto"), default=1)

@@ -1,14 +1,18 @@
 """Output, messages and Ctrl-C of a command."""
 
 import contextlib
+import functools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -25,6 +29,30 @@ class Output(Console):
 def say(console: Console, text: str) -> None:
     """Prints a line as it is."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
+    """A table of names in bold, with the lines on each beside it, all but the first dim."""
+    table = Table.grid(padding=(0, 3))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, lines in entries:
+        first, *others = map(escape, lines)
+        table.add_row(f"[bold]{escape(name)}[/bold]", "\n".join([first, *(f"[dim]{line}[/dim]" for line in others)]))
+    return table
+
+
+def printing(command: Callable[..., Iterator[Any]]) -> Callable[..., None]:
+    """A command that prints the lines and tables that another yields, and turns errors into messages."""
+
+    @functools.wraps(command)
+    def printed(*args: Any, **kwargs: Any) -> None:
+        console = Output()
+        with messages():
+            for item in command(*args, **kwargs):
+                say(console, item) if isinstance(item, str) else console.print(item)
+
+    return printed
 
 
 @contextlib.contextmanager
@@ -51,9 +79,14 @@ def fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def stopped_message(folder: Path) -> str:
+    """The text after a stop at a safe point."""
+    return f"\nStopped; all is saved in {folder}. The same command again goes on from there."
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Yields whether Ctrl-C was pressed: the first asks for a stop at the next safe point, the second stops at once."""
+    """Yields a function that tells whether Ctrl-C was pressed once; pressed twice it stops at once."""
     asked = False
 
     def ask(number: int, frame: Any) -> None:

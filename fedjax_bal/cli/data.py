@@ -1,98 +1,69 @@
 """The commands `fedjax-bal data list` and `fedjax-bal data prepare`."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from fedjax_bal.cli.arguments import DataDir
+from fedjax_bal.cli.console import names_table
 
 _MOST_CLASSES = 20
 _MEBIBYTE = 2**20
 
-_DataDir = Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")]
 
-
-def commands(messages: Callable[[], AbstractContextManager[None]], console: Callable[[], Console]) -> typer.Typer:
-    """The `data` commands, to be added to the program.
-
-    `messages` turns errors that a user can cause into a message and an exit code; `console` makes the output.
-    """
-    group = typer.Typer(no_args_is_help=True, help="Data sets: which there are, and reading their files once.")
-
-    @group.command("list")
-    def list_datasets(data_dir: _DataDir = None) -> None:
-        """List the data sets, and which of them a folder holds."""
-        with messages():
-            console().print(_overview(data_dir))
-
-    @group.command()
-    def prepare(
-        name: Annotated[str, typer.Argument(help="The data set, see fedjax-bal data list.")],
-        options: Annotated[
-            list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]", help="For your own files: path=..., side=64.")
-        ] = None,
-        data_dir: _DataDir = None,
-        check: Annotated[bool, typer.Option("--check", help="Read and report, but write nothing.")] = False,
-        tfds: Annotated[
-            bool, typer.Option("--tfds", help="Write it as TensorFlow Datasets keeps it, for femnist, cinic10, ...")
-        ] = False,
-    ) -> None:
-        """Check a data set's files, and write it to a file that is read at once."""
-        with messages():
-            say = lambda text: console().print(text, markup=False, highlight=False, soft_wrap=True)
-            if tfds:
-                say(f"written: {_build(name, data_dir)}")
-            else:
-                _prepare(name, options or [], data_dir, check, say)
-
-    return group
-
-
-def _overview(data_dir: Path | None) -> Table:
+def list_datasets(data_dir: DataDir = None) -> Iterator[Table]:
+    """List the data sets, and which of them a folder holds."""
     from fedjax_bal.data import DATASETS, folder_of, prepared_status
 
     folder = None if data_dir is None else folder_of("the data sets", data_dir)
-    table = Table.grid(padding=(0, 3))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    entries = []
     for name, reader in DATASETS.items():
         clients = "; says whose each image is" if reader.clients else ""
-        lines = [f"{escape(reader.description)}{clients}"]
-        if reader.counts:
-            size = sum(reader.counts) * int(np.prod(reader.image_shape))
-            lines[0] += f" ({size / _MEBIBYTE:,.1f} MiB in memory)"
-        lines.append(f"[dim]{escape(prepared_status(name, folder))}[/dim]")
-        if reader.home:
-            lines.append(f"[dim]from {escape(reader.home)}[/dim]")
-        table.add_row(f"[bold]{escape(name)}[/bold]", "\n".join(lines))
-    return table
+        size = sum(reader.counts) * int(np.prod(reader.image_shape)) if reader.counts else 0
+        memory = f" ({size / _MEBIBYTE:,.1f} MiB in memory)" if reader.counts else ""
+        home = [f"from {reader.home}"] if reader.home else []
+        entries.append((name, [f"{reader.description}{clients}{memory}", prepared_status(name, folder), *home]))
+    yield names_table(entries)
 
 
-def _prepare(name: str, options: list[str], data_dir: Path | None, check: bool, say: Callable[[str], None]) -> None:
+def prepare(
+    name: Annotated[str, typer.Argument(help="The data set, see fedjax-bal data list.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]", help="For your own files: path=..., side=64.")
+    ] = None,
+    data_dir: DataDir = None,
+    check: Annotated[bool, typer.Option("--check", help="Read and report, but write nothing.")] = False,
+    tfds: Annotated[
+        bool, typer.Option("--tfds", help="Write it as TensorFlow Datasets keeps it, for femnist, cinic10, ...")
+    ] = False,
+) -> Iterator[str]:
+    """Check a data set's files, and write it to a file that is read at once."""
     from fedjax_bal.data import find_reader, inventory, load
 
+    if tfds:
+        yield f"written: {_build(name, data_dir)}"
+        return
     if find_reader(name).origin == "own":
-        section = _own_files(name, options)
-        dataset = load(name, data_dir, **section.parameters)
-        say(f"{name}: {section.parameters['path']}")
-        _describe(dataset, say)
+        parameters = _own_files(name, options or [])
+        dataset = load(name, data_dir, **parameters)
+        yield f"{name}: {parameters['path']}"
+        yield from _contents(dataset)
         return
     if options:
         raise ValueError(f"{name} takes no options, received {', '.join(options)}")
     made = inventory.prepare(name, data_dir, write=not check)
-    say(f"{name}: {made.kind} in {inventory.common_folder(made.places)}")
-    _describe(made.dataset, say)
+    yield f"{name}: {made.kind} in {inventory.common_folder(made.places)}"
+    yield from _contents(made.dataset)
     if made.file is not None:
         size = made.file.stat().st_size / _MEBIBYTE
-        say(f"prepared: {made.file} ({size:,.1f} MiB), read from now on in place of the files above")
+        yield f"prepared: {made.file} ({size:,.1f} MiB), read from now on in place of the files above"
 
 
-def _own_files(name: str, options: list[str]) -> Any:
+def _own_files(name: str, options: list[str]) -> dict[str, Any]:
     """The options, checked as the section `dataset` of a configuration."""
     from fedjax_bal.config import DatasetSection, check_section, parse_yaml, raise_all
 
@@ -106,7 +77,7 @@ def _own_files(name: str, options: list[str]) -> Any:
         given[key] = parse_yaml(value, f"command line: {key}")
     section, problems = check_section(DatasetSection, {**given, "name": name})
     raise_all("command line", problems)
-    return section
+    return section.parameters
 
 
 def _build(name: str, data_dir: Path | None) -> Path:
@@ -125,8 +96,8 @@ def _build(name: str, data_dir: Path | None) -> Path:
         raise DataError(f"--tfds needs TensorFlow Datasets, which can't be imported ({error}): install it") from error
 
 
-def _describe(dataset: Any, say: Callable[[str], None]) -> None:
-    """Prints the number of images, their size and classes, and their clients."""
+def _contents(dataset: Any) -> Iterator[str]:
+    """The number of images, their size and classes, and their clients."""
     from fedjax_bal.data import inventory_digest
 
     counts = []
@@ -134,16 +105,16 @@ def _describe(dataset: Any, say: Callable[[str], None]) -> None:
         images, labels = getattr(dataset, f"{half}_images"), getattr(dataset, f"{half}_labels")
         counts.append(np.bincount(labels, minlength=len(dataset.class_names)))
         shape, size = "x".join(map(str, images.shape[1:])), images.nbytes / _MEBIBYTE
-        say(f"  {half}: {len(images):,} images {shape}, {size:,.1f} MiB; {_classes(counts[-1])}")
+        yield f"  {half}: {len(images):,} images {shape}, {size:,.1f} MiB; {_classes(counts[-1])}"
     if dataset.train_clients is not None:
         sizes = np.bincount(dataset.train_clients)
         sizes = sizes[sizes > 0]
-        say(f"  writers or users: {len(sizes):,}, of {_range(sizes)} training images")
-    say(f"  SHA-256 of images and labels: {inventory_digest(dataset)}")
+        yield f"  writers or users: {len(sizes):,}, of {_range(sizes)} training images"
+    yield f"  SHA-256 of images and labels: {inventory_digest(dataset)}"
     if len(dataset.class_names) <= _MOST_CLASSES:
         width = max(map(len, dataset.class_names))
         for name, train, test in zip(dataset.class_names, *counts, strict=True):
-            say(f"    {name:<{width}}  {train:>7,} + {test:,}")
+            yield f"    {name:<{width}}  {train:>7,} + {test:,}"
 
 
 def _classes(counts: np.ndarray) -> str:

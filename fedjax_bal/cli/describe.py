@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedjax_bal.caches import drawing
+from fedjax_bal.cli.arguments import DataDir
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -33,7 +36,7 @@ def describe(
         str | None,
         typer.Option(metavar="SCHEME", help="Another scheme; for a data set the one to draw, for 10 clients, seed 0."),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data set's own files are.")] = None,
+    data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw a picture too.")] = None,
 ) -> Iterator[str]:
     """Describe a data set and a partition: classes, sizes, imbalance, and who holds what."""
@@ -47,13 +50,14 @@ def describe(
     if alone and others:
         raise ValueError(f"data describe: received {others[0]!r}, but no partition; give one with --partition SCHEME")
     config = _config(what, partition, changes)
-    dataset, description = _drawn(config, data_dir, share_out=not alone)
+    dataset, description = _drawn(config, data_dir, partitioned=not alone)
     title = config.dataset.name if description is None else f"{config.dataset.name}: {_in_words(config.partition)}"
     yield from _text(dataset, description, title, _others(config))
     if out is not None:
-        from fedjax_bal.report import write_partition_picture
+        with drawing():
+            from fedjax_bal.report import write_partition_picture
 
-        write_partition_picture(out, dataset, description, title)
+            write_partition_picture(out, dataset, description, title)
         yield f"picture: {out}"
 
 
@@ -100,33 +104,19 @@ def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
     return load_config(what, [f"partition.scheme={json.dumps(scheme)}"] * (scheme is not None) + list(changes))
 
 
-def _drawn(config: Any, data_dir: Path | None, share_out: bool) -> "tuple[Any, Description | None]":
+def _drawn(config: Any, data_dir: Path | None, *, partitioned: bool) -> "tuple[Any, Description | None]":
     """The data set, and the partition in numbers if one is wanted."""
     import numpy as np
 
     from fedjax_bal.data import describe as in_numbers
-    from fedjax_bal.data import load, partition
-    from fedjax_bal.experiments import take_auxiliary, take_client_tests, take_validation
+    from fedjax_bal.data import load
+    from fedjax_bal.experiments import split_rows
 
-    place = None if data_dir is None else str(data_dir)
-    dataset = load(config.dataset.name, place, **config.dataset.parameters)
-    if not share_out:
+    dataset = load(config.dataset.name, data_dir, **config.dataset.parameters)
+    if not partitioned:
         return dataset, None
-    section = "auxiliary"
-    try:
-        pool = take_auxiliary(dataset, config.auxiliary, config.partition.seed)
-        section = "evaluation.validation"
-        pool = take_validation(pool, config)
-        section = "partition"
-        given = partition.from_dataset(partition.SCHEMES[config.partition.scheme], dataset, pool.rest)
-        parts = partition.draw(pool.labels[pool.rest], **config.partition.drawing, given=given)
-        section = "evaluation.client_test"
-        if config.evaluation.client_test.wanted:
-            whole = [pool.rest[rows] for rows in parts]
-            kept = take_client_tests(pool, whole, dataset, config)[1]
-            parts = [np.searchsorted(pool.rest, np.sort(rows)) for rows in kept]
-    except ValueError as error:
-        raise ValueError(f"{section}: {error}") from error
+    pool, rows, _ = split_rows(dataset, config)
+    parts = [np.searchsorted(pool.rest, own) for own in rows]  # `rest` is in ascending order
     return dataset, in_numbers(pool.labels[pool.rest], parts, len(dataset.class_names))
 
 

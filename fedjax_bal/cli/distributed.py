@@ -39,14 +39,7 @@ def place_of(
 ) -> ProcessPlace | None:
     """The meeting address and this process's number: from the flags, else from the environment, else from SLURM.
 
-    None for a run of one process.
-
-    Raises:
-        ValueError: flags without `--distributed`, a missing value, or an invalid one.
-
-    Example:
-        >>> place_of(True, "node1:4321", 1, 2, {}).address
-        'node1:4321'
+    None for a run of one process. Raises `ValueError` for flags without `--distributed`, or a missing or invalid value.
     """
     given = {"--coordinator": coordinator, "--process-id": process_id, "--processes": processes}
     if not distributed:
@@ -69,7 +62,7 @@ def place_of(
 
 
 def is_first_process(place: ProcessPlace | None) -> bool:
-    """Whether this process writes the folder and shows progress."""
+    """Returns True for the only process of a run, or process 0 of several: the one that writes the run folder."""
     return place is None or place.index == 0
 
 
@@ -85,12 +78,9 @@ def shared_facts(config: Any) -> dict[str, str]:
 def joined_processes(
     place: ProcessPlace | None, facts: Callable[[], Mapping[str, str]], devices: str | int | None
 ) -> Iterator[str | int | None]:
-    """Makes this process one of several for as long as it lasts; yields the devices that share the work.
+    """Joins this process to the others of a run, and leaves them at the end; yields the devices that share the work.
 
-    Args:
-        place: the meeting address and this process's number; None for a process on its own, for which nothing changes.
-        facts: values that must be the same for all processes, by name.
-        devices: this process's devices.
+    `facts` are values, by name, that must be the same in all processes. Without a `place` nothing happens.
 
     Raises:
         ValueError: the processes don't come together.
@@ -182,7 +172,7 @@ def _report_error(error: BaseException, group: Any) -> int:
 
 
 def _end(code: int, notice: _DeathNotice) -> None:
-    """Ends at once: waiting for the others, as jax does, would be in vain."""
+    """Exits at once, without jax's wait for the other processes, which may be gone."""
     notice.dismiss()
     with contextlib.suppress(OSError, ValueError):
         if sys.stdout.isatty():

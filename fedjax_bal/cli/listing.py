@@ -9,9 +9,6 @@ from typing import Any
 def listing(what: str) -> dict[str, str]:
     """The names of one kind, one of `LISTINGS`, each with a text of one or more lines.
 
-    Raises:
-        ValueError: there is no such list.
-
     Example:
         >>> print(listing("partitions")["shards"])
         Cuts the label-sorted data into equal shards and deals each client the same number of them.
@@ -30,44 +27,29 @@ def listing(what: str) -> dict[str, str]:
 def _recipes() -> dict[str, str]:
     from fedjax_bal.recipes import RECIPES, short_citation
 
-    found = {}
-    for name, function in RECIPES.items():
-        takes, papers = _parameters(function), short_citation(name)
-        lines = [_first_line(function), f"takes {takes}" if takes else "", f"from {papers}" if papers else ""]
-        found[name] = "\n".join(line for line in lines if line)
-    return found
+    return {name: _described(function, _after("from", short_citation(name))) for name, function in RECIPES.items()}
 
 
 def _selectors() -> dict[str, str]:
     from fedjax_bal.selection import FROM_FEDERATION, SELECTORS
 
-    found = {}
-    for name, function in SELECTORS.items():
-        takes = _parameters(function, skip=("clients_per_round", *FROM_FEDERATION))
-        found[name] = _first_line(function) + (f"\ntakes {takes}" if takes else "")
-    return found
+    skip = ("clients_per_round", *FROM_FEDERATION)
+    return {name: _described(function, skip=skip) for name, function in SELECTORS.items()}
 
 
 def _models() -> dict[str, str]:
     from fedjax_bal.models import MODELS, options
 
-    found = {}
-    for name, description in MODELS.items():
-        takes = ", ".join(_with_default(key, option.default, ...) for key, option in options(name).items())
-        found[name] = description + (f"\ntakes {takes}" if takes else "")
-    return found
+    defaults = {name: {key: option.default for key, option in options(name).items()} for name in MODELS}
+    return {name: _text(description, _takes(defaults[name], ...)) for name, description in MODELS.items()}
 
 
 def _partitions() -> dict[str, str]:
     from fedjax_bal.data import partition
 
-    found = {}
-    for name, function in partition.SCHEMES.items():
-        takes = _parameters(function, skip=("rng", "labels", "num_clients"))
-        others = ", ".join(partition.aliases_of(name))
-        lines = [_first_line(function), f"takes {takes}" if takes else "", f"also called {others}" if others else ""]
-        found[name] = "\n".join(line for line in lines if line)
-    return found
+    skip = ("rng", "labels", "num_clients")
+    also = {name: _after("also called", ", ".join(partition.aliases_of(name))) for name in partition.SCHEMES}
+    return {name: _described(function, also[name], skip=skip) for name, function in partition.SCHEMES.items()}
 
 
 def _datasets() -> dict[str, str]:
@@ -93,45 +75,29 @@ def _schedules() -> dict[str, str]:
     from fedjax_bal.config import parameters
     from fedjax_bal.optim import schedule_factory, schedule_names
 
-    found = {}
-    for name in schedule_names():
-        function = schedule_factory(name)
-        own = function.__doc__ and _described({name: function})[name]
-        found[name] = own or _optax(name, parameters(function))
-    return found
-
-
-def _optax(name: str, fields: Mapping[str, tuple[Any, Any]]) -> str:
-    """The text on a function of optax, whose own texts are long."""
-    takes = ", ".join(_with_default(key, default, ...) for key, (_, default) in fields.items())
-    return f"optax.{name}" + (f"\ntakes {takes}" if takes else "")
+    functions = {name: schedule_factory(name) for name in schedule_names()}
+    return {
+        name: _described(function) if function.__doc__ else _optax(name, parameters(function))
+        for name, function in functions.items()
+    }
 
 
 def _availability() -> dict[str, str]:
     from fedjax_bal.selection import AVAILABILITY
 
-    return _described(AVAILABILITY)
+    return {name: _described(function) for name, function in AVAILABILITY.items()}
 
 
 def _delivery() -> dict[str, str]:
     from fedjax_bal.selection import DELIVERY
 
-    return _described(DELIVERY)
+    return {name: _described(function) for name, function in DELIVERY.items()}
 
 
 def _speeds() -> dict[str, str]:
     from fedjax_bal.selection import SPEEDS
 
-    return _described(SPEEDS)
-
-
-def _described(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
-    """The first line on each function, and its parameters."""
-    found = {}
-    for name, function in functions.items():
-        takes = _parameters(function)
-        found[name] = _first_line(function) + (f"\ntakes {takes}" if takes else "")
-    return found
+    return {name: _described(function) for name, function in SPEEDS.items()}
 
 
 LISTINGS: dict[str, Callable[[], dict[str, str]]] = {
@@ -149,23 +115,32 @@ LISTINGS: dict[str, Callable[[], dict[str, str]]] = {
 """Kind -> function that makes its list, which imports only what it needs."""
 
 
-def _first_line(function: Callable[..., Any]) -> str:
-    return (function.__doc__ or "").strip().splitlines()[0]
+def _described(function: Callable[..., Any], more: str = "", skip: Collection[str] = ()) -> str:
+    """The first line of a function's docstring, its parameters with their defaults, and more."""
+    parameters = inspect.signature(function).parameters.items()
+    defaults = {name: parameter.default for name, parameter in parameters if name not in skip}
+    first = (function.__doc__ or "").strip().splitlines()[0]
+    return _text(first, _takes(defaults, inspect.Parameter.empty), more)
 
 
-def _parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> str:
-    """The parameters with their defaults, as a configuration writes them."""
-    shown = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name in skip:
-            continue
-        shown.append(_with_default(name, parameter.default, parameter.empty))
-    return ", ".join(shown)
+def _optax(name: str, fields: Mapping[str, tuple[Any, Any]]) -> str:
+    """The text on a function of optax, whose own texts are long."""
+    return _text(f"optax.{name}", _takes({key: default for key, (_, default) in fields.items()}, ...))
 
 
-def _with_default(name: str, default: Any, none: Any) -> str:
-    return name if default is none else f"{name}={_written(default)}"
+def _takes(defaults: Mapping[str, Any], none: Any) -> str:
+    """Parameters as a configuration writes them; `none` stands for the default of one that has to be given."""
+    shown = (name if value is none else f"{name}={_written(value)}" for name, value in defaults.items())
+    return _after("takes", ", ".join(shown))
 
 
 def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _after(word: str, text: str) -> str:
+    return text and f"{word} {text}"
+
+
+def _text(*lines: str) -> str:
+    return "\n".join(filter(None, lines))

@@ -1,24 +1,36 @@
-"""Writes the pages of folders."""
+"""Writes the pages of folders, and the command `fedjax-bal report`."""
 
 from pathlib import Path
 
-from rich.console import Console
-
 from fedjax_bal.caches import drawing
-from fedjax_bal.cli.console import say
+from fedjax_bal.cli.console import Output, say
 
 
-def compare_folders(folders: list[Path], out: Path | None, console: Console) -> None:
-    """Writes one page that compares several run folders.
+def build_page(path: Path) -> Path:
+    """Writes the page of a run's folder, or of a sweep's; returns its file."""
+    with drawing():
+        from fedjax_bal.report import build, build_sweep
+        from fedjax_bal.runs import SweepFolder
 
-    Without `out` it goes into the first folder, and folders that can't be compared get a line instead of an error.
+        return build_sweep(path) if SweepFolder(path).exists() else build(path)
 
-    Raises:
-        FolderError: they can't be compared, and `out` asks for it.
+
+def write_pages(folders: list[Path], out: Path | None) -> None:
+    """Writes each folder's page, and of several runs one that compares them, into the first folder.
+
+    With `out` only the latter, into that file; without it, folders that can't be compared get a line instead of an
+    error.
     """
+    from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
+
+    console = Output()
+    if out is None:
+        for folder in folders:
+            say(console, f"report: {build_page(folder)}")
+        if len(folders) == 1 or any(SweepFolder(folder).exists() for folder in folders):
+            return
     with drawing():
         from fedjax_bal.report import build_comparison
-        from fedjax_bal.runs import FolderError, RunFolder
 
         try:
             say(console, f"comparison: {build_comparison(folders, out or RunFolder(folders[0]).comparison)}")
@@ -26,18 +38,3 @@ def compare_folders(folders: list[Path], out: Path | None, console: Console) -> 
             if out is not None:
                 raise
             say(console, f"not compared: {error}")
-
-
-def build_page(path: Path) -> Path:
-    """The page of a run's folder, or of a sweep's."""
-    from fedjax_bal.runs import SweepFolder
-
-    return build_report(path, sweep=SweepFolder(path).exists())
-
-
-def build_report(path: Path, *, sweep: bool = False) -> Path:
-    """Writes the page of a folder; returns its file."""
-    with drawing():
-        from fedjax_bal.report import build, build_sweep
-
-        return build_sweep(path) if sweep else build(path)

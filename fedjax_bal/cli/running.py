@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedjax_bal.caches import keep_compiled_programs
-from fedjax_bal.cli.console import INTERRUPTED, Output, fail, interruptible, say
-from fedjax_bal.cli.pages import build_report
+from fedjax_bal.cli.console import INTERRUPTED, Output, fail, interruptible, say, stopped_message
+from fedjax_bal.cli.pages import build_page
 
 _WIDE = 110
 _NARROW = 78
@@ -32,20 +32,14 @@ def run_command(
 ) -> None:
     """Starts or resumes a comparison, and shows its results.
 
-    Args:
-        config: the configuration.
-        path: its run folder.
-        data_dir: the folder with the data set's files.
-        devices: number of devices that share the work; None leaves it to the configuration.
-        trackers: trackers that show the metrics too.
-        fresh: start over, whatever the folder holds.
-        plain: lines in place of the live display.
+    `fresh` starts over, whatever the folder holds; `plain` shows lines in place of the live display.
 
     Raises:
         typer.Exit: the user stopped it, or a run diverged.
     """
     from fedjax_bal.contrib.trackers import Mirror, tracked_runs
     from fedjax_bal.engine.processes import processes
+    from fedjax_bal.experiments import Runner, Stopped
     from fedjax_bal.experiments import display as progress
     from fedjax_bal.runs import RemoteFiles, RunFolder
 
@@ -53,38 +47,20 @@ def run_command(
     folder = RunFolder(path, None if first else RemoteFiles(path))
     with folder.claimed(config), interruptible() as asked, _console(shown=first) as console:
         display = progress.PlainProgress(console) if plain or not first else progress.choose(console)
+        keep_compiled_programs(display.note)
+        options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh, "should_stop": asked}
         try:
             with contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror:
-                summary = _work(config, folder, display, data_dir, devices, fresh, asked, mirror, console)
+                summary = Runner(config, folder, display, **options, mirror=mirror).run()
+        except Stopped:
+            display.stop()
+            say(console, stopped_message(path))
+            raise typer.Exit(INTERRUPTED) from None
         finally:
             display.stop()
         if first:
-            _show(folder.path, summary, console)
+            _show(path, summary, console)
         _report_failures(summary)
-
-
-def _work(
-    config: Any,
-    folder: Any,
-    display: Any,
-    data_dir: Path | None,
-    devices: str | int | None,
-    fresh: bool,
-    asked: Callable[[], bool],
-    mirror: Any,
-    console: Console,
-) -> dict[str, Any]:
-    keep_compiled_programs(display.note)
-    from fedjax_bal.experiments import Runner, Stopped
-
-    place = None if data_dir is None else str(data_dir)
-    try:
-        options: dict[str, Any] = {"data_dir": place, "devices": devices, "fresh": fresh}
-        return Runner(config, folder, display, **options, should_stop=asked, mirror=mirror).run()
-    except Stopped:
-        display.stop()
-        say(console, f"\nStopped; all is saved in {folder.path}. The same command again goes on from there.")
-        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextlib.contextmanager
@@ -99,7 +75,7 @@ def _console(*, shown: bool) -> Iterator[Console]:
 def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
     from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
 
-    page = build_report(path)
+    page = build_page(path)
     longest = 24 if console.width >= _WIDE else 16
     summaries = [row._replace(method=_short(row.method, longest)) for row in compare(summary["runs"])]
     text = table(summaries, summary["target_accuracy"], short=True)

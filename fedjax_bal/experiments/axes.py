@@ -15,14 +15,9 @@ _SCALES = ("linear", "log")
 
 
 class Axis(NamedTuple):
-    """Keys that change together.
+    """Keys that change together, and each key's values, equally many."""
 
-    Attributes:
-        keys: dotted paths of a configuration.
-        values: each key's values, in order, equally many.
-    """
-
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # dotted paths of a configuration
     values: tuple[tuple[Any, ...], ...]
 
     def __len__(self) -> int:
@@ -37,10 +32,6 @@ def read_axes(entries: Any, source: str) -> list[Axis]:
 
     Raises:
         ConfigError: anything else; names the place, the value received and the rule.
-
-    Example:
-        >>> read_axes([{"training.rounds": {"from": 10, "to": 30, "steps": 3}}], "my.yaml")
-        [Axis(keys=('training.rounds',), values=((10, 20, 30),))]
     """
     if not isinstance(entries, list) or not entries:
         wanted = "must be a list of axes, for instance [{training.optimizer.learning_rate: [0.01, 0.1]}]"
@@ -59,12 +50,7 @@ def read_axes(entries: Any, source: str) -> list[Axis]:
 
 
 def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
-    """All combinations of the axes, the last axis changing fastest, each with the value of every key.
-
-    Example:
-        >>> combinations([Axis(("a", "b"), ((1, 2), (3, 4))), Axis(("c",), ((5,),))])
-        [{'a': 1, 'b': 3, 'c': 5}, {'a': 2, 'b': 4, 'c': 5}]
-    """
+    """All combinations of the axes, the last axis changing fastest, each with the value of every key."""
     along = [[dict(zip(axis.keys, values, strict=True)) for values in zip(*axis.values, strict=True)] for axis in axes]
     return [{key: value for part in parts for key, value in part.items()} for parts in itertools.product(*along)]
 
@@ -129,11 +115,9 @@ def _range(value: Mapping[str, Any], where: str) -> list[Any]:
 
 def _spaced(low: float, high: float, steps: int, scale: str) -> list[Any]:
     shares = [place / (steps - 1) for place in range(steps)]
-    if scale == "log":
-        spaced = [low * (high / low) ** share for share in shares]
-    else:
-        spaced = [low + (high - low) * share for share in shares]
+    log = scale == "log"
+    spaced = [low * (high / low) ** share if log else low + (high - low) * share for share in shares]
     # Six digits, so that a file name and a table show the value that is used.
     rounded = [low, *(float(f"{number:.6g}") for number in spaced[1:-1]), high]
     whole = isinstance(low, int) and isinstance(high, int) and all(float(number).is_integer() for number in rounded)
-    return [int(number) for number in rounded] if whole else [float(number) for number in rounded]
+    return list(map(int if whole else float, rounded))

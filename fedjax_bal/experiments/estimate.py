@@ -10,35 +10,24 @@ import jax.numpy as jnp
 
 from fedjax_bal.engine.device import mean_cross_entropy
 from fedjax_bal.engine.host import Simulation
-from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, data_bytes, steps_left
-from fedjax_bal.types import Batch, Variables
+from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
+from fedjax_bal.types import Batch, Variables, size_in_bytes
 
 _TRIES = 5
 _FORWARD = 1 / 3  # of a training step: one pass of the three that a step is made of
 
 
 class Estimate(NamedTuple):
-    """The expected cost of a sweep.
+    """The expected cost of a sweep."""
 
-    Attributes:
-        runs: number of runs with rounds left.
-        programs: number of different programs that are compiled for them.
-        seconds: training and evaluation, without compiling.
-        device_bytes: data, and the states of the largest batch.
-    """
-
-    runs: int
+    runs: int  # with rounds left
     programs: int
-    seconds: float
-    device_bytes: int
+    seconds: float  # training and evaluation, without compiling
+    device_bytes: int  # data, and the states of the largest batch
 
 
 def estimate(batches: Sequence[SweepBatch]) -> Estimate:
-    """Estimates the cost of batches of runs.
-
-    One local step of every network is timed; the work that parts add to a step (a generator, a second network) is left
-    out.
-    """
+    """Times one local step of every network; leaves out what parts add to a step (a generator, a second network)."""
     tasks = [task for batch in batches for task in batch.tasks]
     if not tasks:
         return Estimate(0, 0, 0.0, 0)
@@ -47,24 +36,25 @@ def estimate(batches: Sequence[SweepBatch]) -> Estimate:
     seconds = sum(_seconds(task, paces) for task in tasks)
     states = max(batch.state_bytes for batch in batches)
     programs = len({batch.program for batch in batches})
-    return Estimate(len(tasks), programs, seconds, data_bytes(simulations) + states)
+    return Estimate(len(tasks), programs, seconds, _data_bytes(simulations) + states)
 
 
 def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
     simulation, setting = task.simulation, task.simulation.setting
-    pace = _pace(simulation, paces)
-    rounds = simulation.rounds - task.round
-    tests = -(-rounds // setting.evaluation.every) * setting.test_images / setting.batch_size
-    return pace * (steps_left(task) + _FORWARD * tests) / setting.layout.devices
-
-
-def _pace(simulation: Simulation, paces: dict[Any, float]) -> float:
-    setting = simulation.setting
-    model = setting.model
+    model, selector, rounds = setting.model, simulation.selector, simulation.rounds - task.round
     key = (model.name, model.options, model.input_shape, setting.batch_size, setting.precision)
     if key not in paces:
         paces[key] = _time_a_step(simulation)
-    return paces[key]
+    trainings = selector.chains * selector.chain_length * selector.passes * rounds
+    tests = -(-rounds // setting.evaluation.every) * setting.test_images / setting.batch_size
+    steps = trainings * simulation.steps_of_clients.mean() + _FORWARD * tests
+    return float(paces[key] * steps / setting.layout.devices)
+
+
+def _data_bytes(simulations: Sequence[Simulation]) -> int:
+    """Bytes that images, partitions and test sets take on the devices, each counted once."""
+    arrays = [simulation.on_device for simulation in simulations]
+    return size_in_bytes(list({id(leaf): leaf for leaf in jax.tree.leaves(arrays)}.values()))
 
 
 def _time_a_step(simulation: Simulation) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedjax_bal.engine.host import Simulation, free_bytes, stacking_key
@@ -13,30 +12,18 @@ _COPIES = 4  # of a stack's states: before, after, in the chains, and in their s
 
 
 class SweepRun(NamedTuple):
-    """A run with rounds left to do.
+    """A run with rounds left to do."""
 
-    Attributes:
-        point: its point's number.
-        run: its method's number and its seed.
-        simulation: its simulation.
-        round: rounds done.
-    """
-
-    point: int
-    run: tuple[int, int]
+    point: int  # its point's number
+    run: tuple[int, int]  # its method's number and its seed
     simulation: Simulation
-    round: int
+    round: int  # rounds done
 
 
 class SweepBatch(NamedTuple):
-    """Runs that one program trains together.
+    """Runs that one program trains together."""
 
-    Attributes:
-        program: the program's number; batches with the same one differ at most in their number of runs.
-        tasks: the runs.
-    """
-
-    program: int
+    program: int  # its number; batches with the same one differ at most in their number of runs
     tasks: tuple[SweepRun, ...]
 
     @property
@@ -51,17 +38,15 @@ class SweepBatch(NamedTuple):
 
 
 def batch_runs(tasks: Sequence[SweepRun], most: int | None = None, places: int = 1) -> list[SweepBatch]:
-    """Groups runs with equal stacking keys into batches, in the order of their first runs.
+    """Groups runs with equal stacking keys into batches of at most `most`, in the order of their first runs.
 
-    Args:
-        tasks: the runs.
-        most: the most runs of a batch; None for as many as fit into memory and leave no place without a batch.
-        places: number of batches that are trained at a time.
+    None for `most` stands for as many as fit into memory and leave none of the `places`, where batches are trained at a
+    time, without a batch.
     """
     alike: dict[Any, list[SweepRun]] = {}
     for task in tasks:
         alike.setdefault(_key(task), []).append(task)
-    sizes = [min(most_runs_together(own[0].simulation), most or len(own)) for own in alike.values()]
+    sizes = [min(_most_in_memory(own[0].simulation), most or len(own)) for own in alike.values()]
     if most is None:
         sizes = _for_all(places, [len(own) for own in alike.values()], sizes)
     batches = []
@@ -73,12 +58,7 @@ def batch_runs(tasks: Sequence[SweepRun], most: int | None = None, places: int =
 
 
 def _for_all(places: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """The largest sizes of batches with which no place is left without one, or else single runs.
-
-    Example:
-        >>> _for_all(3, [20], [20]), _for_all(4, [20, 2], [20, 2]), _for_all(9, [2], [2])
-        ([9], [9, 2], [1])
-    """
+    """The largest sizes of batches with which no place is left without one, or else single runs."""
     for largest in range(max(sizes, default=1), 1, -1):
         capped = [min(size, largest) for size in sizes]
         if sum(-(-count // size) for count, size in zip(runs, capped, strict=True)) >= places:
@@ -86,7 +66,7 @@ def _for_all(places: int, runs: Sequence[int], sizes: Sequence[int]) -> list[int
     return [1 for _ in sizes]
 
 
-def most_runs_together(simulation: Simulation) -> int:
+def _most_in_memory(simulation: Simulation) -> int:
     """Number of runs like this one that fit into half of the free memory, at least 1."""
     free = free_bytes(simulation.setting.layout)
     state = max(size_in_bytes(simulation.state_shapes().state), 1)
@@ -97,20 +77,3 @@ def _key(task: SweepRun) -> Hashable:
     if task.simulation.keeps_memory_on_host:
         return task.point, task.run  # its clients' memory is gathered on the host for each dispatch
     return stacking_key(task.simulation), task.round
-
-
-def steps_left(task: SweepRun) -> float:
-    """Local steps that a run has left, at the mean of its clients."""
-    simulation = task.simulation
-    steps = simulation.steps_of_clients
-    per_round = (
-        simulation.selector.chains * simulation.selector.chain_length * simulation.selector.passes * steps.mean()
-    )
-    return float(per_round * (simulation.rounds - task.round))
-
-
-def data_bytes(simulations: Sequence[Simulation]) -> int:
-    """Bytes that images, partitions and test sets take on the devices, each counted once."""
-    arrays = [simulation.on_device for simulation in simulations]
-    leaves = {id(leaf): leaf for leaf in jax.tree.leaves(arrays)}
-    return size_in_bytes(list(leaves.values()))

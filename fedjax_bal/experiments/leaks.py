@@ -13,33 +13,20 @@ from fedjax_bal.data import normalised
 from fedjax_bal.engine.host import Simulation, Snapshot, fetch, shared_prototypes, shares_prototypes
 from fedjax_bal.types import Federation, Model, Variables
 
-ATTACKS = ("upcnn", "vae", "grnn")
 _GRADIENTS = 4  # images whose gradients are inverted: second derivatives take their time
 _AUXILIARY = 10_000
 _CLASSES = 20  # of many: those that a report shows
 
 
 class PrivacyLeaks(NamedTuple):
-    """Results of looking for leaks.
-
-    Attributes:
-        pictures: by name, pixels `UInt8[C, S, H, W, K]`.
-        figures: numbers by name.
-    """
+    """Pictures by name, pixels `UInt8[C, S, H, W, K]`, and numbers by name."""
 
     pictures: dict[str, np.ndarray]
     figures: dict[str, Any]
 
 
 def check_attack(simulation: Simulation) -> None:
-    """Refuses what attacks can't be made on, before anything is trained.
-
-    Args:
-        simulation: of a method that will be looked at.
-
-    Raises:
-        ValueError: images of a size that no attack can make.
-    """
+    """Raises `ValueError`, before anything is trained, for images of a size that no attack can make."""
     if shares_prototypes(simulation):
         privacy.check_sides(simulation.setting.model.input_shape)
 
@@ -74,19 +61,12 @@ def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) ->
     """Attacks the prototypes that clients and server share, and single images for comparison.
 
     The attacker knows the global model and has the test images, but for one of each class. These serve as a control:
-    attacks on their features, or on the gradient of one, show what an attack can do.
+    attacks on their features, or on the gradient of one, show what an attack can do. As in ReBaFL (Xu et al., 2023),
+    section 5.6.
 
-    Args:
-        simulation: simulation of the method; without shared prototypes there is no result.
-        snapshot: the run's end.
-        steps: steps of each attack.
-
-    Returns:
-        For each attack `prototype/ATTACK` and `single/ATTACK`, `gradient/grnn`, and the truth beside them, `mean` (of
-        the clients' images of a class) and `single`; correlations of the pixels with the truth, and with other classes.
-
-    References:
-        ReBaFL (Xu et al., 2023), section 5.6.
+    Returns, for each attack, `prototype/ATTACK` and `single/ATTACK`, `gradient/grnn`, and the truth beside them, `mean`
+    (of the clients' images of a class) and `single`; correlations of the pixels with the truth, and with other classes;
+    nothing for a method without shared prototypes.
     """
     shared = shared_prototypes(simulation, snapshot)
     if shared is None:
@@ -123,12 +103,11 @@ def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> di
     of_singles = privacy.features_of(inputs.model, inputs.variables, inputs.singles)
     targets, count = jnp.concatenate([prototypes, of_singles]), len(prototypes)
     made = {}
+    key, limits = jax.random.key(0), (_black(inputs.federation), _white(inputs.federation))
     for kind in ("upcnn", "vae"):
-        key = jax.random.key(0)
         fitted = privacy.fit_decoder(key, inputs.model, inputs.variables, inputs.auxiliary, kind=kind, iterations=steps)
         made[kind] = privacy.decode(fitted, targets)
-    limits = _black(inputs.federation), _white(inputs.federation)
-    found = privacy.regress(jax.random.key(0), inputs.model, inputs.variables, targets, iterations=steps, limits=limits)
+    found = privacy.regress(key, inputs.model, inputs.variables, targets, iterations=steps, limits=limits)
     made["grnn"] = found.images
     return {attack: (np.asarray(images[:count]), np.asarray(images[count:])) for attack, images in made.items()}
 
@@ -141,8 +120,7 @@ def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray
         return {}  # the method has added to the network
     few = inputs.singles[:_GRADIENTS]
     gradients = privacy.single_gradients(plain, inputs.variables, few, jnp.arange(len(few)))
-    limits = _black(inputs.federation), _white(inputs.federation)
-    key = jax.random.key(0)
+    key, limits = jax.random.key(0), (_black(inputs.federation), _white(inputs.federation))
     found = privacy.regress(key, plain, inputs.variables, gradients, of="gradient", iterations=steps, limits=limits)
     images = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), inputs.singles.shape).copy()
     images[: len(few)] = found.images
@@ -212,10 +190,7 @@ def _pixels(images: np.ndarray) -> np.ndarray:
 
 
 def some_of_each_class(federation: Federation, classes: int, count: int) -> np.ndarray:
-    """Clients' images to look at beside others, of each class the first; black where there are too few.
-
-    The result is `UInt8[classes, count, H, W, K]`.
-    """
+    """The first of the clients' images of each class, `UInt8[classes, count, H, W, K]`; black if there are too few."""
     rows = np.unique(np.asarray(federation.rows))
     labels, images = np.asarray(federation.labels)[rows], federation.images
     found = np.zeros((classes, count, *np.shape(images)[1:]), np.uint8)

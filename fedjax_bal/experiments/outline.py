@@ -7,7 +7,7 @@ from fedjax_bal.config import to_plain
 from fedjax_bal.experiments.axes import Axis
 from fedjax_bal.experiments.display.tally import duration
 from fedjax_bal.experiments.estimate import estimate
-from fedjax_bal.experiments.grouping import SweepBatch
+from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
 from fedjax_bal.experiments.plan import Point, Sweep, short_keys, shown
 from fedjax_bal.experiments.sweep_work import SweepWork
 
@@ -15,11 +15,11 @@ _MOST_VALUES = 6  # of a key in a line
 
 
 def sweep_outline(sweep: Sweep, work: SweepWork) -> Iterator[str]:
-    """Describes a sweep: one line on the whole, then on the cluster, overriding methods and programs."""
+    """Describes a sweep: a line on the whole, then lines on the cluster, overriding methods and programs."""
     yield _whole(sweep, work)
     if work.backend.about():
         yield f"  {work.backend.about()}"
-    for name in unused_axes(sweep):
+    for name in _overriding(sweep):
         yield f"  {name}: sets what is swept itself, so that some of its runs are the same"
     batches: dict[int, list[SweepBatch]] = {}
     for batch in work.batches:
@@ -30,11 +30,11 @@ def sweep_outline(sweep: Sweep, work: SweepWork) -> Iterator[str]:
 
 def batch_title(sweep: Sweep, batch: SweepBatch) -> str:
     """The title of a batch: its methods, and the number of its runs."""
-    methods, (first, *others) = _methods(sweep, [batch]), batch.tasks
+    methods, (first, *others) = _methods(sweep, batch.tasks), batch.tasks
     return f"{methods} x {len(batch.tasks)}" if others else f"{methods}, {sweep.points[first.point].label}"
 
 
-def unused_axes(sweep: Sweep) -> list[str]:
+def _overriding(sweep: Sweep) -> list[str]:
     """The methods whose own entries override an axis, so that some of their runs are the same."""
     seen: dict[str, list[str]] = {}
     for point in sweep.points:
@@ -46,13 +46,13 @@ def unused_axes(sweep: Sweep) -> list[str]:
 
 def _whole(sweep: Sweep, work: SweepWork) -> str:
     expected = estimate(work.batches)
-    runs = sum(len(point.config.methods) * len(point.config.seeds) for point in sweep.points)
-    broken = sum(len(sweep.points[n].config.methods) * len(sweep.points[n].config.seeds) for n in work.broken)
+    sizes = [len(point.config.methods) * len(point.config.seeds) for point in sweep.points]
+    runs, broken = sum(sizes), sum(sizes[number] for number in work.broken)
     before = runs - broken - expected.runs
     remarks = [f"{before} done or given up before"] * (before > 0) + [f"{broken} can't be set up"] * (broken > 0)
     done = f" ({', '.join(remarks)})" if remarks else ""
     axes = " x ".join(f"{len(axis)} {'+'.join(axis.keys)}" for axis in sweep.axes)
-    pace = "" if work.backend.home else ", group after group and at this machine's pace"
+    pace = "" if not work.backend.about() else ", group after group and at this machine's pace"
     batches = f" for {len(work.batches)} batches" if len(work.batches) > expected.programs else ""
     return (
         f"{sweep.name}: {runs} runs{done} from {len(sweep.points)} points ({axes}), {expected.programs} program(s) to "
@@ -69,21 +69,19 @@ def _program(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
     before = f" from round {tasks[0].round} on" if tasks[0].round else ""
     megabytes = max(own.state_bytes for own in batches) / 1e6
     return (
-        f"{_methods(sweep, batches)}{_seeds(sweep, batches)} with {_values(sweep.axes, points)}: {len(tasks)} "
+        f"{_methods(sweep, tasks)}{_seeds(sweep, tasks)} with {_values(sweep.axes, points)}: {len(tasks)} "
         f"run{'s' * (len(tasks) > 1)} of {tasks[0].simulation.rounds} rounds{before}{together}, {megabytes:,.1f} MB of "
         f"state{' at a time' if together else ''}"
     )
 
 
-def _methods(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
-    tasks = [task for own in batches for task in own.tasks]
+def _methods(sweep: Sweep, tasks: Sequence[SweepRun]) -> str:
     names = list(dict.fromkeys(sweep.points[task.point].config.methods[task.run[0]].name for task in tasks))
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _seeds(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
+def _seeds(sweep: Sweep, tasks: Sequence[SweepRun]) -> str:
     """The seeds, unless they are all of their points' seeds."""
-    tasks = [task for own in batches for task in own.tasks]
     seeds: dict[int, set[int]] = {}
     for task in tasks:
         seeds.setdefault(task.point, set()).add(task.run[1])
@@ -94,16 +92,7 @@ def _seeds(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
 
 
 def _values(axes: Sequence[Axis], points: Sequence[Point]) -> str:
-    """The values that some points have along each axis.
-
-    Example:
-        >>> axes = [Axis(("training.rounds",), ((5, 9),)), Axis(("partition.clients",), ((10, 20),))]
-        >>> at = lambda *values: Point("", dict(zip(("training.rounds", "partition.clients"), values)), None)
-        >>> _values(axes, [at(5, 10), at(5, 20)])
-        'rounds=5; clients=10, 20'
-        >>> _values(axes, [at(5, 10), at(9, 20)])
-        'rounds=5, 9; clients=10, 20 (2 of the 4 combinations)'
-    """
+    """The values that some points have along each axis."""
     names, texts, combinations = short_keys(axes), [], 1
     for axis in axes:
         present = list(dict.fromkeys(tuple(shown(point.values[key]) for key in axis.keys) for point in points))
@@ -116,12 +105,7 @@ def _values(axes: Sequence[Axis], points: Sequence[Point]) -> str:
 
 
 def _listed(values: Sequence[str]) -> str:
-    """Values in a row, those in the middle of many left out.
-
-    Example:
-        >>> _listed(["1", "2"]), _listed([str(number) for number in range(30)])
-        ('1, 2', '0, 1, 2, 3, ..., 29 (30 values)')
-    """
+    """Values in a row, those in the middle of many left out."""
     if len(values) <= _MOST_VALUES:
         return ", ".join(values)
     return f"{', '.join(values[: _MOST_VALUES - 2])}, ..., {values[-1]} ({len(values)} values)"

@@ -28,44 +28,28 @@ _LONGEST_LABEL = 100
 
 
 class Point(NamedTuple):
-    """One combination of the axes' values.
+    """One combination of the axes' values."""
 
-    Attributes:
-        label: the point's name, and its folder's: `clients=10,p=0.5`.
-        values: the value of every swept key.
-        config: the configuration with these values.
-    """
-
-    label: str
-    values: dict[str, Any]
+    label: str  # also the name of its folder: clients=10,p=0.5
+    values: dict[str, Any]  # of every swept key
     config: Config
 
 
 class Sweep(NamedTuple):
-    """A sweep, read and checked.
-
-    Attributes:
-        name: names the folder.
-        axes: the swept keys and their values.
-        points: all combinations, in order.
-        text: the whole sweep as YAML, with its base written out.
-    """
+    """A sweep, read and checked."""
 
     name: str
     axes: tuple[Axis, ...]
-    points: tuple[Point, ...]
-    text: str
+    points: tuple[Point, ...]  # all combinations, in order
+    text: str  # the whole sweep as YAML, with its base written out
 
 
 def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
     """Reads and checks a sweep file.
 
     It holds the keys of a configuration and the key `sweep`, a list of axes (see `read_axes`). With `base`, the path of
-    a configuration, relative to the file, it needs only the keys that differ from that one.
-
-    Args:
-        path: the file.
-        overrides: changes for all points, as on the command line of `run`.
+    a configuration, relative to the file, it needs only the keys that differ from that one. `overrides` are changes for
+    all points, as on the command line of `run`.
 
     Raises:
         ConfigError: anything is wrong, in any of its points; one problem a line.
@@ -109,14 +93,8 @@ def _on_base(data: dict[str, Any], folder: File, source: str) -> dict[str, Any]:
     below = read_mapping(folder / base)
     if "sweep" in below:
         raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
-    # A list is replaced as a whole, methods too.
-    return merge_sections(
-        UnresolvedConfig, below, {key: value for key, value in data.items() if key != "methods"}
-    ) | _only(data, "methods")
-
-
-def _only(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {key: data[key]} if key in data else {}
+    methods = {key: data.pop(key) for key in ("methods",) if key in data}
+    return merge_sections(UnresolvedConfig, below, data) | methods  # a list is replaced as a whole, methods too
 
 
 def _point(
@@ -129,12 +107,7 @@ def _point(
 
 
 def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
-    """The shortest end of each key that no other key has.
-
-    Example:
-        >>> short_keys([Axis(("training.rounds",), ((1,),)), Axis(("partition.seed", "training.seed"), ((1,), (1,)))])
-        {'training.rounds': 'rounds', 'partition.seed': 'partition.seed', 'training.seed': 'training.seed'}
-    """
+    """The shortest end of each key that no other key has: rounds for training.rounds."""
     keys = [key for axis in axes for key in axis.keys]
 
     def shortest(key: str) -> str:

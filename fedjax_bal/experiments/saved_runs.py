@@ -1,54 +1,94 @@
-"""What a run's checkpoint holds, and which one a run goes on from."""
+"""The state of a run: in this process, and in a checkpoint."""
 
+import dataclasses
 import hashlib
+import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.config import Config, config_digest
+from fedjax_bal.config import config_digest
 from fedjax_bal.engine.host import Snapshot
+from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.setup import Comparison
+from fedjax_bal.metrics import Counts
 from fedjax_bal.runs import FolderError, RunFolder, checkpoint
 
 
 class SavedRun(NamedTuple):
-    """What a checkpoint holds.
-
-    Attributes:
-        snapshot: where the run stands.
-        confusion: the confusion matrix of its last evaluation.
-        fingerprint: of the data that it was begun with.
-        owner: of the configuration, method and seed that it belongs to.
-        chosen: how often each client has been asked to train, `Int32[N]`.
-    """
+    """The content of a checkpoint; its field names are those of the arrays in the file."""
 
     snapshot: Snapshot
-    confusion: Any
-    fingerprint: Any
-    owner: Any
-    chosen: Any
+    confusion: Any  # matrix of the last evaluation
+    fingerprint: Any  # of the data that the run was begun with
+    owner: Any  # digest of the configuration, method and seed
+    chosen: Any  # number of times that each client was asked to train, Int32[N]
 
 
-def saved_template(config: Config, comparison: Comparison, run: tuple[int, int]) -> SavedRun:
-    """What a run's checkpoint has to look like: shapes of its state, its fingerprint and owner, zeros for counts."""
+@dataclasses.dataclass
+class RunState:
+    """A run's results so far, as the run folder's metrics and summary show them."""
+
+    method: str
+    seed: int
+    lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of metrics.jsonl
+    confusion: Any = ()
+    chosen: Any = None  # both None before the first dispatch
+    selector: Any = None
+    failure: str | None = None
+    concluded: bool = False
+    unwritten_s: float = 0.0  # seconds of training since the last line
+
+    @property
+    def title(self) -> str:
+        """The run in words."""
+        return f"{self.method}, seed {self.seed}"
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to summarise."""
+        return bool(self.lines) or self.failure is not None
+
+    def follow(self, saved: SavedRun | None) -> None:
+        """Takes over the results of a saved run; None for one that hasn't started."""
+        self.confusion = saved.confusion if saved else ()
+        self.chosen, self.selector = (saved.chosen, saved.snapshot.selector) if saved else (None, None)
+
+
+def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
+    """The shapes that a run's checkpoint must have, with its fingerprint and owner, and zeros for counts."""
     method, seed = run
     simulation, fingerprint = comparison.simulations[method], comparison.fingerprints[method]
     classes = simulation.setting.model.num_classes
     matrix = np.zeros((classes, classes), np.int32)
-    owner = hashlib.sha256(f"{config_digest(config)} {method} {seed}".encode()).digest()
-    nobody = np.zeros(simulation.federation.num_clients, np.int32)
-    return SavedRun(simulation.state_shapes(), matrix, fingerprint, np.frombuffer(owner, np.uint8), nobody)
+    owner = hashlib.sha256(f"{config_digest(comparison.config)} {method} {seed}".encode()).digest()
+    chosen = np.zeros(simulation.federation.num_clients, np.int32)
+    return SavedRun(simulation.state_shapes(), matrix, fingerprint, np.frombuffer(owner, np.uint8), chosen)
 
 
-def newest_saved(
-    folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]
+def unstarted(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
+    """The saved run before its first round, without a state."""
+    nothing: Any = None
+    return saved_template(comparison, run)._replace(snapshot=Snapshot(0, nothing, nothing, Counts()))
+
+
+def load_newest(
+    folder: RunFolder, comparison: Comparison, run: tuple[int, int], note: Callable[[str], None]
 ) -> SavedRun | None:
-    """What a run's newest checkpoint holds that is whole, None where there is none; `note` is told of the others.
+    """Loads a run's newest undamaged checkpoint, None if it has none; calls `note` about damaged ones.
 
     Raises:
         FolderError: the run was begun with other data.
     """
+    wanted = saved_template(comparison, run)
+    pack = lambda saved: b"" if saved is None else checkpoint.encode(saved)
+    unpack = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
+    saved = processes().from_first(lambda: _newest(folder, run, wanted, note), pack, unpack)
+    return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
+
+
+def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
     for file in checkpoint.generations(folder.checkpoints(*run)):
         try:
             saved = checkpoint.load(file, wanted)

@@ -3,60 +3,44 @@
 import dataclasses
 import hashlib
 import json
-import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import os
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.config import AuxiliarySection, Config, MethodConfig, SelectionSection
-from fedjax_bal.engine.device import VALIDATION, Layout, TestSet, chunked, padded
+from fedjax_bal.config import Config, MethodConfig, SelectionSection
+from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
-from fedjax_bal.experiments.client_splits import split_clients, without_validation
 from fedjax_bal.experiments.leaks import check_attack
+from fedjax_bal.experiments.splits import SetupError, explained, split_rows
 from fedjax_bal.optim import Optimizer, optimizer
 from fedjax_bal.options import Participation
-from fedjax_bal.parts import BALANCED
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model
 
 _CLOCK: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
 
 
-class SetupError(ValueError):
-    """A configuration whose values are valid one by one, but not together; the message says where and why."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """All methods of a configuration, ready to run.
-
-    Attributes:
-        config: the configuration.
-        methods: each method's own configuration.
-        simulations: each method's simulation.
-        dataset: the first method's data set.
-        fingerprints: for each method the SHA-256 of its images, labels, partition and auxiliary rows, and of the files
-            of its availability, delivery and speeds, `UInt8[32]`.
-    """
+    """All methods of a configuration, ready to run; tuples have an entry for each method."""
 
     config: Config
     methods: tuple[MethodConfig, ...]
     simulations: tuple[Simulation, ...]
-    dataset: Dataset
-    fingerprints: tuple[np.ndarray, ...]
+    dataset: Dataset  # the first method's
+    fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
 
 
 class SharedInputs:
     """Data sets, federations and models, each built only once for all methods that use it.
 
-    Args:
-        data_dir: the folder with the data set's files, unless that is embedded.
-        devices: number of devices that share the work, whatever the configurations say; None leaves it to them.
+    `devices`, the number of devices that share the work, takes precedence over the configurations unless it is None.
     """
 
-    def __init__(self, data_dir: str | None, devices: str | int | None) -> None:
+    def __init__(self, data_dir: str | os.PathLike | None, devices: str | int | None) -> None:
         self.data_dir, self.devices = data_dir, devices
         self.made: dict[str, Any] = {}
         self.larger: dict[tuple[Any, ...], Federation] = {}
@@ -69,7 +53,7 @@ class SharedInputs:
         return self.made[key]
 
     def layout(self, config: MethodConfig) -> Layout:
-        """Which devices share the work."""
+        """The devices that share the work."""
         wanted = config.execution.options.devices if self.devices is None else self.devices
         return Layout(devices=device_count(wanted))
 
@@ -79,18 +63,18 @@ class SharedInputs:
         return self.once("dataset", lambda: data.load(wanted.name, self.data_dir, **wanted.parameters), wanted)
 
     def test_set(self, config: MethodConfig) -> TestSet:
-        """The test set, on the devices once for all methods."""
+        """The test set, on the devices."""
         dataset, layout = self.dataset(config), self.layout(config)
         place = lambda: divide(padded(chunked(dataset.test_images, dataset.test_labels), layout.devices), layout)
         return self.once(f"test on {layout.devices}", place, config.dataset)
 
     def federation(self, config: MethodConfig) -> Federation:
-        """The federation as it is partitioned, its images on the devices."""
+        """The partitioned federation, its images on the devices."""
         devices = self.layout(config).devices
         return self.once(f"federation on {devices}", lambda: self._federate(config), *_sections(config))
 
     def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
-        """What a recipe makes of a federation before training; what each part makes is made once."""
+        """The federation as a recipe's parts prepare it, each of them only once."""
         for part in recipe.parts:
             key = (id(federation), repr(part))
             if key not in self.larger:
@@ -112,37 +96,23 @@ class SharedInputs:
     def presence(self, config: MethodConfig, name: str) -> Any:
         """Availability, delivery or speed of the clients; a file is read once."""
         section = getattr(config, name)
-        make = lambda: _CLOCK[name][section.name](**section.parameters)
-        with _explained(f"{name} (of {config.name})"):
-            return self.once(name, make, section)
+        with explained(f"{name} (of {config.name})"):
+            return self.once(name, lambda: _CLOCK[name][section.name](**section.parameters), section)
 
     def model(self, config: MethodConfig) -> Model:
         """The network."""
         return self.once("model", lambda: self._build_model(config), config.model, config.dataset)
 
     def _federate(self, config: MethodConfig) -> Federation:
-        dataset, wanted = self.dataset(config), config.partition
-        with _explained("auxiliary"):
-            pool = take_auxiliary(dataset, config.auxiliary, wanted.seed)
-        with _explained("evaluation.validation"):
-            pool = take_validation(pool, config)
-        given = data.partition.from_dataset(data.partition.SCHEMES[wanted.scheme], dataset, pool.rest)
-        with _explained("partition"):
-            own = data.partition.draw(pool.labels[pool.rest], **wanted.drawing, given=given)
-        rows, tests = [pool.rest[numbers] for numbers in own], None
-        with _explained("evaluation.client_test"):
-            if config.evaluation.client_test.wanted:
-                pool, rows, tests = take_client_tests(pool, rows, dataset, config)
+        dataset, layout = self.dataset(config), self.layout(config)
+        pool, rows, tests = split_rows(dataset, config)
         whole = dataset._replace(train_images=pool.images, train_labels=pool.labels)
         federation = data.federate(whole, rows, auxiliary=pool.auxiliary, tests=tests)
-        images, labels = self._placed(federation, config, own=pool.images is not dataset.train_images)
-        return federation._replace(images=images, labels=labels)
-
-    def _placed(self, federation: Federation, config: MethodConfig, *, own: bool) -> Any:
-        """Images and labels on the devices, once for all methods and partitions that train on them."""
-        layout, sections = self.layout(config), _sections(config) if own else (config.dataset,)
+        # Images that are the data set's own are placed once for all partitions of them.
+        sections = (config.dataset,) if pool.images is dataset.train_images else _sections(config)
         place = lambda: replicate((federation.images, federation.labels), layout)
-        return self.once(f"images on {layout.devices}", place, *sections)
+        images, labels = self.once(f"images on {layout.devices}", place, *sections)
+        return federation._replace(images=images, labels=labels)
 
     def _digest(self, config: MethodConfig) -> np.ndarray:
         dataset, federation = self.dataset(config), self.federation(config)
@@ -153,72 +123,10 @@ class SharedInputs:
         return np.frombuffer(digest.digest(), np.uint8)
 
     def _build_model(self, config: MethodConfig) -> Model:
-        dataset = self.dataset(config)
-        with _explained("model"):
-            return models.build(
-                config.model.name,
-                len(dataset.class_names),
-                dataset.train_images.shape[1:],
-                convolution=config.model.convolution,
-                **config.model.parameters,
-            )
-
-
-class TrainingRows(NamedTuple):
-    """The images of a federation.
-
-    Attributes:
-        images: `UInt8[D, H, W, K]`.
-        labels: `Int[D]`.
-        rest: the row numbers that clients may get.
-        auxiliary: the server's row numbers, by the name of the set.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
-    rest: np.ndarray
-    auxiliary: dict[str, np.ndarray]
-
-
-def take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> TrainingRows:
-    """Sets the server's own images apart before the others are partitioned.
-
-    Raises:
-        ValueError: a class has too few images.
-    """
-    images, labels = dataset.train_images, dataset.train_labels
-    everything = np.arange(len(labels))
-    if not wanted.per_class:
-        return TrainingRows(images, labels, everything, {})
-    if wanted.source == "train":
-        # A generator of its own, so that the partition is drawn from the same numbers with and without.
-        rng = np.random.default_rng([seed, zlib.crc32(b"auxiliary")])
-        taken, rest = data.carve(rng, labels, wanted.per_class)
-        return TrainingRows(images, labels, rest, {BALANCED: taken})
-    taken = _first_of_each_class(dataset.test_labels, len(dataset.class_names), wanted.per_class)
-    images, labels = np.concatenate([images, dataset.test_images[taken]]), [labels, dataset.test_labels[taken]]
-    return TrainingRows(images, np.concatenate(labels), everything, {BALANCED: len(everything) + np.arange(len(taken))})
-
-
-def take_validation(pool: TrainingRows, config: MethodConfig) -> TrainingRows:
-    """The images without the validation rows, which become an auxiliary set."""
-    wanted = config.evaluation.validation
-    if not wanted.wanted:
-        return pool
-    taken, rest = without_validation(pool.labels, pool.rest, wanted, config.partition.seed)
-    return pool._replace(rest=rest, auxiliary=pool.auxiliary | {VALIDATION: taken})
-
-
-def take_client_tests(
-    pool: TrainingRows, rows: Sequence[np.ndarray], dataset: Dataset, config: MethodConfig
-) -> tuple[TrainingRows, Sequence[np.ndarray], list[np.ndarray]]:
-    """The images, each client's training rows and its test rows, as the configuration holds them out."""
-    wanted, seed = config.evaluation.client_test, config.partition.seed
-    rows, tests, foreign = split_clients(rows, pool.labels, dataset.test_labels, wanted, seed)
-    if foreign:
-        labels = np.concatenate([pool.labels, dataset.test_labels])
-        pool = pool._replace(images=np.concatenate([pool.images, dataset.test_images]), labels=labels)
-    return pool, rows, tests
+        dataset, wanted = self.dataset(config), config.model
+        options = {"convolution": wanted.convolution, **wanted.parameters}
+        with explained("model"):
+            return models.build(wanted.name, len(dataset.class_names), dataset.train_images.shape[1:], **options)
 
 
 def _sections(config: MethodConfig) -> tuple[Any, ...]:
@@ -227,46 +135,15 @@ def _sections(config: MethodConfig) -> tuple[Any, ...]:
     return config.dataset, config.partition, config.auxiliary, *held
 
 
-def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
-    """Row numbers, class after class; `[classes * per_class]`."""
-    own = [np.flatnonzero(labels == label)[:per_class] for label in range(classes)]
-    sizes = [len(rows) for rows in own]
-    if min(sizes) < per_class:
-        scarce = sizes.index(min(sizes))
-        raise ValueError(
-            f"per_class: received {per_class}, but the test set has only {sizes[scarce]} images of class {scarce}; "
-            "take at most as many"
-        )
-    return np.concatenate(own)
-
-
-class _explained:  # noqa: N801 - reads as a verb
-    """Puts the section's name in front of a message."""
-
-    def __init__(self, section: str) -> None:
-        self.section = section
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, ValueError) and not isinstance(error, SetupError):
-            raise SetupError(f"{self.section}: {error}") from error
-
-
 def set_up(
     config: Config,
-    data_dir: str | None = None,
+    data_dir: str | os.PathLike | None = None,
     devices: str | int | None = None,
     inputs: SharedInputs | None = None,
 ) -> Comparison:
     """Loads data, partitions it and builds a simulation for every method; compiles nothing yet.
 
-    Args:
-        config: the configuration.
-        data_dir: the folder with the data set's files, unless that is embedded.
-        devices: number of devices that share the work, whatever the configuration says; None leaves it to that.
-        inputs: in place of both, inputs shared with other comparisons.
+    `inputs`, shared with other comparisons, take the place of `data_dir` and `devices`.
 
     Raises:
         ValueError: unreadable data, an impossible partition, or a recipe that doesn't fit its setting.
@@ -275,11 +152,7 @@ def set_up(
     methods = tuple(config.for_method(index) for index in range(len(config.methods)))
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
     for method, simulation in zip(methods, simulations, strict=True):
-        if method.evaluation.privacy:
-            _check_attack(method.name, simulation)
-        if method.evaluation.personalised is not None:
-            with _explained(f"evaluation (of {method.name})"):
-                FineTuner(simulation, method.evaluation.personalised)
+        _check_conclusion(method, simulation)
     fingerprints = tuple(inputs.fingerprint(method) for method in methods)
     return Comparison(config, methods, simulations, inputs.dataset(methods[0]), fingerprints)
 
@@ -287,10 +160,10 @@ def set_up(
 def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simulation:
     chosen, cohort = _chosen(config.selection), config.selection.clients_per_round
     federation, model = inputs.federation(config), inputs.model(config)
-    with _explained(f"selection (of {config.name})"):
+    with explained(f"selection (of {config.name})"):
         (chosen or Choice()).build(cohort, federation)
     clock = {name: inputs.presence(config, name) for name in _CLOCK}
-    with _explained(f"methods.{index} ({config.name})"):
+    with explained(f"methods.{index} ({config.name})"):
         recipe = recipes.combine(*(recipes.RECIPES[spec.name](**spec.hyperparameters) for spec in config.recipes))
         return build(
             recipe,
@@ -308,19 +181,23 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
 
 
 def _chosen(wanted: SelectionSection) -> Choice | None:
-    """None for the default, which every recipe may replace by its own."""
+    """The selector; None for the default, which every recipe may replace by its own."""
     choice = Choice(wanted.name, tuple(sorted(wanted.parameters.items())))
     return None if choice == Choice() else choice
 
 
 def _unless_default(server: Optimizer) -> Optimizer | None:
-    """None for plain averaging, which every recipe may replace by its own."""
+    """The server's optimizer; None for plain averaging, which every recipe may replace by its own."""
     return None if server == optimizer("sgd", 1.0) else server
 
 
-def _check_attack(name: str, simulation: Simulation) -> None:
-    """Refuses images that can't be attacked, before training."""
-    try:
-        check_attack(simulation)
-    except ValueError as error:
-        raise SetupError(f"evaluation.privacy: {name}: {error}; or set it to false") from error
+def _check_conclusion(config: MethodConfig, simulation: Simulation) -> None:
+    """Refuses, before training, an attack or a fine-tuning that would fail after it."""
+    if config.evaluation.privacy:
+        try:
+            check_attack(simulation)
+        except ValueError as error:
+            raise SetupError(f"evaluation.privacy: {config.name}: {error}; or set it to false") from error
+    if config.evaluation.personalised is not None:
+        with explained(f"evaluation (of {config.name})"):
+            FineTuner(simulation, config.evaluation.personalised)

@@ -1,7 +1,7 @@
-"""What `summary.json` says of a comparison: runs, partitions, mini-batches, and what it all cost."""
+"""The entries of `summary.json`: cost, runs, partitions and mini-batches."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +10,9 @@ import numpy as np
 
 from fedjax_bal.config import Config, MethodConfig
 from fedjax_bal.data import extra_bytes
-from fedjax_bal.engine.host import Simulation
-from fedjax_bal.metrics import RunHistory, rank_correlations
+from fedjax_bal.engine.host import DispatchResult, Simulation
+from fedjax_bal.experiments.saved_runs import RunState
+from fedjax_bal.metrics import RunHistory, rank_correlations, summarise_run
 from fedjax_bal.parts import Batches
 from fedjax_bal.types import Federation
 from fedjax_bal.validate import is_number
@@ -23,20 +24,23 @@ Lines = Sequence[Mapping[str, Any]]
 
 
 class Cost(NamedTuple):
-    """What the work of a folder has cost so far, over all sessions."""
+    """The cost of training, in all sessions of a folder or for one batch."""
 
     compile_s: float = 0.0
     train_s: float = 0.0
     client_updates: int = 0
     samples: int = 0
 
-    def record(self) -> dict[str, Any]:
-        """What to write down: rates of training, compilation apart, None before anything was trained."""
-        return {
-            "client_updates_per_s": _rate(self.client_updates, self.train_s),
-            "samples_per_s": _rate(self.samples, self.train_s),
-            "cost": self._asdict(),
-        }
+    def after(self, seconds: float, results: Iterable[DispatchResult]) -> "Cost":
+        """The cost after one more dispatch."""
+        found = list(results)
+        updates, samples = sum(own.client_updates for own in found), sum(own.samples for own in found)
+        return Cost(self.compile_s, self.train_s + seconds, self.client_updates + updates, self.samples + samples)
+
+    def rates(self) -> dict[str, float | None]:
+        """Rates of training, compilation apart; None before anything was trained."""
+        counts = {"client_updates_per_s": self.client_updates, "samples_per_s": self.samples}
+        return {name: round(count / self.train_s, 3) if self.train_s > 0 else None for name, count in counts.items()}
 
 
 def cost_of(saved: Any) -> Cost:
@@ -55,33 +59,37 @@ def is_over(config: MethodConfig, round: int, lines: Lines) -> bool:
     return round >= config.training.rounds or config.training.early_stopping.rule.over(lines)
 
 
-def history_of(
+def summarise_state(
+    state: RunState,
     config: MethodConfig,
     simulation: Simulation,
-    lines: Lines,
     personalised: Mapping[str, Any] | None,
-    failure: str | None,
-) -> RunHistory:
-    """What the metrics of a run are computed from; `personalised` is what was noted of the fine-tuned models."""
-    return RunHistory(
-        lines=lines,
+    leaks: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """A run's entry in the summary; the last arguments are what its folder has on fine-tuned models and on leaks."""
+    history = RunHistory(
+        lines=state.lines,
         rounds=config.training.rounds,
         target=config.evaluation.target_accuracy,
         stopping=config.training.early_stopping.rule,
         fine_tuned=personalised or {},
-        failure=failure,
+        failure=state.failure,
         clients_per_chain=simulation.selector.chain_length,
         copies=int(np.count_nonzero(simulation.federation.copy)),
     )
+    return {
+        "method": state.method,
+        "seed": state.seed,
+        **summarise_run(history),
+        "confusion_matrix": [] if state.failure else np.asarray(state.confusion).tolist(),
+        **({} if state.chosen is None else _selection(simulation, state.chosen, state.selector)),
+        "leaks": leaks,
+        "failure": state.failure,
+    }
 
 
-def summarise_selection(simulation: Simulation, chosen: np.ndarray, selector: Any) -> dict[str, Any]:
-    """How many clients were asked to train 0 times, once and so on, and what the selector believes them to hold.
-
-    The latter, with a selector that estimates class compositions, is `composition`: `clients`, how many it knows of;
-    `rank_correlation`, Spearman's of the estimated and the true shares over the classes of a client, mean over these;
-    and both for some of them.
-    """
+def _selection(simulation: Simulation, chosen: np.ndarray, selector: Any) -> dict[str, Any]:
+    """Counts the clients that were asked to train 0 times, once and so on; adds the selector's estimates of classes."""
     about: dict[str, Any] = {"chosen": np.bincount(chosen).tolist()}
     look = simulation.selector.compositions
     if look is not None:
@@ -90,12 +98,12 @@ def summarise_selection(simulation: Simulation, chosen: np.ndarray, selector: An
 
 
 def summarise_partitions(config: Config, simulations: Sequence[Simulation]) -> list[dict[str, Any]]:
-    """Who holds what, once for all methods that share it; the simulations are those of the methods."""
+    """The class counts of clients, once for all methods that share them; the simulations are those of the methods."""
     shared: dict[Any, dict[str, Any]] = {}
     for method, simulation in zip(config.methods, simulations, strict=True):
         federation = simulation.federation
         clients = federation.num_clients
-        shown = np.unique(np.linspace(0, clients - 1, min(clients, _HEAT_MAP_CLIENTS)).astype(int))
+        shown = _spread(clients, _HEAT_MAP_CLIENTS)
         entry = {
             "methods": [],
             "clients": clients,
@@ -112,8 +120,8 @@ def summarise_partitions(config: Config, simulations: Sequence[Simulation]) -> l
     return list(shared.values())
 
 
-def batches(config: Config, simulations: Sequence[Simulation]) -> list[dict[str, Any]]:
-    """What methods that change mini-batches make of them, once for those that make the same."""
+def summarise_batches(config: Config, simulations: Sequence[Simulation]) -> list[dict[str, Any]]:
+    """The classes in mini-batches of methods that add to them, once for all methods that add the same."""
     found: list[dict[str, Any]] = []
     for method, simulation in zip(config.methods, simulations, strict=True):
         about = _batches(simulation)
@@ -139,17 +147,12 @@ def _augmentation(federation: Federation) -> dict[str, Any]:
 def _batches(simulation: Simulation) -> dict[str, Any]:
     """Shares of the classes that some clients hold, and in their mini-batches; empty where no part adds rows."""
     counts = np.asarray(simulation.federation.class_counts, float)
-    shown = np.unique(np.linspace(0, len(counts) - 1, min(len(counts), _SHOWN)).astype(int))
+    shown = _spread(len(counts), _SHOWN)
     shown = shown[counts[shown].sum(1) > 0]
     before = counts[shown] / counts[shown].sum(1, keepdims=True)
     own = np.minimum(counts[shown].sum(1), simulation.setting.batch_size)
-    added = sum(
-        (
-            np.asarray(jax.vmap(part.added)(jnp.asarray(counts[shown])))
-            for part in simulation.setting.parts_with(Batches)
-        ),
-        0.0,
-    )
+    parts = simulation.setting.parts_with(Batches)
+    added = sum((np.asarray(jax.vmap(part.added)(jnp.asarray(counts[shown]))) for part in parts), 0.0)
     if not np.any(added):
         return {}
     after = before * own[:, None] + added
@@ -158,25 +161,27 @@ def _batches(simulation: Simulation) -> dict[str, Any]:
 
 
 def _compared(estimates: np.ndarray, class_counts: np.ndarray) -> dict[str, Any]:
+    """Estimated and true shares of the classes: Spearman's correlation within a client, on average, and examples."""
     known = np.flatnonzero(estimates.sum(1) > 0)
     true = class_counts[known] / class_counts[known].sum(1, keepdims=True)
     ranks = rank_correlations(estimates[known], true)
     ranks = ranks[np.isfinite(ranks)]
-    shown = np.unique(np.linspace(0, len(known) - 1, min(len(known), _SHOWN)).astype(int)) if len(known) else []
+    shown = _spread(len(known), _SHOWN)
     rounded = lambda table: [[round(float(share), 4) for share in row] for row in table]
     return {
         "clients": len(known),
         "rank_correlation": round(float(ranks.mean()), 4) if len(ranks) else None,
-        "shown": known[shown].tolist() if len(known) else [],
-        "estimated": rounded(estimates[known][shown]) if len(known) else [],
-        "true": rounded(true[shown]) if len(known) else [],
+        "shown": known[shown].tolist(),
+        "estimated": rounded(estimates[known][shown]),
+        "true": rounded(true[shown]),
     }
+
+
+def _spread(count: int, most: int) -> np.ndarray:
+    """At most so many of the places 0 to `count` - 1, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
 
 
 def _shortest(numbers: Any) -> list[float]:
     """Numbers of 32 bits, with no more digits than they need: 0.1307, not 0.13070000708103180."""
     return [float(str(number)) for number in np.asarray(numbers, np.float32)]
-
-
-def _rate(count: int, seconds: float) -> float | None:
-    return round(count / seconds, 3) if seconds > 0 else None

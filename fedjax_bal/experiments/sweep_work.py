@@ -1,17 +1,10 @@
 """Works through a sweep: batches of runs, each one program, trained by a backend."""
 
+import dataclasses
+import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
-from fedjax_bal.experiments.backends.backend import (
-    Backend,
-    BatchRefused,
-    BatchTask,
-    BuiltBatch,
-    StepResult,
-    WorkerLost,
-)
+from fedjax_bal.experiments.backends.backend import Backend, BatchRefused, BatchTask, BuiltBatch, StepResult, WorkerLost
 from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.display.sweep import Silent, SweepProgress
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
@@ -19,32 +12,20 @@ from fedjax_bal.experiments.plan import Point, Sweep
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import SavedRun
 from fedjax_bal.experiments.setup import SharedInputs, set_up
+from fedjax_bal.experiments.summary import Cost
 from fedjax_bal.experiments.training import BatchTraining
 from fedjax_bal.runs import RunFolder, SweepFolder
 
 _MAX_RETRIES = 3  # consecutive losses of a worker without progress before a batch is given up
 
 
-class BatchCosts(NamedTuple):
-    """Costs of a batch.
+@dataclasses.dataclass
+class BatchCosts:
+    """Cost of a batch in this session."""
 
-    Attributes:
-        program: the number of its program.
-        runs: number of runs.
-        compile_s: seconds that compiling took.
-        train_s: seconds of all its rounds, evaluation included.
-        client_updates: local trainings of clients that delivered.
-        samples: samples they trained on.
-        device_bytes: bytes that data, states and the program take on each device.
-    """
-
-    program: int
-    runs: int
-    compile_s: float
-    train_s: float
-    client_updates: int
-    samples: int
-    device_bytes: int
+    batch: SweepBatch
+    cost: Cost
+    device_bytes: int  # of data, states and the program on each device
 
 
 class SweepWork:
@@ -52,10 +33,10 @@ class SweepWork:
 
     Args:
         sweep: the sweep.
-        folder: the sweep's folder.
-        display: what the user sees.
-        data_dir: the folder with the data set's files, where it isn't embedded.
-        devices: how many devices share the work, whatever the configurations say; None leaves it to them.
+        folder: its folder.
+        display: the progress display.
+        data_dir: the folder with the data set's files, unless that is embedded.
+        devices: number of devices that share the work, whatever the configurations say; None leaves it to them.
         should_stop: asked between dispatches; True ends the session with `Stopped`.
         most: the most runs of a batch; None for as many as fit into memory.
         backend: trains the batches; None for this process.
@@ -72,10 +53,10 @@ class SweepWork:
     def __init__(
         self,
         sweep: Sweep,
-        folder: Path,
+        folder: SweepFolder,
         display: SweepProgress,
         *,
-        data_dir: str | None = None,
+        data_dir: str | os.PathLike | None = None,
         devices: str | int | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         most: int | None = None,
@@ -87,29 +68,23 @@ class SweepWork:
         self.runners: dict[int, Runner] = {}
         self.broken: dict[int, str] = {}
         self.lost: dict[tuple[int, str, int], str] = {}
-        self.costs: list[tuple[SweepBatch, BatchCosts]] = []
+        self.costs: list[BatchCosts] = []
         self.written: Callable[[], object] = lambda: None
         self._saved: dict[tuple[int, tuple[int, int]], SavedRun | None] = {}
         inputs, tasks = SharedInputs(data_dir, devices), []
         find = self._find_left if look else self._resume
         for number, point in enumerate(sweep.points):
             try:
-                tasks += find(number, point, SweepFolder(folder).point(point.label), inputs)
+                tasks += find(number, point, folder.point(point.label), inputs)
             except ValueError as error:
                 self.broken[number] = str(error)
                 display.note(f"{point.label}: left out: {error}")
         self.batches = batch_runs(tasks, most, self.backend.places)
 
     def run(self, written: Callable[[], object] = lambda: None) -> None:
-        """Trains the batches that are left.
+        """Trains the batches that are left; a run that diverges or can't be trained is noted, and the others go on.
 
-        A run that diverges or can't be trained is noted; the others go on.
-
-        Args:
-            written: called after each dispatch and each batch, and before stopping.
-
-        Raises:
-            Stopped: `should_stop` returned True; all is saved.
+        Calls `written` after each dispatch and each batch, and before it raises `Stopped` because the user wants it.
         """
         self.written = written
         tasks = [self._task(number, batch) for number, batch in enumerate(self.batches)]
@@ -137,19 +112,19 @@ class SweepWork:
     def _resume(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
         folder.check(point.config)
         display = Silent(lambda text: self.display.note(f"{point.label}: {text}"))
-        runner = self.runners[number] = Runner(point.config, folder, display, inputs=inputs)
+        runner = Runner(point.config, folder, display, inputs=inputs)
         runner.recall_failures()
         tasks = []
         for run, saved in runner.resume().items():
-            if runner.failed(run) is not None:
+            if runner.states[run].failure is not None:
                 continue
             if saved and runner.over(run, saved):
                 runner.conclude(run, saved.snapshot)  # in case the session was killed before it
                 continue
-            tasks.append(
-                SweepRun(number, run, runner.comparison.simulations[run[0]], saved.snapshot.round if saved else 0)
-            )
+            done = saved.snapshot.round if saved else 0
+            tasks.append(SweepRun(number, run, runner.comparison.simulations[run[0]], done))
             self._saved[number, run] = saved
+        self.runners[number] = runner  # only now: `finish` must not write into a folder that can't be resumed
         return tasks
 
     def _attempt(self, number: int, batch: SweepBatch, tries: int = 1) -> BatchTask:
@@ -172,7 +147,7 @@ class SweepWork:
 
     def _has_progress(self, batch: SweepBatch) -> bool:
         """Whether a batch's runs have made progress since they were put into it."""
-        return any(trained is batch and cost.train_s > 0 for trained, cost in self.costs)
+        return any(own.batch is batch and own.cost.train_s > 0 for own in self.costs)
 
     def _halve(self, number: int, batch: SweepBatch, saved: list[SavedRun | None]) -> BatchTask:
         middle = len(batch.tasks) // 2
@@ -186,21 +161,18 @@ class SweepWork:
         left = [task for task in map(self._rewound, batch.tasks) if task is not None]
         tries = 1 if any(task.round > batch.tasks[0].round for task in left) else tries + 1
         if tries > _MAX_RETRIES:
-            self._give_up(
-                batch._replace(tasks=tuple(left)), WorkerLost(f"{lost} (tried {_MAX_RETRIES} times without getting on)")
-            )
+            lost = WorkerLost(f"{lost} (tried {_MAX_RETRIES} times without getting on)")
+            self._give_up(batch._replace(tasks=tuple(left)), lost)
             return
-        rounds = sorted({task.round for task in left})  # one, unless a checkpoint is damaged
-        for round in rounds:
+        for round in sorted({task.round for task in left}):  # one, unless a checkpoint is damaged
             self.display.note(f"{self._title_of(batch)}: {lost}; going on after round {round}")
-            yield from self._attempt(
-                number, SweepBatch(batch.program, tuple(t for t in left if t.round == round)), tries
-            )
+            alike = tuple(task for task in left if task.round == round)
+            yield from self._attempt(number, batch._replace(tasks=alike), tries)
 
     def _rewound(self, task: SweepRun) -> SweepRun | None:
         """A run at its last checkpoint; None for a run that is over."""
-        runner = self._runner(task)
-        if runner.failed(task.run) is not None:
+        runner = self.runners[task.point]
+        if runner.states[task.run].failure is not None:
             return None
         saved = runner.rewind(task.run)
         if saved and runner.over(task.run, saved):
@@ -211,7 +183,10 @@ class SweepWork:
     def _title_of(self, batch: SweepBatch) -> str:
         first = batch.tasks[0]
         others = f" and {len(batch.tasks) - 1} more" if len(batch.tasks) > 1 else ""
-        return f"{self.sweep.points[first.point].label}, {self._runner(first).name(first.run)[0]}{others}"
+        return f"{self.sweep.points[first.point].label}, {self._method_of(first)}{others}"
+
+    def _method_of(self, task: SweepRun) -> str:
+        return self.runners[task.point].states[task.run].method
 
     def _give_up(self, batch: SweepBatch, error: Exception) -> None:
         memory = isinstance(error, MemoryError | RuntimeError)
@@ -219,42 +194,32 @@ class SweepWork:
             "not enough memory; train fewer runs at a time with --together, or fewer clients" if memory else str(error)
         )
         for task in batch.tasks:
-            runner = self._runner(task)
-            self.lost[(task.point, *runner.name(task.run))] = reason
-            self.display.note(f"{self.sweep.points[task.point].label}, {runner.name(task.run)[0]}: left out: {reason}")
-
-    def count(self, number: int, place: int, step: StepResult) -> None:
-        """Counts and shows a dispatch of a batch; `place` is that of the batch's costs."""
-        batch, cost = self.costs[place]
-        updates = sum(result.client_updates for result in step.results if result is not None)
-        samples = sum(result.samples for result in step.results if result is not None)
-        done = step.round - self.batches[number].tasks[0].round
-        self.display.advance(number, done, updates / step.seconds)
-        counts = {"client_updates": cost.client_updates + updates, "samples": cost.samples + samples}
-        self.costs[place] = batch, cost._replace(train_s=cost.train_s + step.seconds, **counts)
-
-    def _runner(self, task: SweepRun) -> Runner:
-        return self.runners[task.point]
+            method = self._method_of(task)
+            self.lost[task.point, method, task.run[1]] = reason
+            self.display.note(f"{self.sweep.points[task.point].label}, {method}: left out: {reason}")
 
 
 class _BatchObserver:
     """Counts and shows the progress of a sweep's batch, announced under `number`."""
 
     def __init__(self, work: SweepWork, number: int, batch: SweepBatch) -> None:
-        self._work, self._number, self._batch = work, number, batch
-        self._place = 0
+        self._work, self._number = work, number
+        self._own = BatchCosts(batch, Cost(), 0)
 
     def compiling(self) -> None:
         self._work.display.compiling(self._number)
 
     def built(self, built: BuiltBatch) -> None:
-        costs, batch = self._work.costs, self._batch
-        self._place = len(costs)
-        cost = BatchCosts(batch.program, len(batch.tasks), built.compile_s, 0.0, 0, 0, built.device_bytes)
-        costs.append((batch, cost))
+        self._own.cost, self._own.device_bytes = Cost(built.compile_s), built.device_bytes
+        self._work.costs.append(self._own)
 
     def stepped(self, step: StepResult) -> None:
-        self._work.count(self._number, self._place, step)
+        before = self._own.cost
+        self._own.cost = before.after(step.seconds, [result for result in step.results if result is not None])
+        pace = (self._own.cost.client_updates - before.client_updates) / step.seconds
+        # A batch that was halved or resumed is shown as a part of the one that was announced.
+        done = step.round - self._work.batches[self._number].tasks[0].round
+        self._work.display.advance(self._number, done, pace)
 
     def written(self) -> None:
         self._work.written()

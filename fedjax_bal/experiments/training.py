@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.experiments.backends.backend import Backend, BatchTask, BuiltBatch, StepResult, Stopped
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
-from fedjax_bal.experiments.saved_runs import SavedRun
+from fedjax_bal.experiments.saved_runs import SavedRun, unstarted
 
 if TYPE_CHECKING:
     from fedjax_bal.experiments.runner import Runner
@@ -21,19 +21,15 @@ class Observer(Protocol):
 
     def compiling(self) -> None:
         """The program is about to be compiled."""
-        ...
 
     def built(self, built: BuiltBatch) -> None:
         """The program is compiled."""
-        ...
 
     def stepped(self, step: StepResult) -> None:
         """A dispatch is done, and its results aren't written yet."""
-        ...
 
     def written(self) -> None:
         """The last dispatch's results are written."""
-        ...
 
     def should_stop(self) -> bool:
         """Asked after each dispatch; True saves all runs and ends the training with `Stopped`."""
@@ -43,11 +39,8 @@ class Observer(Protocol):
 class BatchTraining:
     """Trains a batch of runs to their ends.
 
-    Args:
-        batch: the batch.
-        runners: each point's runner, by number; they write the results.
-        before: the saved runs; None for those that haven't started.
-        observer: receives the events.
+    The points' `runners`, by number, write the results. `before` has the saved runs; None for those that haven't
+    started.
     """
 
     def __init__(
@@ -59,7 +52,8 @@ class BatchTraining:
     ) -> None:
         self._batch, self._runners, self._before, self._observer = batch, runners, before, observer
         self._saved = [
-            state or self._runner(run).unstarted(run.run) for run, state in zip(batch.tasks, before, strict=True)
+            state or unstarted(self._runner(run).comparison, run.run)
+            for run, state in zip(batch.tasks, before, strict=True)
         ]
         self._resting = [False] * len(batch.tasks)
 
@@ -84,7 +78,7 @@ class BatchTraining:
 
     def _train(self) -> BatchTask:
         runs, saved_at = self._batch.tasks, self._batch.tasks[0].round
-        every = min(self._runner(run).checkpoint_every(run.run) for run in runs)
+        every = min(self._runner(run).comparison.methods[run.run[0]].execution.checkpoint_every for run in runs)
         while not all(self._resting):
             step: StepResult = yield functools.partial(self._handle.advance, tuple(self._resting))
             self._observer.stepped(step)

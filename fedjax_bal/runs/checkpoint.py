@@ -1,4 +1,4 @@
-"""Checkpoints: one npz a generation, with a manifest of SHA-256 sums, written so that a kill leaves the one before."""
+"""Checkpoints: npz files with a manifest of SHA-256 sums, two generations kept, so that a kill leaves a whole one."""
 
 import contextlib
 import hashlib
@@ -15,7 +15,7 @@ from fedjax_bal.files import open_file, write_atomically
 
 GENERATIONS = 2
 _MANIFEST = "manifest.json"
-_EARLIER = re.compile(r"^\.progress")  # how `.snapshot` was called
+_EARLIER = re.compile(r"^\.progress")  # the earlier name of `.snapshot`
 
 
 class CheckpointError(ValueError):
@@ -26,13 +26,6 @@ def save(folder: Path, round: int, tree: Any) -> Path:
     """Writes a checkpoint, a pytree of arrays and numbers, `round` rounds done; drops all but the newest generations.
 
     The file appears under its name only once it is complete and on disk.
-
-    Example:
-        >>> import tempfile, pathlib, numpy as np
-        >>> with tempfile.TemporaryDirectory() as name:
-        ...     file = save(pathlib.Path(name), 5, {"w": np.arange(3)})
-        ...     load(file, {"w": np.zeros(3, int)})["w"].tolist()
-        [0, 1, 2]
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"round-{round:08d}.npz"
@@ -43,16 +36,11 @@ def save(folder: Path, round: int, tree: Any) -> Path:
 
 
 def load(file: Path | IO[bytes], template: Any) -> Any:
-    """Reads a checkpoint and checks every byte of it.
-
-    Nothing is unpickled.
+    """Reads a checkpoint and checks every byte of it; unpickles nothing. Leaves of the result are NumPy arrays.
 
     Args:
-        file: the file, or what was in it.
+        file: the file, or its content.
         template: a pytree of the same structure, of arrays or their shapes.
-
-    Returns:
-        The saved tree, its leaves NumPy arrays.
 
     Raises:
         CheckpointError: the file is damaged, or was saved from a tree of other names, shapes or types.
@@ -89,7 +77,7 @@ def _half_written(folder: Path) -> list[Path]:
 
 
 def encode(tree: Any) -> bytes:
-    """What is in the file of a checkpoint."""
+    """The content of a checkpoint's file."""
     import jax
 
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
@@ -113,7 +101,9 @@ def _decode(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
     try:
         opened = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
         with opened as stream, zipfile.ZipFile(stream) as archive:
-            _refuse_packed(archive)
+            # No checkpoint is packed, so that no member can be longer than the file.
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise ValueError("it is packed, which no checkpoint is")
             sums = json.loads(archive.read(_MANIFEST))["sha256"]
             members = {name: archive.read(name) for name in sums}
         wrong = [name for name, content in members.items() if hashlib.sha256(content).hexdigest() != sums[name]]
@@ -126,14 +116,8 @@ def _decode(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
         raise CheckpointError(f"{file}: damaged ({error})") from error
 
 
-def _refuse_packed(archive: zipfile.ZipFile) -> None:
-    # Nothing of ours is packed, so that no member is longer than the file.
-    if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-        raise ValueError("it is packed, which no checkpoint is")
-
-
 def _array(content: bytes) -> np.ndarray:
-    """An array, of which the header claims no more than there is."""
+    """Reads an array whose header can't claim more than the content holds."""
     stream = io.BytesIO(content)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, fortran, dtype = read[np.lib.format.read_magic(stream)](stream)

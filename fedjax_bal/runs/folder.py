@@ -1,4 +1,4 @@
-"""A run's folder: whose it is, what is in it, and what a session or a report reads of it."""
+"""A run's folder: its owner, and its files, written by sessions and read by sessions and reports."""
 
 import io
 import json
@@ -21,7 +21,7 @@ _LARGEST_METRICS = 2**32
 _RUN = "method-{}-seed-{}"
 _CHECKPOINTS, _PICTURES, _LEAKS = f"checkpoints/{_RUN}", f"pictures/{_RUN}.npz", f"pictures/{_RUN}.json"
 _PERSONALISED = f"personalised/{_RUN}.json"
-# Not config.yaml, which says whose folder it is: a kill must not leave a folder that belongs to nobody.
+# Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
 _WRITTEN = (
     *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, "plots/*.svg"),
     *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.npz.part")),
@@ -32,12 +32,7 @@ _WRITTEN = (
 
 
 class RunFolder:
-    """One run's files; methods are given by their places in the configuration.
-
-    Args:
-        path: the folder.
-        files: its files; None for those on disk.
-    """
+    """The files of a comparison; methods are given by their places in the configuration."""
 
     def __init__(self, path: Path, files: OutputFiles | None = None) -> None:
         self.path = path
@@ -52,15 +47,13 @@ class RunFolder:
         return self.files.locked(lambda: self._check_owner(config))
 
     def check(self, config: Config) -> None:
-        """Does the same without the lock."""
+        """Makes the folder and checks that it is this configuration's or free, without the lock."""
         self.files.prepare(lambda: self._check_owner(config))
 
     def begin(self, config: Config, *, fresh: bool) -> None:
-        """Writes down whose folder this is; call it once all that can be wrong has been checked.
+        """Writes config.yaml, which makes the folder this configuration's, after everything else has been checked.
 
-        Args:
-            config: the configuration.
-            fresh: remove what an earlier run of the same configuration left.
+        `fresh` removes what an earlier run of the same configuration left.
         """
         with self.files.writing():
             if fresh:
@@ -69,7 +62,7 @@ class RunFolder:
             self.files.make_folder("checkpoints")
 
     def checkpoints(self, method: int, seed: int) -> Path:
-        """Where the checkpoints of one run are."""
+        """The folder of one run's checkpoints."""
         return self.path / _CHECKPOINTS.format(method, seed)
 
     def save(self, method: int, seed: int, round: int, tree: Any) -> None:
@@ -97,7 +90,7 @@ class RunFolder:
         self.files.append(_METRICS, map(_line, lines))
 
     def read_summary(self) -> dict[str, Any]:
-        """The summary of an earlier session; empty where there is none or it is damaged."""
+        """The summary of an earlier session; empty if it is missing or damaged."""
         return self._mapping(_SUMMARY) or {}
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -105,38 +98,37 @@ class RunFolder:
         self.files.write_json(_SUMMARY, summary)
 
     def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
-        """Replaces what a run has to show, arrays of pixels by name."""
+        """Replaces a run's pictures, arrays of pixels by name."""
         content = io.BytesIO()
-        arrays: dict[str, Any] = dict(pictures)
-        np.savez_compressed(content, **arrays)
+        np.savez_compressed(content, **pictures)  # type: ignore[arg-type]
         self.files.write(_PICTURES.format(method, seed), content.getvalue())
 
     def clear_pictures(self, method: int, seed: int) -> None:
-        """Removes what an earlier run had to show, and what was found out about it at its end."""
+        """Removes a run's pictures, and the results that follow its end."""
         self.files.remove(*(name.format(method, seed) for name in (_PICTURES, _LEAKS, _PERSONALISED)))
 
     def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
-        """What a run gives away; None where that hasn't been looked for, or the file is damaged."""
+        """A run's privacy leaks; None if they haven't been looked for, or the file is damaged."""
         return self._mapping(_LEAKS.format(method, seed))
 
     def write_leaks(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
-        """Notes what a run gives away."""
+        """Writes a run's privacy leaks."""
         self.files.write_json(_LEAKS.format(method, seed), figures)
 
     def read_personalised(self, method: int, seed: int) -> dict[str, Any] | None:
-        """How clients' fine-tuned models do; None where they haven't been made, or the file is damaged."""
+        """Results of clients' fine-tuned models; None if they haven't been made, or the file is damaged."""
         return self._mapping(_PERSONALISED.format(method, seed))
 
     def write_personalised(self, method: int, seed: int, figures: Mapping[str, Any]) -> None:
-        """Notes how clients' fine-tuned models do."""
+        """Writes the results of clients' fine-tuned models."""
         self.files.write_json(_PERSONALISED.format(method, seed), figures)
 
     def read_tracking(self) -> dict[str, Any]:
-        """Which finished runs which tracker has; empty where that isn't known."""
+        """The finished runs that each tracker has; empty if that isn't known."""
         return self._mapping(_TRACKING) or {}
 
     def write_tracking(self, marks: Mapping[str, Any]) -> None:
-        """Notes which finished runs which tracker has."""
+        """Writes which finished runs each tracker has."""
         self.files.write_json(_TRACKING, marks)
 
     def write_report(self, page: bytes, figures: Mapping[str, str]) -> Path:
@@ -145,23 +137,17 @@ class RunFolder:
 
     @property
     def comparison(self) -> Path:
-        """Where a comparison with other runs is put, unless the user says where."""
+        """The default file for a comparison with other runs."""
         return self.path / _COMPARISON
 
     def read(self) -> RunRecord:
         """Reads and checks all that a report shows.
 
-        Returns:
-            The folder's content. A last line of the metrics that was cut off is left out, and of two lines for the same
-            run and round the later one counts; NaN and infinite numbers are read as None.
+        A last line of the metrics that was cut off is left out, and of two lines for the same run and round the later
+        one counts; NaN and infinite numbers are read as None.
 
         Raises:
             FolderError: a file is missing, can't be read, or does not hold what it should.
-
-        Example:
-            >>> RunFolder(Path("no/such/folder")).read()
-            Traceback (most recent call last):
-            fedjax_bal.runs.output_files.FolderError: no/such/folder: no such folder; give the folder that a run wrote
         """
         if not self.path.is_dir():
             raise FolderError(f"{self.path}: no such folder; give the folder that a run wrote")
@@ -182,12 +168,12 @@ class RunFolder:
         return found if isinstance(found, dict) else None
 
     def _check_owner(self, config: Config) -> None:
-        there, file = self.files.names(), self.path / _CONFIG
-        if not there or (len(there) == 1 and there[0].endswith(".part")):
+        names, file = self.files.names(), self.path / _CONFIG
+        if not names or (len(names) == 1 and names[0].endswith(".part")):
             return
-        if _CONFIG not in there:
+        if _CONFIG not in names:
             raise FolderError(
-                f"{self.path}: is not empty and not a run folder (it holds {there[0]}); choose another with --out"
+                f"{self.path}: is not empty and not a run folder (it holds {names[0]}); choose another with --out"
             )
         try:
             here = load_config(file)

@@ -1,4 +1,4 @@
-"""Reading the lines of `metrics.jsonl`, of a very long file no more than figures can show."""
+"""Reads `metrics.jsonl`, and thins out a very long file to what figures can show."""
 
 from array import array
 from collections.abc import Callable, Iterator
@@ -16,22 +16,13 @@ Parse = Callable[[int, bytes], dict[str, Any] | None]
 
 
 def read_lines(stream: BinaryIO, parse: Parse) -> tuple[list[dict[str, Any]], int]:
-    r"""Reads a file of lines in memory that does not grow with it.
+    """Reads a file of lines in memory that does not grow with it; returns the lines, and how many were left out.
 
-    Of more than `MOST_LINES` lines evenly spaced rounds are kept, the same for all seeds of a method, and the last one
-    of each run; `bytes_up` and `bytes_down` of those left out are added to the next one that is kept.
+    Of two lines of the same run and round the later one counts. Of more than `MOST_LINES` lines evenly spaced rounds
+    are kept, the same for all seeds of a method, and the last one of each run; `bytes_up` and `bytes_down` of those
+    left out are added to the next one that is kept.
 
     `parse` turns the number of a line, from 1, and the line into a checked dict; None for one that doesn't count.
-
-    Returns:
-        The lines, the later one where two are of the same run and round, and how many were left out.
-
-    Example:
-        >>> import io, json
-        >>> lines = [{"method": "a", "seed": 0, "round": round} for round in (1, 2, 2)]
-        >>> file = io.BytesIO("".join(json.dumps(line) + "\n" for line in lines).encode())
-        >>> [line["round"] for line in read_lines(file, lambda number, raw: json.loads(raw))[0]]
-        [1, 2]
     """
     ledger, held = _Ledger(), {}
     for number, at, raw in _numbered(stream):
@@ -48,7 +39,7 @@ def read_lines(stream: BinaryIO, parse: Parse) -> tuple[list[dict[str, Any]], in
 
 
 def _numbered(stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Number from 1, place in the file, and content of each line."""
+    """Each line with its number, from 1, and its offset in the file."""
     number = at = 0
     while raw := stream.readline(LONGEST_LINE + 1):
         number += 1
@@ -57,7 +48,7 @@ def _numbered(stream: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
 
 
 class _Ledger:
-    """Where each line is, which run and round it is of, and what was sent: 50 bytes a line."""
+    """The run, the round, the offset and the traffic of each line: 50 bytes a line."""
 
     def __init__(self) -> None:
         self._methods: dict[str, int] = {}
@@ -76,7 +67,7 @@ class _Ledger:
     def read_again(self, stream: BinaryIO, parse: Parse) -> tuple[list[dict[str, Any]], int]:
         places, sent = self._in_order()
         kept = np.flatnonzero(self._chosen(places))
-        # The last line of each run is kept, so that what is added up is of one run.
+        # The last line of each run is kept, so that no sum runs over from one run into the next.
         sums = np.add.reduceat(sent, np.concatenate([[0], kept[:-1] + 1]))
         lines = []
         for place in np.argsort(places[kept, 4]):

@@ -1,4 +1,4 @@
-"""The files of an output folder, on disk or in the hands of another process."""
+"""The files of an output folder, on disk or written by another process."""
 
 import contextlib
 import fcntl
@@ -22,21 +22,17 @@ class FolderError(ValueError):
 
 
 class OutputFiles:
-    """Reads and writes a folder's files by their names in it; nothing is written outside of it, nor through a link.
-
-    Attributes:
-        path: the folder.
-    """
+    """Reads and writes a folder's files by their names in it; nothing is written outside of it, nor through a link."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def names(self) -> list[str]:
-        """What the folder holds, its lock apart."""
+        """The names of the folder's entries, without its lock."""
         return sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
 
     def prepare(self, check: Callable[[], None]) -> None:
-        """Makes the folder where there is none, and has it checked before anything is written into it."""
+        """Makes the folder unless it exists, and has it checked before anything is written into it."""
         with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
             check()
@@ -48,7 +44,7 @@ class OutputFiles:
         with self.writing():
             lock = open_to_append(self.path / _LOCK)
         with lock:
-            # The file stays behind: whoever removed it could remove the one that another process has just locked.
+            # The file is never removed: it could be the one that another process has just locked.
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -74,19 +70,19 @@ class OutputFiles:
         return read_bytes(self.path / name, limit)
 
     def read_json(self, name: str) -> Any:
-        """What a JSON file holds; None where there is none, or it is damaged."""
+        """The content of a JSON file; None if it is missing or damaged."""
         try:
             return parse_json(self.read(name))
         except (OSError, ValueError):
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces a file; a folder that it is in is made where there is none."""
+        """Replaces a file, and makes its folder unless that exists."""
         folder, _, file = name.rpartition("/")
         write_atomically((own_folder(self.path, folder) if folder else self.path) / file, content)
 
     def make_folder(self, name: str) -> None:
-        """Makes a folder in it, where there is none."""
+        """Makes a folder inside, unless it exists."""
         own_folder(self.path, name)
 
     def write_json(self, name: str, value: Any) -> None:
@@ -112,7 +108,7 @@ class OutputFiles:
             raise OSError(error.errno, error.strerror, str(self.path / name)) from error
 
     def remove(self, *patterns: str) -> None:
-        """Removes the files that match; what is behind a link belongs to somebody else."""
+        """Removes the files that match, but none behind a link, which may belong to somebody else."""
         for pattern in patterns:
             for file in self.path.glob(pattern):
                 if file.is_file() and file.resolve() == self.path.resolve() / file.relative_to(self.path):
@@ -127,20 +123,19 @@ class OutputFiles:
         checkpoint.clear(self.path / folder)
 
 
-def _do_nothing(*_: Any, **__: Any) -> None:
-    """Does nothing."""
+def _do_nothing(*_: Any, **__: Any) -> None: ...
 
 
 class RemoteFiles(OutputFiles):
-    """Files that another process reads and writes: none are there, and nothing is done to them.
+    """Stands for files that another process reads and writes: finds none, and writes nothing.
 
-    What has to be known of them comes from that process, so that they need not lie on a file system that all share.
+    That process sends what it reads, so that the folder needn't be on a file system that all processes share.
     """
 
     prepare = make_folder = write = append = remove = save_checkpoint = clear_checkpoints = _do_nothing
 
     def locked(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Leaves it to the other process."""
+        """Locks nothing."""
         return contextlib.nullcontext()
 
     def read(self, name: str, limit: int = LARGEST_FILE) -> bytes:

@@ -1,4 +1,4 @@
-"""Reads the files of a run's folder for a report: checked, or one message that says what is wrong and what to do."""
+"""Reads and checks a run folder's files for a report; a message says what is wrong and what to do."""
 
 import json
 from collections.abc import Mapping
@@ -22,24 +22,15 @@ _AGAIN = "run `fedjax-bal run` on this folder again to write it anew"
 
 
 class RunRecord(NamedTuple):
-    """What a run left behind.
+    """The content of a run folder."""
 
-    Attributes:
-        config: the resolved configuration.
-        config_text: the same as the file has it.
-        lines: of `metrics.jsonl`, one per run and round, in the order of the file.
-        summary: `summary.json`.
-        pictures: of methods that have learnt to make images, by method's name: the first seed's, by what they are,
-            `UInt8[c, S, H, W, K]`; real ones are among them.
-        left_out: how many lines of a very long `metrics.jsonl` were thinned out.
-    """
-
-    config: dict[str, Any]
+    config: dict[str, Any]  # resolved
     config_text: str
-    lines: list[dict[str, Any]]
+    lines: list[dict[str, Any]]  # of metrics.jsonl, one per run and round, in the order of the file
     summary: dict[str, Any]
+    # The first seed's UInt8[c, S, H, W, K] by name, real ones too, of methods that have learnt to make images.
     pictures: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({})
-    left_out: int = 0
+    left_out: int = 0  # lines of a very long metrics.jsonl that were thinned out
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
@@ -72,7 +63,7 @@ def read_metrics(path: Path, classes: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
-    """What a run has to show, `UInt8[c, S, H, W, K]` by name."""
+    """A run's pictures, `UInt8[c, S, H, W, K]` by name."""
     from fedjax_bal.data import DataError, read_arrays  # late, as few runs have pictures
 
     try:
@@ -140,7 +131,7 @@ def _parse(path: Path, line: int, text: str) -> Any:
 
 
 def _refuse_extremes(path: Path, value: Any) -> None:
-    """Refuses what can't be shown: nesting without end, and numbers of thousands of digits."""
+    """Refuses endless nesting, and numbers of thousands of digits."""
     left = [(value, 0)]
     while left:
         item, depth = left.pop()

@@ -1,7 +1,4 @@
-"""What `summary.json` and a line of `metrics.jsonl` hold, as far as it is read; other keys may stand beside it.
-
-A key that is missing counts as null.
-"""
+"""The schema of `summary.json` and of a line of `metrics.jsonl`; other keys are allowed, missing ones are null."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -21,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from fedjax_bal.metrics import ALL_METRICS, TEXT
 
 LARGEST = 1e18
-"""Of numbers: far beyond any count of bytes, and small enough to be added and drawn."""
+"""The largest number: far beyond any count of bytes, and small enough to be added and drawn."""
 
 # As a run writes them: chains (or tested clients) of a round, and clients of a selector in a picture at most 50.
 _MOST_CHAINS = 100
@@ -41,9 +38,9 @@ _WORDS = {
 
 
 def numbers(*shape: str, low: float = -LARGEST, high: float = LARGEST, gaps: bool = False) -> AfterValidator:
-    """Accepts null, a number, or lists of numbers, with null among them where there may be gaps.
+    """Accepts null, a number, or nested lists of numbers, with null among them if `gaps` are allowed.
 
-    `shape` says what the lists are as long as, outermost first: "classes", or the list with that key.
+    `shape` gives the lengths of the lists, outermost first: "classes", or the length of the list with that key.
     """
     bounds = f"within ±{high:g}" if low == -high else f"from {low:g} to {high:g}"
 
@@ -150,7 +147,7 @@ class _Attack(JsonObject):
     others: _Measured = _NULL
 
 
-class _Leak(JsonObject):
+class _Leaks(JsonObject):
     nearest: _Nearest | None = None
     inversion: dict[str, _Attack] = {}
 
@@ -165,7 +162,7 @@ class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
     chosen: Annotated[Any, short_list(_MOST_TIMES)] = None
     composition: _Composition | None = None
     broken_clients: str | None = None
-    leaks: _Leak | None = None
+    leaks: _Leaks | None = None
     # A run without an evaluation has a matrix of size 0.
     confusion_matrix: Annotated[Any, BeforeValidator(lambda value: value or None), numbers("classes", "classes")] = None
 
@@ -204,7 +201,7 @@ class SummaryFile(JsonObject):
 
 
 def misfit(error: ValidationError) -> tuple[str, Any]:
-    """What was expected where, and what stands there instead."""
+    """The first error's place and expectation in words, and the value found there."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in first["loc"]).lstrip(".")
     return f"{place or 'the line'}: {_WORDS.get(first['type'], first['msg'])}", first["input"]

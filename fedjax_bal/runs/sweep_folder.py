@@ -21,11 +21,7 @@ _AGAIN = "run `fedjax-bal sweep` on its file again to write it anew"
 
 
 class SweepFolder:
-    """One sweep's files.
-
-    Args:
-        path: the folder.
-    """
+    """One sweep's files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,20 +49,20 @@ class SweepFolder:
         return self.files.locked(self._check_owner)
 
     def begin(self, text: str) -> None:
-        """Writes down what is swept; more values on its axes are welcome, anything else is another sweep.
+        """Writes sweep.yaml; a folder's sweep may get more values on its axes, and no other change.
 
         Raises:
             FolderError: the folder holds another sweep.
         """
         try:
-            there = _without_values(self.files.read(_SHEET).decode())
+            known = _without_values(self.files.read(_SHEET).decode())
         except FileNotFoundError:
-            there = None
+            known = None
         except (OSError, ValueError) as error:
             raise FolderError(
                 f"{self.path}: its sweep.yaml can't be read ({error}); choose another with --out"
             ) from error
-        if there is not None and there != _without_values(text):
+        if known is not None and known != _without_values(text):
             raise FolderError(
                 f"{self.path}: holds another sweep (its sweep.yaml differs in more than the values of the axes), and "
                 "nothing in it is touched; choose another folder with --out"
@@ -74,7 +70,7 @@ class SweepFolder:
         self.files.write(_SHEET, text.encode())
 
     def read_sheet(self) -> tuple[dict[str, Any], str]:
-        """What is swept, and the text that it was read from; a `FolderError` where it is missing or damaged."""
+        """The sweep, and the text that it was read from; raises `FolderError` if it is missing or damaged."""
         path = self.path / _SHEET
         try:
             sheet = read_yaml(path, str(path))
@@ -116,14 +112,14 @@ class SweepFolder:
         self.files.write(_RESULTS, as_csv(table).encode())
 
     def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
-        """What earlier sessions noted about the cost of each run, by point, method and seed; damaged notes are lost."""
+        """The costs of each run in earlier sessions, by point, method and seed; empty if the file is damaged."""
         try:
             return {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in self.files.read_json(_COSTS)}
         except (TypeError, KeyError, AttributeError):
             return {}
 
     def write_costs(self, costs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> None:
-        """Notes what each run's group has cost."""
+        """Writes the costs of each run's batch."""
         entries = [{**dict(zip(_OF_RUN, run, strict=True)), **own} for run, own in costs.items()]
         self.files.write_json(_COSTS, entries)
 
@@ -132,10 +128,10 @@ class SweepFolder:
         return self.files.write_page(_PAGE, page, figures)
 
     def _check_owner(self) -> None:
-        there = self.files.names()
-        if there and _SHEET not in there and not all(name.endswith(".part") for name in there):
+        names = self.files.names()
+        if names and _SHEET not in names and not all(name.endswith(".part") for name in names):
             raise FolderError(
-                f"{self.path}: is not empty and not a sweep's folder (it holds {there[0]}); choose another with --out"
+                f"{self.path}: is not empty and not a sweep's folder (it holds {names[0]}); choose another with --out"
             )
 
 
@@ -168,4 +164,5 @@ def _without_values(text: str) -> tuple[Any, Any]:
 
 
 def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The costs in an entry, without values of other types."""
     return {key: value for key, value in entry.items() if key not in _OF_RUN and isinstance(value, int | float)}

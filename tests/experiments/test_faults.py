@@ -62,7 +62,7 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
     folder = RunFolder(tmp_path / "run")
     files = checkpoint.generations(folder.checkpoints(0, 0))
     assert [file.name for file in files] == ["round-00000002.npz"]
-    wanted = saved_template(config, Runner(config, folder, display).comparison, (0, 0))
+    wanted = saved_template(Runner(config, folder, display).comparison, (0, 0))
     saved = checkpoint.load(files[0], wanted)
     assert int(saved.snapshot.round) == 2
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(saved.snapshot.state))

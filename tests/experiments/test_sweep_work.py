@@ -4,14 +4,16 @@ import json
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import small_run
 from small_sweep import FEDAVG, carry, read_table, watch
 from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine.host import stack
-from fedjax_bal.experiments import interim_table
+from fedjax_bal.experiments import results_table, setup
 from fedjax_bal.experiments.results_table import COSTS
+from fedjax_bal.experiments.saved_runs import RunState
 from fedjax_bal.report.sweep_page import build_sweep
 from fedjax_bal.runs import FolderError
 
@@ -28,7 +30,7 @@ def watched(tmp_path_factory):
     """A finished sweep: its folder, its rows, what was said, and its table after each dispatch as a kill leaves it."""
     tmp_path, tables = tmp_path_factory.mktemp("sweep"), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interim_table, "_SHARE", 1e9)
+        patch.setattr(results_table, "_SHARE", 1e9)
         rows, stopped, said = carry(sweep(tmp_path), tmp_path / "out", should_stop=watch(tmp_path / "out", tables))
     assert not stopped
     return tmp_path / "out", rows, said, tables
@@ -84,10 +86,10 @@ def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):
 
     config = SimpleNamespace(methods=[SimpleNamespace(name="fedavg")], seeds=[0])
     points = [SimpleNamespace(label=str(number), values={}, config=config) for number in range(400)]
-    work = SimpleNamespace(broken={}, runners={}, lost={})
-    work.runners = dict.fromkeys(range(400), SimpleNamespace(name=lambda run: run, concluded=(), failures=(), lines={}))
-    folder = SimpleNamespace(write_results=write)
-    table = interim_table.InterimTable(SimpleNamespace(points=points), folder, work, dict, lambda: now)
+    runner = SimpleNamespace(states={(0, 0): RunState("fedavg", 0)})
+    work = SimpleNamespace(broken={}, runners=dict.fromkeys(range(400), runner), lost={}, costs=[])
+    folder = SimpleNamespace(write_results=write, read_costs=dict, write_costs=lambda costs: None)
+    table = results_table.ResultsTable(SimpleNamespace(points=points), folder, work, lambda: now)
     for number in range(300):
         work.broken[number] = "no"
         now += 0.1
@@ -205,6 +207,16 @@ def test_another_sweep_is_kept_out(finished, tmp_path):
     with pytest.raises(FolderError, match="holds another sweep"):
         carry(sweep(tmp_path, AXES, "training.batch_size=7"), path)
     assert ((path / "sweep.yaml").read_bytes(), (path / "results.csv").read_bytes()) == before
+
+
+def test_points_begun_with_other_data_are_refused_and_left_as_they_are(finished, tmp_path, monkeypatch):
+    path = shutil.copytree(finished[0], tmp_path / "out")
+    read = lambda: {file: file.read_bytes() for file in path.glob("points/*/metrics.jsonl")}
+    before = read()
+    monkeypatch.setattr(setup.SharedInputs, "fingerprint", lambda self, config: np.zeros(32, np.uint8))
+    rows, _, said = carry(sweep(tmp_path), path)
+    assert "was begun with other images" in said and "refused" in {row["status"] for row in rows}
+    assert read() == before
 
 
 def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):

@@ -31,32 +31,19 @@ class BatchRefused(Exception):  # noqa: N818 - an event, not a mistake
 
 
 class BuiltBatch(NamedTuple):
-    """A batch whose program is compiled.
-
-    Attributes:
-        compile_s: seconds that compiling took.
-        device_bytes: bytes that data, states and the program take on each device.
-        device: the device, in words.
-    """
+    """A batch whose program is compiled."""
 
     compile_s: float
-    device_bytes: int
-    device: str
+    device_bytes: int  # of data, states and the program on each device
+    device: str  # in words
 
 
 class StepResult(NamedTuple):
-    """Results of one dispatch for the runs of a batch.
+    """Results of one dispatch for the runs of a batch."""
 
-    Attributes:
-        results: each run's result, without its state; None for runs that have diverged now, or rest.
-        failures: the errors of runs that diverged, now or before; None for the others.
-        round: rounds done.
-        seconds: duration of the dispatch.
-    """
-
-    results: list[DispatchResult | None]
-    failures: list[str | None]
-    round: int
+    results: list[DispatchResult | None]  # without states; None for runs that have diverged now, or rest
+    failures: list[str | None]  # of runs that diverged, now or before
+    round: int  # rounds done
     seconds: float
 
 
@@ -79,30 +66,19 @@ class BatchHandle(Protocol):
         ...
 
     def snapshots(self, places: Sequence[int]) -> Any:
-        """Results in a list of the runs' `Snapshot`s, with their states."""
+        """Takes some of the runs' states; results in a list of their `Snapshot`s."""
         ...
 
     def close(self) -> None:
         """Frees the batch's memory and its worker."""
-        ...
 
 
 class Backend(Protocol):
-    """Trains batches of runs.
-
-    Attributes:
-        places: number of batches that it trains at a time.
-        home: whether it trains in this process.
-    """
+    """Trains batches of runs."""
 
     @property
     def places(self) -> int:
         """Number of batches that it trains at a time."""
-        ...
-
-    @property
-    def home(self) -> bool:
-        """Whether it trains in this process."""
         ...
 
     def about(self) -> str:
@@ -112,19 +88,8 @@ class Backend(Protocol):
     def open(
         self, runners: Mapping[int, "Runner"], batch: SweepBatch, snapshots: Sequence[Snapshot | None]
     ) -> BatchHandle:
-        """Takes a batch in.
-
-        Args:
-            runners: each point's runner, by number.
-            batch: the batch.
-            snapshots: the runs' snapshots; None for those that haven't started.
-        """
+        """Takes a batch in, with each point's runner by number, and the snapshots of runs that have started."""
         ...
 
     def run_tasks(self, tasks: Iterable[BatchTask], should_stop: Callable[[], bool]) -> None:
-        """Runs tasks to their ends.
-
-        Raises:
-            Stopped: `should_stop` returned True; all is saved.
-        """
-        ...
+        """Runs tasks to their ends; raises `Stopped`, with all saved, once `should_stop` returns True."""

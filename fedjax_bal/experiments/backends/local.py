@@ -18,10 +18,9 @@ class LocalBackend:
     """Trains in this process, one batch after the other."""
 
     places = 1
-    home = True
 
     def about(self) -> str:
-        """Nothing to say."""
+        """Returns nothing."""
         return ""
 
     def open(
@@ -41,12 +40,7 @@ class LocalBackend:
 
 
 class LocalBatch:
-    """Runs that one program trains together in this process.
-
-    Args:
-        members: runs with equal stacking keys, all at the same round.
-        snapshots: their snapshots; None for those that haven't started.
-    """
+    """Runs with equal stacking keys, all at the same round, that one program trains together in this process."""
 
     def __init__(self, members: Sequence[Member], snapshots: Sequence[Snapshot | None]) -> None:
         self._given: tuple[Sequence[Member], Sequence[Snapshot | None]] = members, snapshots
@@ -57,17 +51,13 @@ class LocalBatch:
         yield from ()
 
     def compile(self) -> BuiltBatch:
-        """Makes the initial models and compiles the program.
-
-        Raises:
-            ValueError: the program doesn't fit into memory.
-        """
+        """Makes the initial models and compiles the program; raises `ValueError` if it doesn't fit into memory."""
         self._stack = stack = open_stack(*self._given)
         self._given = (), ()
         return BuiltBatch(stack.compile(), stack.device_bytes, device_name())
 
     def advance(self, resting: Sequence[bool]) -> StepResult:
-        """Runs the next rounds, as many as one dispatch holds, but for runs that rest."""
+        """Runs the rounds of one dispatch, but for runs that rest."""
         stack = self._opened
         for place in [place for place, rests in enumerate(resting) if rests]:
             stack.rest(place)

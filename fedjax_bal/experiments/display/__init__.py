@@ -14,12 +14,6 @@ __all__ = ["LiveProgress", "PlainProgress", "Progress", "RunProgress", "choose"]
 
 
 def choose(console: Console) -> Progress:
-    """The display that suits a console: a live one for a terminal that can move its cursor, else plain lines.
-
-    Example:
-        >>> import io
-        >>> type(choose(Console(file=io.StringIO()))).__name__
-        'PlainProgress'
-    """
+    """The display that suits a console: a live one for a terminal that can move its cursor, else plain lines."""
     live = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
     return LiveProgress(console) if live else PlainProgress(console)

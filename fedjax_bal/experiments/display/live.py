@@ -17,17 +17,7 @@ _TITLES = ("method", "seeds", "round", "accuracy", "mean", "clients/s")
 
 
 class LiveProgress:
-    """A bar with the time left, compilations included, and a line for each method.
-
-    Args:
-        console: a terminal.
-        clock: seconds, from any start.
-
-    Example:
-        >>> progress = LiveProgress(Console(width=60, quiet=True))
-        >>> progress.start(["fedavg"], [0], {"fedavg": 10}, Path("runs/quickstart"))
-        >>> progress.stop()
-    """
+    """A bar with the time left, compilations included, and a line for each method."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
         self._console = console

@@ -13,21 +13,7 @@ _PLAIN_INTERVAL = 2.0
 
 
 class PlainProgress:
-    """Lines for a file or a pipe: one at the start, one about every two seconds, and one for each finished run.
-
-    Args:
-        console: prints the lines.
-        clock: seconds, from any start.
-
-    Example:
-        >>> progress = PlainProgress(Console(width=100), clock=lambda: 0.0)
-        >>> progress.start(["fedavg"], [7], {"fedavg": 10}, Path("runs/quickstart"))
-        1 method x 1 seed, 10 rounds in all, into runs/quickstart
-        >>> progress.advance("fedavg", 7, 10, 0.875, 100.0)
-        fedavg, seed 7: finished after 10 rounds, accuracy 87.5%, 100 clients/s; 1/1 runs, 100%, 0:00 left
-        >>> progress.stop()
-        1 of 1 runs finished in 0:00
-    """
+    """Lines for a file or a pipe: one at the start, one about every two seconds, and one for each finished run."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
         self._console = console

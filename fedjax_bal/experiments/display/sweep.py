@@ -1,66 +1,33 @@
 """The progress display of a sweep."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from fedjax_bal.experiments.display.protocol import Progress as RunDisplay
 from fedjax_bal.experiments.display.tally import duration
 
 _INTERVAL = 5.0
 
 
-class Silent:
-    """The progress display of a single point, which shows nothing but notes.
-
-    Args:
-        note: called with each note.
-    """
+class Silent(RunDisplay):
+    """The progress display of a single point, which shows nothing but notes."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
-
-    def start(self, methods: Sequence[str], seeds: Sequence[int], rounds: Mapping[str, int], folder: Path) -> None:
-        """Shows nothing."""
-
-    def compiling(self, method: str) -> None:
-        """Shows nothing."""
-
-    def advance(self, method: str, seed: int, round: int, accuracy: float | None, clients_per_s: float) -> None:
-        """Shows nothing."""
-
-    def ended(self, method: str, seed: int) -> None:
-        """Shows nothing."""
 
     def note(self, text: str) -> None:
         """Passes the note on."""
         self._note(text)
 
-    def stop(self) -> None:
-        """Shows nothing."""
-
 
 class SweepProgress:
-    r"""A line for each batch, and the progress of the sweep: a bar in a terminal, lines elsewhere.
+    """A line for each batch, and the progress of the sweep: a bar in a terminal, lines elsewhere.
 
     The time left is at the pace of this session's rounds, without compilation.
-
-    Args:
-        console: shows the progress.
-        plain: lines, even in a terminal.
-        clock: seconds, from any start.
-
-    Example:
-        >>> import io
-        >>> progress = SweepProgress(Console(file=io.StringIO()), clock=lambda: 0.0)
-        >>> progress.start(["fedavg x 4"], [40])
-        >>> progress.advance(0, 10, 80.0)
-        >>> progress.stop()
-        >>> progress.console.file.getvalue()
-        'fedavg x 4: round 10, 80 clients/s; 25% done, -:-- left\n'
     """
 
     def __init__(self, console: Console, *, plain: bool = False, clock: Callable[[], float] = time.monotonic) -> None:

@@ -21,21 +21,6 @@ class RunProgress:
     Each method has its own pace: seconds over rounds between two dispatches, without compilation and without runs that
     were found on disk. A method without a pace is assumed to have that of the others, and a method that is still to be
     compiled to need the mean of the compilations so far.
-
-    Args:
-        methods: their names.
-        seeds: the seeds of each.
-        rounds: rounds of a run, by method.
-        clock: seconds, from any start.
-
-    Example:
-        >>> seconds = iter([0.0, 0.0, 5.0, 6.0])
-        >>> tally = RunProgress(["fedavg", "rebafl"], [0], {"fedavg": 20, "rebafl": 20}, lambda: next(seconds))
-        >>> tally.compiling("fedavg")
-        >>> tally.advance("fedavg", 0, 0, None, 0.0)  # compiled, in 5 seconds
-        >>> tally.advance("fedavg", 0, 10, 0.4, 99.0)
-        >>> tally.seconds_left  # 10 and 20 rounds, and a compilation
-        8.0
     """
 
     def __init__(
@@ -91,7 +76,7 @@ class RunProgress:
         return [run for run in self.runs[method].values() if run.ended or run.round >= self.rounds[method]]
 
     def mean(self, method: str) -> float | None:
-        """The mean accuracy of a method's finished runs; None before there is one."""
+        """The mean accuracy of a method's finished runs; None if none has finished."""
         values = [run.accuracy for run in self.finished(method) if run.accuracy is not None]
         return sum(values) / len(values) if values else None
 
@@ -113,9 +98,9 @@ class RunProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the end at the measured pace, future compilations included.
+        """Seconds until the end at the measured pace, compilations included.
 
-        None before there is a pace, and while a compilation takes longer than those so far.
+        None before a pace is known, and while a compilation takes longer than those so far.
         """
         if not any(map(self._remaining, self.runs)):
             return 0.0
@@ -123,7 +108,10 @@ class RunProgress:
         if not paced:
             return None
         overall = sum(self._seconds.values()) / paced
-        training = sum(self._remaining(method) * self._pace(method, overall) for method in self.runs)
+        training = 0.0
+        for method, count in self._paced.items():
+            pace = self._seconds[method] / count if count else overall
+            training += self._remaining(method) * pace
         compiling = self._compiling_left()
         return None if compiling is None else training + compiling
 
@@ -136,31 +124,18 @@ class RunProgress:
         spent = self.clock() - self._event if self.compiling_now in ahead else 0.0
         return None if spent > mean else len(ahead) * mean - spent
 
-    def _pace(self, method: str, otherwise: float) -> float:
-        return self._seconds[method] / self._paced[method] if self._paced[method] else otherwise
-
     def _remaining(self, method: str) -> int:
         going = [run for run in self.runs[method].values() if not run.ended]
         return sum(max(self.rounds[method] - run.round, 0) for run in going)
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """A share from 0 to 1 as per cent; "-" for None.
-
-    Example:
-        >>> percent(0.1234), percent(None)
-        ('12.3%', '-')
-    """
+    """A share from 0 to 1 as per cent; "-" for None."""
     return "-" if value is None else f"{value:.{digits}%}"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as hours (if there are any), minutes and seconds; "-:--" for None.
-
-    Example:
-        >>> duration(75), duration(3675), duration(None)
-        ('1:15', '1:01:15', '-:--')
-    """
+    """Seconds as hours (from one hour on), minutes and seconds; "-:--" for None."""
     if seconds is None:
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)

@@ -10,7 +10,7 @@ import small_run
 from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
-from fedjax_bal.cli.sweeping import devices_per_batch
+from fedjax_bal.cli.sweeping import _devices_per_batch
 from fedjax_bal.experiments.backends.ray.connection import connected
 
 
@@ -128,6 +128,6 @@ def test_groups_ask_for_as_many_devices_as_the_largest_configuration(tmp_path):
     plan = lambda *devices: SimpleNamespace(
         points=[SimpleNamespace(config=small_run.config(tmp_path, f"execution.devices={number}")) for number in devices]
     )
-    assert devices_per_batch(plan("auto"), None) == 1
-    assert devices_per_batch(plan(2, 4, "auto"), None) == 4
-    assert devices_per_batch(plan(2), 3) == 3
+    assert _devices_per_batch(plan("auto"), None) == 1
+    assert _devices_per_batch(plan(2, 4, "auto"), None) == 4
+    assert _devices_per_batch(plan(2), 3) == 3

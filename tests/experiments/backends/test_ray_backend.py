@@ -6,7 +6,7 @@ import pytest
 from fake_ray import ActorDiedError, FakeRay
 from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
-from fedjax_bal.experiments import interim_table
+from fedjax_bal.experiments import results_table
 from fedjax_bal.experiments.backends.ray import backend as engine
 from fedjax_bal.experiments.backends.ray import worker
 from fedjax_bal.experiments.backends.ray.backend import RayBackend, Resources
@@ -52,7 +52,7 @@ def figures(rows):
 def test_whoever_is_killed_all_comes_to_the_same(alone, tmp_path, monkeypatch):
     moments = [("load", 1), ("advance", 2), ("snapshots", 3)]
     ray = FakeRay({"CPU": 2.0}, before=dies(*moments))
-    monkeypatch.setattr(interim_table, "_SHARE", 1e9)
+    monkeypatch.setattr(results_table, "_SHARE", 1e9)
     tables = []
     rows, stopped, said = far(tmp_path, ray, should_stop=watch(tmp_path / "out", tables))
     assert not stopped and ray.alive == 0

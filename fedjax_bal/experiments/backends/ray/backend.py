@@ -23,15 +23,10 @@ _PATIENCE_S = 0.5  # between two checks whether the user wants to stop
 
 
 class Pending(NamedTuple):
-    """A request that a worker is working on.
+    """A request that a worker is working on."""
 
-    Attributes:
-        ref: Ray's reference to the result.
-        keep: whether to wait for it when the user wants to stop.
-    """
-
-    ref: Any
-    keep: bool
+    ref: Any  # Ray's reference to the result
+    keep: bool  # whether to wait for it when the user wants to stop
 
 
 class Resources(NamedTuple):
@@ -40,18 +35,8 @@ class Resources(NamedTuple):
     cpus: int
     gpus: int
 
-    @property
-    def resources(self) -> dict[str, int]:
-        """The resources as Ray's options."""
-        return {"num_cpus": self.cpus, "num_gpus": self.gpus}
-
     def fit(self, machine: Mapping[str, float]) -> int:
-        """Number of such workers that a machine has room for at a time.
-
-        Example:
-            >>> Resources(1, 2).fit({"CPU": 64.0, "GPU": 8.0})
-            4
-        """
+        """Number of such workers that a machine has room for at a time."""
         room = int(machine.get("CPU", 0)) // self.cpus
         return min(room, int(machine.get("GPU", 0)) // self.gpus) if self.gpus else room
 
@@ -60,24 +45,14 @@ class RayBackend:
     """Trains each batch in a worker, on any machine that has room for one.
 
     Workers receive configurations and snapshots, and return their runs' results; only this process writes. A worker
-    that is killed loses the rounds since the last checkpoint.
-
-    Args:
-        ray: the module, connected.
-        devices: number of devices of a batch.
-        data_dir: the folder with the data sets' files, on every machine.
-
-    Attributes:
-        devices: number of devices of a batch.
-        workers: the workers that train at the moment.
+    that is killed loses the rounds since the last checkpoint. `ray` is the module, connected; `devices` those of a
+    batch; `data_dir` the folder with the data sets' files, on every machine.
     """
-
-    home = False
 
     def __init__(self, ray: Any, devices: int, data_dir: str | None) -> None:
         self.ray, self.devices, self.data_dir = ray, devices, data_dir
         self.needs = _needs(self._machines(), devices)
-        self.workers: list[WorkerInfo] = []
+        self.workers: list[WorkerInfo] = []  # that train at the moment
         if not self.places:
             raise ValueError(_too_small(self._machines(), devices, self.needs))
 
@@ -102,11 +77,7 @@ class RayBackend:
         return RemoteHandle(self, runners, batch, snapshots)
 
     def run_tasks(self, tasks: Iterable[BatchTask], should_stop: Callable[[], bool]) -> None:
-        """Runs tasks to their ends, as many at a time as there are places, and one more that waits for the next place.
-
-        Raises:
-            Stopped: `should_stop` returned True; all is saved.
-        """
+        """Runs tasks to their ends, as many at a time as there are places, and one more that waits for the next."""
         waiting, under_way, asked = deque(tasks), _UnderWay(self.ray), False
         left = 0
         with contextlib.closing(under_way):
@@ -126,17 +97,12 @@ class RayBackend:
 
 
 class _UnderWay:
-    """Tasks in progress, each of which waits for one result.
-
-    Attributes:
-        tasks: the unfinished ones, by the request that they wait for.
-        stopped: number of tasks that ended early because the user wants to stop.
-    """
+    """Tasks in progress, each of which waits for one result."""
 
     def __init__(self, ray: Any) -> None:
         self.ray = ray
-        self.tasks: dict[Pending, BatchTask] = {}
-        self.stopped = 0
+        self.tasks: dict[Pending, BatchTask] = {}  # by the request that they wait for
+        self.stopped = 0  # tasks that ended early because the user wants to stop
 
     def begin(self, task: BatchTask) -> None:
         """Starts a task."""
@@ -207,13 +173,12 @@ class RemoteHandle:
             for task, snapshot in zip(batch.tasks, snapshots, strict=True)
         ]
         needs = cluster.needs
-        options = {**needs.resources, "max_restarts": 0, "max_task_retries": 0}
-        self._worker = (
-            cluster.ray.remote(Worker).options(**options).remote(cluster.devices, needs.gpus > 0, os.getcwd())
-        )
+        options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_restarts": 0, "max_task_retries": 0}
+        worker = cluster.ray.remote(Worker).options(**options)
+        self._worker = worker.remote(cluster.devices, needs.gpus > 0, os.getcwd())
 
     def enter(self) -> BatchTask:
-        """Waits for a worker, and loads the data there."""
+        """Waits for a worker, and makes it load the data."""
         about: WorkerInfo = yield lambda: Pending(self._worker.about.remote(), keep=False)
         other = differing_versions(installed_versions(), about.versions)
         if other:

@@ -18,12 +18,11 @@ _STORE_BYTES = 512 * 2**20  # states pass through it, one batch's at a time; the
 def connected(address: str | None) -> Iterator[Any]:
     """Connects to a Ray cluster; yields the module `ray`.
 
-    Args:
-        address: HOST:PORT of the cluster's head; "auto" for the cluster that this machine belongs to; None for
-            RAY_ADDRESS, if set, or else for a cluster of this machine's own that ends with the sweep.
+    `address` is HOST:PORT of the cluster's head, or "auto" for the cluster of this machine; None stands for
+    RAY_ADDRESS, if set, or else for a cluster of this machine's own that ends with the sweep.
 
     Raises:
-        ValueError: Ray isn't installed, or there is no such cluster, or one of another version.
+        ValueError: Ray isn't installed, or the address has no cluster, or one of another version.
     """
     ray = _imported()
     name = "--address" if address is not None else "RAY_ADDRESS"
@@ -46,13 +45,12 @@ def _imported() -> Any:
     os.environ.setdefault("RAY_worker_niceness", "0")  # or else every other process of the machine comes first
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        ray = importlib.import_module("ray")
+        return importlib.import_module("ray")
     except Exception as error:  # a package that doesn't fit the others here may raise anything when it is imported
         raise ValueError(
             f"--engine ray: ray can't be imported ({error}); install it with pip install 'fedjax_bal[cluster]', "
             "or leave out --engine ray"
         ) from error
-    return ray
 
 
 def _start(ray: Any, name: str, **options: Any) -> None:

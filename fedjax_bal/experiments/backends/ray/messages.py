@@ -1,12 +1,12 @@
 """Messages between a sweep and its workers: configurations, NumPy arrays, and failures as data."""
 
 import platform
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from fedjax_bal.config import Config, build_config, parse_yaml, resolved_yaml
+from fedjax_bal.config import resolved_yaml
 from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.experiments.environment import versions
 from fedjax_bal.experiments.runner import Runner
@@ -15,31 +15,17 @@ _SAME = ("fedjax_bal", "jax", "jaxlib", "numpy")
 
 
 class WorkerJob(NamedTuple):
-    """A run that a worker is to train.
+    """A run that a worker is to train."""
 
-    Attributes:
-        config: its point's configuration, as YAML: its classes are made when the package is imported.
-        method: its method's number.
-        seed: its seed.
-        fingerprint: fingerprint of the data that it is to be trained on.
-        snapshot: its snapshot, on the host; None for a run that hasn't started.
-    """
-
-    config: str
+    config: str  # as YAML: a configuration's classes are made when the package is imported, and can't be sent
     method: int
     seed: int
-    fingerprint: np.ndarray
-    snapshot: Snapshot | None
+    fingerprint: np.ndarray  # of the data that it is to be trained on
+    snapshot: Snapshot | None  # on the host; None for a run that hasn't started
 
 
 class WorkerInfo(NamedTuple):
-    """Machine and versions of a worker.
-
-    Attributes:
-        node: its machine's name.
-        pid: its process.
-        versions: versions of the packages that its results may depend on.
-    """
+    """Machine, process and versions of a worker."""
 
     node: str
     pid: int
@@ -47,15 +33,9 @@ class WorkerInfo(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """An error in a worker.
+    """An error in a worker, and its message."""
 
-    Attributes:
-        kind: "memory" if it ran out of memory, "size" if the batch doesn't fit in the first place, or "refused" if
-            fewer runs would not help.
-        text: the message.
-    """
-
-    kind: str
+    kind: str  # "memory" ran out, "size" of the batch doesn't fit, or "refused": fewer runs would not help
     text: str
 
 
@@ -65,12 +45,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def differing_versions(here: dict[str, str], there: dict[str, str]) -> str:
-    """The differences between two machines' versions, in words; empty if they agree.
-
-    Example:
-        >>> differing_versions({"jax": "0.10.2", "numpy": "2.3"}, {"jax": "0.10.1", "numpy": "2.3"})
-        'jax 0.10.1 in place of 0.10.2'
-    """
+    """The differences between two machines' versions, in words; empty if they agree."""
     return ", ".join(
         f"{name} {there.get(name, 'missing')} in place of {version}"
         for name, version in here.items()
@@ -81,17 +56,7 @@ def differing_versions(here: dict[str, str], there: dict[str, str]) -> str:
 def worker_job(runner: Runner, run: tuple[int, int], snapshot: Snapshot | None) -> WorkerJob:
     """The job for a run."""
     fingerprint = runner.comparison.fingerprints[run[0]]
-    return WorkerJob(resolved_yaml(runner.config), *run, fingerprint, None if snapshot is None else on_host(snapshot))
-
-
-def configuration(text: str) -> Config:
-    """The configuration of a job."""
-    return build_config(parse_yaml(text, "errand"), [], "errand")
-
-
-def on_host(tree: Any) -> Any:
-    """A tree with its arrays on the host, to be sent."""
-    return jax.device_get(tree)
+    return WorkerJob(resolved_yaml(runner.config), *run, fingerprint, jax.device_get(snapshot))
 
 
 def writable(snapshot: Snapshot | None) -> Snapshot | None:

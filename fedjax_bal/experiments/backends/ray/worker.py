@@ -7,16 +7,17 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from fedjax_bal.caches import keep_compiled_programs
+from fedjax_bal.config import build_config, parse_yaml
 from fedjax_bal.engine.host import Member, split_cpu
 from fedjax_bal.experiments.backends.local import LocalBatch
 from fedjax_bal.experiments.backends.ray.messages import (
     Failure,
     WorkerInfo,
     WorkerJob,
-    configuration,
     installed_versions,
-    on_host,
     writable,
 )
 from fedjax_bal.experiments.setup import SharedInputs, set_up
@@ -36,19 +37,13 @@ def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Worker:
-    """Trains a batch of runs.
-
-    Args:
-        devices: number of devices.
-        gpus: whether they are GPUs, rather than parts of the CPU.
-        place: the folder from which the sweep was started, for relative paths, if this machine has it.
-    """
+    """Trains a batch of runs on some devices: GPUs, or parts of the CPU."""
 
     def __init__(self, devices: int, gpus: bool, place: str) -> None:
         self.devices, self.gpus = devices, gpus
         self.batch: LocalBatch | None = None
         with contextlib.suppress(OSError):
-            os.chdir(place)
+            os.chdir(place)  # where the sweep was started, for relative paths
         _start_jax(devices, gpus)
 
     def about(self) -> WorkerInfo:
@@ -62,16 +57,16 @@ class Worker:
         if missing:
             return Failure("refused", missing)
         inputs = SharedInputs(data_dir, self.devices)
-        texts = dict.fromkeys(own.config for own in jobs)
-        made = {text: set_up(configuration(text), inputs=inputs) for text in texts}
+        configs = {own.config: build_config(parse_yaml(own.config, "job"), [], "job") for own in jobs}
+        made = {text: set_up(config, inputs=inputs) for text, config in configs.items()}
         pairs = [(made[own.config], own) for own in jobs]
-        if any((there.fingerprints[own.method] != own.fingerprint).any() for there, own in pairs):
+        if any((known.fingerprints[own.method] != own.fingerprint).any() for known, own in pairs):
             return Failure(
                 "refused",
                 "images, labels, partition or traces are others there than here: put the same files into the same "
                 "folder on all machines",
             )
-        members = [Member(there.simulations[own.method], own.seed) for there, own in pairs]
+        members = [Member(known.simulations[own.method], own.seed) for known, own in pairs]
         if len(members) > 1 and any(member.simulation.keeps_memory_on_host for member in members):
             return Failure("size", "what clients remember doesn't fit onto the devices")
         self.batch = LocalBatch(members, [writable(own.snapshot) for own in jobs])
@@ -90,7 +85,7 @@ class Worker:
     @_explained
     def snapshots(self, places: Sequence[int]) -> Any:
         """Snapshots of some of the runs, with their states."""
-        return on_host(self._loaded.snapshots(places))
+        return jax.device_get(self._loaded.snapshots(places))
 
     @property
     def _loaded(self) -> LocalBatch:
@@ -100,8 +95,6 @@ class Worker:
 
 
 def _start_jax(devices: int, gpus: bool) -> None:
-    import jax
-
     if not gpus:
         jax.config.update("jax_platforms", "cpu")
         split_cpu(devices)
@@ -109,8 +102,6 @@ def _start_jax(devices: int, gpus: bool) -> None:
 
 
 def _missing_gpus(devices: int) -> str | None:
-    import jax
-
     if jax.default_backend() == "cpu":
         return "the machine has a GPU, but jax can't use it: install jax for its GPUs there, as in jax[cuda13]"
     if jax.device_count() < devices:

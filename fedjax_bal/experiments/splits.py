@@ -1,0 +1,129 @@
+"""Splits a data set's rows: the server's own, validation rows, and each client's training and test rows."""
+
+import contextlib
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_bal import data
+from fedjax_bal.config import AuxiliarySection, Sections
+from fedjax_bal.engine.device import VALIDATION
+from fedjax_bal.parts import BALANCED
+from fedjax_bal.types import Dataset
+
+
+class SetupError(ValueError):
+    """A configuration whose values are valid one by one, but not together; the message says where and why."""
+
+
+class TrainingRows(NamedTuple):
+    """Images, and the rows of them that clients may get, `rest`, or the server has, by the name of the set."""
+
+    images: np.ndarray  # UInt8[D, H, W, K]
+    labels: np.ndarray  # Int[D]
+    rest: np.ndarray
+    auxiliary: dict[str, np.ndarray]
+
+
+@contextlib.contextmanager
+def explained(section: str) -> Iterator[None]:
+    """Puts the section's name in front of the message of a `ValueError`."""
+    try:
+        yield
+    except SetupError:
+        raise
+    except ValueError as error:
+        raise SetupError(f"{section}: {error}") from error
+
+
+def split_rows(
+    dataset: Dataset, config: Sections
+) -> tuple[TrainingRows, Sequence[np.ndarray], Sequence[np.ndarray] | None]:
+    """Returns the images, each client's training rows, and each client's test rows if the configuration wants any.
+
+    Raises:
+        SetupError: too few rows for one of the sections.
+    """
+    partition = config.partition
+    with explained("auxiliary"):
+        pool = _take_auxiliary(dataset, config.auxiliary, partition.seed)
+    with explained("evaluation.validation"):
+        pool = _take_validation(pool, config)
+    with explained("partition"):
+        given = data.partition.from_dataset(data.partition.SCHEMES[partition.scheme], dataset, pool.rest)
+        own = data.partition.draw(pool.labels[pool.rest], **partition.drawing, given=given)
+    rows = [pool.rest[numbers] for numbers in own]
+    if not config.evaluation.client_test.wanted:
+        return pool, rows, None
+    with explained("evaluation.client_test"):
+        return _take_client_tests(pool, rows, dataset, config)
+
+
+def _take_auxiliary(dataset: Dataset, wanted: AuxiliarySection, seed: int) -> TrainingRows:
+    """Sets the server's own images apart before the others are partitioned."""
+    images, labels = dataset.train_images, dataset.train_labels
+    everything = np.arange(len(labels))
+    if not wanted.per_class:
+        return TrainingRows(images, labels, everything, {})
+    if wanted.source == "train":
+        taken, rest = data.carve(_generator(seed, "auxiliary"), labels, wanted.per_class)
+        return TrainingRows(images, labels, rest, {BALANCED: taken})
+    taken = _first_of_each_class(dataset.test_labels, len(dataset.class_names), wanted.per_class)
+    images = np.concatenate([images, dataset.test_images[taken]])
+    labels = np.concatenate([labels, dataset.test_labels[taken]])
+    return TrainingRows(images, labels, everything, {BALANCED: len(everything) + np.arange(len(taken))})
+
+
+def _take_validation(pool: TrainingRows, config: Sections) -> TrainingRows:
+    """Moves validation rows out of those that clients may get."""
+    wanted, rest = config.evaluation.validation, pool.rest
+    if not wanted.wanted:
+        return pool
+    rng, own = _generator(config.partition.seed, "validation"), pool.labels[rest]
+    if wanted.fraction is not None:
+        key, value = "fraction", wanted.fraction
+        taken, left = data.carve_share(rng, own, wanted.fraction)
+    else:
+        key, value = "per_class", wanted.per_class
+        taken, left = data.carve(rng, own, value)  # type: ignore[arg-type]
+    if not len(left):
+        raise ValueError(f"{key}: received {value}, which leaves none of {len(rest)} images to train on: take fewer")
+    return pool._replace(rest=rest[left], auxiliary=pool.auxiliary | {VALIDATION: rest[taken]})
+
+
+def _take_client_tests(
+    pool: TrainingRows, rows: Sequence[np.ndarray], dataset: Dataset, config: Sections
+) -> tuple[TrainingRows, Sequence[np.ndarray], Sequence[np.ndarray]]:
+    """Holds test rows out of each client's own, or deals it some of the test set, which then joins the images."""
+    wanted, rng = config.evaluation.client_test, _generator(config.partition.seed, "client test")
+    if wanted.fraction is not None:
+        training, tests = data.hold_out(rng, rows, wanted.fraction)
+        if not any(map(len, tests)):
+            raise ValueError("fraction: no client has two rows or more, of which one could be held out; use per_client")
+        return pool, training, tests
+    classes = int(max(pool.labels.max(), dataset.test_labels.max())) + 1
+    counts = np.stack([np.bincount(pool.labels[own], minlength=classes) for own in rows])
+    drawn = data.rows_by_share(rng, counts, dataset.test_labels, wanted.per_client)  # type: ignore[arg-type]
+    images = np.concatenate([pool.images, dataset.test_images])
+    labels = np.concatenate([pool.labels, dataset.test_labels])
+    return pool._replace(images=images, labels=labels), rows, [len(pool.labels) + own for own in drawn]
+
+
+def _first_of_each_class(labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
+    """Row numbers, class after class; `[classes * per_class]`."""
+    own = [np.flatnonzero(labels == label)[:per_class] for label in range(classes)]
+    sizes = [len(rows) for rows in own]
+    if min(sizes) < per_class:
+        scarce = sizes.index(min(sizes))
+        raise ValueError(
+            f"per_class: received {per_class}, but the test set has only {sizes[scarce]} images of class {scarce}; "
+            "take at most as many"
+        )
+    return np.concatenate(own)
+
+
+def _generator(seed: int, purpose: str) -> np.random.Generator:
+    # A generator of its own for each purpose, so that the partition is drawn from the same numbers with and without.
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode())])

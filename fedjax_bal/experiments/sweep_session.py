@@ -1,0 +1,50 @@
+"""One session of a sweep: outline, batches, table."""
+
+from typing import Any
+
+from rich.console import Console
+
+from fedjax_bal.experiments.backends.backend import Stopped
+from fedjax_bal.experiments.display.sweep import SweepProgress
+from fedjax_bal.experiments.outline import batch_title, sweep_outline
+from fedjax_bal.experiments.plan import Sweep
+from fedjax_bal.experiments.results_table import ResultsTable
+from fedjax_bal.experiments.sweep_work import SweepWork
+from fedjax_bal.runs import SweepFolder
+
+
+def run_sweep(
+    sweep: Sweep, folder: SweepFolder, console: Console, *, plain: bool, dry_run: bool, **options: Any
+) -> tuple[list[dict[str, Any]], bool]:
+    """Prints the outline of a sweep, trains its batches, and writes the table.
+
+    Args:
+        sweep: the sweep.
+        folder: its folder, claimed.
+        console: shows outline and progress.
+        plain: lines in place of the live display.
+        dry_run: only print the outline.
+        options: those of `SweepWork`.
+
+    Returns:
+        The rows of the table, and whether the user stopped it.
+    """
+    display = SweepProgress(console, plain=plain)
+    if not dry_run:
+        folder.begin(sweep.text)
+    work = SweepWork(sweep, folder, display, **options, look=dry_run)
+    for line in sweep_outline(sweep, work):
+        display.note(line)
+    if dry_run:
+        return [], False
+    titles = [batch_title(sweep, own) for own in work.batches]
+    display.start(titles, [own.rounds // len(own.tasks) for own in work.batches])
+    table, stopped = ResultsTable(sweep, folder, work), False
+    try:
+        work.run(table.update)
+    except Stopped:
+        stopped = True
+    finally:
+        display.stop()
+        rows = table.finish()
+    return rows, stopped

@@ -1,0 +1,29 @@
+"""The words in which a sweep is announced, and the sizes of its batches."""
+
+from fedjax_bal.experiments.axes import Axis
+from fedjax_bal.experiments.display.tally import duration, percent
+from fedjax_bal.experiments.grouping import _for_all
+from fedjax_bal.experiments.outline import _listed, _values
+from fedjax_bal.experiments.plan import Point, short_keys
+
+
+def test_the_values_of_a_program_are_listed_along_each_axis():
+    axes = [Axis(("training.rounds",), ((5, 9),)), Axis(("partition.clients",), ((10, 20),))]
+    at = lambda rounds, clients: Point("", {"training.rounds": rounds, "partition.clients": clients}, None)
+    assert _values(axes, [at(5, 10), at(5, 20)]) == "rounds=5; clients=10, 20"
+    assert _values(axes, [at(5, 10), at(9, 20)]) == "rounds=5, 9; clients=10, 20 (2 of the 4 combinations)"
+    assert _listed([str(number) for number in range(30)]) == "0, 1, 2, 3, ..., 29 (30 values)"
+
+
+def test_keys_are_as_short_as_they_are_unique():
+    keys = short_keys([Axis(("training.rounds",), ((1,),)), Axis(("partition.seed", "training.seed"), ((1,), (1,)))])
+    assert list(keys.values()) == ["rounds", "partition.seed", "training.seed"]
+
+
+def test_batches_leave_no_place_idle():
+    assert (_for_all(3, [20], [20]), _for_all(4, [20, 2], [20, 2]), _for_all(9, [2], [2])) == ([9], [9, 2], [1])
+
+
+def test_shares_and_times_in_words():
+    assert (percent(0.1234), percent(None)) == ("12.3%", "-")
+    assert (duration(75), duration(3675), duration(None)) == ("1:15", "1:01:15", "-:--")
