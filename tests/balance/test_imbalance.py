@@ -83,6 +83,6 @@ def test_edges():
     assert bool(jnp.isfinite(gradient).all())
 
 
-def test_batches_by_vmap():
+def test_similarities_by_vmap():
     tables = jnp.asarray(COUNTS).reshape(2, 3, 4)
     np.testing.assert_allclose(jax.vmap(weighted_cosine_similarity)(tables), weighted_cosine_similarity(tables), 1e-6)
