@@ -14,13 +14,9 @@ Record = dict[str, Any]
 
 
 def summarise(runs: Sequence[Record]) -> Record:
-    """What the runs come to.
+    """Summarises runs, records with `workload`, `contestant`, and either `result` or `error`.
 
-    Args:
-        runs: records with `workload`, `contestant`, and either `result` or `error`.
-
-    Returns:
-        `workloads`, one record each, and `geometric_mean` of the ratios of W1 to W5 that have one.
+    Returns a record of each of the `workloads`, and the `geometric_mean` of the ratios of W1 to W5 that have one.
     """
     workloads = [workload_summary(name, runs) for name in dict.fromkeys(run["workload"] for run in runs)]
     ratios = [one["ratio"] for one in workloads if one["ratio"] is not None and one["workload"] != "W4b"]
@@ -78,11 +74,10 @@ def losses(recorded: Sequence[Any]) -> dict[int, float]:
 
 
 def equal_work(ours: Record | None, rival: Record) -> Record:
-    """Whether a rival has our model and its training loss falls as ours does.
+    """Compares a rival's model and training loss with ours.
 
-    Returns:
-        `params` and `loss`, each True, False, or None where there is nothing to compare; `round`, the last one that
-        both have, `ours` and `theirs`, the losses there.
+    Returns `params` and `loss`, each True, False, or None without anything to compare; `round`, the last one that both
+    have; `ours` and `theirs`, the losses after it.
     """
     if ours is None or ours["params"] is None:
         return {"params": None, "loss": None, "round": None, "ours": None, "theirs": None}
@@ -103,7 +98,7 @@ def geometric_mean(values: Sequence[float]) -> float | None:
 
 
 def markdown(summary: Record) -> str:
-    """The table of all workloads, and under it what to know of single runs."""
+    """The table of all workloads, then notes on single runs."""
     lines = [
         "| workload | contestant | client updates/s | lowest to highest | passes | ours / it | equal work |",
         "|---|---|---|---|---|---|---|",
@@ -169,10 +164,5 @@ def _own(workload: Record) -> str:
 
 
 def figure(value: float) -> str:
-    """Three significant digits, without an exponent.
-
-    Example:
-        >>> figure(8.7654), figure(1234.5)
-        ('8.77', '1234')
-    """
+    """Three significant digits, without an exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

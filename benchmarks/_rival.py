@@ -1,4 +1,4 @@
-"""What every rival's script shares: the command line, the workload, the stopwatch and the report.
+"""Shared by the rivals' scripts: the command line, the workload, the stopwatch and the report.
 
 A rival runs in a virtual environment of its own, so this needs numpy only. A workload is the file that
 `python -m fedjax_bal.bench.export` writes: images, who holds which rows, who trains in which round, and the model and
@@ -18,14 +18,14 @@ import numpy as np
 
 
 class Workload(NamedTuple):
-    """A federation, its cohorts and its training, as they stand in the file.
+    """A federation, its cohorts and its training, as stored in the file.
 
     Attributes:
         images: `uint8[D, H, W, K]`.
         labels: `int32[D]`.
         rows: `int32[R]`, all clients' row numbers, one client after another.
         offsets: `int64[N + 1]`; client k has `rows[offsets[k]:offsets[k + 1]]`.
-        cohorts: `int32[T, m]`, who trains in each round.
+        cohorts: `int32[T, m]`, the clients of each round.
         mean: `float32[K]`, of images divided by 255.
         std: `float32[K]`.
         spec: name, model, num_classes, input_shape, batch_size, local_epochs, optimizer.

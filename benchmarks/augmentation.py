@@ -1,4 +1,4 @@
-"""What augmented copies cost: their pixels kept among the images, or made whenever they are drawn.
+"""Cost of augmented copies: their pixels kept among the images, or made whenever they are drawn.
 
     python benchmarks/augmentation.py --data-dir DIR [--rounds 10] [--repeats 3] [--json FILE]
 
@@ -6,13 +6,11 @@ FedAvg with Astraea's augmentation (alpha 0.67) on letter-like Fashion-MNIST, 10
 batches of 20 with Adam, Astraea's network. Rounds in turns, medians; and what federating takes. Two minutes.
 """
 
-import argparse
-import json
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
+import _common
 import numpy as np
 
 from fedjax_bal import data, models, optimizer
@@ -29,11 +27,9 @@ Record = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _common.parser(__doc__, repeats=3, file=True)
     parser.add_argument("--data-dir", required=True, help="the folder with Fashion-MNIST's files")
     parser.add_argument("--rounds", type=int, default=10, help="rounds a measurement (default 10)")
-    parser.add_argument("--repeats", type=int, default=3, help="how often each is measured (default 3)")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     asked = parser.parse_args()
     dataset = data.load("fashion_mnist", asked.data_dir)
     runners = {name: Runner(dataset, store, asked.rounds) for name, store in WAYS.items()}
@@ -46,8 +42,7 @@ def main() -> None:
     for record in records:
         cells = (record["extra_bytes"] / 1e6, record["augment_s"], 1e3 * record["round_s"], 1e3 * record["step_s"])
         print(f"| {record['way']} | {record['rows']:,} | " + " | ".join(f"{cell:.3g}" for cell in cells) + " |")
-    if asked.json:
-        asked.json.write_text(json.dumps(records, indent=1) + "\n")
+    _common.write_figures(asked.json, records)
 
 
 class Runner:
@@ -83,7 +78,7 @@ class Runner:
         return took
 
     def record(self, way: str, times: list[float]) -> Record:
-        """What it came to."""
+        """The figures of this way, from the seconds of its dispatches."""
         return {
             "way": way,
             "rows": len(self.federation.rows),

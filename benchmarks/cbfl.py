@@ -1,4 +1,4 @@
-"""Where CBFL's time goes, and what it costs over FedAvg.
+"""The time of CBFL's pieces, and its cost over FedAvg.
 
     python benchmarks/cbfl.py [--model resnet20] [--size 32] [--classes 10] [--repeats 5] [--scale 1.0] [--json FILE]
 
@@ -12,13 +12,10 @@ Random pixels; medians of interleaved passes. --scale makes generator, fakes and
 """
 
 import argparse
-import json
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import _common
 import jax
 import jax.numpy as jnp
 import optax
@@ -40,15 +37,13 @@ PAPER, WARM_UP = 9.0 / 4.1, 0.8
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _common.parser(__doc__, repeats=5, file=True)
     parser.add_argument("--model", default="resnet20", help="a model with batch normalisation (default resnet20)")
     parser.add_argument("--size", type=int, default=32, help="side of the images, a multiple of 4 (default 32)")
     parser.add_argument("--classes", type=int, default=10, help="classes (default 10)")
-    parser.add_argument("--repeats", type=int, default=5, help="how often each piece is timed (default 5)")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the sizes of what is generated (default 1)")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     asked = parser.parse_args()
-    took = timed(pieces(asked) | teachers(asked), asked.repeats)
+    took = _common.median_seconds(pieces(asked) | teachers(asked), asked.repeats)
     print("| piece | ms |\n|---|---|")
     for name, seconds in took.items():
         print(f"| {name} | {1000 * seconds:.1f} |")
@@ -63,13 +58,11 @@ def main() -> None:
         whole = WARM_UP + (1 - WARM_UP) * ratio
         print(f"{name}: {ratio:.1f} times FedAvg after warm-up; over a run with {WARM_UP:.0%} of warm-up {whole:.1f}")
     print(f"paper: {PAPER:.1f} over a whole run, on its GPU, with 800 of 1,000 rounds of warm-up")
-    if asked.json:
-        found = {"seconds": took, "rounds": rounds, "ratios": ratios}
-        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+    _common.write_figures(asked.json, {"seconds": took, "rounds": rounds, "ratios": ratios})
 
 
 def pieces(asked: argparse.Namespace) -> dict[str, Work]:
-    """What a local step and the generator's training are made of; the last one takes ten steps."""
+    """The pieces of a local step and of the generator's training; the last one takes ten steps."""
     shape, key = (asked.size, asked.size, 3), jax.random.key(0)
     model = models.build(asked.model, asked.classes, shape)
     width, fakes, batch = (max(2, int(asked.scale * one)) for one in (WIDTH, FAKES, GENERATED))
@@ -120,21 +113,8 @@ def teachers(asked: argparse.Namespace) -> dict[str, Work]:
     }
 
 
-def timed(works: dict[str, Work], repeats: int) -> dict[str, float]:
-    """Median seconds of each, after a call that compiles; they take turns, so that drift meets all alike."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for work in works.values():
-        jax.block_until_ready(work())
-    for _ in range(repeats):
-        for name, work in works.items():
-            began = time.perf_counter()
-            jax.block_until_ready(work())
-            times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def made_of(took: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Seconds of a round by what they go into, for FedAvg and both kinds of generator."""
+    """Seconds of a round by piece, for FedAvg and both kinds of generator."""
     alone, both, teacher, making, ten, *_ = took.values()
     training = ten / 10
     steps = CLIENTS * STEPS

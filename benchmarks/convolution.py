@@ -7,16 +7,15 @@ client-step is one forward pass and both gradients on one client's batch. The pl
 because it takes so long; figures are per step.
 """
 
-import argparse
 import functools
 import os
-import statistics
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import _common
 import jax
 import jax.numpy as jnp
+from _common import median_seconds
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 
@@ -52,9 +51,8 @@ LAYERS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _common.parser(__doc__, repeats=7)
     sections = {"layers": layers, "networks": training, "devices": devices, "evaluation": evaluation}
-    parser.add_argument("--repeats", type=int, default=7, help="timed runs of each cell (default 7)")
     parser.add_argument("--only", choices=sections, help="run one section")
     arguments = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", 2)
@@ -73,7 +71,9 @@ def layers(repeats: int) -> None:
                 for form in ("fast", "plain")
                 for mode in ("map", "vmap")
             }
-            rates = {cell: CLIENTS * LOOP[cell[0]] / seconds for cell, seconds in interleaved(cells, repeats).items()}
+            rates = {
+                cell: CLIENTS * LOOP[cell[0]] / seconds for cell, seconds in median_seconds(cells, repeats).items()
+            }
             for form in ("fast", "plain"):
                 print(f"{layer.name:16} {batch:5} {form:>5} | {rates[form, 'map']:17.0f} | {rates[form, 'vmap']:17.0f}")
             ratios = [rates["fast", mode] / rates["plain", mode] for mode in ("map", "vmap")]
@@ -89,7 +89,7 @@ def training(repeats: int, batch: int = 50) -> None:
             cells[form] = functools.partial(
                 jax.jit(train_clients(model, STEPS[form])), *training_operands(model, batch)
             )
-        each = {form: 1e3 * seconds / CLIENTS / STEPS[form] for form, seconds in interleaved(cells, repeats).items()}
+        each = {form: 1e3 * seconds / CLIENTS / STEPS[form] for form, seconds in median_seconds(cells, repeats).items()}
         ratio = each["plain"] / each["fast"]
         print(f"{name:16} fast {each['fast']:.2f} ms a step, plain {each['plain']:.2f}, ratio {ratio:.1f}", flush=True)
 
@@ -115,7 +115,7 @@ def devices(repeats: int, batch: int = 50) -> None:
         "one": functools.partial(jax.jit(train_clients(model, STEPS["fast"])), variables, images, labels),
         "two": functools.partial(jax.jit(split), *placed),
     }
-    each = {count: 1e3 * seconds / CLIENTS / STEPS["fast"] for count, seconds in interleaved(cells, repeats).items()}
+    each = {count: 1e3 * seconds / CLIENTS / STEPS["fast"] for count, seconds in median_seconds(cells, repeats).items()}
     print(f"one {each['one']:.2f} ms a step, two {each['two']:.2f}, ratio {each['one'] / each['two']:.2f}", flush=True)
 
 
@@ -132,21 +132,8 @@ def evaluation(repeats: int, rows: int = 2000) -> None:
         batch: functools.partial(jax.jit(predict), variables, images.reshape(-1, batch, 28, 28, 1))
         for batch in (25, 50, 100, 200, 500, 1000)
     }
-    for batch, seconds in interleaved(cells, repeats).items():
+    for batch, seconds in median_seconds(cells, repeats).items():
         print(f"batch {batch:5}: {1e3 * seconds:.1f} ms", flush=True)
-
-
-def interleaved(cells: dict[Any, Callable[[], PyTree]], repeats: int) -> dict[Any, float]:
-    """Median seconds of each cell; the cells take turns, so that a slow spell of the machine hits all of them."""
-    for run in cells.values():
-        jax.block_until_ready(run())
-    seconds = {cell: [] for cell in cells}
-    for _ in range(repeats):
-        for cell, run in cells.items():
-            start = time.perf_counter()
-            jax.block_until_ready(run())
-            seconds[cell].append(time.perf_counter() - start)
-    return {cell: statistics.median(values) for cell, values in seconds.items()}
 
 
 def layer_operands(layer: Layer, batch: int) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""The same rounds on one process or two, each of one CPU device or two: how far results differ, how long a round takes.
+"""The same rounds on one process or two, each of one CPU device or two: differences of results, time a round.
 
     python benchmarks/distributed.py [--rounds 40] [--recipes all|NAME,NAME...] [--json FILE]
 
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import _common
 import jax
 import numpy as np
 
@@ -49,10 +50,9 @@ Record = dict[str, Any]
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _common.parser(__doc__, file=True)
     parser.add_argument("--rounds", type=int, default=40, help="of each method (default 40)")
     parser.add_argument("--recipes", help="all, or some: only differences, on tiny clients")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
@@ -64,9 +64,8 @@ def main() -> None:
     found = compare(names, tiny=bool(asked.recipes), rounds=asked.rounds)
     print_table(found)
     file = asked.json or (None if asked.recipes else RESULTS / "distributed.json")
-    if file:
-        about = {"device": device_name(), "versions": versions(), "rounds": asked.rounds, "results": found}
-        file.write_text(json.dumps(about, indent=1) + "\n")
+    about = {"device": device_name(), "versions": versions(), "rounds": asked.rounds, "results": found}
+    _common.write_figures(file, about)
 
 
 def compare(names: tuple[str, ...], *, tiny: bool, rounds: int) -> list[Record]:
@@ -99,7 +98,7 @@ def start(out: Path, processes: int, devices: int, **job: Any) -> None:
 
 
 def work(place: list[Any], devices: int, out: str, names: list[str], rounds: int, *, tiny: bool) -> None:
-    """One process: does its part of all methods; the first one writes what comes of them."""
+    """Runs one process's part of all methods; the first process writes their results."""
     jax.config.update("jax_num_cpu_devices", devices)
     here = ProcessPlace(*place)
     with joined_processes(here if here.count > 1 else None, versions, devices):

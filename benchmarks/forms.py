@@ -1,4 +1,4 @@
-"""Every form of a convolution on the layers of the workloads: what the rules in fedjax_bal/models/forms rest on.
+"""Every form of a convolution on the layers of the workloads: evidence for the rules in fedjax_bal/models/forms.
 
     python benchmarks/forms.py [--layers W2 W5] [--repeats 7]
 
@@ -7,13 +7,11 @@ the repeats in milliseconds. A star marks the form that the rules choose; "-" a 
 with nothing else on the machine, pinned to one core: `taskset -c 0 python benchmarks/forms.py`.
 """
 
-import argparse
 import functools
-import statistics
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import _common
 import jax
 from jax import lax
 
@@ -37,7 +35,7 @@ class Layer(NamedTuple):
 
     @property
     def geometry(self) -> Geometry:
-        """Where its kernel is applied."""
+        """The positions of its kernel."""
         return Geometry((self.stride,) * 2, ((self.pad,) * 2,) * 2)
 
 
@@ -63,9 +61,8 @@ BACKWARD = ("direct", "by_patches", "by_blocks", "by_rows")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _common.parser(__doc__, repeats=7)
     parser.add_argument("--layers", nargs="*", default=[""], help="only layers whose name starts so")
-    parser.add_argument("--repeats", type=int, default=7, help="timed runs of each cell (default 7)")
     arguments = parser.parse_args()
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}; milliseconds")
     for name, layer in LAYERS.items():
@@ -111,7 +108,7 @@ def operands(layer: Layer) -> tuple[Array, Array, Array]:
 
 
 def called(rule: Callable, forms: dict[str, functools.partial], *arguments: object) -> str:
-    """Which of the forms a rule calls, told by what it traces to."""
+    """Name of the form that a rule chooses: the one with the same trace."""
     traced = str(jax.make_jaxpr(lambda first, second: rule(first, second, *arguments[2:]))(*arguments[:2]))
     same = [way for way, form in forms.items() if str(jax.make_jaxpr(form)(*arguments[:2])) == traced]
     return same[0] if same else ""
@@ -128,8 +125,8 @@ def by_spreading(layer: Layer, cotangent: Array, kernel: Array) -> Array:
 def by_phases(layer: Layer, cotangent: Array, kernel: Array) -> Array:
     """The image gradient as the package computes it."""
     image = (layer.side, layer.side)
-    phases, back = gradients.turned(kernel, layer.geometry, image, cotangent.shape[1:3])
-    return gradients.interleaved(rules.convolve(cotangent, phases, back), layer.geometry.strides, image)
+    phases, back = gradients.phase_kernel(kernel, layer.geometry, image, cotangent.shape[1:3])
+    return gradients.interleave_phases(rules.convolve(cotangent, phases, back), layer.geometry.strides, image)
 
 
 def measured(forms: dict[str, Callable], pair: tuple[Array, Array], repeats: int) -> dict[str, float]:
@@ -141,15 +138,8 @@ def measured(forms: dict[str, Callable], pair: tuple[Array, Array], repeats: int
         )
         return lax.fori_loop(1, LOOP, lambda i, _: turn(i), turn(0))
 
-    programs = {way: jax.jit(functools.partial(looped, form)) for way, form in forms.items()}
-    times: dict[str, list[float]] = {way: [] for way in programs}
-    for repeat in range(repeats + 1):
-        for way, program in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(program(*pair))
-            if repeat:
-                times[way].append(time.perf_counter() - start)
-    return {way: 1e3 * statistics.median(spent) / LOOP for way, spent in times.items()}
+    programs = {way: functools.partial(jax.jit(functools.partial(looped, form)), *pair) for way, form in forms.items()}
+    return {way: 1e3 * spent / LOOP for way, spent in _common.median_seconds(programs, repeats).items()}
 
 
 def line(name: str, what: str, spent: dict[str, float], chosen: str, ways: tuple[str, ...]) -> str:

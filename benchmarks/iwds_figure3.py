@@ -1,4 +1,4 @@
-"""Figure 3 of IWDS: how much a value of beta balances two classes of unlike size.
+"""Figure 3 of IWDS: the balance of two classes of unlike size, by beta.
 
     python benchmarks/iwds_figure3.py --out DIR
 

@@ -1,4 +1,4 @@
-"""Whether long runs stay cheap: 2,000 rounds in flat memory, bounded files and even pace; a report over 10^6 lines.
+"""Memory, files and pace of 2,000 rounds, which should stay flat, and of a report over 10^6 lines.
 
     python benchmarks/long_run.py [--rounds 2000] [--lines 1000000]
 
@@ -6,7 +6,6 @@ The run is a small FedAvg and a small SCAFFOLD, evaluated and saved every 20 rou
 sampled. The lines are made up. Writes results/long_run.json; three to five minutes, and 0.6 GB of disk for the lines.
 """
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -17,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import _common
 import numpy as np
 import yaml
 
@@ -39,7 +39,7 @@ METHODS, SEEDS, CLASSES = ("first", "second"), range(5), 10
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _common.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=2000, help="of the run, at least 80")
     parser.add_argument("--lines", type=int, default=1_000_000, help="of the metrics that are reported")
     wanted = parser.parse_args()
@@ -48,7 +48,7 @@ def main() -> None:
         found["run"] = many_rounds(Path(name), wanted.rounds)
         found["report"] = many_lines(Path(name), wanted.lines)
     print(json.dumps(found, indent=1))
-    (Path(__file__).parent / "results" / "long_run.json").write_text(json.dumps(found, indent=1) + "\n")
+    _common.write_figures(Path(__file__).parent / "results" / "long_run.json", found)
 
 
 def many_rounds(work: Path, rounds: int) -> dict:

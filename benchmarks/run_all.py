@@ -5,8 +5,8 @@
 
 Every run is a process of its own, of which only rounds after the first count. The two fastest known rivals of a
 workload and the PyTorch loop run in every pass, the others in the first. A rival runs in its own environment, which
-`benchmarks/peers/setup.sh NAME` makes; one that is missing is left out, and named. Writes all runs and what they come
-to as JSON, and prints a table.
+`benchmarks/peers/setup.sh NAME` makes; one that is missing is left out, and named. Writes all runs and their summary as
+JSON, and prints a table.
 """
 
 import argparse
@@ -34,21 +34,13 @@ FEWER_CLIENTS = {"W5": 4}
 
 
 class Contestant(NamedTuple):
-    """Who runs: a module in an environment.
-
-    Attributes:
-        name: as it stands in the table.
-        environment: the folder under `peers/` that holds it; empty for fedjax-bal itself.
-        module: as `python -m` takes it in `benchmarks/`.
-        options: of the module.
-        lacks: workloads that it can't do.
-    """
+    """A simulator or a loop: a module in an environment."""
 
     name: str
-    environment: str
+    environment: str  # the folder under `peers/` that holds it; empty for fedjax-bal itself
     module: str = ""
     options: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()  # workloads that it can't do
 
 
 OURS = Contestant(_results.OURS, "")
@@ -122,7 +114,7 @@ def parse() -> argparse.Namespace:
 
 
 def contestants(suite: str, workload: str, number: int) -> list[Contestant]:
-    """Who runs in a pass; each pass begins with another one, so that none always follows the same."""
+    """The contestants of a pass; each pass begins with another one, so that none always follows the same."""
     if suite == "gpu":
         chosen = [OURS, CUDA_LOOP]
     else:
@@ -145,7 +137,7 @@ def python_of(contestant: Contestant) -> str | None:
 
 
 def note_missing(asked: argparse.Namespace, workloads: list[str]) -> None:
-    """Name the environments that are not there, and how to make them."""
+    """Names the missing environments, and the command that makes them."""
     wanted = [one for name in workloads for one in contestants(asked.suite, name, 0)]
     missing = dict.fromkeys(one.environment for one in wanted if python_of(one) is None)
     if missing:
@@ -234,7 +226,7 @@ def save(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any
 
 
 def machine() -> dict[str, Any]:
-    """Where, when and on what."""
+    """The machine, the date, the commit and the version of Python."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
     info = Path("/proc/cpuinfo")
     models = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []

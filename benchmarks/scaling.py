@@ -1,4 +1,4 @@
-"""How cost grows: with clients, with the cohort, with devices; and what packing saves.
+"""Growth of cost with clients, with the cohort and with devices; and the padding that packing saves.
 
     python benchmarks/scaling.py [--only clients|cohorts|devices|packing] [--passes 3] [--largest 1000000] [--json FILE]
 
@@ -10,8 +10,8 @@ clients: 10^2 to 10^6 clients of 10 images (8x8), cohorts of 100, six local epoc
     compared with 2.5 times the data (images and labels) plus 16 bytes a row.
 cohorts: 1 to 4096 of 10^4 such clients.
 devices: W1 and W3 on one and two XLA devices of the same processor.
-packing: steps computed for nobody in cohorts of W4 and W4b, when clients are put on lanes, each going on to its next
-    client, or in buckets that wait for their longest; `(the rule)` marks what the engine's rule takes.
+packing: padded steps in cohorts of W4 and W4b, with clients on lanes, each of which goes on to its next client, or in
+    buckets that wait for their longest; `(the rule)` marks what the engine's rule takes.
 """
 
 import argparse
@@ -21,9 +21,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
+import _common
 import numpy as np
 
 ROWS, SIDE, CLASSES = 10, 8, 10
@@ -39,11 +39,10 @@ Record = dict[str, Any]
 
 def main() -> None:
     sections = {"clients": clients, "cohorts": cohorts, "devices": devices, "packing": packing}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _common.parser(__doc__, file=True)
     parser.add_argument("--only", choices=sections, help="run one section")
     parser.add_argument("--passes", type=int, default=3, help="how often each size is measured (default 3)")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="the most clients (default 1000000)")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--worker", nargs=2, metavar=("KIND", "ARGUMENTS"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
@@ -53,8 +52,7 @@ def main() -> None:
     for name, section in sections.items():
         if asked.only in (None, name):
             found[name] = section(asked)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+    _common.write_figures(asked.json, found)
 
 
 def clients(asked: argparse.Namespace) -> list[Record]:
@@ -125,7 +123,7 @@ def packing(asked: argparse.Namespace) -> list[Record]:
                 records.append({"workload": name, "packing": way, "width": width, "chosen": chosen, "waste": waste})
     print("\n## Packing\n")
     print_table(
-        ("workload", "packing", "clients at a time", "steps for nobody"),
+        ("workload", "packing", "clients at a time", "padded steps"),
         (
             (r["workload"], r["packing"], f"{r['width']}{' (the rule)' if r['chosen'] else ''}", f"{r['waste']:.1%}")
             for r in records
@@ -187,7 +185,7 @@ def print_table(headings: Iterable[Any], rows: Iterable[Iterable[Any]]) -> None:
 
 
 def measure_clients(clients: int) -> Record:
-    """A federation of so many clients: what it takes to make it, to hold it and to train a cohort."""
+    """Cost of building a federation of so many clients, holding it and training a cohort."""
     from fedjax_bal.bench.machine import forget_peak, resident_peak
 
     warm_up()

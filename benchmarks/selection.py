@@ -1,4 +1,4 @@
-"""How long the host takes to put clients together, and how that grows.
+"""Time that the host takes to form mediators and balanced cohorts, and its growth with the number of clients.
 
     python benchmarks/selection.py [--repeats 3] [--largest 100000] [--json FILE]
 
@@ -9,15 +9,13 @@ Times are medians, of the wall clock and of the processor (which leaves out what
 core. growth is the exponent p in time ~ clients^p, from the size before, of processor time. A minute on one core.
 """
 
-import argparse
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import _common
 import numpy as np
 
 from fedjax_bal.selection import class_balancing_set, mediators
@@ -30,10 +28,8 @@ Record = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3, help="how often each size is measured (default 3)")
+    parser = _common.parser(__doc__, repeats=3, file=True)
     parser.add_argument("--largest", type=int, default=100_000, help="the most clients (default 100000)")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     asked = parser.parse_args()
     records = []
     for name, sizes in SIZES.items():
@@ -43,8 +39,7 @@ def main() -> None:
         growth = "" if record["growth"] is None else f"{record['growth']:.2f}"
         times = f"{record['wall_s']:.3f} | {record['processor_s']:.3f}"
         print(f"| {record['function']} | {record['clients']:,} | {times} | {growth} |")
-    if asked.json:
-        asked.json.write_text(json.dumps({"numpy": np.__version__, "records": records}, indent=1) + "\n")
+    _common.write_figures(asked.json, {"numpy": np.__version__, "records": records})
 
 
 def measure(name: str, clients: int, repeats: int) -> Record:

@@ -1,4 +1,4 @@
-"""What it saves to train runs together: 5 seeds x 4 learning rates in one program, in 20 runs, and one run alone.
+"""Time saved by stacking runs: 5 seeds x 4 learning rates in one program, in 20 runs, and one run alone.
 
     python benchmarks/sweep.py [--devices N] [--separate 20]
 
@@ -6,7 +6,6 @@ Every command is a process of its own, with an empty cache of compiled programs 
 for the first of the separate ones; the others of these find its program, as a user's would. Writes results/sweep.json.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -14,6 +13,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import _common
 
 from fedjax_bal.experiments.environment import device_name, versions
 
@@ -41,7 +42,7 @@ def single(rate: float, seed: int, work: Path, devices: str, home: Path) -> floa
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _common.parser(__doc__)
     parser.add_argument("--devices", default="1")
     parser.add_argument("--separate", type=int, default=20, help="how many of the 20 separate runs; the rest is scaled")
     wanted = parser.parse_args()
@@ -60,7 +61,7 @@ def main() -> None:
         "sweep_over_one_run": round(together / alone, 2),
     }  # fmt: skip
     print(json.dumps(found, indent=1))
-    (Path(__file__).parent / "results" / "sweep.json").write_text(json.dumps(found, indent=1) + "\n")
+    _common.write_figures(Path(__file__).parent / "results" / "sweep.json", found)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def parse() -> argparse.Namespace:
 
 
 def set_precision(precision: str) -> None:
-    """Whether a GPU may use TensorFloat-32; left alone, PyTorch would in convolutions."""
+    """Sets whether a GPU may use TensorFloat-32, which is PyTorch's default in convolutions."""
     torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
     torch.backends.cudnn.allow_tf32 = precision != "float32"
     torch.backends.cudnn.benchmark = True
@@ -90,7 +90,7 @@ class Loop:
         return losses.item(), steps
 
     def batches(self, client: int) -> list[Tensor]:
-        """A client's rows in batches, shuffled anew for every epoch."""
+        """A client's rows in batches, shuffled again for every epoch."""
         rows, spec = torch.from_numpy(self.workload.client(client)), self.workload.spec
         orders = [torch.randperm(len(rows), generator=self.generator) for _ in range(spec["local_epochs"])]
         return [batch for order in orders for batch in rows[order].to(self.labels.device).split(spec["batch_size"])]

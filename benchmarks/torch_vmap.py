@@ -2,8 +2,8 @@
 
     python benchmarks/torch_vmap.py --workload W3.npz --processes 2 --json out.json
 
-Clients are sorted by size and stacked `--chunk` at a time; a client that is done falls off the stack, so that nothing
-is computed for nobody but the missing rows of short last batches, which are masked. `torch.func` can't carry batch
+Clients are sorted by size and stacked `--chunk` at a time; a client that is done falls off the stack, so that only
+the missing rows of short last batches, which are masked, are computed in vain. `torch.func` can't carry batch
 statistics through `vmap`: `resnet20` doesn't run.
 """
 

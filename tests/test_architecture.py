@@ -1,4 +1,4 @@
-"""Which package may import which, and that packages know each other by their faces alone."""
+"""The rules of imports: packages import only from those below them, and only from their faces."""
 
 import ast
 from functools import cache

@@ -6,12 +6,15 @@ The functions know nothing of clients, rounds or models: use them in any JAX tra
 from fedjax_bal.balance.affine import affine_matrix, random_affine, random_matrices, warp
 from fedjax_bal.balance.augmentation import augmentation_copies, augmentation_counts
 from fedjax_bal.balance.batch_statistics import batch_norm_statistics_loss
+from fedjax_bal.balance.class_weights import decayed_beta, effective_number_weights, inverse_class_probs
 from fedjax_bal.balance.composition import composition_from_gradients, composition_reward, discounted_mean
 from fedjax_bal.balance.distillation import attention_transfer_loss, distillation_loss
-from fedjax_bal.balance.divergence import kl_divergence, kl_to_uniform
-from fedjax_bal.balance.effective_number import decayed_beta, effective_number_weights
-from fedjax_bal.balance.imbalance import multiclass_imbalance_degree, weighted_cosine_similarity
-from fedjax_bal.balance.inverse_frequency import inverse_class_probs
+from fedjax_bal.balance.imbalance import (
+    kl_divergence,
+    kl_to_uniform,
+    multiclass_imbalance_degree,
+    weighted_cosine_similarity,
+)
 from fedjax_bal.balance.logit_scale import logit_calibration, restricted_scale
 from fedjax_bal.balance.prior import prior_calibrated_cross_entropy, prior_calibrated_logits, smoothed_prior
 from fedjax_bal.balance.prototypes import class_prototypes, class_sums, transfer_features

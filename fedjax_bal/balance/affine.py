@@ -63,10 +63,10 @@ def random_matrices(
         keys: one JAX random key per map, `[B]`.
         height: H, in pixels.
         width: W, in pixels.
-        shift: largest shift, as a share of the side.
-        rotate: largest rotation, in degrees.
-        shear: largest shear, as a tangent.
-        zoom: largest relative change of size, below 1.
+        shift: as all ranges, see `random_affine`.
+        rotate: degrees.
+        shear: tangent of the angle.
+        zoom: relative, below 1.
 
     Returns:
         `[B, 2, 3]`, for `warp`.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from fedjax_bal.balance.divergence import kl_to_uniform
+from fedjax_bal.balance.imbalance import kl_to_uniform
 
 # Norm of a class without any gradient, unless another class has less.
 _SMALLEST_NORM = 1e-12

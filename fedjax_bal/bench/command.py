@@ -1,6 +1,7 @@
-"""The command `fedjax-bal bench`: measures case by case, then shows a table and JSON."""
+"""The command `fedjax-bal bench`: measures case by case, then shows a table of 80 columns and JSON."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -8,15 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from rich import box
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from fedjax_bal.bench import machine
 from fedjax_bal.bench.cases import BenchOptions, cases
 from fedjax_bal.bench.measure import Case, measure
-from fedjax_bal.bench.table import table
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.experiments import device_name, versions
 from fedjax_bal.files import write_atomically
+
+_HEADINGS = ("", "updates/s", "spread", "samples/s", "GFLOP/s", "peak", "waste", "compile", "memory")
+_LONGEST_NAME = 16
+_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def bench(wanted: BenchOptions, note: Callable[[str], None] = lambda text: None) -> Iterator[dict[str, Any]]:
@@ -76,19 +83,6 @@ def _report(records: Sequence[dict[str, Any]], console: Console, file: str | Non
         write_atomically(Path(file), text.encode())
 
 
-def caption(records: Sequence[dict[str, Any]]) -> str:
-    """A caption of the properties that all records share."""
-    first = records[0]
-    strategies = ", ".join(dict.fromkeys(record["strategy"] for record in records))
-    peak = first["matmul_peak_flops_per_s"] / 1e9
-    return (
-        f"{first['device']}, {first['devices']} XLA device{'s' if first['devices'] > 1 else ''}, "
-        f"jax {first['versions']['jax']}, fedjax_bal {first['versions']['fedjax_bal']}\n"
-        f"strategy {strategies}; {first['data']}; medians over dispatches, spread highest less lowest\n"
-        f"memory {first['memory_kind']}; peak {peak:.0f} GFLOP/s, of large {first['precision']} matrix products"
-    )
-
-
 def _check_writable(file: str | None) -> None:
     # Before measuring, which takes minutes.
     if file is None or file == "-":
@@ -104,3 +98,72 @@ def _environment(wanted: BenchOptions) -> dict[str, Any]:
         "versions": versions(),
         "data": "real images" if real else "random pixels",
     }
+
+
+def caption(records: Sequence[dict[str, Any]]) -> str:
+    """A caption of the properties that all records share."""
+    first = records[0]
+    strategies = ", ".join(dict.fromkeys(record["strategy"] for record in records))
+    peak = first["matmul_peak_flops_per_s"] / 1e9
+    return (
+        f"{first['device']}, {first['devices']} XLA device{'s' if first['devices'] > 1 else ''}, "
+        f"jax {first['versions']['jax']}, fedjax_bal {first['versions']['fedjax_bal']}\n"
+        f"strategy {strategies}; {first['data']}; medians over dispatches, spread highest less lowest\n"
+        f"memory {first['memory_kind']}; peak {peak:.0f} GFLOP/s, of large {first['precision']} matrix products"
+    )
+
+
+def table(records: Sequence[dict[str, Any]]) -> Table:
+    """Arranges records of `measure` in a table."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    for index, heading in enumerate(_HEADINGS):
+        grid.add_column(heading, justify="right" if index else "left", no_wrap=bool(index), overflow="fold")
+    for record in records:
+        grid.add_row(*map(escape, cells(record)))
+    return grid
+
+
+def cells(record: dict[str, Any]) -> list[str]:
+    """Formats the cells of a record.
+
+    Example:
+        >>> cells({"workload": "W1", "client_updates_per_s": 20.123, "spread": [19.9, 20.4], "samples_per_s": 1006.2,
+        ...        "flops_per_s": 8.5e10, "matmul_peak_share": 0.734, "padding_waste": 0.0, "compile_s": 2.31,
+        ...        "peak_memory_bytes": 512_000_000})
+        ['W1', '20.1', '2%', '1006', '85.0', '73%', '0%', '2.3 s', '512 MB']
+    """
+    name, (lowest, highest) = record["workload"], record["spread"]
+    return [
+        name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
+        figure(record["client_updates_per_s"]),
+        f"{(highest - lowest) / record['client_updates_per_s']:.0%}",
+        figure(record["samples_per_s"]),
+        figure(record["flops_per_s"] / 1e9),
+        f"{record['matmul_peak_share']:.0%}",
+        f"{record['padding_waste']:.0%}",
+        f"{record['compile_s']:.1f} s",
+        size(record["peak_memory_bytes"]),
+    ]
+
+
+def figure(value: float) -> str:
+    """Formats a number with three digits, or with all digits before the point.
+
+    Example:
+        >>> figure(0.01234), figure(5.678), figure(1234.5), figure(0.0)
+        ('0.0123', '5.68', '1234', '0')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def size(count: float) -> str:
+    """Formats bytes with a unit.
+
+    Example:
+        >>> size(512), size(1_530_000), size(2.5e9)
+        ('512 B', '1.53 MB', '2.50 GB')
+    """
+    power = min(int(math.log10(max(count, 1)) // 3), len(_UNITS) - 1)
+    return f"{figure(count / 1000**power) if power else f'{count:.0f}'} {_UNITS[power]}"

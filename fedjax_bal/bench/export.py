@@ -20,16 +20,7 @@ from fedjax_bal.validate import one_of, whole_number
 
 
 def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: int = 50, seed: int = 0) -> None:
-    """Writes a workload, with `rounds` cohorts, to an npz file; `seed` decides clients and cohorts.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     export(WORKLOADS["W3"], Path(folder) / "w3.npz", rounds=2)
-        ...     with np.load(Path(folder) / "w3.npz") as archive:
-        ...         archive["cohorts"].shape, json.loads(str(archive["spec"]))["model"]
-        ((2, 100), 'mlp')
-    """
+    """Writes a workload, with `rounds` cohorts, to an npz file; `seed` decides clients and cohorts."""
     whole_number("rounds", rounds)
     federation = federate(workload, data_dir, seed)
     with open(file, "wb") as stream:
@@ -47,12 +38,7 @@ def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: 
 
 
 def spec(workload: Workload) -> dict[str, object]:
-    """The workload's settings besides its arrays, ready for JSON.
-
-    Example:
-        >>> spec(WORKLOADS["W3"])["optimizer"]
-        {'name': 'sgd', 'learning_rate': 0.05}
-    """
+    """The workload's settings besides its arrays, ready for JSON."""
     return {
         "name": workload.name,
         "model": workload.model,

@@ -26,7 +26,7 @@ class Case(NamedTuple):
         name: the name shown.
         make: builds the simulation.
         plain: builds the same model with JAX's own convolution, to count its operations.
-        precision: of its arithmetic, for the peak that it is compared with; a name of `machine.PRECISIONS`.
+        precision: a name of `machine.PRECISIONS`, for the peak that the case is compared with.
     """
 
     name: str
@@ -52,10 +52,6 @@ class _MeasuredRun:
         self.snapshot = advance.snapshot
         self.losses += [[number, loss] for number, loss in enumerate(advance.train_losses, first)]
         return seconds, advance
-
-    def continue_with(self, simulation: Simulation) -> None:
-        """Continues with dispatches of another length."""
-        self.simulation = simulation
 
 
 def measure(
@@ -123,7 +119,7 @@ def _warm_up(case: Case, note: Callable[[str], None]) -> tuple[_MeasuredRun, flo
     if rounds > 1 and not simulation.selector.closed_loop:
         simulation = _skip_evaluation(simulation, rounds)
         compile_s = simulation.compile()
-        run.continue_with(simulation)
+        run.simulation = simulation
         run.time()
     note(f"{case.name}: measuring, rounds a dispatch: {simulation.rounds_per_dispatch}")
     return run, compile_s

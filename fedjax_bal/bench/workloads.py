@@ -11,7 +11,59 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.bench.pixels import CIFAR10, FASHION_MNIST, TURNED, Source, pixels
+from fedjax_bal.data import load
+
+TURNED_CLASSES, TURNED_PER_CLASS = 47, 2400
+"""The classes and images per class of EMNIST's balanced split."""
+_TURNS = 3
+
+
+class Source(NamedTuple):
+    """A source of images; `mean` and `std` are of the pixels scaled to [0, 1], for each channel."""
+
+    read: Callable[[str], tuple[np.ndarray, np.ndarray]]  # read(data_dir) -> (images UInt8[D, H, W, K], labels Int[D])
+    examples: int
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def pixels(source: Source, data_dir: str | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Images `UInt8[D, H, W, K]` and labels `Int32[D]` of a source; random ones without `data_dir`."""
+    if data_dir is not None:
+        images, labels = source.read(data_dir)
+        return images, labels.astype(np.int32)
+    images = rng.integers(0, 256, (source.examples, *source.input_shape), np.uint8)
+    return images, np.arange(source.examples, dtype=np.int32) % source.num_classes
+
+
+def _read(name: str) -> Callable[[str], tuple[np.ndarray, np.ndarray]]:
+    def read(data_dir: str) -> tuple[np.ndarray, np.ndarray]:
+        dataset = load(name, data_dir)
+        return dataset.train_images, dataset.train_labels
+
+    return read
+
+
+def _read_turned(data_dir: str) -> tuple[np.ndarray, np.ndarray]:
+    """MNIST, then Fashion-MNIST, each turned by 0, 90 and 180 degrees: the first 47 of sixty classes."""
+    stocks = [_read(name)(data_dir) for name in ("mnist", "fashion_mnist")]
+    pieces = []
+    for number in range(TURNED_CLASSES):
+        turn, label = divmod(number, 10)
+        images, labels = stocks[turn // _TURNS]
+        mine = images[np.flatnonzero(labels == label)[:TURNED_PER_CLASS]]
+        pieces.append(np.rot90(mine, turn % _TURNS, axes=(1, 2)))
+    return np.concatenate(pieces), np.repeat(np.arange(TURNED_CLASSES), [len(piece) for piece in pieces])
+
+
+_GREY = {"input_shape": (28, 28, 1), "mean": (0.1307,), "std": (0.3081,)}
+_COLOUR = {"input_shape": (32, 32, 3), "mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
+
+FASHION_MNIST = Source(_read("fashion_mnist"), 60_000, 10, **_GREY)
+CIFAR10 = Source(_read("cifar10"), 50_000, 10, **_COLOUR)
+TURNED = Source(_read_turned, TURNED_CLASSES * TURNED_PER_CLASS, TURNED_CLASSES, **_GREY)
 
 
 class Workload(NamedTuple):
@@ -19,7 +71,6 @@ class Workload(NamedTuple):
 
     Attributes:
         name: its short name.
-        text: one line about it.
         source: the source of its images.
         deal: `deal(rng, labels) -> N arrays of row numbers`; clients may share rows.
         clients_per_round: the cohort's size.
@@ -31,7 +82,6 @@ class Workload(NamedTuple):
     """
 
     name: str
-    text: str
     source: Source
     deal: Callable[[np.random.Generator, np.ndarray], list[np.ndarray]]
     clients_per_round: int
@@ -43,27 +93,15 @@ class Workload(NamedTuple):
 
 
 class Material(NamedTuple):
-    """A workload's examples and their assignment to clients.
+    """A workload's examples and their assignment to clients."""
 
-    Attributes:
-        images: `UInt8[D, H, W, K]`.
-        labels: `Int32[D]`.
-        rows_per_client: N arrays of row numbers.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
-    rows_per_client: list[np.ndarray]
+    images: np.ndarray  # UInt8[D, H, W, K]
+    labels: np.ndarray  # Int32[D]
+    rows_per_client: list[np.ndarray]  # N arrays of row numbers
 
 
 def material(workload: Workload, data_dir: str | None = None, seed: int = 0) -> Material:
-    """Images, labels and clients of a workload, the same for the same seed; random pixels without `data_dir`.
-
-    Example:
-        >>> made = material(WORKLOADS["W3"])
-        >>> made.images.shape, len(made.rows_per_client), len(made.rows_per_client[0])
-        ((60000, 28, 28, 1), 1000, 60)
-    """
+    """Images, labels and clients of a workload, the same for the same seed; random pixels without `data_dir`."""
     rng = np.random.default_rng(seed)
     images, labels = pixels(workload.source, data_dir, rng)
     return Material(images, labels, workload.deal(rng, labels))
@@ -131,72 +169,20 @@ def _dirichlet(rng: np.random.Generator, labels: np.ndarray) -> list[np.ndarray]
 
 _ADAM = {"name": "adam", "learning_rate": 1e-3}
 _LIST = (
+    # CIFAR-10, 1000 clients x 50, pfl-research's network
+    Workload("W1", CIFAR10, _equal(1000, 50), 50, 10, {"name": "sgd", "learning_rate": 0.1}, "conv2_pfl", {}),
+    # Fashion-MNIST, 50 clients x 1000 of two classes, a LeNet-like network
+    Workload("W2", FASHION_MNIST, _two_classes, 10, 50, {"name": "sgd", "learning_rate": 0.01}, "conv2_lenet", {}),
+    # Fashion-MNIST, 1000 clients x 60, 784-64-10
     Workload(
-        "W1",
-        "CIFAR-10, 1000 clients x 50, pfl-research's network",
-        CIFAR10,
-        _equal(1000, 50),
-        50,
-        10,
-        {"name": "sgd", "learning_rate": 0.1},
-        "conv2_pfl",
-        {},
+        "W3", FASHION_MNIST, _equal(1000, 60), 100, 10, {"name": "sgd", "learning_rate": 0.05}, "mlp", {"hidden": (64,)}
     ),
-    Workload(
-        "W2",
-        "Fashion-MNIST, 50 clients x 1000 of two classes, a LeNet-like network",
-        FASHION_MNIST,
-        _two_classes,
-        10,
-        50,
-        {"name": "sgd", "learning_rate": 0.01},
-        "conv2_lenet",
-        {},
-    ),
-    Workload(
-        "W3",
-        "Fashion-MNIST, 1000 clients x 60, 784-64-10",
-        FASHION_MNIST,
-        _equal(1000, 60),
-        100,
-        10,
-        {"name": "sgd", "learning_rate": 0.05},
-        "mlp",
-        {"hidden": (64,)},
-    ),
-    Workload(
-        "W4",
-        "47 classes, 500 clients of 131 to 336, Astraea's network without dropout",
-        TURNED,
-        _of_sizes(uniform_sizes, 500),
-        25,
-        20,
-        _ADAM,
-        "astraea_cnn",
-        {"dropout": 0.0},
-    ),
-    Workload(
-        "W4b",
-        "47 classes, 5000 clients of lognormal sizes around 235, Astraea's network without dropout",
-        TURNED,
-        _of_sizes(lognormal_sizes, 5000),
-        250,
-        20,
-        _ADAM,
-        "astraea_cnn",
-        {"dropout": 0.0},
-    ),
-    Workload(
-        "W5",
-        "CIFAR-10, 100 clients x 500 with Dirichlet(0.1) labels, a residual network with batch normalisation",
-        CIFAR10,
-        _dirichlet,
-        10,
-        50,
-        {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9},
-        "resnet20",
-        {},
-    ),
+    # 47 classes, 500 clients of 131 to 336, Astraea's network without dropout
+    Workload("W4", TURNED, _of_sizes(uniform_sizes, 500), 25, 20, _ADAM, "astraea_cnn", {"dropout": 0.0}),
+    # 47 classes, 5000 clients of lognormal sizes around 235, Astraea's network without dropout
+    Workload("W4b", TURNED, _of_sizes(lognormal_sizes, 5000), 250, 20, _ADAM, "astraea_cnn", {"dropout": 0.0}),
+    # CIFAR-10, 100 clients x 500 with Dirichlet(0.1) labels, a residual network with batch normalisation
+    Workload("W5", CIFAR10, _dirichlet, 10, 50, {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9}, "resnet20", {}),
 )
 
 WORKLOADS = MappingProxyType({workload.name: workload for workload in _LIST})

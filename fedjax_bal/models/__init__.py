@@ -7,10 +7,10 @@ model's options.
 from fedjax_bal.models import convolution
 from fedjax_bal.models.dcgan import Dcgan, build_dcgan
 from fedjax_bal.models.generator import Generator, build_generator
+from fedjax_bal.models.image_networks import doubled_twice, enlarging
 from fedjax_bal.models.layers import Conv, Linear, flatten
 from fedjax_bal.models.projection import FORMS, with_projection
 from fedjax_bal.models.registry import BATCH_NORMALISED, MODELS, build, num_params, options, with_plain_convolution
-from fedjax_bal.models.upsampling import doubled_twice, enlarging
 
 __all__ = [
     "BATCH_NORMALISED",

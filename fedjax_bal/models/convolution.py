@@ -82,13 +82,7 @@ def convolution(
 
 
 def of_name(name: str) -> Callable[..., Array]:
-    """The convolution of a name, with the signature of `jax.lax.conv_general_dilated`.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> of_name("fast")(jnp.ones((2, 28, 28, 1)), jnp.ones((5, 5, 1, 16)), (1, 1), "VALID").shape
-        (2, 24, 24, 16)
-    """
+    """The convolution of a name, with the signature of `jax.lax.conv_general_dilated`."""
     choices = {form: functools.partial(convolution, form=form) for form in FORMS} | {"plain": lax.conv_general_dilated}
     if name not in choices:
         raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
@@ -98,6 +92,8 @@ def of_name(name: str) -> Callable[..., Array]:
 @functools.cache
 def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
     """The convolution of one geometry, with its derivative."""
+    # The barriers keep XLA from folding the padding, slices and transpositions of the layers around into the forms
+    # below: each is fast, and right on several CPU devices (see `forward.direct`), as it stands.
 
     @jax.custom_vjp
     def convolve(images: Array, kernel: Array) -> Array:

@@ -1,7 +1,7 @@
 """A pair of networks, one that makes images from noise and one that tells them from real ones."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,16 +10,14 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 
 from fedjax_bal.models import convolution as convolutions
-from fedjax_bal.models.forms.gradients import interleave_phases
+from fedjax_bal.models.image_networks import PADS, doubled_twice, doubling, pure_functions
 from fedjax_bal.models.layers import Convolution, Real, flatten
 from fedjax_bal.models.normalization import BatchNorm
-from fedjax_bal.models.product import dense_product
-from fedjax_bal.models.upsampling import doubled_twice
+from fedjax_bal.models.sums import dense_product
 from fedjax_bal.types import Key, Variables
 from fedjax_bal.validate import whole_number
 
 SLOPE = 0.2
-PADS = ((1, 1), (1, 1))
 
 narrow_normal = initializers.normal(0.02)
 """Normal of deviation 0.02, for all weights but those of normalisations."""
@@ -90,32 +88,34 @@ def build_dcgan(
     whole_number("width", width, 2)
     shape = doubled_twice(image_shape, "a DCGAN")
     convolve = convolutions.of_name(convolution)
-    generate = _pure_functions(_Generator(shape, width, convolve), "latents", (latent,))
-    judge = _pure_functions(_Discriminator(width, convolve), "images", shape)
+    start_generator, generate = _pure_functions(_Generator(shape, width, convolve), "latents", (latent,))
+    start_discriminator, judge = _pure_functions(_Discriminator(width, convolve), "images", shape)
 
     def init(key: Key) -> tuple[Variables, Variables]:
         first, second = jax.random.split(key)
-        return generate.init(first), judge.init(second)
+        return start_generator(first), start_discriminator(second)
 
-    return Dcgan(init, generate.apply, judge.apply, latent, shape)
+    return Dcgan(init, generate, judge, latent, shape)
+
+
+def _pure_functions(network: nn.Module, name: str, shape: tuple[int, ...]) -> tuple[Callable, Callable]:
+    def check(rows: Array) -> None:
+        if rows.shape[1:] != shape:
+            wanted = ", ".join(map(str, ("B", *shape)))
+            raise ValueError(f"{name}: received shape {rows.shape}, must be [{wanted}]")
+
+    return pure_functions(network, check, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
 
 
 class _Generator(nn.Module):
-    """A dense layer to maps of a quarter of the side, two transposed convolutions that double it, tanh.
-
-    Attributes:
-        image_shape: `(H, W, K)`.
-        width: channels of the first maps.
-        convolve: the convolution.
-    """
+    """A dense layer to maps of a quarter of the side, two transposed convolutions that double it, tanh."""
 
     image_shape: tuple[int, int, int]
     width: int
     convolve: Convolution
 
     @nn.compact
-    def __call__(self, latents: Float[Array, "B Z"], real: Real, *, train: bool) -> Array:
-        """Images `[B, H, W, K]`."""
+    def __call__(self, latents: Float[Array, "B Z"], real: Real = None, *, train: bool) -> Float[Array, "B H W K"]:
         height, width, channels = self.image_shape
         doubled = doubling(self.convolve)
         maps = _dense(self.width * (height // 4) * (width // 4), "dense")(latents)
@@ -127,61 +127,17 @@ class _Generator(nn.Module):
 
 
 class _Discriminator(nn.Module):
-    """Two convolutions that halve the side, and a dense layer to one number.
-
-    Attributes:
-        width: channels of the last maps.
-        convolve: the convolution.
-    """
+    """Two convolutions that halve the side, and a dense layer to one number."""
 
     width: int
     convolve: Convolution
 
     @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Array:
-        """Logits `[B]`."""
+    def __call__(self, images: Float[Array, "B H W K"], real: Real = None, *, train: bool) -> Float[Array, " B"]:
         maps = nn.leaky_relu(_conv(self.width // 2, 2, self.convolve, "conv_0", bias=True)(images), SLOPE)
         maps = _conv(self.width, 2, self.convolve, "conv_1")(maps)
         maps = nn.leaky_relu(BatchNorm(name="norm_1")(maps, real, train=train), SLOPE)
         return _dense(1, "dense", bias=True)(flatten(maps))[:, 0]
-
-
-def doubling(convolve: Convolution) -> Callable[..., Array]:
-    """A transposed convolution of 4x4 kernels, stride 2 and one pixel of padding, computed on the small images.
-
-    Four of the sixteen taps fall on each pixel of the result, different ones for each of the four places within a
-    doubled pixel. So each place is a 2x2 convolution of the small images, and the four are one with four times the
-    channels.
-
-    It serves as `flax.linen.Conv`'s `conv_general_dilated` for 4x4 kernels, stride 1 and one pixel of padding: images
-    `[B, H, W, K]` and a kernel `[4, 4, K, O]` to `[B, 2 H, 2 W, O]`, the convolution of the images with a zero between
-    neighbouring pixels and two around them.
-
-    Example:
-        >>> images, kernel = jnp.ones((1, 2, 2, 1)), jnp.ones((4, 4, 1, 1))
-        >>> doubling(jax.lax.conv_general_dilated)(images, kernel, (1, 1), PADS)[0, :, :, 0].tolist()
-        [[1.0, 2.0, 2.0, 1.0], [2.0, 4.0, 4.0, 2.0], [2.0, 4.0, 4.0, 2.0], [1.0, 2.0, 2.0, 1.0]]
-    """
-
-    def doubled(images: Array, kernel: Array, strides: Any, padding: Any, **settings: Any) -> Array:
-        given = kernel.shape[:2], tuple(strides), tuple(map(tuple, padding))
-        if given != ((4, 4), (1, 1), PADS):
-            raise ValueError(
-                f"doubling: received a kernel of {given[0]}, strides {given[1]} and padding {given[2]}, must be "
-                f"(4, 4), (1, 1) and {PADS}: only that convolution can be computed on the small images"
-            )
-        settings.setdefault("dimension_numbers", ("NHWC", "HWIO", "NHWC"))
-        (_, height, width, channels), outputs = images.shape, kernel.shape[-1]
-        # Tap 2 t + a of the kernel is tap t of the small kernel of place a.
-        places = kernel.reshape(2, 2, 2, 2, channels, outputs).transpose(0, 2, 4, 1, 3, 5)
-        maps = convolve(images, places.reshape(2, 2, channels, 4 * outputs), strides, padding, **settings)
-        own = jnp.split(maps, 4, -1)
-        shifted = [
-            own[2 * down + right][:, down : down + height, right : right + width] for down in (0, 1) for right in (0, 1)
-        ]
-        return interleave_phases(jnp.concatenate(shifted, -1), (2, 2), (2 * height, 2 * width))
-
-    return doubled
 
 
 def _dense(outputs: int, name: str, bias: bool = False) -> nn.Dense:
@@ -200,27 +156,3 @@ def _conv(outputs: int, stride: int, convolve: Callable[..., Array], name: str, 
         conv_general_dilated=convolve,
         name=name,
     )
-
-
-class _PureFunctions(NamedTuple):
-    init: Callable[[Key], Variables]
-    apply: Callable[..., tuple[Array, Variables]]
-
-
-def _pure_functions(network: nn.Module, name: str, shape: tuple[int, ...]) -> _PureFunctions:
-    """The network's `init` and `apply`, for rows of one shape."""
-
-    def init(key: Key) -> Variables:
-        collections = network.init(key, jnp.zeros((1, *shape)), None, train=False)
-        return Variables(collections["params"], collections["stats"])
-
-    def apply(variables: Variables, rows: Array, *, train: bool, real: Array | None = None) -> tuple[Array, Variables]:
-        if rows.shape[1:] != shape:
-            wanted = ", ".join(map(str, ("B", *shape)))
-            raise ValueError(f"{name}: received shape {rows.shape}, must be [{wanted}]")
-        collections = {"params": variables.params, "stats": variables.stats}
-        mutable = ["stats"] if train else []
-        results, changed = network.apply(collections, rows, real, train=train, mutable=mutable)
-        return results, variables._replace(stats=changed.get("stats", variables.stats))
-
-    return _PureFunctions(jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train"))

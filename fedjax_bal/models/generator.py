@@ -11,9 +11,9 @@ from jax.nn import initializers
 from jaxtyping import Array, Float, Int
 
 from fedjax_bal.models import convolution as convolutions
+from fedjax_bal.models.image_networks import doubled_twice, enlarging, pure_functions
 from fedjax_bal.models.layers import Conv, Convolution, Linear
 from fedjax_bal.models.normalization import BatchNorm
-from fedjax_bal.models.upsampling import doubled_twice, enlarging
 from fedjax_bal.types import Key, Variables
 from fedjax_bal.validate import whole_number
 
@@ -75,7 +75,16 @@ def build_generator(
     whole_number("width", width, 2)
     shape = doubled_twice(image_shape, "the generator")
     network = _AcganNetwork(num_classes, shape, width, convolutions.of_name(convolution))
-    return Generator(*_pure_functions(network, latent), num_classes, latent, shape)
+
+    def check(latents: Array, labels: Array) -> None:
+        if latents.shape != (*labels.shape, latent):
+            raise ValueError(
+                f"latents: received shape {latents.shape} for labels of shape {labels.shape}, must be [B, {latent}] "
+                "and [B]"
+            )
+
+    examples = jax.ShapeDtypeStruct((1, latent), jnp.float32), jax.ShapeDtypeStruct((1,), jnp.int32)
+    return Generator(*pure_functions(network, check, *examples), num_classes, latent, shape)
 
 
 class _AcganNetwork(nn.Module):
@@ -83,12 +92,6 @@ class _AcganNetwork(nn.Module):
 
     The last normalisation has no parameters: it gives every channel mean 0 and variance 1, like normalised images.
     Linear layers and convolutions start as in PyTorch, the embedding from the standard normal law.
-
-    Attributes:
-        num_classes: C.
-        image_shape: `(H, W, K)`.
-        width: channels of the first two stages.
-        convolve: the convolution.
 
     References:
         CBFL (Li et al., 2023), section 5.4, names AC-GAN's generator (Odena et al., "Conditional Image Synthesis with
@@ -104,7 +107,6 @@ class _AcganNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, latents: Float[Array, "B Z"], labels: Int[Array, " B"], *, train: bool) -> Array:
-        """Images `[B, H, W, K]`."""
         height, width, channels = self.image_shape
         doubled = enlarging(self.convolve)
         embedding = self.param("embedding", initializers.normal(1.0), (self.num_classes, latents.shape[-1]))
@@ -121,24 +123,3 @@ class _AcganNetwork(nn.Module):
             maps = nn.leaky_relu(maps, SLOPE)
         maps = jnp.tanh(Conv(channels, 3, 1, self.convolve, name="conv_2")(maps))
         return BatchNorm(affine=False, name="norm_3")(maps, None, train=train)
-
-
-def _pure_functions(network: _AcganNetwork, latent: int) -> tuple[Callable, Callable]:
-    """The generator's `init` and `apply`."""
-
-    def init(key: Key) -> Variables:
-        collections = network.init(key, jnp.zeros((1, latent)), jnp.zeros(1, int), train=False)
-        return Variables(collections["params"], collections["stats"])
-
-    def apply(variables: Variables, latents: Array, labels: Array, *, train: bool) -> tuple[Array, Variables]:
-        if latents.shape != (*labels.shape, latent):
-            raise ValueError(
-                f"latents: received shape {latents.shape} for labels of shape {labels.shape}, must be [B, {latent}] "
-                "and [B]"
-            )
-        collections = {"params": variables.params, "stats": variables.stats}
-        mutable = ["stats"] if train else []
-        images, changed = network.apply(collections, latents, labels, train=train, mutable=mutable)
-        return images, variables._replace(stats=changed.get("stats", variables.stats))
-
-    return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")

@@ -45,10 +45,6 @@ def patches(images: Float[Array, "... H W K"], size: Sequence[int], geometry: Ge
     """Pixels under each position of the kernel, `[..., H', W', h * w * K]`, in the order of a flattened kernel.
 
     Columns are gathered before rows, which needs fewer and longer copies than one slice per tap.
-
-    Example:
-        >>> patches(jnp.arange(9.0).reshape(1, 3, 3, 1), (2, 2), Geometry((1, 1), ((0, 0), (0, 0))))[0, 0, 1]
-        Array([1., 2., 4., 5.], dtype=float32)
     """
     height, width = geometry.output_size(images.shape[-3:-1], size)
     images = pad_images(images, geometry.pads)

@@ -3,7 +3,7 @@
 Weights and biases start as in PyTorch, uniform within 1 / sqrt(fan in), because the papers' repositories use it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -12,8 +12,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Bool, Float
 
 from fedjax_bal.models.pooling import max_pool
-from fedjax_bal.models.product import dense_product
-from fedjax_bal.models.sums import add_bias
+from fedjax_bal.models.sums import add_bias, dense_product
 
 Convolution = Callable[..., Array]
 Real = Bool[Array, " B"] | None
@@ -23,24 +22,18 @@ uniform_kernel = initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
 class Linear(nn.Module):
-    """A dense layer.
-
-    Attributes:
-        outputs: number of units.
-        use_bias: whether a bias is added.
-    """
+    """A dense layer, from `[B, F]` to `[B, outputs]`."""
 
     outputs: int
     use_bias: bool = True
 
     @nn.compact
     def __call__(self, inputs: Float[Array, "B F"]) -> Float[Array, "B O"]:
-        """Maps `[B, F]` to `[B, outputs]`."""
         return nn.Dense(
             self.outputs,
             use_bias=self.use_bias,
             kernel_init=uniform_kernel,
-            bias_init=_uniform_bias(inputs.shape[-1]),
+            bias_init=uniform_within(inputs.shape[-1]),
             dot_general=dense_product,
             name="dense",
         )(inputs)
@@ -53,7 +46,6 @@ class _BiasedConv(nn.Conv):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
-        """Maps `[B, H, W, K]` to `[B, H', W', features]`."""
         maps = super().__call__(images)
         return add_bias(maps, self.param("bias", self.bias_init, (self.features,)).astype(maps.dtype))
 
@@ -77,14 +69,13 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
-        """Maps `[B, H, W, K]` to `[B, H', W', outputs]`."""
         return _BiasedConv(
             self.outputs,
             (self.size, self.size),
             strides=(self.stride, self.stride),
             padding=self.padding,
             kernel_init=uniform_kernel,
-            bias_init=_uniform_bias(self.size**2 * images.shape[-1]),
+            bias_init=uniform_within(self.size**2 * images.shape[-1]),
             conv_general_dilated=self.convolve,
             name="conv",
         )(images)
@@ -94,13 +85,8 @@ class PooledConv(nn.Module):
     """A convolution, then 2x2 max pooling, then the bias.
 
     The bias comes last because it does not change the position of the maximum: the result is the same, for a quarter of
-    the additions. For the same reason a network applies its activation, which is monotone, after this.
-
-    Attributes:
-        outputs: number of channels.
-        size: side of the kernel, in pixels.
-        padding: zeros on each side in pixels, or "SAME".
-        convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
+    the additions. For the same reason a network applies its activation, which is monotone, after this. Attributes as
+    of `Conv`.
     """
 
     outputs: int
@@ -110,7 +96,6 @@ class PooledConv(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 O"]:
-        """Maps `[B, H, W, K]` to `[B, H', W', outputs]`, of half the height and width that the convolution leaves."""
 
         def pooled(*operands: Array, **settings: object) -> Array:
             return max_pool(self.convolve(*operands, **settings))
@@ -120,7 +105,7 @@ class PooledConv(nn.Module):
             (self.size, self.size),
             padding=self.padding,
             kernel_init=uniform_kernel,
-            bias_init=_uniform_bias(self.size**2 * images.shape[-1]),
+            bias_init=uniform_within(self.size**2 * images.shape[-1]),
             conv_general_dilated=pooled,
             name="conv",
         )(images)
@@ -131,11 +116,7 @@ def flatten(maps: Float[Array, "B H W K"]) -> Float[Array, "B F"]:
     return maps.reshape(maps.shape[0], -1)
 
 
-def _uniform_bias(fan_in: int) -> Callable[..., Array]:
+def uniform_within(fan_in: int) -> Callable[..., Array]:
     """Initializer that is uniform within 1 / sqrt(fan in)."""
     bound = fan_in**-0.5
-
-    def initialise(key: Array, shape: Sequence[int], dtype: jnp.dtype = jnp.float32) -> Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return initialise
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)

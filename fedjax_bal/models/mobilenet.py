@@ -39,7 +39,6 @@ class MobileNetV2(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, 1280]` of images `[B, H, W, K]`."""
         stem = NormedConv(32, 3, 1, self.convolve, uniform_kernel, name="stem")
         maps = nn.relu(stem(images, real, train=train))
         blocks = [
@@ -59,22 +58,15 @@ class InvertedResidual(nn.Module):
 
     The sum has no activation. With a stride above 1 there is no shortcut; if the number of channels changes, the
     shortcut is a 1x1 convolution.
-
-    Attributes:
-        expansion: ratio of inner to input channels.
-        channels: of its output.
-        stride: of the 3x3 convolution.
-        convolve: the convolution.
     """
 
-    expansion: int
+    expansion: int  # ratio of inner to input channels
     channels: int
     stride: int
     convolve: Convolution
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
-        """Maps `[B, H, W, K]` to `[B, H', W', channels]`."""
 
         def layer(name: str, images: Array, channels: int, size: int = 1, stride: int = 1, groups: int = 1) -> Array:
             normed = NormedConv(channels, size, stride, self.convolve, uniform_kernel, groups, name=name)

@@ -1,10 +1,11 @@
-"""The networks: a body from images to features, and a head from features to logits.
+"""The networks without residual units: a body from images to features, and a head from features to logits.
 
 Every network keeps its classifier under `params["head"]` and everything else under `params["body"]`, so that a method
 that treats the two differently needs no layer names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -15,34 +16,15 @@ from fedjax_bal.models.pooling import max_pool
 
 
 class Network(nn.Module):
-    """A body and a classifier.
-
-    Attributes:
-        body: images `[B, H, W, K]` to features `[B, F]`.
-        head: features `[B, F]` to logits `[B, C]`.
-    """
+    """A body, from images to features, and a classifier, from features to logits."""
 
     body: nn.Module
     head: nn.Module
 
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> tuple[Array, Array]:
-        """Logits `[B, C]` and features `[B, F]` of normalised images; `real` marks the rows of batch statistics.
-
-        Example:
-            >>> import jax
-            >>> import jax.numpy as jnp
-            >>> network = Network(Mlp((4,)), Linear(3))
-            >>> variables = network.init(jax.random.key(0), jnp.zeros((1, 2, 2, 1)), None, train=False)
-            >>> logits, features = network.apply(variables, jnp.zeros((5, 2, 2, 1)), None, train=False)
-            >>> logits.shape, features.shape
-            ((5, 3), (5, 4))
-        """
-        features = self.features(images, real, train=train)
+        """Logits `[B, C]` and features `[B, F]` of normalised images; `real` marks the rows of batch statistics."""
+        features = self.body(images, real, train=train)
         return self.classify(features), features
-
-    def features(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features of images, by the body alone."""
-        return self.body(images, real, train=train)
 
     def classify(self, features: Float[Array, "B F"]) -> Float[Array, "B C"]:
         """Logits of features, by the head alone."""
@@ -50,17 +32,12 @@ class Network(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Dense layers with ReLU on flattened images.
+    """Dense layers with ReLU on flattened images."""
 
-    Attributes:
-        hidden: units of each layer.
-    """
-
-    hidden: Sequence[int]
+    hidden: tuple[int, ...]
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, hidden[-1]]` of images `[B, H, W, K]`."""
         del real, train
         hidden = flatten(images)
         for layer, units in enumerate(self.hidden):
@@ -68,51 +45,44 @@ class Mlp(nn.Module):
         return hidden
 
 
-class RebaflFmnist(nn.Module):
-    """ReBaFL's network for Fashion-MNIST, without the projection, which only other methods use.
+class Layer(NamedTuple):
+    """A convolution of a `PlainCnn`: `channels` of its output, side of the kernel, padding, and what follows it."""
 
-    References:
-        github.com/JianXu95/ReBaFL; layers read in its code.
-    """
-
-    convolve: Convolution
-
-    @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, 128]` of images `[B, H, W, K]`, 12 pixels or more a side."""
-        del real, train
-        maps = nn.leaky_relu(PooledConv(16, 5, 0, self.convolve, name="conv_0")(images))
-        maps = nn.leaky_relu(PooledConv(32, 5, 1, self.convolve, name="conv_1")(maps))
-        return nn.leaky_relu(Linear(128, name="dense")(flatten(maps)))
+    channels: int
+    size: int
+    padding: int | Literal["SAME"]
+    pooled: bool = True
 
 
-class RebaflCifar(nn.Module):
-    """ReBaFL's network for CIFAR-10, without the projection, which only other methods use.
-
-    Its features have no activation.
-
-    References:
-        github.com/JianXu95/ReBaFL; layers read in its code.
-    """
-
-    convolve: Convolution
-
-    @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, 128]` of images `[B, H, W, K]`, 16 pixels or more a side."""
-        del real, train
-        maps = nn.leaky_relu(PooledConv(16, 5, 0, self.convolve, name="conv_0")(images))
-        maps = nn.leaky_relu(PooledConv(32, 5, 1, self.convolve, name="conv_1")(maps))
-        maps = nn.leaky_relu(PooledConv(64, 3, 1, self.convolve, name="conv_2")(maps))
-        return Linear(128, name="dense")(flatten(maps))
-
-
-class FedavgCnn(nn.Module):
-    """The convolutional network of the paper that introduced federated averaging.
+class PlainCnn(nn.Module):
+    """Convolutions, some with 2x2 max pooling, and a dense layer: most of the small networks.
 
     Attributes:
         convolve: the convolution.
-        conv_relu: whether ReLU follows both convolutions; it always follows the dense layer.
+        layers: the convolutions.
+        features: units of the dense layer.
+        activation: of the convolutions.
+        last: of the dense layer.
+    """
+
+    convolve: Convolution
+    layers: tuple[Layer, ...]
+    features: int
+    activation: Callable[[Array], Array] = nn.relu
+    last: Callable[[Array], Array] = nn.relu
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
+        del real, train
+        maps = images
+        for number, (channels, size, padding, pooled) in enumerate(self.layers):
+            kind = PooledConv if pooled else Conv
+            maps = self.activation(kind(channels, size, padding, self.convolve, name=f"conv_{number}")(maps))
+        return self.last(Linear(self.features, name="dense")(flatten(maps)))
+
+
+def fedavg_cnn(convolve: Convolution, conv_relu: bool = True) -> nn.Module:
+    """Builds the convolutional network of the paper that introduced federated averaging.
 
     References:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
@@ -120,18 +90,8 @@ class FedavgCnn(nn.Module):
         `CNN_OriginalFedAvg`, which GossipFL has too, without an activation after its convolutions, `conv_relu=False`
         here; and one with ReLU there, such as GossipFL's `mnistflnet.py`, the default here.
     """
-
-    convolve: Convolution
-    conv_relu: bool = True
-
-    @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, 512]` of images `[B, H, W, K]`, 4 pixels or more a side."""
-        del real, train
-        activated = nn.relu if self.conv_relu else lambda maps: maps
-        maps = activated(PooledConv(32, 5, "SAME", self.convolve, name="conv_0")(images))
-        maps = activated(PooledConv(64, 5, "SAME", self.convolve, name="conv_1")(maps))
-        return nn.relu(Linear(512, name="dense")(flatten(maps)))
+    layers = Layer(32, 5, "SAME"), Layer(64, 5, "SAME")
+    return PlainCnn(convolve, layers, 512, nn.relu if conv_relu else lambda maps: maps)
 
 
 class TinyBn(nn.Module):
@@ -144,7 +104,6 @@ class TinyBn(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, 4 (H // 2) (W // 2)]` of images `[B, H, W, K]`, 2 pixels or more a side."""
         maps = nn.Conv(
             4, (3, 3), use_bias=False, kernel_init=uniform_kernel, conv_general_dilated=self.convolve, name="conv"
         )(images)
@@ -155,47 +114,11 @@ class TinyBn(nn.Module):
         return flatten(pooled)
 
 
-class Conv2Lenet(nn.Module):
-    """Two 5x5 convolutions with pooling and a dense layer: a network of LeNet's kind."""
-
-    convolve: Convolution
-
-    @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, 128]` of images `[B, H, W, K]`, 4 pixels or more a side."""
-        del real, train
-        maps = nn.relu(PooledConv(16, 5, "SAME", self.convolve, name="conv_0")(images))
-        maps = nn.relu(PooledConv(32, 5, "SAME", self.convolve, name="conv_1")(maps))
-        return nn.relu(Linear(128, name="dense")(flatten(maps)))
-
-
-class Conv2Pfl(nn.Module):
-    """Two 3x3 convolutions, one pooling and a dense layer: the CIFAR-10 benchmark network of pfl-research.
-
-    References:
-        Granqvist et al., "pfl-research: simulation framework for accelerating research in Private Federated Learning",
-        NeurIPS 2024 Datasets and Benchmarks; layers as in its CIFAR-10 benchmark.
-    """
-
-    convolve: Convolution
-
-    @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, 128]` of images `[B, H, W, K]`, 4 pixels or more a side."""
-        del real, train
-        maps = nn.relu(Conv(32, 3, "SAME", self.convolve, name="conv_0")(images))
-        maps = nn.relu(PooledConv(64, 3, 0, self.convolve, name="conv_1")(maps))
-        return nn.relu(Linear(128, name="dense")(flatten(maps)))
-
-
 class AstraeaCnn(nn.Module):
     """Astraea's network for 28x28 characters: three convolutions without padding, dropout, a dense layer.
 
-    The paper does not state the activation of the convolutions; here it is ReLU.
-
-    Attributes:
-        convolve: the convolution.
-        dropout: one number, the share of values dropped in training between the second and the third convolution.
+    The paper does not state the activation of the convolutions; here it is ReLU. `dropout` is one share, of the values
+    between the second and the third convolution.
 
     References:
         Duan et al., "Astraea: Self-balancing Federated Learning for Improving Classification Accuracy of Mobile Deep
@@ -206,11 +129,65 @@ class AstraeaCnn(nn.Module):
     dropout: tuple[float, ...] = (0.5,)
 
     @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, 150]` of images `[B, H, W, K]`, 13 pixels or more a side."""
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B 150"]:
         del real
         maps = nn.relu(Conv(12, 5, 0, self.convolve, 2, name="conv_0")(images))
         maps = nn.relu(Conv(18, 3, 0, self.convolve, 2, name="conv_1")(maps))
         maps = nn.Dropout(self.dropout[0], deterministic=not train, name="dropout")(maps)
         maps = nn.relu(Conv(24, 2, 0, self.convolve, name="conv_2")(maps))
         return nn.relu(Linear(150, name="dense")(flatten(maps)))
+
+
+class Vgg9(nn.Module):
+    """Six 3x3 convolutions in three blocks, then two dense layers: the network of matched averaging, and of IWDS.
+
+    `dropout` holds the shares dropped in training: of the second block's channels, each as a whole; of the third
+    block's values; of the features.
+
+    References:
+        Wang et al., "Federated Learning with Matched Averaging", ICLR 2020; layers as "ModerateCNN" in its code, which
+        GossipFL, the code of IWDS, takes over.
+    """
+
+    convolve: Convolution
+    dropout: tuple[float, ...] = (0.05, 0.1, 0.1)
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B 512"]:
+        del real
+        channels, values, features = self.dropout
+        maps = nn.relu(Conv(32, 3, 1, self.convolve, name="conv_0")(images))
+        maps = nn.relu(PooledConv(64, 3, 1, self.convolve, name="conv_1")(maps))
+        maps = nn.relu(Conv(128, 3, 1, self.convolve, name="conv_2")(maps))
+        maps = nn.relu(PooledConv(128, 3, 1, self.convolve, name="conv_3")(maps))
+        maps = nn.Dropout(channels, broadcast_dims=(1, 2), deterministic=not train, name="dropout_0")(maps)
+        maps = nn.relu(Conv(256, 3, 1, self.convolve, name="conv_4")(maps))
+        maps = nn.relu(PooledConv(256, 3, 1, self.convolve, name="conv_5")(maps))
+        hidden = nn.Dropout(values, deterministic=not train, name="dropout_1")(flatten(maps))
+        hidden = nn.relu(Linear(512, name="dense_0")(hidden))
+        hidden = nn.relu(Linear(512, name="dense_1")(hidden))
+        return nn.Dropout(features, deterministic=not train, name="dropout_2")(hidden)
+
+
+class KerasCifar10(nn.Module):
+    """The CIFAR-10 network of Keras's examples: four 3x3 convolutions in two blocks and a dense layer.
+
+    `dropout` holds the shares of values dropped in training: after the first block, after the second, of the features.
+
+    References:
+        Astraea (Duan et al., 2019), section IV-A, names it for CINIC-10.
+    """
+
+    convolve: Convolution
+    dropout: tuple[float, ...] = (0.25, 0.25, 0.5)
+
+    @nn.compact
+    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B 512"]:
+        del real
+        maps = images
+        for block, channels in enumerate((32, 64)):
+            maps = nn.relu(Conv(channels, 3, "SAME", self.convolve, name=f"conv_{2 * block}")(maps))
+            maps = nn.relu(PooledConv(channels, 3, 0, self.convolve, name=f"conv_{2 * block + 1}")(maps))
+            maps = nn.Dropout(self.dropout[block], deterministic=not train, name=f"dropout_{block}")(maps)
+        hidden = nn.relu(Linear(512, name="dense")(flatten(maps)))
+        return nn.Dropout(self.dropout[2], deterministic=not train, name="dropout_2")(hidden)

@@ -42,19 +42,7 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Bool[Array, " B"] | None, *, train: bool) -> Array:
-        """Normalises images; `real` marks the rows that count, and `train` selects the statistics of this batch.
-
-        Example:
-            >>> import jax
-            >>> images = jnp.array([1.0, 3.0, 100.0]).reshape(3, 1, 1, 1)
-            >>> real = jnp.array([True, True, False])
-            >>> variables = BatchNorm().init(jax.random.key(0), images, real, train=False)
-            >>> normalised, updated = BatchNorm().apply(variables, images, real, train=True, mutable=["stats"])
-            >>> [round(float(value), 3) for value in normalised[:2].ravel()]
-            [-1.0, 1.0]
-            >>> [round(float(updated["stats"][name][0]), 3) for name in ("mean", "var")]
-            [0.2, 1.1]
-        """
+        """Normalises images; `real` marks the rows that count, and `train` selects the statistics of this batch."""
         channels = images.shape[-1:]
         running_mean = self.variable("stats", "mean", jnp.zeros, channels)
         running_var = self.variable("stats", "var", jnp.ones, channels)
@@ -92,13 +80,6 @@ def normalise_batch(
 
     Returns the normalised images, mean and biased variance `[K]` as `moments` computes them, and the number of values.
     Its derivative reads the images twice: once for two sums over each channel, once for the result.
-
-    Example:
-        >>> images = jnp.array([1.0, 3.0]).reshape(2, 1, 1, 1)
-        >>> running = jnp.zeros(1), jnp.ones(1)
-        >>> normalised, mean, var, count = normalise_batch(images, jnp.full(1, 2.0), jnp.ones(1), None, running)
-        >>> [round(float(value), 3) for value in normalised.ravel()], float(mean[0]), float(var[0]), int(count)
-        ([-1.0, 3.0], 2.0, 1.0, 2)
     """
     mean, var, count = moments(images, real)
     normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
@@ -146,13 +127,7 @@ def _affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array, 
 
 
 def moments(images: Array, real: Bool[Array, " B"] | None) -> tuple[Array, Array, Array]:
-    """Mean and biased variance `[K]` over real rows and pixels, and the number of values; all 0 without real rows.
-
-    Example:
-        >>> mean, var, count = moments(jnp.array([1.0, 3.0, 9.0]).reshape(3, 1, 1, 1), jnp.array([True, True, False]))
-        >>> float(mean[0]), float(var[0]), int(count)
-        (2.0, 1.0, 2)
-    """
+    """Mean and biased variance `[K]` over real rows and pixels, and the number of values; all 0 without real rows."""
     rows, height, width, _ = images.shape
     weights = jnp.ones(rows, bool) if real is None else real
     counted = weights[:, None, None, None]

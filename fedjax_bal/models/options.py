@@ -22,25 +22,14 @@ class Allowed(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One option of a network.
-
-    Attributes:
-        default: its default value.
-        allowed: its allowed values.
-    """
+    """One option of a network: its default and its allowed values."""
 
     default: Any
     allowed: Allowed
 
 
 def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
-    """Options of a builder, by name: its parameters annotated with an `Allowed`, or with `bool`.
-
-    Example:
-        >>> def build(convolve, wide: bool = False): ...
-        >>> options_of(build)["wide"].default, options_of(build)["wide"].allowed.wanted
-        (False, 'true or false')
-    """
+    """Options of a builder, by name: its parameters annotated with an `Allowed`, or with `bool`."""
     options = {}
     for name, parameter in inspect.signature(builder).parameters.items():
         known = (*getattr(parameter.annotation, "__metadata__", ()), _SWITCH if parameter.annotation is bool else None)
@@ -51,12 +40,7 @@ def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
 
 
 def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the given options of a model to what its network takes; raises `ValueError` for wrong ones.
-
-    Example:
-        >>> read_options("mlp", {"hidden": Option((64,), sizes())}, {"hidden": [32]})
-        {'hidden': (32,)}
-    """
+    """Converts the given options of a model to what its network takes; raises `ValueError` for wrong ones."""
     for key in sorted(set(given) - set(options)):
         near = difflib.get_close_matches(key, options, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -72,22 +56,12 @@ def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, A
 
 
 def sizes() -> Allowed:
-    """Widths of layers, as a list or tuple.
-
-    Example:
-        >>> sizes().read([200, 100])
-        (200, 100)
-    """
+    """Widths of layers, as a list or tuple."""
     return Allowed("a list of one or more whole numbers of at least 1", _read_sizes)
 
 
 def shares(count: int) -> Allowed:
-    """Shares dropped by dropout: one for all `count` places of a network, or one for each.
-
-    Example:
-        >>> shares(3).wanted, shares(3).read(0.1)
-        ('a number in [0, 1), or a list of 3 of them', (0.1, 0.1, 0.1))
-    """
+    """Shares dropped by dropout: one for all `count` places of a network, or one for each."""
 
     def read(value: Any) -> tuple[float, ...]:
         given = tuple(value) if isinstance(value, list | tuple) else (value,) * count

@@ -14,16 +14,7 @@ from jaxtyping import Array, Float, Int
 
 @jax.custom_vjp
 def max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """Maximum of each 2x2 block of pixels, `[B, H // 2, W // 2, K]`; ignores a last odd row or column.
-
-    Example:
-        >>> max_pool(jnp.arange(25.0).reshape(1, 5, 5, 1))[0, :, :, 0]
-        Array([[ 6.,  8.],
-               [16., 18.]], dtype=float32)
-        >>> jax.grad(lambda images: max_pool(images).sum())(jnp.zeros((1, 2, 2, 1)))[0, :, :, 0]
-        Array([[1., 0.],
-               [0., 0.]], dtype=float32)
-    """
+    """Maximum of each 2x2 block of pixels, `[B, H // 2, W // 2, K]`; ignores a last odd row or column."""
     return functools.reduce(jnp.maximum, _corners(images))
 
 
@@ -60,16 +51,7 @@ def _first_maximum(images: Array, highest: Array) -> Int[Array, "B H2 W2 K"]:
 
 @jax.custom_vjp
 def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`; ignores the outside.
-
-    Example:
-        >>> overlapping_max_pool(jnp.arange(12.0).reshape(1, 3, 4, 1))[0, :, :, 0]
-        Array([[ 5.,  7.],
-               [ 9., 11.]], dtype=float32)
-        >>> jax.grad(lambda images: overlapping_max_pool(images).sum())(jnp.zeros((1, 2, 3, 1)))[0, :, :, 0]
-        Array([[1., 1., 0.],
-               [0., 0., 0.]], dtype=float32)
-    """
+    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`; ignores the outside."""
     return functools.reduce(jnp.maximum, _neighbours(images, -jnp.inf))
 
 

@@ -2,12 +2,13 @@
 
 import functools
 import zlib
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.models.product import dense_product
+from fedjax_bal.models.layers import uniform_within
+from fedjax_bal.models.sums import dense_product
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import one_of, whole_number
 
@@ -101,52 +102,32 @@ def _init(model: Model, features: int, width: int, on_top: bool, key: Key) -> Va
 def _dense(key: Key, inputs: int, outputs: int) -> PyTree:
     """Kernel and bias as PyTorch initializes them, uniform within 1 / sqrt(fan in)."""
     kernel, bias = jax.random.split(key)
-    draw = _uniform(inputs)
-    return {"kernel": draw(kernel, (inputs, outputs)), "bias": draw(bias, (outputs,))}
+    draw = uniform_within(inputs)
+    return {"kernel": draw(kernel, (inputs, outputs), float), "bias": draw(bias, (outputs,), float)}
 
 
 def _resize(key: Key, head: PyTree, width: int) -> PyTree:
     """Draws a classifier like another one with `width` inputs; its kernel is the leaf with two axes."""
     leaves, structure = jax.tree.flatten(head)
-    draw, keys = _uniform(width), jax.random.split(key, len(leaves))
+    draw, keys = uniform_within(width), jax.random.split(key, len(leaves))
     shapes = [(width, *leaf.shape[1:]) if leaf.ndim == 2 else leaf.shape for leaf in leaves]
-    return jax.tree.unflatten(structure, [draw(own, shape) for own, shape in zip(keys, shapes, strict=True)])
+    return jax.tree.unflatten(structure, [draw(own, shape, float) for own, shape in zip(keys, shapes, strict=True)])
 
 
-def _uniform(inputs: int) -> Callable[[Key, tuple[int, ...]], Array]:
-    bound = inputs**-0.5
-    return lambda key, shape: jax.random.uniform(key, shape, float, -bound, bound)
-
-
-def _apply_bare(
-    model: Model,
-    variables: Variables,
-    images: Array,
-    *,
-    train: bool,
-    key: Key | None = None,
-    real: Array | None = None,
-) -> tuple[Outputs, Variables]:
-    outputs, after = model.apply(variables, images, train=train, key=key, real=real)
+def _apply_bare(model: Model, variables: Variables, images: Array, **settings: Any) -> tuple[Outputs, Variables]:
+    outputs, after = model.apply(variables, images, **settings)
     return outputs._replace(projection=outputs.features), after
 
 
 def _apply(
-    model: Model,
-    head: PyTree | None,
-    variables: Variables,
-    images: Array,
-    *,
-    train: bool,
-    key: Key | None = None,
-    real: Array | None = None,
+    model: Model, head: PyTree | None, variables: Variables, images: Array, **settings: Any
 ) -> tuple[Outputs, Variables]:
     params = dict(variables.params)
     layers = params.pop("projection")
     if head is not None:
         # The network below needs its classifier in the old shape; the logits of these zeros are discarded.
         params["head"] = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), head)
-    outputs, after = model.apply(variables._replace(params=params), images, train=train, key=key, real=real)
+    outputs, after = model.apply(variables._replace(params=params), images, **settings)
     projection = _project(layers, outputs.features)
     after = after._replace(params=variables.params)
     if head is None:

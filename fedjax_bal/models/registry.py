@@ -12,30 +12,20 @@ import jax.numpy as jnp
 
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import initialization, networks
-from fedjax_bal.models.cifar_networks import FlcirCnn, KerasCifar10, Vgg9
 from fedjax_bal.models.layers import Convolution, Linear
 from fedjax_bal.models.mobilenet import MobileNetV2
-from fedjax_bal.models.networks import Network
+from fedjax_bal.models.networks import Layer, Network, PlainCnn
 from fedjax_bal.models.options import Option, options_of, read_options, shares, sizes
 from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
 class _Entry(NamedTuple):
-    """A network's entry in the registry.
-
-    Attributes:
-        description: one line.
-        body: `body(convolve, **options)`; its signature declares the options, see `options_of`.
-        smallest: the side of the smallest image that it takes, in pixels.
-        head_bias: whether its classifier has a bias.
-        start: initialization of its weights.
-        batch_normalised: whether it has batch normalisation.
-    """
+    """A network's entry in the registry."""
 
     description: str
-    body: Callable[..., nn.Module]
-    smallest: int
+    body: Callable[..., nn.Module]  # body(convolve, **options); its signature declares the options, see `options_of`
+    smallest: int  # side of the smallest image that it takes, in pixels
     head_bias: bool = True
     start: initialization.Start = initialization.as_drawn
     batch_normalised: bool = False
@@ -46,7 +36,9 @@ def _mlp(convolve: Convolution, hidden: Annotated[tuple[int, ...], sizes()] = (6
     return networks.Mlp(hidden)
 
 
-def _with_dropout(network: type[networks.AstraeaCnn] | type[Vgg9] | type[KerasCifar10]) -> Callable[..., nn.Module]:
+def _with_dropout(
+    network: type[networks.AstraeaCnn | networks.Vgg9 | networks.KerasCifar10],
+) -> Callable[..., nn.Module]:
     """Builder of a network with the option `dropout`: one share for all its places, or one for each."""
     own = network.dropout
 
@@ -61,18 +53,34 @@ def _with_settings(network: Callable[..., nn.Module], **settings: Any) -> Callab
     return lambda convolve: network(convolve, **settings)
 
 
+def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
+    return _with_settings(PlainCnn, layers=layers, **settings)
+
+
 _ENTRIES = {
     "mlp": _Entry("flatten, hidden dense layers, dense C", _mlp, 1),
-    "rebafl_fmnist": _Entry("ReBaFL's Fashion-MNIST net: conv 16, conv 32, dense 128", networks.RebaflFmnist, 12),
+    # Layers read in github.com/JianXu95/ReBaFL, without the projection, which only other methods use.
+    "rebafl_fmnist": _Entry(
+        "ReBaFL's Fashion-MNIST net: conv 16, conv 32, dense 128",
+        _plain(Layer(16, 5, 0), Layer(32, 5, 1), features=128, activation=nn.leaky_relu, last=nn.leaky_relu),
+        12,
+    ),
     "rebafl_cifar": _Entry(
         "ReBaFL's CIFAR-10 net: conv 16, conv 32, conv 64, dense 128, last layer without bias",
-        networks.RebaflCifar,
+        _plain(
+            Layer(16, 5, 0),
+            Layer(32, 5, 1),
+            Layer(64, 3, 1),
+            features=128,
+            activation=nn.leaky_relu,
+            last=lambda features: features,
+        ),
         16,
         head_bias=False,
     ),
     "fedavg_cnn": _Entry(
         "McMahan's MNIST net: conv 32, conv 64, dense 512; conv_relu says whether ReLU follows the convolutions",
-        networks.FedavgCnn,
+        networks.fedavg_cnn,
         4,
     ),
     "astraea_cnn": _Entry(
@@ -83,24 +91,32 @@ _ENTRIES = {
     "vgg9": _Entry(
         "IWDS's CIFAR-10 net: six convs of 32 to 256, dense 512, dense 512; dropout of whole channels, of values, of "
         "features",
-        _with_dropout(Vgg9),
+        _with_dropout(networks.Vgg9),
         8,
     ),
+    # Layers as "ToyCifarNet" in github.com/ym1231/fl-cir.
     "flcir_cnn": _Entry(
         "FL-CIR's CIFAR-10 net: conv 32, conv 64, conv 64, dense 64",
-        FlcirCnn,
+        _plain(Layer(32, 3, 0), Layer(64, 3, 0), Layer(64, 3, 0, pooled=False), features=64),
         18,
         start=initialization.he_fan_out,
     ),
     "keras_cifar10": _Entry(
         "Keras's CIFAR-10 net, Astraea's for CINIC-10: two convs of 32, two of 64, dense 512; dropout after each block "
         "and of the features",
-        _with_dropout(KerasCifar10),
+        _with_dropout(networks.KerasCifar10),
         10,
         start=initialization.glorot,
     ),
-    "conv2_pfl": _Entry("pfl-research's CIFAR-10 net: conv 32, conv 64, dense 128", networks.Conv2Pfl, 4),
-    "conv2_lenet": _Entry("LeNet-like: conv 16, conv 32, dense 128", networks.Conv2Lenet, 4),
+    # The CIFAR-10 benchmark of Granqvist et al., "pfl-research", NeurIPS 2024 Datasets and Benchmarks.
+    "conv2_pfl": _Entry(
+        "pfl-research's CIFAR-10 net: conv 32, conv 64, dense 128",
+        _plain(Layer(32, 3, "SAME", pooled=False), Layer(64, 3, 0), features=128),
+        4,
+    ),
+    "conv2_lenet": _Entry(
+        "LeNet-like: conv 16, conv 32, dense 128", _plain(Layer(16, 5, "SAME"), Layer(32, 5, "SAME"), features=128), 4
+    ),
     "resnet8": _Entry(
         "ResNet-8: resnet20 with one residual unit a stage", _with_settings(ResNet, units=1), 1, batch_normalised=True
     ),
@@ -129,16 +145,7 @@ BATCH_NORMALISED = tuple(name for name, entry in _ENTRIES.items() if entry.batch
 
 
 def options(name: str) -> Mapping[str, Option]:
-    """The options of a model, in addition to the arguments that all models have.
-
-    Args:
-        name: one of `MODELS`.
-
-    Returns:
-        Default and allowed values of each option, by name.
-
-    Raises:
-        ValueError: an unknown model.
+    """Default and allowed values of a model's own options, by name; raises `ValueError` for an unknown model.
 
     Example:
         >>> options("vgg9")["dropout"].default, options("mlp")["hidden"].allowed.wanted
@@ -202,21 +209,14 @@ def _build(
 
 
 def with_plain_convolution(model: Model) -> Model:
-    """Rebuilds a model of `build` on JAX's own convolution, which has second derivatives.
-
-    Returns:
-        The same network, with the same variables.
-
-    Raises:
-        ValueError: `build` doesn't know the model's name.
+    """Rebuilds a model of `build`, with the same variables, on JAX's own convolution, which has second derivatives.
 
     Example:
         >>> plain = with_plain_convolution(build("mlp", 10, (28, 28, 1), hidden=(3,)))
         >>> num_params(plain)
         2395
     """
-    options = dict(model.options)
-    return build(model.name, model.num_classes, model.input_shape, convolution="plain", **options)
+    return build(model.name, model.num_classes, model.input_shape, convolution="plain", **dict(model.options))
 
 
 def num_params(model: Model) -> int:
@@ -274,7 +274,6 @@ def _entry(name: str) -> _Entry:
 
 
 def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, ...]) -> None:
-    """Raises for a number of classes or an input shape that the network can't have."""
     if num_classes < 1:
         raise ValueError(f"model {name!r}: num_classes={num_classes} must be at least 1.")
     if len(input_shape) != 3 or min(input_shape) < 1:

@@ -55,7 +55,6 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        """Features `[B, channels[-1]]` of images `[B, H, W, K]`."""
         size, stride = (7, 2) if self.large else (3, 1)
         stem = NormedConv(self.channels[0], size, stride, self.convolve, self.start, name="stem")
         maps = nn.relu(stem(images, real, train=train))
@@ -71,14 +70,7 @@ class ResNet(nn.Module):
 
 
 class ResidualUnit(nn.Module):
-    """Two 3x3 convolutions, added to a shortcut.
-
-    Attributes:
-        channels: of its output.
-        stride: of the first convolution; above 1 the shortcut is a 1x1 convolution.
-        convolve: the convolution.
-        start: initializer of the convolutions.
-    """
+    """Two 3x3 convolutions, added to a shortcut, which is a 1x1 convolution if the first has a stride above 1."""
 
     channels: int
     stride: int
@@ -87,7 +79,6 @@ class ResidualUnit(nn.Module):
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
-        """Maps `[B, H, W, K]` to `[B, H', W', channels]`."""
         layer = functools.partial(NormedConv, self.channels, convolve=self.convolve, start=self.start)
         shortcut = maps
         if self.stride > 1:
@@ -97,16 +88,7 @@ class ResidualUnit(nn.Module):
 
 
 class NormedConv(nn.Module):
-    """A convolution without bias, then batch normalisation.
-
-    Attributes:
-        channels: of its output.
-        size: side of the kernel, in pixels; half of it is padded on each side.
-        stride: steps between outputs, in pixels.
-        convolve: the convolution, with the signature of `jax.lax.conv_general_dilated`.
-        start: initializer of the kernel.
-        groups: number of groups of channels, each with a kernel of its own.
-    """
+    """A convolution without bias, padded by half its kernel on each side, then batch normalisation."""
 
     channels: int
     size: int
@@ -117,7 +99,6 @@ class NormedConv(nn.Module):
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
-        """Maps `[B, H, W, K]` to `[B, H', W', channels]`."""
         convolved = nn.Conv(
             self.channels,
             (self.size, self.size),

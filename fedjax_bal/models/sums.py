@@ -1,8 +1,10 @@
-"""Sums over all axes but the channels, and a bias whose gradient is such a sum.
+"""Sums over channels, biases and dense layers, in forms that are reproducible and fast on CPUs.
 
-On CPUs they are written as a product with ones: XLA passes plain sums of this size to a library that splits them among
-the threads that happen to be idle, so that their last digit differs from run to run.
+Sums are written as a product with ones there: XLA passes plain sums of this size to a library that splits them among
+the threads that happen to be idle, so that their last digit differs from run to run (jax issue 39741).
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +13,7 @@ from jaxtyping import Array, Float
 
 
 def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
-    """Sums over all axes but the last.
-
-    Example:
-        >>> channel_sums(jnp.arange(6.0).reshape(3, 1, 2)).tolist()
-        [6.0, 9.0]
-
-    References:
-        jax issue 39741, on sums that differ between calls.
-    """
+    """Sums over all axes but the last."""
     rows = values.reshape(-1, values.shape[-1])
     if jax.default_backend() != "cpu":
         return rows.sum(0)
@@ -30,16 +24,36 @@ def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
 
 @jax.custom_vjp
 def add_bias(values: Float[Array, "... K"], bias: Float[Array, " K"]) -> Float[Array, "... K"]:
-    """Adds a bias to each channel."""
+    """Adds a bias to each channel; its gradient is a `channel_sums`."""
     return values + bias
 
 
-def _forward(values: Array, bias: Array) -> tuple[Array, None]:
-    return values + bias, None
+add_bias.defvjp(
+    lambda values, bias: (values + bias, None),
+    lambda _, cotangent: (cotangent, channel_sums(cotangent)),
+)
 
 
-def _backward(_: None, cotangent: Array) -> tuple[Array, Array]:
-    return cotangent, channel_sums(cotangent)
+def dense_product(
+    inputs: Float[Array, "... F"], kernel: Float[Array, "F O"], dimension_numbers: Any, **settings: Any
+) -> Float[Array, "... O"]:
+    """Multiplies inputs `[..., F]` by a kernel `[F, O]`; the argument `dot_general` of `flax.linen.Dense`."""
+    if inputs.ndim != 2 or jax.default_backend() != "cpu":
+        return lax.dot_general(inputs, kernel, dimension_numbers, **settings)
+    return _product(inputs, kernel)
 
 
-add_bias.defvjp(_forward, _backward)
+@jax.custom_vjp
+def _product(inputs: Float[Array, "B F"], kernel: Float[Array, "F O"]) -> Float[Array, "B O"]:
+    return inputs @ kernel
+
+
+def _product_gradients(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    inputs, kernel = saved
+    # XLA:CPU's fastest product needs a left operand that is contiguous in memory. Without the barrier, XLA would fold
+    # the transposition into the product, and so choose a slower one.
+    transposed = lax.optimization_barrier(inputs.T)
+    return cotangent @ kernel.T, transposed @ cotangent
+
+
+_product.defvjp(lambda inputs, kernel: (inputs @ kernel, (inputs, kernel)), _product_gradients)

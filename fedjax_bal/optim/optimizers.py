@@ -24,9 +24,7 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """An optax optimizer by name, whose numbers can change without another compilation.
-
-    Build it with `optimizer`, which validates.
+    """An optax optimizer by name, from `optimizer`; its numbers can change without another compilation.
 
     Attributes:
         name: the name of the factory in optax.
@@ -100,14 +98,16 @@ class Optimizer:
         return optax.chain(optax.add_decayed_weights(self.weight_decay), transform)
 
 
-def optimizer_names() -> list[str]:
+@functools.cache
+def optimizer_names() -> tuple[str, ...]:
     """Names of optax's optimizers that take a learning rate.
 
     Example:
         >>> {"sgd", "adam", "yogi", "adagrad"} <= set(optimizer_names())
         True
     """
-    return list(_names())
+    public = (name for name in dir(optax) if not name.startswith(("_", "scale_by_")) and name not in _NOT_OFFERED)
+    return tuple(sorted(name for name in public if _takes_learning_rate(getattr(optax, name))))
 
 
 def option_names(name: str) -> list[str]:
@@ -201,14 +201,12 @@ def _numbers_and_flags(name: str, options: dict[str, Any]) -> tuple[dict[str, fl
         del options["momentum"]  # the same steps without a buffer
     if options.get("momentum") is not None:
         finite_number("optimizer: momentum", options["momentum"], high=_BELOW_ONE)
-    numbers = {key: _finite(key, value) for key, value in options.items() if _is_leaf(name, key, value)}
+    numbers = {
+        key: finite_number(f"optimizer: {key}", value, low=-math.inf)
+        for key, value in options.items()
+        if _is_leaf(name, key, value)
+    }
     return numbers, tuple(sorted((key, value) for key, value in options.items() if key not in numbers))
-
-
-@functools.cache
-def _names() -> tuple[str, ...]:
-    public = (name for name in dir(optax) if not name.startswith(("_", "scale_by_")) and name not in _NOT_OFFERED)
-    return tuple(sorted(name for name in public if _takes_learning_rate(getattr(optax, name))))
 
 
 def _takes_learning_rate(candidate: Any) -> bool:
@@ -221,12 +219,7 @@ def _takes_learning_rate(candidate: Any) -> bool:
 
 def _is_leaf(name: str, option: str, value: Any) -> bool:
     # Whole numbers such as a block size determine shapes, and must stay Python numbers.
-    whole = isinstance(_default(name, option), int) and not isinstance(_default(name, option), bool)
-    return is_number(value) and not whole
-
-
-def _finite(option: str, value: Any) -> float:
-    return finite_number(f"optimizer: {option}", value, low=-math.inf)
+    return is_number(value) and type(_default(name, option)) is not int
 
 
 def _limit(key: str, value: float | None) -> float | None:

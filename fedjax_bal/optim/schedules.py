@@ -27,9 +27,7 @@ _PROBE_COUNTS = np.unique(np.r_[0:64, np.geomspace(64, 1e6, 64)]).astype(np.int3
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A schedule by name; numbers that only change values can change without another compilation.
-
-    Build it with `schedule`, which validates.
+    """A schedule by name, from `schedule`; numbers that only change values can change without another compilation.
 
     Attributes:
         name: one of `schedule_names()`.
@@ -43,16 +41,11 @@ class Schedule:
 
     def factor(self, count: Any) -> Array:
         """Factor on the learning rate, `Float[]`, after `count` rounds or local steps, `Int[]`."""
-        return jnp.asarray(_factory(self.name)(**self.numbers, **_thaw(self.fixed))(count), float)
+        return jnp.asarray(schedule_factory(self.name)(**self.numbers, **_thaw(self.fixed))(count), float)
 
 
 def constant() -> Factor:
-    """Keeps the learning rate constant.
-
-    Example:
-        >>> constant()(7)
-        1.0
-    """
+    """Keeps the learning rate constant."""
     return lambda count: 1.0
 
 
@@ -129,16 +122,19 @@ _OWN: Mapping[str, Callable[..., Factor]] = {
 }
 
 
-def schedule_names() -> list[str]:
+@functools.cache
+def schedule_names() -> tuple[str, ...]:
     """Names of the schedules: the five of this module, and optax's own.
 
     Example:
         >>> {"step", "cosine", "warmup_cosine_decay_schedule"} <= set(schedule_names())
         True
     """
-    return [*_OWN, *_optax_names()]
+    public = {name for name in dir(optax) if name.endswith("_schedule") or name == "exponential_decay"}
+    return (*_OWN, *sorted(public - _NOT_OFFERED))
 
 
+@functools.cache
 def schedule_factory(name: str) -> Callable[..., Factor]:
     """The function of a schedule's name; its parameters are those that `schedule` takes.
 
@@ -146,7 +142,23 @@ def schedule_factory(name: str) -> Callable[..., Factor]:
         >>> "decay_steps" in inspect.signature(schedule_factory("cosine_decay_schedule")).parameters
         True
     """
-    return _factory(name)
+    if name in _OWN:
+        return _OWN[name]
+    function = getattr(optax, name)
+    signature = inspect.signature(function)
+    values = {key: value for key, value in _VALUES.items() if key in signature.parameters}
+    if "peak_value" in values and "init_value" in values:
+        values["init_value"] = 0.0
+    changed = [
+        about.replace(kind=about.KEYWORD_ONLY, default=values.get(key, about.default))
+        for key, about in signature.parameters.items()
+    ]
+
+    def with_values(**parameters: Any) -> Factor:
+        return function(**{**values, **parameters})
+
+    with_values.__signature__ = signature.replace(parameters=changed)  # type: ignore[attr-defined]
+    return with_values
 
 
 def schedule(name: str, **parameters: Any) -> Schedule | None:
@@ -170,7 +182,7 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
         0.75
     """
     one_of("schedule", name, schedule_names())
-    known = inspect.signature(_factory(name)).parameters
+    known = inspect.signature(schedule_factory(name)).parameters
     for parameter in parameters:
         one_of(f"parameter of the schedule {name}", parameter, known)
     for parameter, about in known.items():
@@ -186,33 +198,6 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
     made = Schedule(name, leaves, tuple(sorted((key, _freeze(value)) for key, value in rest.items())))
     _check_factors(made)
     return made
-
-
-@functools.cache
-def _optax_names() -> tuple[str, ...]:
-    public = (name for name in dir(optax) if name.endswith("_schedule") or name == "exponential_decay")
-    return tuple(sorted(set(public) - _NOT_OFFERED))
-
-
-@functools.cache
-def _factory(name: str) -> Callable[..., Factor]:
-    if name in _OWN:
-        return _OWN[name]
-    function = getattr(optax, name)
-    signature = inspect.signature(function)
-    values = {key: value for key, value in _VALUES.items() if key in signature.parameters}
-    if "peak_value" in values and "init_value" in values:
-        values["init_value"] = 0.0
-    changed = [
-        about.replace(kind=about.KEYWORD_ONLY, default=values.get(key, about.default))
-        for key, about in signature.parameters.items()
-    ]
-
-    def with_values(**parameters: Any) -> Factor:
-        return function(**{**values, **parameters})
-
-    with_values.__signature__ = signature.replace(parameters=changed)  # type: ignore[attr-defined]
-    return with_values
 
 
 def _check_own(name: str, parameters: Mapping[str, Any]) -> None:
@@ -237,7 +222,7 @@ def _is_leaf(name: str, key: str, parameters: Mapping[str, Any]) -> bool:
         return False  # a number of steps
     rest = {other: value for other, value in parameters.items() if other != key}
     try:
-        jax.eval_shape(lambda value: _factory(name)(**rest, **{key: value})(0), 1.0)
+        jax.eval_shape(lambda value: schedule_factory(name)(**rest, **{key: value})(0), 1.0)
     except (jax.errors.JAXTypeError, TypeError):
         return False
     except (ValueError, AttributeError):  # another parameter's fault, which `_check_factors` reports

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_bal import models
-from fedjax_bal.bench import pixels
+from fedjax_bal.bench import workloads
 from fedjax_bal.bench.federations import cohorts, model_of, simulation_of
 from fedjax_bal.bench.workloads import WORKLOADS, material
 from fedjax_bal.data import DATASETS, federate
@@ -73,9 +73,9 @@ def test_ragged_sizes_follow_their_laws(labels):
 
 def test_sources_are_normalised_as_the_data_sets_are():
     for source, name in (
-        (pixels.CIFAR10, "cifar10"),
-        (pixels.FASHION_MNIST, "fashion_mnist"),
-        (pixels.TURNED, "mnist"),
+        (workloads.CIFAR10, "cifar10"),
+        (workloads.FASHION_MNIST, "fashion_mnist"),
+        (workloads.TURNED, "mnist"),
     ):
         info = DATASETS[name]
         assert (source.mean, source.std, source.input_shape) == (info.mean, info.std, info.image_shape)
@@ -84,8 +84,8 @@ def test_sources_are_normalised_as_the_data_sets_are():
 def test_turned_images_are_47_classes_of_two_sets(monkeypatch):
     rng = np.random.default_rng(3)
     stocks = {name: rng.integers(0, 256, (20, 3, 3, 1), np.uint8) for name in ("mnist", "fashion_mnist")}
-    monkeypatch.setattr(pixels, "_read", lambda name: lambda folder: (stocks[name], np.arange(20) % 10))
-    images, labels = pixels.pixels(pixels.TURNED, "anywhere", rng)
+    monkeypatch.setattr(workloads, "_read", lambda name: lambda folder: (stocks[name], np.arange(20) % 10))
+    images, labels = workloads.pixels(workloads.TURNED, "anywhere", rng)
     assert images.dtype == np.uint8
     assert labels.dtype == np.int32
     assert np.bincount(labels).tolist() == [2] * 47

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedjax_bal.models import build
-from fedjax_bal.models.cifar_networks import KerasCifar10, Vgg9
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.initialization import glorot, he_fan_out
+from fedjax_bal.models.networks import KerasCifar10, Vgg9
 from fedjax_bal.types import Variables
 
 SIDES = {"vgg9": 11, "flcir_cnn": 21, "keras_cifar10": 13}  # odd ones, so that pooling leaves a row out

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedjax_bal.models.product import dense_product
+from fedjax_bal.models.sums import dense_product
 
 NUMBERS = (((1,), (0,)), ((), ()))
 

@@ -25,7 +25,7 @@ def _differentiable(geometry: Geometry) -> Callable[[Array, Array], Array]:
 
     @jax.custom_vjp
     def convolve(images: Array, kernel: Array) -> Array:
-        return forward.by_shifts(images, kernel, geometry)
+        return _by_shifts(images, kernel, geometry)
 
     def save(images: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
         return convolve(images, kernel), (images, kernel)
@@ -40,6 +40,13 @@ def _differentiable(geometry: Geometry) -> Callable[[Array, Array], Array]:
     return convolve
 
 
+def _by_shifts(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 K"], geometry: Geometry) -> Array:
+    """The convolution as a sum of shifted copies."""
+    seen = forward.taps(images, kernel.shape[:2], geometry)
+    weights = kernel.reshape(-1, kernel.shape[-1])
+    return functools.reduce(jnp.add, [view * weight for view, weight in zip(seen, weights, strict=True)])
+
+
 def _image_gradient(image: tuple[int, ...], kernel: Array, cotangent: Array, geometry: Geometry) -> Array:
     """Convolves the cotangent, its pixels spread apart by the strides, with the kernel rotated by 180 degrees."""
     spread = pad_images(cotangent, ((0, 0), (0, 0)), geometry.strides)
@@ -48,4 +55,4 @@ def _image_gradient(image: tuple[int, ...], kernel: Array, cotangent: Array, geo
         (lead, side + taps - 1 - length - lead)
         for lead, side, taps, length in zip(leads, image, kernel.shape[:2], spread.shape[1:3], strict=True)
     )
-    return forward.by_shifts(spread, kernel[::-1, ::-1], Geometry((1, 1), (high, wide)))
+    return _by_shifts(spread, kernel[::-1, ::-1], Geometry((1, 1), (high, wide)))

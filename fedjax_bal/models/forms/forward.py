@@ -89,13 +89,6 @@ def by_rows(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], ge
     return functools.reduce(jnp.add, shifted)
 
 
-def by_shifts(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 K"], geometry: Geometry) -> Array:
-    """A depthwise convolution, one kernel `[h, w, 1, K]` for each channel, as a sum of shifted copies."""
-    seen = taps(images, kernel.shape[:2], geometry)
-    weights = kernel.reshape(-1, kernel.shape[-1])
-    return functools.reduce(jnp.add, [view * weight for view, weight in zip(seen, weights, strict=True)])
-
-
 def taps(images: Float[Array, "B H W K"], size: tuple[int, ...], geometry: Geometry) -> list[Array]:
     """The pixels under each tap of a kernel at every position: h * w arrays `[B, H', W', K]`, row by row."""
     height, width = geometry.output_size(images.shape[1:3], size)

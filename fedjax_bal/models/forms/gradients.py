@@ -106,13 +106,7 @@ def phase_kernel(
 
 
 def interleave_phases(phases: Array, strides: tuple[int, int], image: Sequence[int]) -> Array:
-    """Moves phases, which are channels `[..., A, A', s s' K]`, to their places in the image `[..., H, W, K]`.
-
-    Example:
-        >>> interleave_phases(jnp.arange(4.0).reshape(1, 1, 1, 4), (2, 2), (2, 2))[0, :, :, 0]
-        Array([[0., 1.],
-               [2., 3.]], dtype=float32)
-    """
+    """Moves phases, which are channels `[..., A, A', s s' K]`, to their places in the image `[..., H, W, K]`."""
     if strides == (1, 1):
         return phases
     *lead, high, wide, _ = phases.shape

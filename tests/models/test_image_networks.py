@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from fedjax_bal.models.convolution import of_name
-from fedjax_bal.models.upsampling import enlarging
+from fedjax_bal.models.image_networks import enlarging
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(size=(2, 3, 5, 6)).astype(np.float32)

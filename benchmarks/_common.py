@@ -1,0 +1,41 @@
+"""Shared by the benchmarks of this package: the command line, timing in turns, and figures in a file."""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+Name = TypeVar("Name")
+
+
+def parser(description: str | None, repeats: int | None = None, *, file: bool = False) -> argparse.ArgumentParser:
+    """A command line with `--repeats`, if it has a default, and with `--json`, if asked."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if repeats is not None:
+        made.add_argument("--repeats", type=int, default=repeats, help=f"how often each is timed (default {repeats})")
+    if file:
+        made.add_argument("--json", type=Path, help="write all figures to this file")
+    return made
+
+
+def median_seconds(works: Mapping[Name, Callable[[], Any]], repeats: int) -> dict[Name, float]:
+    """Median seconds of each work, after a call that compiles; works take turns, so that drift meets all alike."""
+    import jax
+
+    times: dict[Name, list[float]] = {name: [] for name in works}
+    for repeat in range(repeats + 1):
+        for name, work in works.items():
+            began = time.perf_counter()
+            jax.block_until_ready(work())
+            if repeat:
+                times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def write_figures(file: Path | None, figures: Any) -> None:
+    """Writes figures as JSON, if there is a file to write to."""
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=1) + "\n")
