@@ -59,6 +59,6 @@ def simulation_of(
 def cohorts(workload: Workload, clients: int, rounds: int, seed: int = 0) -> np.ndarray:
     """Clients of each round, ascending, `Int32[rounds, clients_per_round]`, as a simulation with this seed has them."""
     selector = uniform(workload.clients_per_round)
-    state, everybody = selector.init(seed, clients), np.ones(clients, bool)
-    chosen = [np.sort(selector.select(state, seed, number, everybody)[0][:, 0]) for number in range(rounds)]
+    state, all_clients = selector.init(seed, clients), np.ones(clients, bool)
+    chosen = [np.sort(selector.select(state, seed, number, all_clients)[0][:, 0]) for number in range(rounds)]
     return np.stack(chosen).astype(np.int32)

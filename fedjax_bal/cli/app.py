@@ -184,7 +184,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the pages of folders anew; of several runs also one page that compares them."""
+    """Write the pages of folders again; of several runs also one page that compares them."""
     with messages():
         write_pages(folders, out)
 

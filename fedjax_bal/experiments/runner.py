@@ -148,7 +148,7 @@ class Runner:
         done = saved.snapshot.round if saved else 0
         state.lines = [line for line in state.lines if line["round"] <= done]
         if [line["round"] for line in state.lines] != self._evaluated(run[0], done):
-            self.display.note(f"warning: metrics.jsonl lacks rounds of {state.title}; starting it anew")
+            self.display.note(f"warning: metrics.jsonl lacks rounds of {state.title}; starting it again")
             state.lines, saved = [], None
         if saved is None:  # or else the old ones would count as newer than those saved from now on
             self.folder.clear_checkpoints(*run)

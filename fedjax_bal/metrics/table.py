@@ -46,7 +46,7 @@ CLASSES = ReportTable(
 CURVE = ReportTable(
     "Other readings of the curve",
     "The mean of a run's last ten evaluations. The accuracy on the test set in the round in which the validation "
-    "metric was best, which unlike the best of all nobody has picked on the test set.",
+    "metric was best, which unlike the best of all was not picked on the test set.",
 )
 CLIENTS = ReportTable(
     "Clients, global model",

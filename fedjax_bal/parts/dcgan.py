@@ -99,7 +99,7 @@ class SharedDcgans(Part):
         if holders < 2:
             raise ValueError(
                 f"shared DCGANs: received a federation in which {holders} of {setting.federation.num_clients} clients "
-                "have rows, must be at least 2, as nobody takes fakes from their own DCGAN: partition for more clients"
+                "have rows, must be at least 2, as no client takes fakes from its own DCGAN: partition for more clients"
             )
 
     def prepare_federation(self, federation: Federation) -> Federation:

@@ -125,7 +125,7 @@ def check_fresh_momentum(slot: str, setting: RunSetting) -> None:
     if setting.carried and setting.local.options.get("momentum"):
         raise ValueError(
             f"optimizer_state: received 'carried' and a local momentum beside {slot}, which reckons with one "
-            "that begins anew at each visit: take 'fresh', or set training.optimizer.momentum to 0"
+            "that begins again at each local training: take 'fresh', or set training.optimizer.momentum to 0"
         )
 
 

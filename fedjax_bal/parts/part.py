@@ -87,4 +87,4 @@ class Part:
         return federation
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a run in which this part would not mean what it says."""
+        """Refuses a run in which this part would not do what its documentation says."""

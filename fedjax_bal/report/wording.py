@@ -9,7 +9,7 @@ MINUS = "\N{MINUS SIGN}"
 LONGEST_NAME = 80
 INTERVAL_IN_WORDS = (
     "The interval is a two-sided 95% Student t interval for the mean difference over paired seeds. If the seeds were "
-    "drawn anew many times, about 95 of 100 such intervals would hold the true mean difference. It speaks of the "
+    "drawn again many times, about 95 of 100 such intervals would hold the true mean difference. It speaks of the "
     "variation between seeds only, not of other partitions or data sets, and each interval is for one comparison: "
     "of many, some exclude 0 by chance."
 )

@@ -108,7 +108,7 @@ class OutputFiles:
             raise OSError(error.errno, error.strerror, str(self.path / name)) from error
 
     def remove(self, *patterns: str) -> None:
-        """Removes the files that match, but none behind a link, which may belong to somebody else."""
+        """Removes the files that match, but none behind a link, which may belong to another program."""
         for pattern in patterns:
             for file in self.path.glob(pattern):
                 if file.is_file() and file.resolve() == self.path.resolve() / file.relative_to(self.path):

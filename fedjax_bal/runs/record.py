@@ -18,7 +18,7 @@ from fedjax_bal.runs.schema import JsonObject, MetricLine, SummaryFile, misfit
 _LARGEST_PICTURES = 2**28  # bytes of all arrays of a file
 _LARGEST_SHOWN = 10**100
 _DEEPEST = 20
-_AGAIN = "run `fedjax-bal run` on this folder again to write it anew"
+_AGAIN = "run `fedjax-bal run` on this folder again to rewrite it"
 
 
 class RunRecord(NamedTuple):

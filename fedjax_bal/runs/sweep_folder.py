@@ -17,7 +17,7 @@ _SHEET, _RESULTS, _COSTS, _PAGE = "sweep.yaml", "results.csv", "costs.json", "sw
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # columns of text
 _OF_RUN = ("point", "method", "seed")
-_AGAIN = "run `fedjax-bal sweep` on its file again to write it anew"
+_AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
 class SweepFolder:

@@ -22,8 +22,8 @@ class Presence:
     probabilities: tuple[float, ...] = (1.0,)
     period: int = 1
 
-    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, somebody: bool) -> np.ndarray:
-        """Draws the eligible clients that are present, `Bool[N]`; with `somebody` at least one, if any is eligible.
+    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool) -> np.ndarray:
+        """Draws the eligible clients that are present, `Bool[N]`; with `at_least_one` at least one, if any is eligible.
 
         Each purpose, "availability" or "delivery", is drawn independently.
         """
@@ -32,7 +32,7 @@ class Presence:
         rng = generator(seed, purpose, round // self.period)
         chance = self._chances(len(eligible))
         mask = (rng.random(len(eligible)) < chance) & eligible
-        if mask.any() or not somebody or not eligible.any():
+        if mask.any() or not at_least_one or not eligible.any():
             return mask
         return _draw_nonempty(rng, np.broadcast_to(chance, eligible.shape), eligible)
 
@@ -48,7 +48,7 @@ def always() -> Presence:
 
     Example:
         >>> import numpy as np
-        >>> always().mask(0, "availability", 0, np.ones(3, bool), somebody=True).tolist()
+        >>> always().mask(0, "availability", 0, np.ones(3, bool), at_least_one=True).tolist()
         [True, True, True]
     """
     return Presence()
@@ -86,7 +86,7 @@ def periodic(p: float, period: int) -> Presence:
     Example:
         >>> import numpy as np
         >>> held = periodic(0.5, 5)
-        >>> masks = [held.mask(0, "availability", t, np.ones(9, bool), somebody=True).tolist() for t in range(5)]
+        >>> masks = [held.mask(0, "availability", t, np.ones(9, bool), at_least_one=True).tolist() for t in range(5)]
         >>> all(mask == masks[0] for mask in masks)
         True
 

@@ -28,9 +28,9 @@ def round_robin(clients_per_round: int) -> Selector:
 
     Example:
         >>> selector = round_robin(2)
-        >>> state, everybody = selector.init(0, 3), np.ones(3, bool)
+        >>> state, all_clients = selector.init(0, 3), np.ones(3, bool)
         >>> for round in range(3):
-        ...     clients, state = selector.select(state, 0, round, everybody)
+        ...     clients, state = selector.select(state, 0, round, all_clients)
         ...     print(clients[:, 0].tolist())
         [0, 1]
         [2, 0]

@@ -32,9 +32,9 @@ class Trace:
     source: str = "trace"
     whole: bool = False
 
-    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, somebody: bool) -> np.ndarray:
+    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool) -> np.ndarray:
         """Eligible clients `Bool[N]` that the table lists for a round, possibly none; other arguments are ignored."""
-        del seed, purpose, somebody
+        del seed, purpose, at_least_one
         last = len(self.available) - 1
         row = self.available[round % (last + 1) if self.at_end == "repeat" else min(round, last)]
         mask = np.zeros(len(eligible), bool)
@@ -82,7 +82,7 @@ def trace(file: str | os.PathLike[str], at_end: str = "repeat") -> Trace:
         ...     file = pathlib.Path(folder) / "trace.csv"
         ...     _ = file.write_text("round,client\n0,0\n0,2\n1,1\n")
         ...     read = trace(file)
-        >>> [read.mask(0, "availability", t, np.ones(3, bool), somebody=True).tolist() for t in (0, 1, 2)]
+        >>> [read.mask(0, "availability", t, np.ones(3, bool), at_least_one=True).tolist() for t in (0, 1, 2)]
         [[True, False, True], [False, True, False], [True, False, True]]
     """
     path = Path(file)
@@ -98,7 +98,7 @@ def trace(file: str | os.PathLike[str], at_end: str = "repeat") -> Trace:
         table = _to_table(read_csv(path, headers, kinds).astype(np.int64), path)
     if not table.any():
         raise ValueError(
-            f"{path}: nobody is ever there; a client that a round doesn't list as available (1) isn't there"
+            f"{path}: no client is ever available; a client that a round doesn't list as available (1) is absent"
         )
     return Trace(table, at_end, str(path), whole=path.suffix == ".npz")
 

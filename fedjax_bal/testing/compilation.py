@@ -40,7 +40,7 @@ def jit(bench: Bench) -> str | None:
     case = uncompiled_case(bench)
     if case is None:
         raise NotApplicableError(
-            f"with seed {SEEDS[0]} no round is fit for it, in which somebody trains after others have: pass an "
+            f"with seed {SEEDS[0]} no round is fit for it, in which a client trains after others have: pass an "
             "availability, a delivery or a selector by which more train"
         )
     found = _uncompiled_difference(bench, case)

@@ -8,8 +8,8 @@ from fedjax_bal.selection import always, bernoulli, clustered, periodic
 ALL = np.ones(20, bool)
 
 
-def masks(presence, rounds, eligible=ALL, somebody=True, seed=0):
-    return np.array([presence.mask(seed, "availability", r, eligible, somebody=somebody) for r in range(rounds)])
+def masks(presence, rounds, eligible=ALL, at_least_one=True, seed=0):
+    return np.array([presence.mask(seed, "availability", r, eligible, at_least_one=somebody) for r in range(rounds)])
 
 
 def test_always_is_everybody_eligible():
@@ -25,7 +25,7 @@ def test_bernoulli_rate_is_within_four_standard_errors():
 
 def test_bernoulli_always_has_somebody_and_delivery_need_not():
     assert masks(bernoulli(0.01), 300).any(1).all()
-    assert not masks(bernoulli(0.01), 300, somebody=False).any(1).all()
+    assert not masks(bernoulli(0.01), 300, at_least_one=False).any(1).all()
 
 
 def test_drawing_again_has_the_law_of_rejection():
@@ -52,16 +52,16 @@ def test_periodic_holds_a_draw_for_the_period():
 
 
 def test_clustered_repeats_the_list_over_clients():
-    share = masks(clustered(), 4000, somebody=False).mean(0)
+    share = masks(clustered(), 4000, at_least_one=False).mean(0)
     np.testing.assert_allclose(share, np.tile([0.5, 0.5, 0.3, 0.3, 0.2], 4), atol=0.04)
 
 
 def test_draws_depend_on_seed_round_and_purpose_only():
     presence = bernoulli(0.5)
-    one = presence.mask(1, "availability", 2, ALL, somebody=True)
-    assert (one == presence.mask(1, "availability", 2, ALL, somebody=True)).all()
+    one = presence.mask(1, "availability", 2, ALL, at_least_one=True)
+    assert (one == presence.mask(1, "availability", 2, ALL, at_least_one=True)).all()
     for other in ((2, "availability", 2), (1, "delivery", 2), (1, "availability", 3)):
-        assert not (one == presence.mask(*other, ALL, somebody=True)).all()
+        assert not (one == presence.mask(*other, ALL, at_least_one=True)).all()
 
 
 @pytest.mark.parametrize("p", [0, -0.1, 1.5, float("nan"), "half", True, None])

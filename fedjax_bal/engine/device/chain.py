@@ -25,6 +25,13 @@ class ChainClients(NamedTuple):
     limits: Array | None = None
 
 
+def take_chains(chains: ChainClients, numbers: Array) -> ChainClients:
+    """The chains with these numbers; an empty place holds a client that doesn't deliver."""
+    own = jax.tree.map(lambda leaf: leaf.at[numbers].get(mode="clip"), chains)
+    inside = (numbers < len(chains.id)).reshape(-1, 1) if numbers.ndim else numbers < len(chains.id)
+    return own._replace(delivered=own.delivered & inside)
+
+
 class ClientRecord(NamedTuple):
     """Results of one client that are kept per client; leaves `[L, ...]`, or `[G, L, ...]` for all chains.
 

@@ -21,13 +21,14 @@ from fedjax_bal.engine.device.chain import (
     ClientRecord,
     RoundInputs,
     finish_trained_client,
+    take_chains,
     train_chain,
     zero_result,
 )
-from fedjax_bal.engine.device.lanes import over_buckets, take_chains, train_in_lanes
+from fedjax_bal.engine.device.lanes import train_in_lanes
 from fedjax_bal.engine.device.layout import CLIENTS
 from fedjax_bal.engine.device.run_axis import Runs, SingleRun
-from fedjax_bal.engine.device.schedule import Assignment
+from fedjax_bal.engine.device.schedule import Assignment, over_buckets
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.update_diversity import UpdateDiversity
 from fedjax_bal.parts import Reduce

@@ -1,17 +1,15 @@
 """Lanes: several clients train at a time, and each lane takes its next client as soon as it is done with one."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, single_pass_key
-from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context, single_pass_key, take_chains
 from fedjax_bal.engine.device.local_training import LocalState, prepare, row_order, start_training, train_step
 from fedjax_bal.engine.device.run_axis import Runs
-from fedjax_bal.engine.device.schedule import Assignment
+from fedjax_bal.engine.device.schedule import Assignment, over_buckets
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.types import Array, Context, PyTree, Variables
 
@@ -28,25 +26,6 @@ class Lanes(NamedTuple):
     training: LocalState
     place: Array
     step: Array
-
-
-def over_buckets(
-    layout: Layout, assignment: Assignment, body: Callable[[Array, PyTree], PyTree], init: PyTree
-) -> PyTree:
-    """Folds `body(numbers, carry) -> carry` over a device's chains; `numbers`, `Int32[width]`, is G in empty places."""
-    width = layout.width
-
-    def one(index: Array, carry: PyTree) -> PyTree:
-        return body(lax.dynamic_slice(assignment.chains, (index * width,), (width,)), carry)
-
-    return lax.fori_loop(0, -(-assignment.count // width), one, init)
-
-
-def take_chains(chains: ChainClients, numbers: Array) -> ChainClients:
-    """The chains with these numbers; an empty place holds a client that doesn't deliver."""
-    own = jax.tree.map(lambda leaf: leaf.at[numbers].get(mode="clip"), chains)
-    inside = (numbers < len(chains.id)).reshape(-1, 1) if numbers.ndim else numbers < len(chains.id)
-    return own._replace(delivered=own.delivered & inside)
 
 
 def train_in_lanes(

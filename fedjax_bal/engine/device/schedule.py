@@ -1,8 +1,12 @@
 """The schedule of a dispatch: everything that the host has decided on its rounds."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedjax_bal.types import Plan
+from jax import lax
+
+from fedjax_bal.engine.device.layout import Layout
+from fedjax_bal.types import Array, Plan, PyTree
 
 
 class Assignment(NamedTuple):
@@ -41,3 +45,15 @@ class DispatchPlan(NamedTuple):
     plan: Plan
     seats: Any
     assignment: Assignment
+
+
+def over_buckets(
+    layout: Layout, assignment: Assignment, body: Callable[[Array, PyTree], PyTree], init: PyTree
+) -> PyTree:
+    """Folds `body(numbers, carry) -> carry` over a device's chains; `numbers`, `Int32[width]`, is G in empty places."""
+    width = layout.width
+
+    def one(index: Array, carry: PyTree) -> PyTree:
+        return body(lax.dynamic_slice(assignment.chains, (index * width,), (width,)), carry)
+
+    return lax.fori_loop(0, -(-assignment.count // width), one, init)

@@ -110,7 +110,7 @@ def fault_message(execution: Execution, plan: Plan, codes: Any, rate: float, bef
     names = ", ".join(str(client) for client in broken[:_MOST_NAMED]) + (", ..." if len(broken) > _MOST_NAMED else "")
     count = f"{len(broken)} of {int(plan.delivered.sum())} that delivered"
     count += (
-        f", with {before} more left out before: nobody would be left" if execution.repeats_rounds and before else ""
+        f", with {before} more left out before: no client would be left" if execution.repeats_rounds and before else ""
     )
     whose = f"the updates of clients {names} are" if len(broken) > 1 else f"the update of client {names} is"
     cause = f"the usual cause is a learning rate that is too high (here {rate:g}): lower it"

@@ -103,10 +103,10 @@ class Planner:
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """The plan of a round (from 0), and the selector's new state."""
         speed, availability = self.participation.speed, self.participation.availability
-        available = availability.mask(seed, "availability", number, self.training, somebody=True)
+        available = availability.mask(seed, "availability", number, self.training, at_least_one=True)
         clients, selector = self.selector.select(selector, seed, number, available)
-        everybody = np.broadcast_to(np.True_, self.sizes.shape)
-        arriving = self.participation.delivery.mask(seed, "delivery", number, everybody, somebody=False)
+        all_clients = np.broadcast_to(np.True_, self.sizes.shape)
+        arriving = self.participation.delivery.mask(seed, "delivery", number, all_clients, at_least_one=False)
         plan = make_plan(clients, arriving)
         if speed is not None:
             steps = self._local_steps(plan)
