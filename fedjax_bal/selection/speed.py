@@ -95,8 +95,8 @@ class Speed:
         if self.deadline * _SLACK < shortest:
             raise ValueError(
                 f"speed.deadline: received {self.deadline:g}, before which no client can "
-                f"{'finish' if self.late == 'drop' else 'take a single step in each local training'}; the fastest needs "
-                f"{shortest:.3g} seconds: give them longer, or higher speeds"
+                f"{'finish' if self.late == 'drop' else 'take a single step in each local training'}; the fastest "
+                f"needs {shortest:.3g} seconds: give them longer, or higher speeds"
             )
 
     @property

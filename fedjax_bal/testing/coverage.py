@@ -105,8 +105,8 @@ def odd_clients(bench: Bench) -> str | None:
     if lone or setting.local.drop_last or _drops_lone_rows(bench):
         return None
     return (
-        f"no client trains on a batch of a single row: pass a batch_size, in place of {setting.batch_size}, that divides "
-        "some client's number of rows with remainder 1"
+        f"no client trains on a batch of a single row: pass a batch_size, in place of {setting.batch_size}, that "
+        "divides some client's number of rows with remainder 1"
     )
 
 

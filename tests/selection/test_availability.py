@@ -9,7 +9,7 @@ ALL = np.ones(20, bool)
 
 
 def masks(presence, rounds, eligible=ALL, at_least_one=True, seed=0):
-    return np.array([presence.mask(seed, "availability", r, eligible, at_least_one=somebody) for r in range(rounds)])
+    return np.array([presence.mask(seed, "availability", r, eligible, at_least_one=at_least_one) for r in range(rounds)])
 
 
 def test_always_is_everybody_eligible():
