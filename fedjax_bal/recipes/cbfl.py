@@ -88,8 +88,8 @@ def cbfl(
     if generator == "per_client" and (interval, teacher) != (1, "current"):
         raise ValueError(
             f"cbfl: received interval={interval} and teacher={teacher!r} with generator='per_client', must be 1 and "
-            "'current': clients' own generators are trained at each local training, against the model received; or take "
-            "'shared'"
+            "'current': clients' own generators are trained at each local training, against the model received; or "
+            "take 'shared'"
         )
     if dcgan_seed > LARGEST_SEED:
         raise ValueError(f"cbfl: dcgan_seed: received {dcgan_seed}, must be a whole number from 0 to {LARGEST_SEED}")

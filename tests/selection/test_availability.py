@@ -9,7 +9,8 @@ ALL = np.ones(20, bool)
 
 
 def masks(presence, rounds, eligible=ALL, at_least_one=True, seed=0):
-    return np.array([presence.mask(seed, "availability", r, eligible, at_least_one=at_least_one) for r in range(rounds)])
+    draw = lambda r: presence.mask(seed, "availability", r, eligible, at_least_one=at_least_one)
+    return np.array([draw(r) for r in range(rounds)])
 
 
 def test_always_is_everybody_eligible():
