@@ -216,10 +216,13 @@ def _range(base: type, notes: Sequence[Any], value: Any) -> str:
             low, least = (note.ge, "of at least") if isinstance(note, Ge) else (note.gt, "above")
         elif isinstance(note, Le | Lt):
             high, most = (note.le, "of at most") if isinstance(note, Le) else (note.lt, "below")
-    if base is int and (beyond or high != limit):
-        return f"an integer from {low} to {high}"
-    ends = [f"{least} {low:g}"] * (low != -limit or beyond) + [f"{most} {high:g}"] * (high != limit or beyond)
-    return " ".join(["an integer" if base is int else "a finite number", " and ".join(ends)]).rstrip()
+    what, shown = ("an integer", str) if base is int else ("a finite number", "{:g}".format)
+    bounds = [f"{least} {shown(low)}"] * (low != -limit or beyond) + [f"{most} {shown(high)}"] * (
+        high != limit or beyond
+    )
+    if len(bounds) == 2 and (least, most) == ("of at least", "of at most"):
+        return f"{what} from {shown(low)} to {shown(high)}"
+    return " ".join([what, " and ".join(bounds)]).rstrip()
 
 
 def names_of(annotation: Any) -> OneOf | None:

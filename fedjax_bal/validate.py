@@ -35,14 +35,14 @@ def whole_number(name: str, value: Any, low: int = 1) -> int:
     Example:
         >>> whole_number("rounds", 0)
         Traceback (most recent call last):
-        ValueError: rounds: received 0, must be a whole number of at least 1
+        ValueError: rounds: received 0, must be an integer of at least 1
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None or number < low:
-        raise ValueError(f"{name}: received {value!r}, must be a whole number of at least {low}")
+        raise ValueError(f"{name}: received {value!r}, must be an integer of at least {low}")
     return number
 
 

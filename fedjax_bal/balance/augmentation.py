@@ -124,7 +124,7 @@ def _snap_to_integers(ratio: Float[Array, "..."]) -> Float[Array, "..."]:
 def _round_ratios(
     ratio: Float[Array, "*shape"], mode: str, key: PRNGKeyArray | None, max_copies: Int[Array, ""] | int | None
 ) -> Int[Array, "*shape"]:
-    """Converts ratios to whole numbers of copies."""
+    """Converts ratios to integers of copies."""
     if mode not in _MODES:
         raise ValueError(f"mode: received {mode!r}, must be 'floor', 'round', 'stochastic' or 'target'")
     if mode in ("stochastic", "target"):

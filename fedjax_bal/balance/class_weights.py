@@ -37,7 +37,7 @@ def inverse_class_probs(class_counts: Num[Array, "*batch C"]) -> Float[Array, "*
             "class there is nothing to balance"
         )
     total = counts.sum(-1, keepdims=True)
-    # n - n_c is exact for whole numbers; 1 - n_c / n would lose the digits of a small difference.
+    # n - n_c is exact for integers; 1 - n_c / n would lose the digits of a small difference.
     shares = (total - counts) / jnp.where(total > 0, total * (classes - 1), 1.0)
     return jnp.where(total > 0, shares, 1.0 / classes)
 

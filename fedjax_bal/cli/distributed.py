@@ -188,7 +188,7 @@ def _say(text: str) -> None:
 
 def _whole(name: str, value: Any) -> int:
     if not str(value).isdecimal():
-        raise ValueError(f"{name}: received {value!r}, must be a whole number; {_HOW}")
+        raise ValueError(f"{name}: received {value!r}, must be an integer; {_HOW}")
     return int(value)
 
 

@@ -88,7 +88,7 @@ def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
     seed = whole_number(f"{owner}seed", given["seed"], low=0)
     if seed > LARGEST_SEED:
-        raise ValueError(f"{owner}seed: received {seed}, must be a whole number from 0 to {LARGEST_SEED}")
+        raise ValueError(f"{owner}seed: received {seed}, must be an integer from 0 to {LARGEST_SEED}")
     ranges = {name: finite_number(f"{owner}{name}", given[name], high=most) for name, most in _LARGEST.items()}
     return {"seed": seed, "store": switch(f"{owner}store", given["store"]), **ranges}
 
@@ -108,8 +108,7 @@ def _copies(federation: Federation, by_class: np.ndarray | None, by_row: np.ndar
     copies = np.asarray(given)
     if copies.shape != wanted or copies.dtype.kind not in "iu" or (copies < 0).any():
         raise ValueError(
-            f"{name}: received shape {copies.shape} of {copies.dtype}, must be whole numbers of shape {wanted}, "
-            "0 or more"
+            f"{name}: received shape {copies.shape} of {copies.dtype}, must be integers of shape {wanted}, 0 or more"
         )
     if copies.max(initial=0) > MAX_ROWS:
         raise ValueError(f"{name}: received {copies.max()} copies of a sample; at most {MAX_ROWS} rows are supported")

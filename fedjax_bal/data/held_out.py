@@ -130,7 +130,7 @@ def rows_by_share(
         N arrays of row numbers of the test set, different ones within a client; clients may share rows.
 
     Raises:
-        ValueError: `per_client` is not a whole number of at least 1, or labels aren't integers.
+        ValueError: `per_client` is not an integer of at least 1, or labels aren't integers.
 
     Example:
         >>> labels = np.repeat([0, 1], 5)

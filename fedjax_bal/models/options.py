@@ -57,7 +57,7 @@ def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, A
 
 def sizes() -> Allowed:
     """Widths of layers, as a list or tuple."""
-    return Allowed("a list of one or more whole numbers of at least 1", _read_sizes)
+    return Allowed("a list of one or more integers of at least 1", _read_sizes)
 
 
 def shares(count: int) -> Allowed:

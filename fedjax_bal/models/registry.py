@@ -149,7 +149,7 @@ def options(name: str) -> Mapping[str, Option]:
 
     Example:
         >>> options("vgg9")["dropout"].default, options("mlp")["hidden"].allowed.wanted
-        ((0.05, 0.1, 0.1), 'a list of one or more whole numbers of at least 1')
+        ((0.05, 0.1, 0.1), 'a list of one or more integers of at least 1')
     """
     return options_of(_entry(name).body)
 

@@ -218,7 +218,7 @@ def _takes_learning_rate(candidate: Any) -> bool:
 
 
 def _is_leaf(name: str, option: str, value: Any) -> bool:
-    # Whole numbers such as a block size determine shapes, and must stay Python numbers.
+    # Integers such as a block size determine shapes, and must stay Python numbers.
     return is_number(value) and type(_default(name, option)) is not int
 
 

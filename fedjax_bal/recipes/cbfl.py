@@ -92,7 +92,7 @@ def cbfl(
             "take 'shared'"
         )
     if dcgan_seed > LARGEST_SEED:
-        raise ValueError(f"cbfl: dcgan_seed: received {dcgan_seed}, must be a whole number from 0 to {LARGEST_SEED}")
+        raise ValueError(f"cbfl: dcgan_seed: received {dcgan_seed}, must be an integer from 0 to {LARGEST_SEED}")
     begin = max(warm_up - 1, 0)  # parts count rounds from 0
     images = generator if generator in ("gaussian", "dcgan") else "generator"
     temperature = positive("cbfl: temperature", temperature)

@@ -95,7 +95,7 @@ def trimmed_mean(share: float = 0.1) -> Recipe:
 
 
 def _numbers(name: str, values: Sequence[Any], low: int) -> tuple[int, ...]:
-    """Sorted whole numbers, each once; at least one."""
+    """Sorted integers, each once; at least one."""
     if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
         raise ValueError(f"faults: {name}: received {values!r}, must be a list of at least one number")
     return tuple(sorted({whole_number(f"faults: {name}", value, low=low) for value in values}))

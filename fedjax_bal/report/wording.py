@@ -44,7 +44,7 @@ def points(value: Difference | None) -> str:
 
 
 def megabytes(traffic_bytes: float | None) -> str:
-    """Bytes in MB of 10^6 bytes, to three figures or whole numbers; a dash for None."""
+    """Bytes in MB of 10^6 bytes, to three figures or integers; a dash for None."""
     if traffic_bytes is None:
         return NOTHING
     value = traffic_bytes / 1e6

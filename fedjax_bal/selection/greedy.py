@@ -8,7 +8,7 @@ import numpy as np
 TIE = 1e-12
 """Largest difference of equal scores, in nats: 64-bit arithmetic can't tell it from rounding."""
 
-_LARGEST = 1e15  # larger ones lose whole numbers in 64 bits, and sums in 32 bits
+_LARGEST = 1e15  # larger ones lose integers in 64 bits, and sums in 32 bits
 _BLOCK = 2**15  # numbers processed at a time; they fit into a core's second-level cache
 
 

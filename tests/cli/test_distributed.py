@@ -168,7 +168,7 @@ def test_the_environment_fills_in_for_flags():
     ours = {"FEDJAX_BAL_COORDINATOR": "[::1]:4321", "FEDJAX_BAL_PROCESS_ID": "1", "FEDJAX_BAL_PROCESSES": "3"}
     place = place_of(True, None, 2, None, ours | SLURM | {"SLURM_STEP_NODELIST": "n1"})
     assert (place.host, place.port, place.index, place.count) == ("::1", 4321, 2, 3)
-    with pytest.raises(ValueError, match="FEDJAX_BAL_PROCESSES: received 'x', must be a whole number"):
+    with pytest.raises(ValueError, match="FEDJAX_BAL_PROCESSES: received 'x', must be an integer"):
         place_of(True, None, None, None, ours | {"FEDJAX_BAL_PROCESSES": "x"})
 
 

@@ -106,7 +106,7 @@ def test_copies_by_row(federation):
     ("arguments", "message"),
     [
         ({"copies_per_class": np.array([1, 2])}, r"copies_per_class: received shape \(2,\) of int64"),
-        ({"copies_per_class": np.array([1.0, 2, 3])}, "must be whole numbers"),
+        ({"copies_per_class": np.array([1.0, 2, 3])}, "must be integers"),
         ({"copies_per_class": np.array([1, -2, 3])}, "0 or more"),
         ({"copies_per_class": COPIES, "copies_per_row": COPIES}, "received both or none"),
         ({}, "received both or none"),
@@ -118,14 +118,14 @@ def test_copies_by_row(federation):
         ),
         ({"copies_per_class": [2**62, 2**62, 0]}, "received 4611686018427387904 copies of a sample"),
         ({"copies_per_class": np.full(3, 2**64 - 1, np.uint64)}, "received 18446744073709551615 copies"),
-        ({"copies_per_class": [2**70, 0, 0]}, "must be whole numbers"),
+        ({"copies_per_class": [2**70, 0, 0]}, "must be integers"),
         *[
             ({"copies_per_class": copies, **options}, message)
             for copies in (COPIES, COPIES * 0)
             for options, message in (
-                ({"seed": -1}, "^seed: received -1, must be a whole number of at least 0"),
-                ({"seed": 2**40}, "^seed: received 1099511627776, must be a whole number from 0 to 4294967295"),
-                ({"seed": 1.5}, "^seed: received 1.5, must be a whole number"),
+                ({"seed": -1}, "^seed: received -1, must be an integer of at least 0"),
+                ({"seed": 2**40}, "^seed: received 1099511627776, must be an integer from 0 to 4294967295"),
+                ({"seed": 1.5}, "^seed: received 1.5, must be an integer"),
                 ({"seed": True}, "^seed: received True"),
                 ({"shift": "a"}, "^shift: received 'a', must be a finite number from 0 to 1"),
                 ({"shift": None}, "^shift: received None"),
@@ -207,9 +207,7 @@ def test_the_recipe_checks_its_options_with_and_without_augmentation():
         for alpha in (None, 0.5):
             with pytest.raises(ValueError, match=rf"^astraea: {name}: received {value!r}"):
                 RECIPES["astraea"](alpha=alpha, **{name: value})
-    with pytest.raises(
-        ValueError, match="astraea: seed: received 4294967296, must be a whole number from 0 to 4294967"
-    ):
+    with pytest.raises(ValueError, match="astraea: seed: received 4294967296, must be an integer from 0 to 4294967"):
         RECIPES["astraea"](seed=2**32)
     (part,) = RECIPES["astraea"](seed=LARGEST_SEED).parts
     assert part.seed == LARGEST_SEED and not RECIPES["astraea"](alpha=None).parts

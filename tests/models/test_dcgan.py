@@ -126,8 +126,8 @@ def test_weights_start_normal_and_narrow():
     [
         (((8, 10, 1),), r"image_shape: received \(8, 10, 1\), must be .* multiples of 4"),
         (((8, 8),), r"image_shape: received \(8, 8\), must be \(height, width, channels\)"),
-        (((8, 8, 1), 1), "width: received 1, must be a whole number of at least 2"),
-        (((8, 8, 1), 4, 0), "latent: received 0, must be a whole number of at least 1"),
+        (((8, 8, 1), 1), "width: received 1, must be an integer of at least 2"),
+        (((8, 8, 1), 4, 0), "latent: received 0, must be an integer of at least 1"),
         (((8, 8, 1), 4, 3, "quick"), "convolution='quick' is unknown"),
     ],
 )

@@ -156,11 +156,11 @@ def test_gradients_under_vmap_equal_plain_ones_one_by_one():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, (8, 8, 1)), "num_classes: received 0, must be a whole number of at least 1"),
+        ((0, (8, 8, 1)), "num_classes: received 0, must be an integer of at least 1"),
         ((3, (8, 10, 1)), r"image_shape: received \(8, 10, 1\), must be .* multiples of 4"),
         ((3, (8, 8)), r"image_shape: received \(8, 8\), must be \(height, width, channels\)"),
-        ((3, (8, 8, 1), 1), "width: received 1, must be a whole number of at least 2"),
-        ((3, (8, 8, 1), 4, 0), "latent: received 0, must be a whole number of at least 1"),
+        ((3, (8, 8, 1), 1), "width: received 1, must be an integer of at least 2"),
+        ((3, (8, 8, 1), 4, 0), "latent: received 0, must be an integer of at least 1"),
         ((3, (8, 8, 1), 4, 3, "quick"), "convolution='quick' is unknown"),
     ],
 )

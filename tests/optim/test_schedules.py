@@ -113,7 +113,7 @@ def test_other_numbers_need_no_other_program(name, parameters, other):
         ("cosine", {}, "schedule: cosine: length: missing"),
         ("cosine", {"lenght": 3}, "parameter of the schedule cosine: received 'lenght'.*did you mean 'length'"),
         ("cosine", {"length": 2, "warmup": 2}, "warmup: received 2, must be below length=2"),
-        ("step", {"every": 0}, "step: every: received 0, must be a whole number of at least 1"),
+        ("step", {"every": 0}, "step: every: received 0, must be an integer of at least 1"),
         ("step", {"every": 2.5}, "step: every: received 2.5"),
         ("exponential", {"factor": 0.0}, "factor: received 0, must be above 0"),
         ("exponential", {"factor": 1.5}, "its factor on the learning rate is .* must be finite"),

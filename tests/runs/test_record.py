@@ -146,12 +146,12 @@ def test_cohorts_are_read_and_may_be_missing_or_null(folder):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("chosen", {"0": 1}, r"runs\[0\].chosen: a list of at most 100000 whole numbers from 0 .* received {'0': 1}"),
+        ("chosen", {"0": 1}, r"runs\[0\].chosen: a list of at most 100000 integers from 0 .* received {'0': 1}"),
         ("chosen", [1, -1], r"chosen: .*received \[1, -1\]"),
-        ("chosen", [1.5], r"chosen: a list of at most 100000 whole numbers"),
+        ("chosen", [1.5], r"chosen: a list of at most 100000 integers"),
         ("chosen", [True], r"chosen: .*received \[True\]"),
         ("chosen", [[1]], r"chosen: .*received \[\[1\]\]"),
-        ("chosen", [0] * 100_001, r"chosen: a list of at most 100000 whole numbers"),
+        ("chosen", [0] * 100_001, r"chosen: a list of at most 100000 integers"),
         ("traffic_to_target_bytes", "12", r"runs\[0\].traffic_to_target_bytes: a number"),
         ("chain_kl", [0.5], r"runs\[0\].chain_kl: a number"),
         ("clients_per_chain", True, r"runs\[0\].clients_per_chain: a number .* received True"),
@@ -160,7 +160,7 @@ def test_cohorts_are_read_and_may_be_missing_or_null(folder):
         ("composition", {**COMPOSITION, "clients": None}, r"composition.clients: a value of type int"),
         ("composition", {**COMPOSITION, "clients": -1}, r"composition.clients: a number \(from 0 to"),
         ("composition", {**COMPOSITION, "rank_correlation": 1.5}, r"rank_correlation: a number \(within ±1\), or null"),
-        ("composition", {**COMPOSITION, "shown": list(range(1001))}, "composition.shown: a list of at most 1000 whole"),
+        ("composition", {**COMPOSITION, "shown": list(range(1001))}, "composition.shown: a list of at most 1000 int"),
         ("composition", {**COMPOSITION, "shown": ["1"]}, r"composition.shown: .*received \['1'\]"),
         ("composition", {**COMPOSITION, "estimated": [[0, 1]]}, "estimated: a list of 1 of a list of 3 of a number"),
         ("composition", {**COMPOSITION, "true": [[0, 1, 2]]}, r"composition.true: .*\(from 0 to 1\)"),
@@ -225,7 +225,7 @@ def test_leaks_that_do_not_fit_are_refused(folder, value, expected):
     ("changes", "expected"),
     [
         ({"methods": "a"}, r"batches\[0\].methods: a value of type list"),
-        ({"shown": [0.5]}, r"batches\[0\].shown: a list of at most 1000 whole numbers"),
+        ({"shown": [0.5]}, r"batches\[0\].shown: a list of at most 1000 integers"),
         ({"before": [[0.5, 0.5]]}, r"batches\[0\].before: a list of 1 of a list of 3 of a number"),
         ({"after": [[0.5, 0.5, 2]]}, r"batches\[0\].after: .*\(from 0 to 1\)"),
     ],

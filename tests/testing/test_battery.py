@@ -162,7 +162,7 @@ class Undeclared(Logits):
 
 @part
 class Counting(Loss):
-    """Returns a whole number."""
+    """Returns an integer."""
 
     def loss(self, outputs, batch, params, ctx):
         return batch.real.sum()

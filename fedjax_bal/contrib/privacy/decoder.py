@@ -99,7 +99,7 @@ def fit_decoder(
         iterations: number of steps.
         batch_size: images per step.
         rate: Adam's learning rate at the first step.
-        width: channels of the decoder's first two stages; a whole number of at least 2.
+        width: channels of the decoder's first two stages; an integer of at least 2.
         latent: Z, the length of the latent vector; not used by "upcnn".
 
     Returns:

@@ -26,7 +26,7 @@ def features_of(
         chunk: images at a time.
 
     Raises:
-        ValueError: images of another shape than the model's, or none; a chunk that is not a positive whole number.
+        ValueError: images of another shape than the model's, or none; a chunk that is not a positive integer.
 
     Example:
         >>> from fedjax_bal.models import build

@@ -69,7 +69,7 @@ def regress(
         of: "features" or "gradient".
         iterations: number of steps.
         rate: Adam's learning rate at the first step.
-        width: channels of the networks' first two stages; a whole number of at least 2.
+        width: channels of the networks' first two stages; an integer of at least 2.
         latent: length of the networks' input.
         tries: networks for each target; the one with the least loss before the last step is kept. A search for a
             gradient often ends at the negative image with an opposite label, with a large loss.

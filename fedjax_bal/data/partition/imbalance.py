@@ -78,5 +78,5 @@ def _sizes(available: np.ndarray, factor: float, profile: str) -> np.ndarray:
     else:
         shares = np.where(place < math.ceil(len(available) / 2), 1.0, 1 / factor)
     largest = (available / shares).min()
-    # Rounded first, so that a whole number stays one: 5000 * 0.01 may be 49.999...
+    # Rounded first, so that an integer stays one: 5000 * 0.01 may be 49.999...
     return np.maximum(np.floor(np.round(largest * shares, 6)).astype(np.int64), 1)

@@ -66,5 +66,5 @@ def _checked_owners(owners: np.ndarray | None, count: int) -> np.ndarray:
         )
     owners = np.asarray(owners)
     if owners.shape != (count,) or owners.dtype.kind not in "iu":
-        raise ValueError(f"owners has shape {owners.shape} and type {owners.dtype}; expected {count} whole numbers.")
+        raise ValueError(f"owners has shape {owners.shape} and type {owners.dtype}; expected {count} integers.")
     return owners

@@ -14,7 +14,7 @@ _LARGEST_SCALE = 1e307
 
 
 def apportioned(weights: Any, total: int, least: int = 0, most: np.ndarray | None = None) -> np.ndarray:
-    """Apportions a total in whole numbers by weight, each from `least` to `most`, `Int[n]`.
+    """Apportions a total in integers by weight, each from `least` to `most`, `Int[n]`.
 
     The numbers are clip(s w, least, most) with the one s for which they sum to the total, rounded by the method of
     largest remainders. So a number that would fall below `least` is raised to it, one that would exceed `most` is

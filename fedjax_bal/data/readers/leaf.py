@@ -125,7 +125,7 @@ def _samples(place: str, own: Any) -> tuple[np.ndarray, np.ndarray]:
     if not ((values >= 0) & (values <= 1)).all():  # NaN fails too
         raise DataError(f"{place}: expected pixels from 0 to 1, found {values.min()} to {values.max()}; {_REMEDY}")
     if numbers is None or numbers.shape != (len(labels),) or numbers.dtype.kind != "i":
-        raise DataError(f"{place}: expected whole numbers for labels; {_REMEDY}")
+        raise DataError(f"{place}: expected integers for labels; {_REMEDY}")
     if numbers.min() < 0 or numbers.max() >= len(CHARACTERS):
         raise DataError(
             f"{place}: labels lie in {numbers.min()}..{numbers.max()}, expected 0..{len(CHARACTERS) - 1}; {_REMEDY}"

@@ -45,7 +45,7 @@ def read_npz(path: str | os.PathLike) -> Dataset:
 
     Args:
         path: the file. It has `train_images` `UInt8[D, H, W]` or `UInt8[D, H, W, K]`, `train_labels` `Int[D]` from 0,
-            `test_images`, `test_labels`, and may have `class_names` (C texts) and `train_clients` (D whole numbers or
+            `test_images`, `test_labels`, and may have `class_names` (C texts) and `train_clients` (D integers or
             texts: the client of each training image).
 
     Returns:
@@ -182,7 +182,7 @@ def _checked_half(path: Path, half: str, arrays: Mapping[str, np.ndarray]) -> tu
         )
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
         raise DataError(
-            f"{path}: {half}_labels is {_by(labels.shape)} of {labels.dtype}; expected {len(images)} whole numbers, "
+            f"{path}: {half}_labels is {_by(labels.shape)} of {labels.dtype}; expected {len(images)} integers, "
             "one for each image."
         )
     if labels.min() < 0 or labels.max() >= _MAX_CLASSES:
@@ -213,7 +213,7 @@ def _clients(path: Path, clients: np.ndarray | None, count: int) -> np.ndarray |
         return None
     if clients.shape != (count,) or clients.dtype.kind not in "iuU":
         raise DataError(
-            f"{path}: train_clients is {_by(clients.shape)} of {clients.dtype}; expected {count} whole numbers or "
+            f"{path}: train_clients is {_by(clients.shape)} of {clients.dtype}; expected {count} integers or "
             "texts, one for each training image."
         )
     return np.unique(clients, return_inverse=True)[1].astype(np.int32)

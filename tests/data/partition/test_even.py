@@ -58,7 +58,7 @@ def test_shards_are_runs_of_the_sorted_labels():
 @pytest.mark.parametrize("clients", [0, -1, 1.5, "3", None, True])
 def test_number_of_clients(clients):
     for scheme, extra in ARGUMENTS.items():
-        with pytest.raises(ValueError, match=r"num_clients: .*whole number of at least 1"):
+        with pytest.raises(ValueError, match=r"num_clients: .*integer of at least 1"):
             partition.SCHEMES[scheme](rng(), np.zeros(9, int), clients, *extra)
 
 

@@ -66,7 +66,7 @@ def test_refusals():
         extended_dirichlet(rng, LABELS, 10, 6, 1.0)
     with pytest.raises(ValueError, match="a label with 100 rows has 101 owners.*take fewer clients"):
         extended_dirichlet(rng, LABELS, 101, 5, 1.0)
-    with pytest.raises(ValueError, match="classes_per_client: received 'two', must be a whole number"):
+    with pytest.raises(ValueError, match="classes_per_client: received 'two', must be an integer"):
         extended_dirichlet(rng, LABELS, 10, "two", 1.0)
     with pytest.raises(ValueError, match="alpha=0; expected a finite number above 0"):
         extended_dirichlet(rng, LABELS, 10, 2, 0)

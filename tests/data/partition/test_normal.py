@@ -92,7 +92,7 @@ def test_disjoint_rows_and_the_largest_set(held, clients, total, local, skew, si
         (5, {"sizes": "odd"}, "sizes='odd'"),
         (5, {"sizes": "empirical"}, "values and quantiles: give one of them"),
         (5, {"quantiles": {0.5: 3}}, "quantiles are given, but sizes='equal'; set sizes to 'empirical'"),
-        (5, {"least": -3}, "least: received -3, must be a whole number of at least 1"),
+        (5, {"least": -3}, "least: received -3, must be an integer of at least 1"),
         (5, {"sigma": float("nan")}, "sigma=nan; expected a number from 0 to 20"),
         (900, {}, "900 clients for 435 rows"),
     ],

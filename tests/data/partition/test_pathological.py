@@ -169,7 +169,7 @@ def test_niid_bench_without_a_solution():
     [
         ((20, 11), "classes_per_client=11, but only 10 classes are present"),
         ((20, (2, 11)), "only 10 classes are present"),
-        ((20, 0), "classes_per_client: received 0, must be a whole number"),
+        ((20, 0), "classes_per_client: received 0, must be an integer"),
         ((20, ()), "classes_per_client is empty"),
         ((20, "2"), "classes_per_client: received '2'"),
         ((20, 1.5), "classes_per_client: received 1.5"),

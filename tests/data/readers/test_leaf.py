@@ -108,9 +108,9 @@ BAD = {
     "bytes for pixels": (pixel(255), "pixels from 0 to 1, found .* to 255.0"),
     "label 62": (label(62), r"labels lie in .*\.\.62, expected 0\.\.61"),
     "label -1": (label(-1), r"labels lie in -1\.\."),
-    "half a label": (label(0.5), "whole numbers for labels"),
-    "a large label": (label(2**70), "whole numbers for labels"),
-    "a label in words": (label("7"), "whole numbers for labels"),
+    "half a label": (label(0.5), "integers for labels"),
+    "a large label": (label(2**70), "integers for labels"),
+    "a label in words": (label("7"), "integers for labels"),
 }
 
 

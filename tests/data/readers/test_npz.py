@@ -73,7 +73,7 @@ FITTING = {
     "flat images": ({"train_images": WHOLE["train_images"].reshape(6, -1)}, "train_images is 6x60 of uint8"),
     "no images": ({"test_images": np.zeros((0, 5, 4, 3), np.uint8)}, "test_images is 0x5x4x3"),
     "other sizes": ({"test_images": WHOLE["test_images"][:, :4]}, "training images are 5x4x3 and test images 4x4x3"),
-    "a label less": ({"train_labels": np.arange(5)}, "train_labels is 5 of int64; expected 6 whole numbers"),
+    "a label less": ({"train_labels": np.arange(5)}, "train_labels is 5 of int64; expected 6 integers"),
     "float labels": ({"train_labels": np.ones(6)}, "train_labels is 6 of float64"),
     "one-hot labels": ({"train_labels": np.eye(6, dtype=int)}, "train_labels is 6x6 of int64"),
     "a label below": ({"train_labels": np.array([0, 1, 2, 0, -1, 1])}, r"train_labels lie in -1..2; expected 0..65535"),
