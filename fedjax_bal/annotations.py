@@ -155,6 +155,8 @@ def _strict(annotation: Any) -> Any:
     if annotation in (bool, int, float, str):
         return {bool: Switch, int: Integer, float: Number, str: Text}[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated and any(isinstance(note, Strict) for note in arguments):
+        return annotation
     if origin is Annotated:
         base = _strict(arguments[0])
         return None if base is None else Annotated[(base, *arguments[1:])]

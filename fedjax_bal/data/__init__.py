@@ -1,7 +1,7 @@
 """Data: loading, partitioning over clients, and the federation that the engine trains on."""
 
 from fedjax_bal.data import inventory, partition
-from fedjax_bal.data.augmentation import LARGEST_SEED, augment, copy_options, extra_bytes
+from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import gather, join, normalised, over_rows, without_lone_rows
 from fedjax_bal.data.description import Description, describe, size_bins
 from fedjax_bal.data.errors import DataError
@@ -22,7 +22,6 @@ __all__ = [
     "ALIASES",
     "DATASETS",
     "FROM_DATASET",
-    "LARGEST_SEED",
     "MAX_ROWS",
     "OWN",
     "SCHEMES",

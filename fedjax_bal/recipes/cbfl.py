@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from fedjax_bal.data import LARGEST_SEED
+from fedjax_bal.annotations import Seed
 from fedjax_bal.parts import Fakes, LocalGenerator, SharedDcgans, SharedGenerator
 from fedjax_bal.recipes.recipe import Count, CountOrZero, NonNegative, Recipe, checked, positive
 
@@ -34,7 +34,7 @@ def cbfl(
     latent: Count = 100,
     dcgan_iterations: CountOrZero = 2000,
     dcgan_pool: Count = 256,
-    dcgan_seed: CountOrZero = 0,
+    dcgan_seed: Seed = 0,
 ) -> Recipe:
     """CBFL: a generator trained from the global model's batch statistics fills up what clients lack.
 
@@ -91,8 +91,6 @@ def cbfl(
             "'current': clients' own generators are trained at each local training, against the model received; or "
             "take 'shared'"
         )
-    if dcgan_seed > LARGEST_SEED:
-        raise ValueError(f"cbfl: dcgan_seed: received {dcgan_seed}, must be an integer from 0 to {LARGEST_SEED}")
     begin = max(warm_up - 1, 0)  # parts count rounds from 0
     images = generator if generator in ("gaussian", "dcgan") else "generator"
     temperature = positive("cbfl: temperature", temperature)

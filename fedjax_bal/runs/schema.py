@@ -56,7 +56,7 @@ def numbers(*shape: str, low: float = -LARGEST, high: float = LARGEST, gaps: boo
 
 def short_list(most: int, *, whole: bool = True) -> AfterValidator:
     """Accepts null, or a list of at most so many numbers from 0 on."""
-    what = f"a list of at most {most} {'whole ' * whole}numbers from 0 to {LARGEST:g}, or null"
+    what = f"a list of at most {most} {'integers' if whole else 'numbers'} from 0 to {LARGEST:g}, or null"
 
     def check(value: Any) -> Any:
         if value is not None:

@@ -286,7 +286,7 @@ def test_what_is_told_and_recorded_is_bounded():
         ({"huge_factor": float("inf")}, "huge_factor: received inf.*1"),
         ({"faulty": {"clients": [12]}}, "faults: clients: received 12, but there are 10 clients, numbered from 0"),
         ({"faulty": {"clients": [-1]}}, "faults: clients: received -1"),
-        ({"faulty": {"clients": []}}, r"faults: clients: received \[\], must be a list of at least one number"),
+        ({"faulty": {"clients": []}}, r"faults: clients: received \[\], must be a list, not empty"),
         ({"faulty": {"rounds": [0]}}, "faults: rounds: received 0"),
         (
             {"faulty": {"clients": [3], "rounds": [5, 6]}},

@@ -342,7 +342,7 @@ def test_a_lone_row_may_be_one_too_many(monkeypatch):
         ({"generator": "gan"}, "cbfl: generator: received 'gan'; allowed: shared, per_client, gaussian, dcgan"),
         ({"dcgan_iterations": -1}, "cbfl: dcgan_iterations: received -1, must be an integer of at least 0"),
         ({"dcgan_pool": 0}, "cbfl: dcgan_pool: received 0, must be an integer of at least 1"),
-        ({"dcgan_seed": 0.5}, "cbfl: dcgan_seed: received 0.5, must be an integer of at least 0"),
+        ({"dcgan_seed": 0.5}, "cbfl: dcgan_seed: received 0.5, must be an integer from 0 to 4294967295"),
         ({"dcgan_seed": 2**32}, "cbfl: dcgan_seed: received 4294967296, must be an integer from 0 to 4294967295"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.config import parameters
+from fedjax_bal.config import check_section, parameters
 from fedjax_bal.config.data_sections import PartitionSection
 from fedjax_bal.data.partition import flcir_realworld
 
@@ -180,8 +180,8 @@ def test_a_configuration_takes_the_same_seeds():
     assert default is None and section(None).parameters["published_seed"] is None
     assert len(flcir_realworld(rng(), CIFAR, 100, published_seed=largest)) == 100
     for seed in (-1, 2**32):
-        with pytest.raises(ValueError, match="must be an integer from 0 to 4294967295, or null"):
-            section(seed)
+        (problem,) = check_section(PartitionSection, {**asked, "published_seed": seed})[1]
+        assert problem.text == f"received {seed}, must be an integer from 0 to 4294967295, or null"
 
 
 def test_which_rows_is_random():
