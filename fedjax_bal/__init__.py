@@ -11,7 +11,7 @@ from fedjax_bal._version import __version__
 if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
     from fedjax_bal.data import over_rows
-    from fedjax_bal.engine.host import Result, simulate
+    from fedjax_bal.engine.host import Result, make_round, simulate
     from fedjax_bal.metrics import EarlyStopping
     from fedjax_bal.optim import optimizer
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -29,6 +29,7 @@ _NAMES = {
     "check_part": "testing",
     "check_recipe": "testing",
     "citation": "recipes",
+    "make_round": "engine.host",
     "optimizer": "optim",
     "over_rows": "data",
     "simulate": "engine.host",
@@ -47,6 +48,7 @@ __all__ = [
     "check_recipe",
     "citation",
     "data",
+    "make_round",
     "models",
     "optimizer",
     "over_rows",

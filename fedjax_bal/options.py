@@ -155,6 +155,8 @@ class Execution:
         huge_factor: for "raise" and "exclude": an update is huge if the norm of the resulting parameters exceeds both
             this number and this number times the median of the round's; None for no such bound. Only the first pass
             of a chain over its clients is checked.
+        differentiable: give loops over clients, steps and batches a static length, so that `jax.grad` works through a
+            round of `make_round`; steps beyond a client's own are computed and dropped.
     """
 
     strategy: Literal["auto", "map", "vmap"] = "auto"
@@ -166,6 +168,7 @@ class Execution:
     broken_clients: Literal["raise", "exclude", "clip"] = "raise"
     clip_factor: Factor = 10.0
     huge_factor: Factor | None = 100.0
+    differentiable: bool = added(False)
 
     def __post_init__(self) -> None:
         _check(self, "execution.")

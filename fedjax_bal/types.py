@@ -196,6 +196,7 @@ class Context(NamedTuple):
         momentum: the local optimizer's momentum, 0 if it has none.
         batch_size: B, a Python int.
         steps: the number of local steps that the client takes, `Int32[]`.
+        max_size: rows of the largest client, if loops have a static length; a Python int.
     """
 
     round: Array
@@ -212,6 +213,7 @@ class Context(NamedTuple):
     momentum: Any
     batch_size: int
     steps: Any = None
+    max_size: int | None = None
 
 
 class Outcome(NamedTuple):

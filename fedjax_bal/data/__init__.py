@@ -2,7 +2,7 @@
 
 from fedjax_bal.data import inventory, partition
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
-from fedjax_bal.data.batches import gather, join, normalised, over_rows, without_lone_rows
+from fedjax_bal.data.batches import gather, join, normalised, over_rows, repeat, without_lone_rows
 from fedjax_bal.data.description import Description, describe, size_bins
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.federation import federate
@@ -51,6 +51,7 @@ __all__ = [
     "partition",
     "prepared_status",
     "read_arrays",
+    "repeat",
     "resolve",
     "rows_by_share",
     "size_bins",

@@ -94,6 +94,20 @@ def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
     )
 
 
+def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: PyTree, most: int | None) -> PyTree:
+    """Applies `body(index, carry) -> carry` so many times, in a loop of static length if `most` is given.
+
+    Turns beyond `count` then change nothing, and the loop can be differentiated backwards.
+    """
+    if most is None:
+        return lax.fori_loop(0, count, body, init)
+
+    def turn(index: jax.Array, carry: PyTree) -> PyTree:
+        return jax.tree.map(lambda new, old: jnp.where(index < count, new, old), body(index, carry), carry)
+
+    return lax.fori_loop(0, most, turn, init)
+
+
 def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Context) -> PyTree:
     """Folds a function over all of a client's rows, a batch at a time, in the stored order.
 
@@ -124,7 +138,8 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
         place = index * ctx.batch_size + lanes
         return function(carry, gather(ctx.federation, first + place, place < ctx.size))
 
-    return lax.fori_loop(0, -(-ctx.size // ctx.batch_size), one, init)
+    most = None if ctx.max_size is None else -(-ctx.max_size // ctx.batch_size)
+    return repeat(one, -(-ctx.size // ctx.batch_size), init, most)
 
 
 def without_lone_rows(federation: Federation, batch_size: int) -> Federation:

@@ -157,6 +157,7 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
         momentum=setting.local.optimizer.momentum,
         batch_size=setting.batch_size,
         steps=setting.local_steps(size, client.limits),
+        max_size=setting.max_size if setting.differentiable else None,
     )
 
 

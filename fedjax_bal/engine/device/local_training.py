@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_bal.data import gather
+from fedjax_bal.data import gather, repeat
 from fedjax_bal.engine.device.drawing import shuffled, weighted
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.setting import Setting
@@ -47,7 +47,7 @@ def train_locally(
         return train_step(setting, key, ctx, index, order[None], jnp.zeros((), jnp.int32), carry)
 
     start = start_training(setting, ctx) if optimizer is None else LocalState(ctx.start, optimizer, jnp.zeros(()))
-    end = lax.fori_loop(0, ctx.steps, one_step, start)
+    end = repeat(one_step, ctx.steps, start, None if ctx.max_size is None else setting.most_steps)
     return outcome_of(setting, ctx, end.variables), end
 
 

@@ -39,6 +39,7 @@ class Setting:
         test_images: number of test images.
         layout: how the clients are laid out on the devices.
         precision: of matrix products, from `Execution`; the model itself has been cast already.
+        differentiable: whether loops have a static length, from `Execution`.
     """
 
     parts: tuple[Part, ...]
@@ -52,6 +53,7 @@ class Setting:
     test_images: int = dataclasses.field(metadata=_STATIC)
     layout: Layout = dataclasses.field(metadata=_STATIC)
     precision: str = dataclasses.field(metadata=_STATIC)
+    differentiable: bool = dataclasses.field(metadata=_STATIC)
 
     @property
     def batch_size(self) -> int:

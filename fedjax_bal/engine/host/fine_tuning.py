@@ -138,6 +138,7 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         test_images=setting.test_images,
         layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap"),
         precision=setting.precision,
+        differentiable=False,
     )
 
 

@@ -99,6 +99,7 @@ def build(
         test_images=test_images,
         layout=Layout(resolve_strategy(execution.strategy), device_count(execution.devices)),
         precision=execution.precision,
+        differentiable=execution.differentiable,
     )
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)

@@ -60,7 +60,7 @@ class DispatchResult(NamedTuple):
     faults: tuple[Fault, ...] = ()
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Simulation:
     """One method on one federation, compiled once and run for any number of seeds.
 

@@ -1,0 +1,229 @@
+"""A round as a pure function, for loops of the user's own."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_bal.engine.device import (
+    Assignment,
+    DispatchPlan,
+    Info,
+    Layout,
+    LocalTest,
+    Setting,
+    State,
+    init_state,
+    matmul_precision,
+    run_round,
+    state_of,
+)
+from fedjax_bal.engine.host.front_door import build
+from fedjax_bal.engine.host.simulation import Simulation
+from fedjax_bal.optim import Optimizer
+from fedjax_bal.options import Execution, LocalTraining, Participation
+from fedjax_bal.recipes import Recipe
+from fedjax_bal.types import Array, Federation, Key, Model, Plan, PyTree, Variables
+
+_NO_END = 2**31 - 1
+Hyperparameters = Mapping[str, Any]
+
+
+class RoundState(NamedTuple):
+    """Everything that one round hands to the next.
+
+    Attributes:
+        round: rounds done, `Int32[]`.
+        variables: the global model.
+        optimizer: the server optimizer's state.
+        memory: per-client memory of each part that has one, leaves `[N, ...]`.
+        server: the state of each part that the server plays.
+    """
+
+    round: Array
+    variables: Variables
+    optimizer: PyTree
+    memory: Mapping[str, PyTree]
+    server: Mapping[str, PyTree]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class RoundFunction:
+    """The init/step pair of a recipe on a federation, from `make_round`; both are pure.
+
+    It is a pytree: hand it to a jitted function as an argument, and the federation's images are an argument of the
+    program too; a function that just closes over it has them in the program, which takes longer to compile.
+
+    Attributes:
+        hyperparameters: the numbers of the recipe's parts and of both optimizers, by name; `step` takes them as an
+            argument, so that they can be swept or differentiated.
+        federation: the federation, on the device.
+        model: the model, as the recipe trains it.
+    """
+
+    hyperparameters: dict[str, Any]
+    federation: Federation
+    model: Model = dataclasses.field(metadata={"static": True})
+    _simulation: Simulation = dataclasses.field(repr=False, metadata={"static": True})
+
+    def init(self, key: Key, variables: Variables | None = None) -> RoundState:
+        """The state before the first round, with given variables or the initial weights that the key decides."""
+        setting = self._simulation.setting
+        if variables is None:
+            state = init_state(setting, key, self.federation)
+        else:
+            state = state_of(setting, variables, self.federation)
+        return RoundState(jnp.zeros((), jnp.int32), *state)
+
+    def step(
+        self, hyperparameters: Hyperparameters, key: Key, state: RoundState, plan: Plan | tuple[Array, Array]
+    ) -> tuple[RoundState, Info]:
+        """Runs one round.
+
+        Args:
+            hyperparameters: those of this object, with any of them changed.
+            key: the run's key, the same in every round; the round's own draws follow from its number.
+            state: the state before the round.
+            plan: the clients that train, `Int32[G, L]`, N marking an empty place, and whether each delivers,
+                `Bool[G, L]`: G chains of L clients, one client each but for mediators.
+
+        Returns:
+            The state after the round, and its measurements: losses, local steps, probes, faults.
+
+        Raises:
+            ValueError: a hyperparameter is missing or unknown.
+        """
+        setting = _with_hyperparameters(self._simulation.setting, hyperparameters)
+        plan = Plan(*plan)
+        setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
+        assignment = _assign(setting, plan, self.federation)
+        row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
+        local_test = LocalTest(None, jnp.zeros((), bool))
+        with jax.default_matmul_precision(matmul_precision(setting.precision)):
+            after, info = run_round(setting, key, State(*state[1:]), row, self.federation, local_test)
+        return RoundState(state.round + 1, *after), info
+
+    def plans(self, seed: int, rounds: int) -> Plan:
+        """The plans of the first rounds that `simulate` draws for a seed; leaves `[T, ...]`, for `jax.lax.scan`.
+
+        Raises:
+            ValueError: the selector learns from each round, so that its plans can't be known before.
+        """
+        selector = self._simulation.selector
+        if selector.closed_loop:
+            raise ValueError(
+                "plans: the selector learns from each round's outcome: call its init, select and update between rounds"
+            )
+        state, plans = selector.init(seed, self.federation.num_clients), []
+        for number in range(rounds):
+            plan, state = self._simulation.plan(seed, number, state)
+            plans.append(plan)
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *plans)
+
+
+def make_round(
+    recipe: Recipe,
+    model: Model,
+    federation: Federation,
+    *,
+    local: LocalTraining = LocalTraining(),
+    participation: Participation = Participation(),
+    execution: Execution = Execution(),
+    server_optimizer: Optimizer | None = None,
+) -> RoundFunction:
+    """Makes a round of a method a pure function: an init/step pair, as in optax.
+
+    `step` goes into `jax.jit`, `jax.lax.scan` over stacked plans, `jax.vmap` over seeds, hyperparameters or plans, and
+    `jax.jacfwd` through hyperparameters (with a model built with `convolution="plain"`). It runs on one device.
+
+    Args:
+        recipe: the method, from `fedjax_bal.recipes`.
+        model: the model, from `fedjax_bal.models.build`.
+        federation: the federation, from `fedjax_bal.data.federate`.
+        local: how clients train: epochs or steps, batches, optimizer.
+        participation: used by `plans` alone: which clients train, and which of their updates arrive; by default all.
+        execution: strategy and precision; several clients train at a time under "vmap".
+        server_optimizer: by default what the recipe says, or else plain averaging.
+
+    Returns:
+        The pair, with the method's hyperparameters.
+
+    Raises:
+        ValueError: values that don't fit together.
+
+    Example:
+        >>> from fedjax_bal import data, models, recipes
+        >>> labels = np.repeat([0, 1], 20)
+        >>> images = (labels[:, None, None, None] * 200 * np.ones((1, 2, 2, 1))).astype(np.uint8)
+        >>> rows = data.partition.iid(np.random.default_rng(0), labels, 4)
+        >>> federation = data.federate(images, labels, rows, num_classes=2)
+        >>> model = models.build("mlp", 2, (2, 2, 1))
+        >>> round_fn = make_round(recipes.fedprox(mu=0.1), model, federation)
+        >>> @jax.jit
+        ... def train(round_fn, key, plans):
+        ...     advance = lambda state, plan: round_fn.step(round_fn.hyperparameters, key, state, plan)
+        ...     return jax.lax.scan(advance, round_fn.init(key), plans)
+        >>> state, info = train(round_fn, jax.random.key(0), round_fn.plans(seed=0, rounds=3))
+        >>> int(state.round), info.losses.shape
+        (3, (3, 4, 1))
+    """
+    test = federation.images[:1], federation.labels[:1]  # a simulation has a test set, which no round looks at
+    one = dataclasses.replace(execution, devices=1)
+    simulation = build(
+        recipe,
+        model,
+        federation,
+        test,
+        rounds=_NO_END,
+        local=local,
+        participation=participation,
+        execution=one,
+        server_optimizer=server_optimizer,
+    )
+    setting = simulation.setting
+    return RoundFunction(hyperparameters(setting), simulation.stored, setting.model, simulation)
+
+
+def hyperparameters(setting: Setting) -> dict[str, Any]:
+    """The numbers of a setting by name: `SLOT.FIELD` of a part, `optimizer.FIELD`, `server_optimizer.FIELD`."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(setting)
+    return {_name(setting, path): leaf for path, leaf in leaves}
+
+
+def _name(setting: Setting, path: tuple[Any, ...]) -> str:
+    names = [str(getattr(step, "name", getattr(step, "key", getattr(step, "idx", "")))) for step in path]
+    if names[0] == "parts":
+        return ".".join([setting.parts[path[1].idx].slot, *names[2:]])
+    return ".".join(["server_optimizer", *names[1:]] if names[0] == "server" else names[1:])
+
+
+def _with_hyperparameters(setting: Setting, given: Hyperparameters) -> Setting:
+    leaves, shape = jax.tree_util.tree_flatten_with_path(setting)
+    names = [_name(setting, path) for path, _ in leaves]
+    if set(names) != set(given):
+        raise ValueError(f"hyperparameters: received {sorted(given)}, must be {sorted(names)}")
+    return jax.tree_util.tree_unflatten(shape, [given[name] for name in names])
+
+
+def _layout(layout: Layout, chains: int) -> Layout:
+    """One client at a time, or all chains of the plan together."""
+    return Layout("map", 1) if layout.strategy == "map" else Layout("vmap", 1, chains)
+
+
+def _assign(setting: Setting, plan: Plan, federation: Federation) -> Assignment:
+    """The chains that deliver, those with the most steps first, as the host assigns them to one device."""
+    inside = jnp.clip(jnp.asarray(plan.clients), 0, federation.num_clients - 1)
+    sizes = jnp.asarray(federation.offsets)[inside + 1] - jnp.asarray(federation.offsets)[inside]
+    delivered = jnp.asarray(plan.delivered)
+    steps = (setting.local_steps(sizes, plan.limits) * delivered).sum(1)
+    delivers = jnp.ones(len(steps), bool) if setting.differentiable else delivered.any(1)
+    order = jnp.argsort(jnp.where(delivers, -steps, 1), stable=True).astype(jnp.int32)
+    chains = jnp.where(jnp.arange(len(order)) < delivers.sum(), order, len(order))[None]
+    # A count that is known gives the loop over chains a static length.
+    count = np.array([len(order)], np.int32) if setting.differentiable else delivers.sum(dtype=jnp.int32)[None]
+    none = jnp.zeros((1, 2), jnp.int32)
+    return Assignment(chains, count, chains, none, none[:, 0])
