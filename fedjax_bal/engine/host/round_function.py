@@ -137,8 +137,10 @@ def make_round(
 ) -> RoundFunction:
     """Makes a round of a method a pure function: an init/step pair, as in optax.
 
-    `step` goes into `jax.jit`, `jax.lax.scan` over stacked plans, `jax.vmap` over seeds, hyperparameters or plans, and
-    `jax.jacfwd` through hyperparameters (with a model built with `convolution="plain"`). It runs on one device.
+    `step` goes into `jax.jit`, `jax.lax.scan` over stacked plans, and `jax.vmap` over seeds, hyperparameters or plans.
+    With `Execution(differentiable=True)`, `jax.grad` goes through it, for a model built with `convolution="plain"`;
+    `jax.jacfwd` needs a network without layers that have derivatives of their own, as the package's have. It runs on
+    one device.
 
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
