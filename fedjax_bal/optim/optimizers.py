@@ -147,7 +147,7 @@ def optimizer(
     clip_value: float | None = None,
     **options: Any,
 ) -> Optimizer:
-    """Builds an optimizer from numbers, which parts such as SCAFFOLD can ask for, unlike those of optax's own.
+    """Builds an optimizer whose numbers are known, so that they can be swept, and used by FedNova and SCAFFOLD.
 
     Args:
         name: any optax optimizer that takes a learning rate.

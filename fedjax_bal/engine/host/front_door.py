@@ -164,6 +164,7 @@ def simulate(
 
     Example:
         >>> import numpy as np
+        >>> import optax
         >>> from fedjax_bal import data, models, recipes
         >>> rng = np.random.default_rng(0)
         >>> labels = np.repeat([0, 1], 20)
@@ -172,7 +173,7 @@ def simulate(
         >>> federation = data.federate(images, labels, rows, num_classes=2)
         >>> model = models.build("mlp", 2, (2, 2, 1))
         >>> result = simulate(recipes.fedavg(), model, federation, (images, labels), rounds=20, seed=0,
-        ...                   local=LocalTraining(batch_size=5, optimizer=optimizer("sgd", 0.5)))
+        ...                   local=LocalTraining(batch_size=5, optimizer=optax.sgd(0.5)))
         >>> result.history[-1]["test_accuracy"]
         1.0
     """
