@@ -7,7 +7,11 @@ from collections.abc import Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+
+from fedjax_bal.types import PyTree
 
 
 @jax.tree_util.register_static
@@ -55,6 +59,19 @@ class UnknownNumber:
 
 
 UNKNOWN = UnknownNumber()
+
+
+def in_round(given: optax.GradientTransformation, round: Any) -> optax.GradientTransformation:
+    """A transformation whose schedules of `optax.inject_hyperparams` are at a round, whatever its own steps."""
+    counter = type(optax.WrappedSchedule(optax.constant_schedule(0.0)).init())
+    is_counter = lambda node: isinstance(node, counter)
+    now = counter(jnp.asarray(round, jnp.int32))
+
+    def update(updates: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
+        state = jax.tree.map(lambda node: now if is_counter(node) else node, state, is_leaf=is_counter)
+        return given.update(updates, state, params)
+
+    return optax.GradientTransformation(given.init, update)
 
 
 def _contents(value: Any) -> Hashable:

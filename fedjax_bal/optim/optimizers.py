@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.optim.opaque import UNKNOWN, Opaque
+from fedjax_bal.optim.opaque import UNKNOWN, Opaque, in_round
 from fedjax_bal.optim.schedules import Schedule, given_schedule
 from fedjax_bal.types import Array, PyTree
 from fedjax_bal.validate import finite_number, is_number, one_of
@@ -101,7 +101,7 @@ class Optimizer:
         included: it happens earlier, before parts change the gradient.
         """
         if isinstance(self.name, Opaque):
-            return _in_round(self.name.value, round)
+            return in_round(self.name.value, round)
         factory = getattr(optax, self.name)
         transform = factory(learning_rate=self.rate_at(round, step), **self.options, **dict(self.flags))
         if self.weight_decay is None:
@@ -241,19 +241,6 @@ def check_known(recipe: str, own: Optimizer) -> None:
             "momentum, which can't be read from one: pass fedjax_bal.optimizer('sgd', learning_rate, momentum=...), "
             "which takes clip_norm and schedules, too"
         )
-
-
-def _in_round(given: optax.GradientTransformation, round: Any) -> optax.GradientTransformation:
-    """A transformation whose schedules of `optax.inject_hyperparams` are at a round, whatever its own steps."""
-    counter = type(optax.WrappedSchedule(optax.constant_schedule(0.0)).init())
-    is_counter = lambda node: isinstance(node, counter)
-    now = counter(jnp.asarray(round, jnp.int32))
-
-    def update(updates: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
-        state = jax.tree.map(lambda node: now if is_counter(node) else node, state, is_leaf=is_counter)
-        return given.update(updates, state, params)
-
-    return optax.GradientTransformation(given.init, update)
 
 
 def _as_schedule(key: str, value: Any) -> Schedule | None:
