@@ -13,7 +13,7 @@ from annotated_types import Ge
 from fedjax_bal.metrics import SHOTS, Shots
 
 if TYPE_CHECKING:
-    from fedjax_bal.optim import Optimizer
+    from fedjax_bal.optim import AnyOptimizer
     from fedjax_bal.selection import Choice, Presence, Selector, Speed, Trace
 
 ADDED = "added"
@@ -33,7 +33,7 @@ def added(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={ADDED: True})
 
 
-def _slow_sgd() -> "Optimizer":
+def _slow_sgd() -> "AnyOptimizer":
     from fedjax_bal.optim import optimizer
 
     return optimizer("sgd", 0.01)
@@ -63,7 +63,17 @@ class LocalTraining:
         steps: K, local steps of every client in place of epochs, whatever its number of rows: a small client goes
             through its rows several times.
         drawing: "epochs", each row once an epoch, or "replacement"; None for what the recipe needs, or else "epochs".
-        optimizer: fresh at every local training; by default SGD with learning rate 0.01.
+        optimizer: fresh at every local training; from `fedjax_bal.optimizer`, or any optax transformation; by default
+            SGD with learning rate 0.01. Schedules of optax count local steps, from 0 in each local training; those of
+            `optax.inject_hyperparams` and of `fedjax_bal.optimizer` count rounds. Random numbers that a transformation
+            draws itself, as `optax.add_noise` does, are the same in each local training.
+
+    Example:
+        >>> import optax
+        >>> adamw = optax.adamw(optax.cosine_decay_schedule(1e-3, decay_steps=20))  # local steps
+        >>> by_step = LocalTraining(steps=20, optimizer=optax.chain(optax.clip_by_global_norm(1.0), adamw))
+        >>> rate = optax.cosine_decay_schedule(0.1, decay_steps=100)  # rounds
+        >>> by_round = LocalTraining(optimizer=optax.inject_hyperparams(optax.sgd)(rate, momentum=0.9))
     """
 
     epochs: Count | None = None
@@ -74,7 +84,7 @@ class LocalTraining:
     lone_rows: Literal["auto", "keep", "drop"] = "auto"
     steps: Count | None = None
     drawing: Drawing | None = None
-    optimizer: "Optimizer" = dataclasses.field(default_factory=_slow_sgd)
+    optimizer: "AnyOptimizer" = dataclasses.field(default_factory=_slow_sgd)
 
     def __post_init__(self) -> None:
         _check(self)

@@ -193,6 +193,7 @@ class Context(NamedTuple):
         model: the model.
         federation: the federation, on the device.
         learning_rate: the local learning rate of this round, or, within a local step, of that step, `Float[]`.
+            Neither this nor the momentum is known of an optax transformation: asking for one raises `ValueError`.
         momentum: the local optimizer's momentum, 0 if it has none.
         batch_size: B, a Python int.
         steps: the number of local steps that the client takes, `Int32[]`.

@@ -1,10 +1,23 @@
 """Optimizers and schedules by name, over optax."""
 
-from fedjax_bal.optim.optimizers import Optimizer, optimizer, optimizer_names, option_names
+from fedjax_bal.optim.opaque import UNKNOWN
+from fedjax_bal.optim.optimizers import (
+    AnyOptimizer,
+    Optimizer,
+    as_optimizer,
+    check_known,
+    optimizer,
+    optimizer_names,
+    option_names,
+)
 from fedjax_bal.optim.schedules import schedule, schedule_factory, schedule_names
 
 __all__ = [
+    "UNKNOWN",
+    "AnyOptimizer",
     "Optimizer",
+    "as_optimizer",
+    "check_known",
     "optimizer",
     "optimizer_names",
     "option_names",

@@ -1,16 +1,18 @@
-"""Optimizers as data: those of optax, with their numbers as pytree leaves."""
+"""Optimizers as data: those of optax by name, with their numbers as pytree leaves, or as they are."""
 
 import dataclasses
 import functools
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.optim.schedules import Schedule
+from fedjax_bal.optim.opaque import UNKNOWN, Opaque, in_round
+from fedjax_bal.optim.schedules import Schedule, given_schedule
 from fedjax_bal.types import Array, PyTree
 from fedjax_bal.validate import finite_number, is_number, one_of
 
@@ -26,8 +28,10 @@ _BELOW_ONE = math.nextafter(1.0, 0.0)
 class Optimizer:
     """An optax optimizer by name, from `optimizer`; its numbers can change without another compilation.
 
+    An optax transformation as it is, from `as_optimizer`, has no numbers: `learning_rate` and `momentum` are `UNKNOWN`.
+
     Attributes:
-        name: the name of the factory in optax.
+        name: the name of the factory in optax, or the transformation itself.
         learning_rate: the learning rate of round 0.
         decay: factor on the learning rate per round; None for a constant rate.
         weight_decay: coupled weight decay, added to the gradient; None for none.
@@ -40,7 +44,7 @@ class Optimizer:
         clip_value: the largest magnitude of each number of a gradient; None for no limit.
     """
 
-    name: str = dataclasses.field(metadata={"static": True})
+    name: str | Opaque = dataclasses.field(metadata={"static": True})
     learning_rate: Any
     decay: Any = None
     weight_decay: Any = None
@@ -54,7 +58,7 @@ class Optimizer:
     @property
     def momentum(self) -> Any:
         """The momentum, 0 if there is none."""
-        return self.options.get("momentum", 0.0)
+        return UNKNOWN if isinstance(self.name, Opaque) else self.options.get("momentum", 0.0)
 
     def rate(self, round: Any) -> Any:
         """Learning rate of a round (from 0), before any schedule by local steps."""
@@ -65,6 +69,11 @@ class Optimizer:
         """Learning rate of a local step of a round; steps count from 0 in each local training."""
         rate = self.rate(round)
         return rate if self.step_schedule is None else rate * self.step_schedule.factor(step)
+
+    def describe_rate(self, round: int) -> str:
+        """The learning rate of a round in brackets, for messages; empty if it is not known."""
+        rate = self.rate(round)
+        return "" if rate is UNKNOWN else f" (here {float(rate):g})"
 
     def full_steps(self, steps: Array, most: int) -> Array | None:
         """Converts numbers of local steps, `Int[...]` of at most `most`, to steps at the round's own learning rate.
@@ -91,11 +100,17 @@ class Optimizer:
         Weight decay is added to the gradient, as in PyTorch's SGD, and so passes through momentum. Clipping is not
         included: it happens earlier, before parts change the gradient.
         """
+        if isinstance(self.name, Opaque):
+            return in_round(self.name.value, round)
         factory = getattr(optax, self.name)
         transform = factory(learning_rate=self.rate_at(round, step), **self.options, **dict(self.flags))
         if self.weight_decay is None:
             return transform
         return optax.chain(optax.add_decayed_weights(self.weight_decay), transform)
+
+
+AnyOptimizer = Optimizer | optax.GradientTransformation
+"""What users may pass as an optimizer."""
 
 
 @functools.cache
@@ -122,25 +137,26 @@ def option_names(name: str) -> list[str]:
 
 def optimizer(
     name: str = "sgd",
-    learning_rate: float = 1.0,
+    learning_rate: float | Callable[[Any], Any] = 1.0,
     *,
     decay: float = 1.0,
     weight_decay: float = 0.0,
-    schedule: Schedule | None = None,
-    step_schedule: Schedule | None = None,
+    schedule: Schedule | Callable[[Any], Any] | None = None,
+    step_schedule: Schedule | Callable[[Any], Any] | None = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
     **options: Any,
 ) -> Optimizer:
-    """Builds an optimizer from numbers.
+    """Builds an optimizer whose numbers are known, so that they can be swept, and used by FedNova and SCAFFOLD.
 
     Args:
         name: any optax optimizer that takes a learning rate.
-        learning_rate: the learning rate of round 0; finite, not negative.
+        learning_rate: the learning rate of round 0, finite, not negative; or a function of the round (from 0), such as
+            an optax schedule.
         decay: factor on the learning rate per round, in (0, 1]; hides rmsprop's own option of that name.
         weight_decay: coupled weight decay; an optimizer with a weight decay of its own gets this number instead of
             optax's default, so that none is the default everywhere.
-        schedule: a further factor on the learning rate by round, from `fedjax_bal.optim.schedule`.
+        schedule: a further factor on the learning rate by round, from `fedjax_bal.optim.schedule`, or a function.
         step_schedule: the same by local step, from 0 in each local training; for clients only.
         clip_norm: the largest global norm of a gradient, above 0. A client's gradient is clipped before weight decay
             and before parts change it, such as SCAFFOLD's correction.
@@ -161,7 +177,14 @@ def optimizer(
         >>> stepped = optimizer("sgd", 0.1, schedule=schedule("step", every=2, factor=0.5), clip_norm=1.0)
         >>> [round(float(stepped.rate(number)), 3) for number in range(4)]
         [0.1, 0.1, 0.05, 0.05]
+        >>> import optax
+        >>> float(optimizer("sgd", optax.linear_schedule(0.5, 0.0, 2)).rate(1))
+        0.25
     """
+    if callable(learning_rate):
+        if schedule is not None:
+            raise ValueError("optimizer: schedule: received it beside a learning rate by round; leave one of them out")
+        learning_rate, schedule = 1.0, learning_rate
     one_of("optimizer", name, optimizer_names())
     known = option_names(name)
     for option in options:
@@ -171,8 +194,6 @@ def optimizer(
     if decay == 0:
         raise ValueError("optimizer: decay: received 0, must be above 0; 1 keeps the learning rate")
     weight_decay = finite_number("optimizer: weight_decay", weight_decay)
-    _check_schedule("schedule", schedule)
-    _check_schedule("step_schedule", step_schedule)
     own_decay = "weight_decay" in known
     if own_decay:
         options["weight_decay"] = weight_decay
@@ -184,16 +205,52 @@ def optimizer(
         weight_decay=None if own_decay or weight_decay == 0 else weight_decay,
         options=numbers,
         flags=flags,
-        schedule=schedule,
-        step_schedule=step_schedule,
+        schedule=_as_schedule("schedule", schedule),
+        step_schedule=_as_schedule("step_schedule", step_schedule),
         clip_norm=_limit("clip_norm", clip_norm),
         clip_value=_limit("clip_value", clip_value),
     )
 
 
-def _check_schedule(key: str, value: Any) -> None:
+def as_optimizer(name: str, given: AnyOptimizer) -> Optimizer:
+    """Returns an optimizer, or an optax transformation as one; raises `ValueError` for any other value.
+
+    A transformation's own schedules count its own steps: of a client from 0 in each local training, of the server
+    rounds. Those of `optax.inject_hyperparams` count rounds on both sides.
+
+    Example:
+        >>> adam = as_optimizer("optimizer", optax.adam(0.1))
+        >>> adam == as_optimizer("optimizer", optax.adam(0.1)), adam == as_optimizer("optimizer", optax.adam(0.2))
+        (True, False)
+    """
+    if isinstance(given, Optimizer):
+        return given
+    if not isinstance(given, optax.GradientTransformation):
+        raise ValueError(
+            f"{name}: received {given!r}, must be an optax.GradientTransformation, as optax.sgd(0.1), or an optimizer "
+            "from fedjax_bal.optimizer"
+        )
+    return Optimizer(Opaque(given), UNKNOWN)
+
+
+def check_known(recipe: str, own: Optimizer) -> None:
+    """Refuses an optax transformation, for a recipe that needs the learning rate or the momentum."""
+    if isinstance(own.name, Opaque):
+        raise ValueError(
+            f"{recipe}: received an optax transformation as local optimizer; it needs the learning rate and the "
+            "momentum, which can't be read from one: pass fedjax_bal.optimizer('sgd', learning_rate, momentum=...), "
+            "which takes clip_norm and schedules, too"
+        )
+
+
+def _as_schedule(key: str, value: Any) -> Schedule | None:
+    if callable(value):
+        return given_schedule(value)
     if not isinstance(value, Schedule | None):
-        raise ValueError(f"optimizer: {key}: received {value!r}, must come from fedjax_bal.optim.schedules.schedule")
+        raise ValueError(
+            f"optimizer: {key}: received {value!r}, must come from fedjax_bal.optim.schedule, or be a function"
+        )
+    return value
 
 
 def _numbers_and_flags(name: str, options: dict[str, Any]) -> tuple[dict[str, float], tuple[tuple[str, Any], ...]]:

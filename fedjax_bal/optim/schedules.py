@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_bal.optim.opaque import Opaque
 from fedjax_bal.types import Array
 from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
@@ -30,18 +31,22 @@ class Schedule:
     """A schedule by name, from `schedule`; numbers that only change values can change without another compilation.
 
     Attributes:
-        name: one of `schedule_names()`.
+        name: one of `schedule_names()`, or a function itself.
         numbers: its parameters that are pytree leaves.
         fixed: its other parameters, as pairs.
     """
 
-    name: str = dataclasses.field(metadata={"static": True})
+    name: str | Opaque = dataclasses.field(metadata={"static": True})
     numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
     fixed: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata={"static": True})
 
     def factor(self, count: Any) -> Array:
         """Factor on the learning rate, `Float[]`, after `count` rounds or local steps, `Int[]`."""
-        return jnp.asarray(schedule_factory(self.name)(**self.numbers, **_thaw(self.fixed))(count), float)
+        if isinstance(self.name, Opaque):
+            function = self.name.value
+        else:
+            function = schedule_factory(self.name)(**self.numbers, **_thaw(self.fixed))
+        return jnp.asarray(function(count), float)
 
 
 def constant() -> Factor:
@@ -200,6 +205,13 @@ def schedule(name: str, **parameters: Any) -> Schedule | None:
     return made
 
 
+def given_schedule(function: Factor) -> Schedule:
+    """A function of the count, such as an optax schedule, as a schedule; raises `ValueError` for factors below 0."""
+    made = Schedule(Opaque(function))
+    _check_factors(made)
+    return made
+
+
 def _check_own(name: str, parameters: Mapping[str, Any]) -> None:
     for key, value in parameters.items():
         if key in ("every", "length", "warmup"):
@@ -233,6 +245,12 @@ def _is_leaf(name: str, key: str, parameters: Mapping[str, Any]) -> bool:
 def _check_factors(made: Schedule) -> None:
     try:
         factors = np.asarray(jax.jit(jax.vmap(made.factor))(_PROBE_COUNTS))
+    except jax.errors.JAXTypeError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"schedule: {made.name}: {reason} A schedule is computed for traced counts: use jax.numpy and jnp.where "
+            "in place of numpy and if"
+        ) from None
     except (ValueError, TypeError, AttributeError, AssertionError) as error:
         raise ValueError(f"schedule: {made.name}: {error}") from None
     wrong = _PROBE_COUNTS[~(np.isfinite(factors) & (factors >= 0))]

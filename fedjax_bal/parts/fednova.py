@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_bal.optim import check_known
 from fedjax_bal.parts.fedprox import Proximal
 from fedjax_bal.parts.part import RunSetting, part, parts_with
 from fedjax_bal.parts.roles import Reduce, Step, Weigh
@@ -76,6 +77,7 @@ class NormalisedAveraging(Weigh, Step):
         """Refuses what makes a change something else than so many steps of plain SGD."""
         check_fresh_momentum(self.slot, setting)
         local = setting.local
+        check_known("fednova", local)
         if local.name != "sgd" or dict(local.flags).get("nesterov"):
             kind = "nesterov momentum" if local.name == "sgd" else f"the local optimizer {local.name!r}"
             raise ValueError(

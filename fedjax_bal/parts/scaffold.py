@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.optim import Optimizer
+from fedjax_bal.optim import Optimizer, check_known
 from fedjax_bal.parts.fednova import check_fresh_momentum, momentum_steps
 from fedjax_bal.parts.part import RunSetting, part, static
 from fedjax_bal.parts.roles import Gradient, Memory, Report, Server, Update, Weigh
@@ -164,6 +164,7 @@ def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyT
 
 
 def _check_sgd(local: Optimizer) -> None:
+    check_known("scaffold", local)
     if local.name != "sgd":
         raise ValueError(
             f"scaffold: received the local optimizer {local.name!r}; its control variates need plain SGD: "

@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge, Le, Lt
 
 from fedjax_bal.annotations import check, checkable
-from fedjax_bal.optim import Optimizer
+from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.parts import Part, Reduce, parts_with
 from fedjax_bal.selection import Choice
 from fedjax_bal.validate import finite_number
@@ -41,7 +41,7 @@ class Recipe:
 
     name: str = dataclasses.field(metadata={"static": True})
     parts: tuple[Part, ...] = ()
-    server_optimizer: Optimizer | None = None
+    server_optimizer: AnyOptimizer | None = None
     drawing: str | None = dataclasses.field(default=None, metadata={"static": True})
     selector: Choice | None = dataclasses.field(default=None, metadata={"static": True})
     carried: bool | None = dataclasses.field(default=None, metadata={"static": True})

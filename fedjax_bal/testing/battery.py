@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_bal.optim import Optimizer
+from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Part
 from fedjax_bal.recipes import Recipe, combine
@@ -77,7 +77,7 @@ def check_recipe(
     test: tuple[Any, Any] | None = None,
     local: LocalTraining | None = None,
     participation: Participation | None = None,
-    server_optimizer: Optimizer | None = None,
+    server_optimizer: AnyOptimizer | None = None,
     tolerance: float = 2e-6,
 ) -> ConformanceReport:
     """Checks that a recipe computes the same however and wherever it is run.

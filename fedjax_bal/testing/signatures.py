@@ -207,9 +207,7 @@ RULES = (
     RoleRule(
         roles.Logits, "logits", lambda p, s: p.logits(s.outputs.logits, s.batch, s.ctx), lambda p, s: s.outputs.logits
     ),
-    RoleRule(
-        roles.Loss, "loss", lambda p, s: p.loss(s.outputs, s.batch, s.params, s.ctx), lambda p, s: s.ctx.learning_rate
-    ),
+    RoleRule(roles.Loss, "loss", lambda p, s: p.loss(s.outputs, s.batch, s.params, s.ctx), lambda p, s: jnp.zeros(())),
     RoleRule(roles.Draw, "log_weights", lambda p, s: p.log_weights(s.ctx.class_counts, s.ctx), lambda p, s: s.counts),
     RoleRule(roles.Batches, "batch", lambda p, s: p.batch(s.key, s.batch, s.ctx), _wanted_batch),
     RoleRule(roles.Batches, "added", lambda p, s: p.added(s.ctx.class_counts), lambda p, s: s.counts),

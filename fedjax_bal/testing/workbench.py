@@ -24,7 +24,7 @@ from fedjax_bal.engine.device import (
     zero_result,
 )
 from fedjax_bal.engine.host import Simulation, assign, build
-from fedjax_bal.optim import Optimizer
+from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.parts import Report
 from fedjax_bal.recipes import Recipe
@@ -105,7 +105,7 @@ class Bench:
     test: tuple[Any, Any] = dataclasses.field(default_factory=toy.test_set)
     local: LocalTraining | None = None
     participation: Participation | None = None
-    server_optimizer: Optimizer | None = None
+    server_optimizer: AnyOptimizer | None = None
     traces: int = 0
     differences: dict[tuple[str, ...], str | None] = dataclasses.field(default_factory=dict)
 

@@ -5,7 +5,9 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_bal.optim.optimizers import optimizer, optimizer_names
+from fedjax_bal.optim.optimizers import as_optimizer, optimizer, optimizer_names
+
+FALLING = optax.piecewise_constant_schedule(0.4, {2: 0.5, 3: 0.5})  # 0.4, 0.4, 0.2, 0.1
 
 
 def steps(built, gradients, start, round=0):
@@ -32,6 +34,23 @@ def test_the_rate_decays_by_round():
     built = optimizer("sgd", 0.1, decay=0.996)
     assert built.rate(999) == pytest.approx(0.00182, abs=5e-6)  # the paper's three digits
     assert steps(built, (1.0,), 0.0, round=10) == pytest.approx(-0.1 * 0.996**10, rel=1e-5)
+
+
+def test_a_function_is_a_rate_by_round():
+    for built in (optimizer("sgd", FALLING), optimizer("sgd", 0.4, schedule=lambda round: FALLING(round) / 0.4)):
+        assert [float(built.rate(round)) for round in range(4)] == pytest.approx([0.4, 0.4, 0.2, 0.1])
+        assert steps(built, (1.0, 1.0), 0.0, round=3) == pytest.approx(-0.2)
+    by_step = optimizer("sgd", 0.1, step_schedule=FALLING)
+    assert [float(by_step.rate_at(7, step)) for step in range(4)] == pytest.approx([0.04, 0.04, 0.02, 0.01])
+
+
+def test_schedules_of_optax_count_steps_and_injected_ones_rounds():
+    own, injected = optax.sgd(FALLING), optax.inject_hyperparams(optax.sgd)(FALLING)
+    chained = optax.chain(optax.identity(), optax.inject_hyperparams(optax.sgd)(FALLING, momentum=0.0))
+    for round, rate in enumerate((0.4, 0.4, 0.2, 0.1)):
+        assert steps(as_optimizer("", own), [1.0] * 3, 0.0, round) == pytest.approx(-1.0)
+        for given in (injected, chained):
+            assert steps(as_optimizer("", given), [1.0] * 3, 0.0, round) == pytest.approx(-3 * rate)
 
 
 def test_decoupled_decay_stays_with_the_optimizer_that_has_it():
@@ -62,6 +81,12 @@ def test_every_listed_name_can_be_built(name):
         (lambda: optimizer("sgd", 1e39), "learning_rate: received 1e\\+39, must be a finite number"),
         (lambda: optimizer("sgd", -1.0), "learning_rate: received -1"),
         (lambda: optimizer("sgd", 0.1, decay=1.5), "decay: received 1.5, must be a finite number from 0 to 1"),
+        (lambda: optimizer("sgd", FALLING, schedule=FALLING), "schedule: received it beside a learning rate by round"),
+        (lambda: optimizer("sgd", lambda round: 0.1 if round < 5 else 0.01), "use jax.numpy and jnp.where in place"),
+        (lambda: optimizer("sgd", lambda round: 0.1 - 0.1 * round), "is -0.1 at 2 .from 0., must be finite and at le"),
+        (lambda: optimizer("sgd", 0.1, schedule="cosine"), "schedule: received 'cosine', must come from"),
+        (lambda: as_optimizer("local.optimizer", "sgd"), "local.optimizer: received 'sgd', must be an optax.Gradient"),
+        (lambda: as_optimizer("server_optimizer", optax.sgd), "server_optimizer: received <function sgd .*optax.sgd.0"),
     ],
 )
 def test_wrong_numbers_and_names_are_named(call, message):

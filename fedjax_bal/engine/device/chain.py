@@ -122,7 +122,7 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
         passed, (reports, records) = lax.scan(one_client, passed, (chain._replace(memory=memory), longest))
         return (passed, records.memory), (reports, records._replace(memory=None))
 
-    transform = setting.local.optimizer.transform(shared.number)
+    transform = setting.optimizer.transform(shared.number)
     first = ChainCarry(shared.variables, transform.init(shared.variables.params) if setting.carried else None)
     ((end, _), memory), results = lax.scan(one_pass, (first, chain.memory), jnp.arange(setting.passes))
     reports, records = jax.tree.map(lambda leaf: leaf[-1], results)
@@ -153,8 +153,8 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
         prepared={},
         model=setting.model,
         federation=federation,
-        learning_rate=jnp.asarray(setting.local.optimizer.rate(shared.number), float),
-        momentum=setting.local.optimizer.momentum,
+        learning_rate=setting.learning_rate(shared.number),
+        momentum=setting.optimizer.momentum,
         batch_size=setting.batch_size,
         steps=setting.local_steps(size, client.limits),
         max_size=setting.max_size if setting.differentiable else None,

@@ -85,13 +85,14 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
 
 def start_training(setting: Setting, ctx: Context) -> LocalState:
     """The state of a client that has received the model and has not trained yet."""
-    return LocalState(ctx.start, setting.local.optimizer.transform(ctx.round).init(ctx.start.params), jnp.zeros(()))
+    return LocalState(ctx.start, setting.optimizer.transform(ctx.round).init(ctx.start.params), jnp.zeros(()))
 
 
 def outcome_of(setting: Setting, ctx: Context, end: Variables) -> Outcome:
     """The outcome of a local training that ended with these variables."""
-    full = setting.local.optimizer.full_steps(ctx.steps, setting.most_steps)
-    return Outcome(ctx.start, end, ctx.steps, (ctx.steps if full is None else full) * ctx.learning_rate, ctx)
+    full = setting.optimizer.full_steps(ctx.steps, setting.most_steps)
+    steps = ctx.steps if full is None else full
+    return Outcome(ctx.start, end, ctx.steps, jax.tree.map(lambda rate: steps * rate, ctx.learning_rate), ctx)
 
 
 def train_step(
@@ -109,7 +110,7 @@ def train_step(
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
     batch = gather(ctx.federation, first + places, real)
     carry = _begin(setting, ctx, index, carry)
-    ctx = ctx._replace(learning_rate=jnp.asarray(setting.local.optimizer.rate_at(ctx.round, index), float))
+    ctx = ctx._replace(learning_rate=setting.learning_rate(ctx.round, index))
 
     def step_key(purpose: str) -> Key:
         return jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
@@ -155,10 +156,10 @@ def _learn(setting: Setting, key: Key, ctx: Context, index: Array, batch: Batch,
         return sum(added, mean_cross_entropy(logits, batch)), after.stats
 
     (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(params)
-    grads = setting.local.optimizer.clipped(grads)
+    grads = setting.optimizer.clipped(grads)
     for part in setting.parts_with(Gradient):
         grads = part.gradient(grads, params, ctx)
-    transform = setting.local.optimizer.transform(ctx.round, index)
+    transform = setting.optimizer.transform(ctx.round, index)
     updates, optimizer = transform.update(grads, carry.optimizer, params)
     for part in setting.parts_with(Update):
         updates = part.updates(updates, params, ctx)

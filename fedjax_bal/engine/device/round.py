@@ -145,12 +145,12 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
         steps=setting.passes * steps.sum(1),
         local_steps=steps,
         passes=setting.passes,
-        learning_rate=jnp.asarray(setting.local.optimizer.rate(number), float),
-        momentum=setting.local.optimizer.momentum,
+        learning_rate=setting.learning_rate(number),
+        momentum=setting.optimizer.momentum,
         delivered=plan.delivered.any(1),
         num_clients=federation.num_clients,
         total_size=federation.offsets[-1].astype(float),
-        full_steps=setting.local.optimizer.full_steps(steps, setting.most_steps),
+        full_steps=setting.optimizer.full_steps(steps, setting.most_steps),
     )
 
 

@@ -4,10 +4,11 @@ import dataclasses
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_bal.engine.device.layout import Layout
-from fedjax_bal.optim import Optimizer
+from fedjax_bal.optim import Optimizer, as_optimizer
 from fedjax_bal.options import Evaluation, LocalTraining
 from fedjax_bal.parts import Part, parts_with
 from fedjax_bal.types import Model
@@ -29,7 +30,8 @@ class Setting:
 
     Attributes:
         parts: the parts, in order.
-        local: how clients train; its batches are no larger than the largest client, and its drawing is chosen.
+        local: how clients train, with an `Optimizer`; its batches are no larger than the largest client, and its
+            drawing is chosen.
         server: the server's optimizer, which takes the negative aggregated update as a gradient.
         model: the model.
         passes: how often a chain goes through its clients.
@@ -54,6 +56,16 @@ class Setting:
     layout: Layout = dataclasses.field(metadata=_STATIC)
     precision: str = dataclasses.field(metadata=_STATIC)
     differentiable: bool = dataclasses.field(metadata=_STATIC)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The clients' optimizer."""
+        return as_optimizer("optimizer", self.local.optimizer)
+
+    def learning_rate(self, round: Any, step: Any = None) -> Any:
+        """The clients' learning rate in a round, before step schedules or at a step, `Float[]`; perhaps `UNKNOWN`."""
+        rate = self.optimizer.rate(round) if step is None else self.optimizer.rate_at(round, step)
+        return jax.tree.map(lambda rate: jnp.asarray(rate, float), rate)
 
     @property
     def batch_size(self) -> int:

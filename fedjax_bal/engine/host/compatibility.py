@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
-from fedjax_bal.optim import Optimizer
+from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import Drawing, Participation
 from fedjax_bal.parts import Draw, Part, Probe, parts_with
 from fedjax_bal.recipes import Recipe
@@ -57,10 +58,29 @@ def check_clients(participation: Participation, clients: int) -> None:
             raise ValueError(f"{name}: {error}") from None
 
 
-def check_server(server: Optimizer) -> None:
-    """Refuses a server optimizer with a schedule by local steps."""
+def fitting_optimizer(name: str, given: AnyOptimizer, model: Model) -> Optimizer:
+    """Returns an optimizer; refuses an optax transformation that doesn't work on the model's parameters."""
+    made = as_optimizer(name, given)
+    if made is not given:
+        transform, params = made.transform(0), jax.eval_shape(model.init, jax.random.key(0)).params
+        try:
+            jax.eval_shape(lambda params: transform.update(params, transform.init(params), params), params)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name}: received an optax transformation that fails on the parameters of the model {model.name}, "
+                f"with nothing but gradients and parameters to work with: {error}"
+            ) from None
+    return made
+
+
+def choose_server_optimizer(recipe: Recipe, wanted: AnyOptimizer | None, model: Model) -> Optimizer:
+    """The recipe's or the user's server optimizer, or plain averaging; refuses one with a schedule by local steps."""
+    given = recipe.server_optimizer, wanted
+    ours, theirs = (None if own is None else fitting_optimizer("server_optimizer", own, model) for own in given)
+    server = the_only_one("server_optimizer", ours, theirs) or optimizer("sgd", 1.0)
     if server.step_schedule is not None:
         raise ValueError("server_optimizer: received a step_schedule, which is for local steps; give it a schedule")
+    return server
 
 
 def check_first_round(part: Part, rounds: int) -> None:

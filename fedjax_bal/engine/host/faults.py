@@ -99,11 +99,11 @@ def _named(faults: Sequence[Fault]) -> str:
     return ", ".join(names) + (f", and {rest} more" if rest > 0 else "")
 
 
-def fault_message(execution: Execution, plan: Plan, codes: Any, rate: float, before: int) -> str:
+def fault_message(execution: Execution, plan: Plan, codes: Any, here: str, before: int) -> str:
     """The error message of a round whose clients have faults: the clients, the fault and the remedies.
 
-    `codes` are from `find_faults`, not all 0; `rate` is the round's learning rate, and `before` the number of its
-    clients that have been left out already.
+    `codes` are from `find_faults`, not all 0; `here` describes the round's learning rate, and `before` is the number of
+    its clients that have been left out already.
     """
     kind = int(codes[codes > 0].min())
     broken = plan.clients[codes == kind]
@@ -113,7 +113,7 @@ def fault_message(execution: Execution, plan: Plan, codes: Any, rate: float, bef
         f", with {before} more left out before: no client would be left" if execution.repeats_rounds and before else ""
     )
     whose = f"the updates of clients {names} are" if len(broken) > 1 else f"the update of client {names} is"
-    cause = f"the usual cause is a learning rate that is too high (here {rate:g}): lower it"
+    cause = f"the usual cause is a learning rate that is too high{here}: lower it"
     out = "leave such clients out with execution.broken_clients: exclude"
     factor = f"(here {execution.huge_factor:g} times the median norm of parameters)" if kind == HUGE else ""
     allow = f"raise execution.huge_factor {factor}, null for no bound"

@@ -68,7 +68,7 @@ class FineTuner:
             )
         whole_number("personalised", epochs)
         rounds = simulation.rounds
-        if float(simulation.setting.local.optimizer.rate(rounds)) == 0:
+        if simulation.setting.optimizer.rate(rounds) == 0:
             raise ValueError(
                 f"personalised: the learning rate is 0 after the last of {rounds} rounds, so that fine-tuning would "
                 "change nothing: keep training.optimizer above 0, with a schedule that is longer or ends above 0"
@@ -120,7 +120,7 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
     # and all that isn't named here of local training is plain.
     local = LocalTraining(
         # A schedule by local steps was made for as many steps as a client takes in a round.
-        optimizer=dataclasses.replace(setting.local.optimizer, step_schedule=None),
+        optimizer=dataclasses.replace(setting.optimizer, step_schedule=None),
         epochs=epochs,
         batch_size=setting.local.batch_size,
         drop_last=setting.local.drop_last,

@@ -14,16 +14,16 @@ from fedjax_bal.engine.host.compatibility import (
     check_first_round,
     check_local_test_images,
     check_options,
-    check_server,
     check_shapes,
     choose_drawing,
     choose_selector,
-    the_only_one,
+    choose_server_optimizer,
+    fitting_optimizer,
 )
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, lay_out, resolve_strategy
 from fedjax_bal.metrics import EarlyStopping, shot_groups
-from fedjax_bal.optim import Optimizer, optimizer
+from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import BATCH_STATISTICS, RunSetting
 from fedjax_bal.recipes import Recipe, combine
@@ -57,7 +57,7 @@ def build(
     participation: Participation = Participation(),
     evaluation: Evaluation = Evaluation(),
     execution: Execution = Execution(),
-    server_optimizer: Optimizer | None = None,
+    server_optimizer: AnyOptimizer | None = None,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
@@ -77,9 +77,11 @@ def build(
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
     for part in recipe.parts:
         model = part.bind(model)
+    trained = fitting_optimizer("local.optimizer", local.optimizer, model)
+    local = dataclasses.replace(local, optimizer=trained)
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     trim = _trimming(model, local)
-    _check_parts(RunSetting(recipe.parts, model, trim(federation), local.optimizer, bool(recipe.carried), rounds))
+    _check_parts(RunSetting(recipe.parts, model, trim(federation), trained, bool(recipe.carried), rounds))
     federation = trim((enlarge or _prepare_federation)(federation, recipe))
     check_shapes(model, federation, test)
     check_clients(participation, federation.num_clients)
@@ -90,7 +92,7 @@ def build(
     setting = Setting(
         parts=recipe.parts,
         local=_fitted(local, recipe, int(sizes.max())),
-        server=_server_optimizer(recipe, server_optimizer),
+        server=choose_server_optimizer(recipe, server_optimizer, model),
         model=model,
         passes=selector.passes,
         carried=bool(recipe.carried),
@@ -128,7 +130,7 @@ def simulate(
     participation: Participation = Participation(),
     evaluation: Evaluation = Evaluation(),
     execution: Execution = Execution(),
-    server_optimizer: Optimizer | None = None,
+    server_optimizer: AnyOptimizer | None = None,
     early_stopping: EarlyStopping | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Result:
@@ -147,7 +149,8 @@ def simulate(
         evaluation: when the global model is tested, and which further metrics are reported; by default after every
             round.
         execution: how the work is laid out on the machine, and how broken clients are handled.
-        server_optimizer: by default the recipe's, or else plain averaging.
+        server_optimizer: from `fedjax_bal.optimizer`, or any optax transformation; by default the recipe's, or else
+            plain averaging.
         early_stopping: ends the run once its metric on the federation's auxiliary set `validation` stops improving,
             after the dispatch in which that shows.
         on_round: called with the metrics of each evaluated round.
@@ -162,6 +165,7 @@ def simulate(
 
     Example:
         >>> import numpy as np
+        >>> import optax
         >>> from fedjax_bal import data, models, recipes
         >>> rng = np.random.default_rng(0)
         >>> labels = np.repeat([0, 1], 20)
@@ -170,7 +174,7 @@ def simulate(
         >>> federation = data.federate(images, labels, rows, num_classes=2)
         >>> model = models.build("mlp", 2, (2, 2, 1))
         >>> result = simulate(recipes.fedavg(), model, federation, (images, labels), rounds=20, seed=0,
-        ...                   local=LocalTraining(batch_size=5, optimizer=optimizer("sgd", 0.5)))
+        ...                   local=LocalTraining(batch_size=5, optimizer=optax.sgd(0.5)))
         >>> result.history[-1]["test_accuracy"]
         1.0
     """
@@ -221,12 +225,6 @@ def _fitted(local: LocalTraining, recipe: Recipe, largest: int) -> LocalTraining
     """Local training with the recipe's drawing, and with no larger batches than the largest client can fill."""
     batch_size = local.batch_size if local.drop_last else min(local.batch_size, largest)
     return dataclasses.replace(local, batch_size=batch_size, drawing=choose_drawing(recipe, local.drawing))
-
-
-def _server_optimizer(recipe: Recipe, wanted: Optimizer | None) -> Optimizer:
-    server = the_only_one("server_optimizer", recipe.server_optimizer, wanted) or optimizer("sgd", 1.0)
-    check_server(server)
-    return server
 
 
 def _prepare_federation(federation: Federation, recipe: Recipe) -> Federation:

@@ -268,15 +268,15 @@ class Simulation:
         for offset, plan in enumerate(planned.plans):
             codes = find_faults(self.execution, plan, info.broken[offset], info.norms[offset])
             if codes.any():
-                number, rate = first + offset + 1, float(self.setting.local.optimizer.rate(first + offset))
+                number, here = first + offset + 1, self.setting.optimizer.describe_rate(first + offset)
                 before = sum(fault.round == number and fault.why != LONG for fault in planned.faults)
-                text = fault_message(self.execution, plan, codes, rate, before)
+                text = fault_message(self.execution, plan, codes, here, before)
                 raise DivergenceError(f"round {number}: {text}")
             if not info.model_finite[offset]:
                 raise DivergenceError(
                     f"round {first + offset + 1}: the global model is not finite after the server's step, though all "
-                    "updates were; the usual cause is a server learning rate that is too high "
-                    f"(here {float(self.setting.server.rate(first + offset)):g}): lower it"
+                    "updates were; the usual cause is a server learning rate that is too "
+                    f"high{self.setting.server.describe_rate(first + offset)}: lower it"
                 )
 
     def _read(
