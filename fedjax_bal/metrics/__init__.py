@@ -13,6 +13,8 @@ from fedjax_bal.metrics.seeds import (
     compare,
     cumulate_traffic,
     curve,
+    mean_interval,
+    paired_difference,
     pooled_confusion,
     ranked_clients,
     spread,
@@ -21,6 +23,7 @@ from fedjax_bal.metrics.stopping import STOPPING_METRICS, EarlyStopping
 from fedjax_bal.metrics.table import (
     ALL_METRICS,
     REPORT_TABLES,
+    RUN_NUMBERS,
     Column,
     Metric,
     ReportTable,
