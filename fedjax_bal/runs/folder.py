@@ -144,9 +144,10 @@ class RunFolder:
 
     def write_report(self, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
         """Replaces the report, its figures, SVG documents by name, and its tables by ending; returns the page."""
+        file = self.files.write_page(_REPORT, page, figures)
         for ending, content in tables.items():
             self.files.write(f"tables.{ending}", content)
-        return self.files.write_page(_REPORT, page, figures)
+        return file
 
     @property
     def comparison(self) -> Path:

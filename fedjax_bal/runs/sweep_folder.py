@@ -130,9 +130,10 @@ class SweepFolder:
         self.files.write_json(_COSTS, entries)
 
     def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes) -> Path:
-        """Replaces the table of curves, the sweep's page and its figures, SVG documents by name; returns the page."""
+        """Replaces the sweep's page, its figures, SVG documents by name, and its table of curves; returns the page."""
+        file = self.files.write_page(_PAGE, page, figures)
         self.files.write(_CURVES, curves)
-        return self.files.write_page(_PAGE, page, figures)
+        return file
 
     def _check_owner(self) -> None:
         names = self.files.names()
