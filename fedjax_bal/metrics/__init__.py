@@ -23,7 +23,6 @@ from fedjax_bal.metrics.stopping import STOPPING_METRICS, EarlyStopping
 from fedjax_bal.metrics.table import (
     ALL_METRICS,
     REPORT_TABLES,
-    RUN_NUMBERS,
     Column,
     Metric,
     ReportTable,

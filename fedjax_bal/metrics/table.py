@@ -272,6 +272,3 @@ ALL_METRICS = (
     Metric("copies", None, lambda run: run.copies, unit=NUMBER, swept=False),
 )
 """Every metric, in order."""
-
-RUN_NUMBERS = tuple(metric.name for metric in ALL_METRICS if metric.of_run and metric.unit is not TEXT)
-"""The metrics of a run in its summary that are numbers, in order."""

@@ -9,7 +9,6 @@ from fedjax_bal.runs import SweepFolder
 from fedjax_bal.validate import is_number
 
 _OF_RUN = ("method", "seed", "round")
-_NUMBERS = (*(metric.name for metric in ALL_METRICS if metric.of_round), "wall_s")
 
 
 def sweep_curves(results: Results, folder: SweepFolder) -> list[dict[str, Any]]:
@@ -27,7 +26,8 @@ def sweep_curves(results: Results, folder: SweepFolder) -> list[dict[str, Any]]:
         if label in points
         for line in points[label].read_metrics()
     ]
-    names = [name for name in _NUMBERS if any(is_number(line.get(name)) for _, line in lines)]
+    every = (*(metric.name for metric in ALL_METRICS if metric.of_round), "wall_s")
+    names = [name for name in every if any(is_number(line.get(name)) for _, line in lines)]
     number = lambda value: value if is_number(value) else None
     return [
         {**of_point, **{key: line[key] for key in _OF_RUN}, **{name: number(line.get(name)) for name in names}}

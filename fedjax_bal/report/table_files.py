@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedjax_bal.metrics import RUN_NUMBERS, compare, mean_interval, paired_difference, spread
+from fedjax_bal.metrics import ALL_METRICS, TEXT, compare, mean_interval, paired_difference, spread
 from fedjax_bal.report.details import Details, details
 from fedjax_bal.report.markup import encoded
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, printable, table, table_notes
@@ -38,7 +38,7 @@ def table_files(runs: Sequence[Mapping[str, Any]], target: float | None) -> dict
 
 def _numbers(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     methods = list(dict.fromkeys(run["method"] for run in runs))
-    for name in RUN_NUMBERS:
+    for name in (metric.name for metric in ALL_METRICS if metric.of_run and metric.unit is not TEXT):
         known = [run for run in runs if run.get(name) is not None]
         by_seed = {own: {run["seed"]: run[name] for run in known if run["method"] == own} for own in methods}
         for method in methods if known else ():

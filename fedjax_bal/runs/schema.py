@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from fedjax_bal.metrics import RUN_NUMBERS
+from fedjax_bal.metrics import ALL_METRICS, TEXT
 
 LARGEST = 1e18
 """The largest number: far beyond any count of bytes, and small enough to be added and drawn."""
@@ -152,7 +152,8 @@ class _Leaks(JsonObject):
     inversion: dict[str, _Attack] = {}
 
 
-_FIGURES: dict[str, Any] = dict.fromkeys(RUN_NUMBERS, (_Number, None))
+_NUMBERS = [metric.name for metric in ALL_METRICS if metric.of_run and metric.unit is not TEXT]
+_FIGURES: dict[str, Any] = dict.fromkeys(_NUMBERS, (_Number, None))
 
 
 class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
