@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
     from fedjax_bal.data import over_rows
     from fedjax_bal.engine.host import Result, make_round, simulate
+    from fedjax_bal.experiments import load_run
     from fedjax_bal.metrics import EarlyStopping
     from fedjax_bal.optim import optimizer
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
@@ -30,6 +31,7 @@ _NAMES = {
     "check_recipe": "testing",
     "citation": "recipes",
     "make_round": "engine.host",
+    "load_run": "experiments",
     "optimizer": "optim",
     "over_rows": "data",
     "simulate": "engine.host",
@@ -48,6 +50,7 @@ __all__ = [
     "check_recipe",
     "citation",
     "data",
+    "load_run",
     "make_round",
     "models",
     "optimizer",

@@ -1,4 +1,4 @@
-"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `list` and `data`."""
+"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `export`, `list` and `data`."""
 
 import io
 import os
@@ -25,6 +25,7 @@ from fedjax_bal.cli.console import INTERRUPTED, Output, fail, messages, names_ta
 from fedjax_bal.cli.data import list_datasets, prepare
 from fedjax_bal.cli.describe import describe
 from fedjax_bal.cli.distributed import SWEEP_ALONE, is_first_process, joined_processes, place_of, shared_facts
+from fedjax_bal.cli.export import export
 from fedjax_bal.cli.pages import write_pages
 from fedjax_bal.cli.running import run_command
 from fedjax_bal.cli.sweeping import sweep_command
@@ -187,6 +188,9 @@ def report(
     """Write the pages of folders again; of several runs also one page that compares them."""
     with messages():
         write_pages(folders, out)
+
+
+app.command("export")(printing(export))
 
 
 @app.command("list")

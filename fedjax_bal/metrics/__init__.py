@@ -13,6 +13,8 @@ from fedjax_bal.metrics.seeds import (
     compare,
     cumulate_traffic,
     curve,
+    mean_interval,
+    paired_difference,
     pooled_confusion,
     ranked_clients,
     spread,

@@ -132,15 +132,23 @@ def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) ->
     With n differences of mean d and sample standard deviation s the interval is
     $d \pm t_{0.975, n-1}\, s / \sqrt{n}$.
     """
-    common = sorted(ours.keys() & theirs.keys())
-    mean, std, pairs = spread([ours[seed] - theirs[seed] for seed in common])
-    if mean is None or std is None:
-        return Difference(mean, None, None, pairs)
+    own = spread([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
+    return Difference(own.mean, *mean_interval(own), own.seeds)
+
+
+def mean_interval(value: Spread) -> tuple[float | None, float | None]:
+    """The two-sided 95% Student t interval of a mean over seeds; None twice for fewer than two.
+
+    >>> [round(end, 3) for end in mean_interval(spread([1.0, 3.0]))]
+    [-10.706, 14.706]
+    """
+    if value.mean is None or value.std is None:
+        return None, None
     # Imported late: scipy.stats takes longer to import than all else that a command without statistics needs.
     from scipy.stats import t
 
-    half_width = float(t.ppf((1 + CONFIDENCE) / 2, pairs - 1)) * std / pairs**0.5
-    return Difference(mean, mean - half_width, mean + half_width, pairs)
+    half_width = float(t.ppf((1 + CONFIDENCE) / 2, value.seeds - 1)) * value.std / value.seeds**0.5
+    return value.mean - half_width, value.mean + half_width
 
 
 def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:

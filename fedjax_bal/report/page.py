@@ -9,27 +9,14 @@ from typing import TYPE_CHECKING, Any
 from fedjax_bal.metrics import MethodSummary, compare
 from fedjax_bal.report.details import broken, details, ending
 from fedjax_bal.report.markup import definitions, document, encoded, figures, grid, note
-from fedjax_bal.report.wording import (
-    INTERVAL_IN_WORDS,
-    KL_IN_WORDS,
-    LONGEST_NAME,
-    Table,
-    printable,
-    shows_divergence,
-    table,
-    tied,
-    verdict,
-)
+from fedjax_bal.report.table_files import table_files
+from fedjax_bal.report.wording import LONGEST_NAME, Table, printable, table, table_notes, tied, verdict
 from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
 _KINDS = {"final": "final accuracy", "best": "best accuracy", "last5": "mean of last 5"}
-SPREAD_IN_WORDS = (
-    "“±” is the sample standard deviation over seeds. “Mean of last 5” averages the last five evaluations of a run. "
-    "“Best” is the highest accuracy of a run, picked on the test set itself and so flattering. "
-)
 REPRODUCE = (
     "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of device "
     "every seed gives the same numbers."
@@ -37,7 +24,7 @@ REPRODUCE = (
 
 
 def build(folder: str | os.PathLike[str]) -> Path:
-    """Writes `report.html` and `plots/*.svg` into a run folder; returns the page.
+    """Writes `report.html`, `plots/*.svg` and `tables.csv`, `.md` and `.tex` into a run folder; returns the page.
 
     The page is a function of the folder's content alone: the same folder gives the same bytes. Each file is replaced in
     one step, so that a reader never sees half of one. The run may be unfinished, which the page then says.
@@ -52,8 +39,10 @@ def build(folder: str | os.PathLike[str]) -> Path:
     run = own.read()
     pictures = draw(run)
     page = _page(run, pictures)
+    tables = table_files(run.summary["runs"], run.summary.get("target_accuracy"))
     try:
-        return own.write_report(encoded(page), {picture.name: picture.document for picture in pictures})
+        documents = {picture.name: picture.document for picture in pictures}
+        return own.write_report(encoded(page), documents, tables)
     except OSError as error:
         raise FolderError(
             f"{folder}: the report can't be written there ({error.strerror}); "
@@ -148,10 +137,7 @@ def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | Non
         text = _without_column(text, 2)
     alone = lambda group: len(group) == 1 < len(groups)
     marked = [mark and not alone(group) for group in groups for mark in _best(group)]
-    kl = note(KL_IN_WORDS) if shows_divergence(summaries) else ""
-    paired = any(own.difference and own.difference.low is not None for own in summaries)
-    spreads = note((SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if paired else "")).strip())
-    return grid("Comparison of methods", text, marked) + kl + spreads
+    return grid("Comparison of methods", text, marked) + "".join(map(note, table_notes(summaries)))
 
 
 def _best(summaries: Sequence[MethodSummary]) -> list[bool]:

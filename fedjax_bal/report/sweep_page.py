@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedjax_bal.report.curves import sweep_curves
 from fedjax_bal.report.markup import document, encoded, figures, grid
 from fedjax_bal.report.sweep_results import (
     TEST,
@@ -19,7 +20,7 @@ from fedjax_bal.report.sweep_results import (
     read_results,
 )
 from fedjax_bal.report.wording import LONGEST_NAME, Table, printable
-from fedjax_bal.runs import FolderError, SweepFolder
+from fedjax_bal.runs import FolderError, SweepFolder, as_csv
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
@@ -32,7 +33,7 @@ _HOW_PICKED = {
 
 
 def build_sweep(folder: Path) -> Path:
-    """Writes `sweep.html` and `plots/*.svg` into a sweep's folder; returns the page.
+    """Writes `sweep.html`, `plots/*.svg` and `curves.csv` into a sweep's folder; returns the page.
 
     The sweep may be unfinished, which the page then says.
 
@@ -42,11 +43,12 @@ def build_sweep(folder: Path) -> Path:
     from fedjax_bal.report.svg import to_pictures
     from fedjax_bal.report.sweep_plots import sweep_figures
 
-    results = read_results(folder)
+    own, results = SweepFolder(folder), read_results(folder)
+    curves = encoded(as_csv(sweep_curves(results, own)))
     pictures = to_pictures(sweep_figures(results))
     html = encoded(page(results, pictures))
     try:
-        return SweepFolder(folder).write_page(html, {picture.name: picture.document for picture in pictures})
+        return own.write_page(html, {picture.name: picture.document for picture in pictures}, curves)
     except OSError as error:
         raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
 

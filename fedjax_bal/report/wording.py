@@ -7,6 +7,10 @@ from fedjax_bal.metrics import NOTHING, SHARE, Difference, MethodSummary, Spread
 
 MINUS = "\N{MINUS SIGN}"
 LONGEST_NAME = 80
+SPREAD_IN_WORDS = (
+    "“±” is the sample standard deviation over seeds. “Mean of last 5” averages the last five evaluations of a run. "
+    "“Best” is the highest accuracy of a run, picked on the test set itself and so flattering. "
+)
 INTERVAL_IN_WORDS = (
     "The interval is a two-sided 95% Student t interval for the mean difference over paired seeds. If the seeds were "
     "drawn again many times, about 95 of 100 such intervals would hold the true mean difference. It speaks of the "
@@ -59,6 +63,13 @@ def nats(value: float | None) -> str:
 def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
     """Tells whether the table has a column of divergences: if a method evens out classes, by chains or copies."""
     return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
+
+
+def table_notes(summaries: Sequence[MethodSummary]) -> list[str]:
+    """Says what the numbers of the comparison's table are, as far as it has them."""
+    paired = any(own.difference and own.difference.low is not None for own in summaries)
+    spreads = (SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if paired else "")).strip()
+    return [KL_IN_WORDS, spreads] if shows_divergence(summaries) else [spreads]
 
 
 class _Column(NamedTuple):

@@ -2,7 +2,8 @@
 
 from fedjax_bal.runs import checkpoint
 from fedjax_bal.runs.folder import RunFolder
+from fedjax_bal.runs.model_files import MODEL_FORMATS
 from fedjax_bal.runs.output_files import FolderError, RemoteFiles
 from fedjax_bal.runs.record import RunRecord
 from fedjax_bal.runs.schema import LARGEST
-from fedjax_bal.runs.sweep_folder import SweepFolder
+from fedjax_bal.runs.sweep_folder import SweepFolder, as_csv

@@ -19,11 +19,13 @@ _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
 _LARGEST_METRICS = 2**32
 _RUN = "method-{}-seed-{}"
+_EXPORTS = "exports"
 _CHECKPOINTS, _PICTURES, _LEAKS = f"checkpoints/{_RUN}", f"pictures/{_RUN}.npz", f"pictures/{_RUN}.json"
 _PERSONALISED = f"personalised/{_RUN}.json"
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
 _WRITTEN = (
     *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, "plots/*.svg"),
+    *("tables.csv", "tables.md", "tables.tex"),
     *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.npz.part")),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
@@ -131,9 +133,21 @@ class RunFolder:
         """Writes which finished runs each tracker has."""
         self.files.write_json(_TRACKING, marks)
 
-    def write_report(self, page: bytes, figures: Mapping[str, str]) -> Path:
-        """Replaces the report and its figures, SVG documents by name; returns the page."""
-        return self.files.write_page(_REPORT, page, figures)
+    def read_configuration(self) -> Config:
+        """The configuration that the folder belongs to; raises `ConfigError` if it is missing or damaged."""
+        return load_config(self.path / _CONFIG)
+
+    def export_file(self, name: str) -> Path:
+        """The place of an exported model in the folder, which `fresh` leaves alone."""
+        self.files.make_folder(_EXPORTS)
+        return self.path / _EXPORTS / name
+
+    def write_report(self, page: bytes, figures: Mapping[str, str], tables: Mapping[str, bytes]) -> Path:
+        """Replaces the report, its figures, SVG documents by name, and its tables by ending; returns the page."""
+        file = self.files.write_page(_REPORT, page, figures)
+        for ending, content in tables.items():
+            self.files.write(f"tables.{ending}", content)
+        return file
 
     @property
     def comparison(self) -> Path:

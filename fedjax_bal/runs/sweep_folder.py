@@ -1,4 +1,4 @@
-"""A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `costs.json` and `sweep.html`."""
+"""A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `curves.csv`, `costs.json` and `sweep.html`."""
 
 import csv
 import io
@@ -13,7 +13,8 @@ from fedjax_bal.files import read_bytes
 from fedjax_bal.runs.folder import RunFolder
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
 
-_SHEET, _RESULTS, _COSTS, _PAGE = "sweep.yaml", "results.csv", "costs.json", "sweep.html"
+_SHEET, _RESULTS, _CURVES, _COSTS, _PAGE = "sweep.yaml", "results.csv", "curves.csv", "costs.json", "sweep.html"
+_POINTS = "points"
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # columns of text
 _OF_RUN = ("point", "method", "seed")
@@ -38,7 +39,12 @@ class SweepFolder:
 
     def point(self, label: str) -> RunFolder:
         """The run folder of a point."""
-        return RunFolder(self.path / "points" / label)
+        return RunFolder(self.path / _POINTS / label)
+
+    def points(self) -> list[RunFolder]:
+        """The run folders of the points that have one, by name."""
+        folder = self.path / _POINTS
+        return [RunFolder(own) for own in sorted(folder.iterdir()) if own.is_dir()] if folder.is_dir() else []
 
     def claimed(self) -> AbstractContextManager[None]:
         """A context that makes the folder, checks that it is a sweep's or free, and locks it.
@@ -123,9 +129,11 @@ class SweepFolder:
         entries = [{**dict(zip(_OF_RUN, run, strict=True)), **own} for run, own in costs.items()]
         self.files.write_json(_COSTS, entries)
 
-    def write_page(self, page: bytes, figures: Mapping[str, str]) -> Path:
-        """Replaces the sweep's page and its figures, SVG documents by name; returns the page."""
-        return self.files.write_page(_PAGE, page, figures)
+    def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes) -> Path:
+        """Replaces the sweep's page, its figures, SVG documents by name, and its table of curves; returns the page."""
+        file = self.files.write_page(_PAGE, page, figures)
+        self.files.write(_CURVES, curves)
+        return file
 
     def _check_owner(self) -> None:
         names = self.files.names()

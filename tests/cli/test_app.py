@@ -79,7 +79,8 @@ def test_run_writes_everything_and_says_where(here):
     folder = here / "runs" / "small"
     assert "report: runs/small/report.html" in result.output
     written = {entry.name for entry in folder.iterdir()}
-    assert written == {"config.yaml", "metrics.jsonl", "summary.json", "report.html", "plots", "checkpoints", ".lock"}
+    own = {"config.yaml", "metrics.jsonl", "summary.json", "report.html", "plots", "checkpoints", ".lock"}
+    assert written == own | {"tables.csv", "tables.md", "tables.tex"}
     HTMLParser().feed((folder / "report.html").read_text())
 
     (folder / "report.html").unlink()

@@ -476,7 +476,7 @@ def _lead_out(rng: random.Random, case: Path) -> None:
     outside.mkdir(exist_ok=True)
     (outside / "precious").write_text("mine")
     names = ("report.html", ".report.html.part", "plots", "plots/accuracy.svg", "plots/.accuracy.svg.part", ".lock")
-    names += ("sweep.html", ".sweep.html.part", ".metrics.jsonl.part", "comparison.html")
+    names += ("sweep.html", ".sweep.html.part", ".metrics.jsonl.part", "comparison.html", "tables.csv", "curves.csv")
     name = rng.choice(names)
     (case / "in" / name).parent.mkdir(exist_ok=True)
     if not os.path.lexists(case / "in" / name):

@@ -12,7 +12,7 @@ from fedjax_bal.options import Drawing, Participation
 from fedjax_bal.parts import Draw, Part, Probe, parts_with
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import LOSS, Choice, Selector, Speed, Trace
-from fedjax_bal.types import Federation, Model
+from fedjax_bal.types import Federation, Model, PyTree, Variables
 
 ROUNDS_PER_DISPATCH = 5
 """The value of "auto": enough rounds that the devices never wait for the host."""
@@ -45,6 +45,28 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
             f"test set: received labels from {labels.min()} to {labels.max()}, "
             f"must be from 0 to {model.num_classes - 1}"
         )
+
+
+def fit_variables(given: Any, wanted: Variables) -> Variables:
+    """The given variables as new NumPy arrays, like `wanted` in structure and type; refuses other names or shapes."""
+    leaves, structure = jax.tree.flatten(wanted)
+    ours, theirs = _by_name(wanted), _by_name(given)
+    odd = sorted(ours.keys() ^ theirs.keys())
+    different = [name for name in ours if name not in odd and np.shape(theirs[name]) != ours[name].shape]
+    if odd or different:
+        name = (odd or different)[0]
+        received, needed = (f"{list(np.shape(own[name]))}" if name in own else "nothing" for own in (theirs, ours))
+        raise ValueError(
+            f"variables: received {received} for {name}, where the method's model has {needed}: give those of a model "
+            "that was built alike, trained by a method that adds the same to it"
+        )
+    copies = [np.array(theirs[name], like.dtype) for name, like in zip(ours, leaves, strict=True)]
+    return jax.tree.unflatten(structure, copies)
+
+
+def _by_name(tree: PyTree) -> dict[str, Any]:
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
 
 
 def check_clients(participation: Participation, clients: int) -> None:

@@ -22,7 +22,7 @@ from fedjax_bal.engine.host.client_memory import divides, repeat_for_clients
 from fedjax_bal.engine.host.compiler_options import compile_for_backend
 from fedjax_bal.engine.host.memory import fit_to_memory, free_bytes, program_bytes
 from fedjax_bal.engine.host.placement import put
-from fedjax_bal.types import Federation, Key, PyTree
+from fedjax_bal.types import Federation, Key, PyTree, Variables
 
 
 def compile_to_fit(setting: Setting, lower: Callable[[Setting], Any], *, fixed: bool) -> tuple[Setting, Any]:
@@ -67,13 +67,19 @@ def shardings(state: State, num_clients: int, layout: Layout) -> State:
     return rest._replace(memory=jax.tree.map(at, state.memory))
 
 
-def initial_state(setting: Setting, seed: int, federation: Federation, *, on_host: bool) -> State:
-    """The state before the first round, placed; `on_host` keeps the clients' memory on the host."""
+def initial_state(
+    setting: Setting, seed: int, federation: Federation, *, on_host: bool, variables: Variables | None = None
+) -> State:
+    """The state before the first round, placed; `on_host` keeps the clients' memory on the host.
+
+    `variables`, NumPy arrays that nobody else holds, take the place of a drawn model.
+    """
     key, seats = jax.random.key(seed), 1 if on_host else None
     shapes = jax.eval_shape(lambda key, federation: init_state(setting, key, federation, seats), key, federation)
     places = shardings(shapes, federation.num_clients, setting.layout)
-    # The initial model has a program of its own, which all methods on this model share.
-    variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
+    if variables is None:
+        # The initial model has a program of its own, which all methods on this model share.
+        variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
     state = jax.jit(state_of, static_argnames="seats", out_shardings=places)(setting, variables, federation, seats)
     if not on_host:
         return state

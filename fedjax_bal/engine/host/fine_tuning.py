@@ -15,7 +15,6 @@ from fedjax_bal.engine.device import (
     LocalTest,
     RoundInputs,
     Setting,
-    evaluated_model,
     matmul_precision,
     over_chains,
     purpose_key,
@@ -82,8 +81,7 @@ class FineTuner:
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:
         """Fine-tunes a run's model; layouts agree to rounding. Compiles the program the first time."""
         stored, number, key = self.simulation.stored, np.int32(snapshot.round), jax.random.key(seed)
-        state = replicate(snapshot.state._replace(optimizer=(), memory={}), self._setting.layout)
-        model = jax.jit(evaluated_model)(self.simulation.setting, key, state, number - 1, stored)
+        model = self.simulation.tested_model(seed, snapshot)
         given = (purpose_key(key, "personalise"), number, replicate(model, self._setting.layout))
         if self._program is None:
             self._setting, self._program = self._compile(*given)

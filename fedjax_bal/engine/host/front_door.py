@@ -1,7 +1,7 @@
 """From a recipe and a federation to a trained model: the library's front door."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +28,7 @@ from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participati
 from fedjax_bal.parts import BATCH_STATISTICS, RunSetting
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.selection import Selector
-from fedjax_bal.types import Federation, Model, Variables
+from fedjax_bal.types import Federation, Model, PyTree, Variables
 from fedjax_bal.validate import whole_number
 
 
@@ -39,11 +39,16 @@ class Result(NamedTuple):
         variables: the global model after the last round.
         history: a dict of metrics for each evaluated round.
         confusion: `Int[C, C]` of the last evaluation, true class by predicted class.
+        client_memory: what each Memory part keeps for the clients after the last round, by the part's slot; leaves
+            `[N, ...]`.
+        server_state: what each Server part keeps after the last round, by the part's slot.
     """
 
     variables: Variables
     history: list[dict[str, Any]]
     confusion: np.ndarray
+    client_memory: Mapping[str, PyTree]
+    server_state: Mapping[str, PyTree]
 
 
 def build(
@@ -131,6 +136,7 @@ def simulate(
     evaluation: Evaluation = Evaluation(),
     execution: Execution = Execution(),
     server_optimizer: AnyOptimizer | None = None,
+    variables: Variables | None = None,
     early_stopping: EarlyStopping | None = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Result:
@@ -151,6 +157,8 @@ def simulate(
         execution: how the work is laid out on the machine, and how broken clients are handled.
         server_optimizer: from `fedjax_bal.optimizer`, or any optax transformation; by default the recipe's, or else
             plain averaging.
+        variables: the model to start from, as `Result.variables`, `load_run(...).variables()` or `model.init` return
+            it; by default one that is drawn with the seed. They stay as they are.
         early_stopping: ends the run once its metric on the federation's auxiliary set `validation` stops improving,
             after the dispatch in which that shows.
         on_round: called with the metrics of each evaluated round.
@@ -177,6 +185,13 @@ def simulate(
         ...                   local=LocalTraining(batch_size=5, optimizer=optax.sgd(0.5)))
         >>> result.history[-1]["test_accuracy"]
         1.0
+
+        Another round, from the model above:
+
+        >>> more = simulate(recipes.scaffold(), model, federation, (images, labels), rounds=1, seed=0,
+        ...                 local=LocalTraining(batch_size=5), variables=result.variables)
+        >>> more.history[0]["test_accuracy"], list(more.client_memory), list(more.server_state)
+        (1.0, ['ControlVariates'], ['ControlVariates'])
     """
     if whole_number("seed", seed, low=0) >= 2**32:
         raise ValueError(f"seed: received {seed}, must be below 2**32 = {2**32}")
@@ -195,7 +210,7 @@ def simulate(
         execution=execution,
         server_optimizer=server_optimizer,
     )
-    snapshot, history, confusion = simulation.init(seed), [], np.zeros((0, 0), np.int32)
+    snapshot, history, confusion = simulation.init(seed, variables), [], np.zeros((0, 0), np.int32)
     while snapshot.round < rounds and not rule.over(history):
         done = simulation.advance(seed, snapshot)
         snapshot = done.snapshot
@@ -204,7 +219,8 @@ def simulate(
         if on_round:
             for record in done.records:
                 on_round(record)
-    return Result(snapshot.state.variables, history, confusion)
+    state = snapshot.state
+    return Result(state.variables, history, confusion, state.memory, state.server)
 
 
 def _trimming(model: Model, local: LocalTraining) -> Callable[[Federation], Federation]:

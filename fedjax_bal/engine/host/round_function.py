@@ -23,7 +23,7 @@ from fedjax_bal.engine.device import (
 )
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.simulation import Simulation
-from fedjax_bal.optim import Optimizer
+from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Federation, Key, Model, Plan, PyTree, Variables
@@ -133,7 +133,7 @@ def make_round(
     local: LocalTraining = LocalTraining(),
     participation: Participation = Participation(),
     execution: Execution = Execution(),
-    server_optimizer: Optimizer | None = None,
+    server_optimizer: AnyOptimizer | None = None,
 ) -> RoundFunction:
     """Makes a round of a method a pure function: an init/step pair, as in optax.
 

@@ -9,10 +9,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device import DispatchPlan, Info, Setting, State, TestSet, init_state, padded, traffic_of
+from fedjax_bal.engine.device import (
+    DispatchPlan,
+    Info,
+    Setting,
+    State,
+    TestSet,
+    evaluated_model,
+    init_state,
+    padded,
+    traffic_of,
+)
 from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, scatter
-from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch
+from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch, fit_variables
 from fedjax_bal.engine.host.executable import compile_to_fit, initial_state, lower_dispatch, place_state
 from fedjax_bal.engine.host.faults import exclude_faults, fault_message, find_faults
 from fedjax_bal.engine.host.memory import program_bytes
@@ -22,7 +32,7 @@ from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.options import Execution, Participation
 from fedjax_bal.selection import LOSS, Selector
-from fedjax_bal.types import EvaluationResult, Federation, Plan, PyTree, size_in_bytes
+from fedjax_bal.types import EvaluationResult, Federation, Plan, PyTree, Variables, size_in_bytes
 
 
 class Snapshot(NamedTuple):
@@ -117,9 +127,14 @@ class Simulation:
         """The federation, on the devices."""
         return self.on_device[0]
 
-    def init(self, seed: int) -> Snapshot:
-        """The snapshot before round 0; the seed, not negative, decides all random draws but the partition."""
-        state = initial_state(self.setting, seed, self.on_device[0], on_host=self.keeps_memory_on_host)
+    def init(self, seed: int, variables: Variables | None = None) -> Snapshot:
+        """The snapshot before round 0; the seed, not negative, decides all random draws but the partition.
+
+        `variables` take the place of a drawn model; raises ValueError if they aren't of the model's shapes.
+        """
+        given = None if variables is None else fit_variables(variables, self._shapes.variables)
+        on_host = self.keeps_memory_on_host
+        state = initial_state(self.setting, seed, self.on_device[0], on_host=on_host, variables=given)
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
 
     def compile(self) -> float:
@@ -200,6 +215,12 @@ class Simulation:
         """Bytes that data, state and, once it is compiled, the program take on each device."""
         program = program_bytes(self._compiled) if self._compiled is not None else 0
         return size_in_bytes(self.on_device) + size_in_bytes(self._shapes) + program
+
+    def tested_model(self, seed: int, snapshot: Snapshot) -> Variables:
+        """The global model as the test set sees it after a snapshot's last round."""
+        state = replicate(snapshot.state._replace(optimizer=(), memory={}), self.setting.layout)
+        number = np.int32(snapshot.round - 1)
+        return jax.jit(evaluated_model)(self.setting, jax.random.key(seed), state, number, self.stored)
 
     def state_shapes(self) -> Snapshot:
         """The shapes of a run's snapshot, against which a checkpoint is checked."""
