@@ -48,15 +48,63 @@ def _within(there: Any, sheet: Any) -> Any:
 
 
 def config_digest(config: Config) -> str:
-    """Returns the SHA-256 of the resolved YAML in hexadecimal, by which checkpoints know their configuration.
+    """Returns the SHA-256 of the resolved YAML in hexadecimal.
 
     Keys that older run folders don't have are left out at their defaults, so that such a run goes on.
     """
+    return _digest(_lasting_sheet(config))
+
+
+def run_digest(config: Config) -> str:
+    """Returns the digest of what the rounds of a run depend on: all but their number, and the seeds of other runs.
+
+    Checkpoints know their configuration by it.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> config, longer = load_config(None), load_config(None, ["training.rounds=60", "seeds=[0, 1, 2, 3]"])
+        >>> run_digest(longer) == run_digest(config)
+        True
+    """
+    sheet = _lasting_sheet(config)
+    del sheet["seeds"]
+    for sections in (sheet, *sheet["methods"]):
+        sections.get("training", {}).pop("rounds", None)
+    return _digest(sheet)
+
+
+def continues(config: Config, earlier: Config) -> bool:
+    """Tells whether a configuration asks for the same as an earlier one, or for more of its rounds or seeds.
+
+    Nothing that happens in a round depends on how many there are, so that the earlier runs are the beginning of these.
+    More seeds follow those that there were, as a run may be looked at more closely for being the first.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> short = load_config(None, ["training.rounds=10", "seeds=[0]"])
+        >>> long = load_config(None, ["training.rounds=20", "seeds=[0, 1]"])
+        >>> continues(long, short), continues(short, long)
+        (True, False)
+    """
+    methods = range(len(config.methods))
+    return (
+        run_digest(config) == run_digest(earlier)
+        and config.seeds[: len(earlier.seeds)] == earlier.seeds
+        and all(config.for_method(i).training.rounds >= earlier.for_method(i).training.rounds for i in methods)
+    )
+
+
+def _digest(sheet: Mapping[str, Any]) -> str:
+    return hashlib.sha256(dump_yaml(sheet).encode()).hexdigest()
+
+
+def _lasting_sheet(config: Config) -> dict[str, Any]:
+    """The resolved configuration without keys that older run folders don't have and that have their defaults."""
     sheet = _sheet(config)
     for key in Sections.model_fields:
         left_out = _later_defaults(getattr(config, key))
         sheet[key] = {name: value for name, value in sheet[key].items() if name not in left_out}
-    return hashlib.sha256(dump_yaml(sheet).encode()).hexdigest()
+    return sheet
 
 
 def _later_defaults(section: Section) -> set[str]:

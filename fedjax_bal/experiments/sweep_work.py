@@ -118,10 +118,10 @@ class SweepWork:
         for run, saved in runner.resume().items():
             if runner.states[run].failure is not None:
                 continue
-            if saved and runner.over(run, saved):
+            done = saved.snapshot.round if saved else 0
+            if saved and runner.over(run, done):
                 runner.conclude(run, saved.snapshot)  # in case the session was killed before it
                 continue
-            done = saved.snapshot.round if saved else 0
             tasks.append(SweepRun(number, run, runner.comparison.simulations[run[0]], done))
             self._saved[number, run] = saved
         self.runners[number] = runner  # only now: `finish` must not write into a folder that can't be resumed
@@ -175,7 +175,7 @@ class SweepWork:
         if runner.states[task.run].failure is not None:
             return None
         saved = runner.rewind(task.run)
-        if saved and runner.over(task.run, saved):
+        if saved and runner.over(task.run, saved.snapshot.round):
             return None
         self._saved[task.point, task.run] = saved
         return task._replace(round=saved.snapshot.round if saved else 0)
