@@ -10,6 +10,8 @@ from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, to_plain
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 
+_SEEDS = ("seeds", "partition_seeds")
+
 
 def resolved_yaml(config: Config) -> str:
     """Writes the complete configuration as YAML, every default included.
@@ -67,7 +69,8 @@ def run_digest(config: Config) -> str:
         True
     """
     sheet = _lasting_sheet(config)
-    del sheet["seeds"]
+    for key in _SEEDS:
+        sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
         sections.get("training", {}).pop("rounds", None)
     return _digest(sheet)
@@ -89,9 +92,15 @@ def continues(config: Config, earlier: Config) -> bool:
     methods = range(len(config.methods))
     return (
         run_digest(config) == run_digest(earlier)
-        and config.seeds[: len(earlier.seeds)] == earlier.seeds
+        and all(_begins_with(getattr(config, key), getattr(earlier, key)) for key in _SEEDS)
         and all(config.for_method(i).training.rounds >= earlier.for_method(i).training.rounds for i in methods)
     )
+
+
+def _begins_with(seeds: tuple[int, ...] | None, earlier: tuple[int, ...] | None) -> bool:
+    if seeds is None or earlier is None:
+        return seeds is earlier
+    return seeds[: len(earlier)] == earlier
 
 
 def _digest(sheet: Mapping[str, Any]) -> str:
@@ -136,8 +145,10 @@ def config_leaves(config: Config) -> dict[str, str]:
 
 def _sheet(config: Config) -> dict[str, Any]:
     sheet = to_plain(config)
-    last = ("methods", "seeds")
+    last = ("methods", *_SEEDS)
     order = ["name", *(key for key in sheet if key not in ("name", *last)), *last]
+    if config.partition_seeds is None:  # as in run folders of earlier versions
+        order.remove("partition_seeds")
     return {key: sheet[key] for key in order} | {"methods": [_entry(method) for method in config.methods]}
 
 

@@ -109,7 +109,7 @@ class Runner:
             return
         if saved:
             self.display.note(f"{self.states[run].title}: going on after round {done}")
-        batch = SweepBatch(0, (SweepRun(0, run, self.comparison.simulations[run[0]], done),))
+        batch = SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
         yield from BatchTraining(batch, {0: self}, [saved], _RunObserver(self, run, done)).task(LocalBackend())
 
     def stopping(self) -> bool:
@@ -184,14 +184,14 @@ class Runner:
 
     def over(self, run: tuple[int, int], round: int) -> bool:
         """Whether a run ends after so many rounds, possibly early; the same after a resumption."""
-        simulation, training = self.comparison.simulations[run[0]], self.comparison.methods[run[0]].training
+        simulation, training = self.comparison.simulation(run), self.comparison.methods[run[0]].training
         between = round % simulation.rounds_per_dispatch != 0  # where only the end of a shorter run can be
         return round >= simulation.rounds or (not between and training.early_stopping.rule.over(self.states[run].lines))
 
     def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:
         """Does what follows a run's last round."""
         state = self.states[run]
-        if snapshot.round < self.comparison.simulations[run[0]].rounds:
+        if snapshot.round < self.comparison.simulation(run).rounds:
             self.display.ended(state.method, state.seed)
         self.conclusion.conclude(run, snapshot)
         state.concluded = True
@@ -261,7 +261,7 @@ class Runner:
 
     def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
         """A run's entry in the summary."""
-        config, simulation = self.comparison.methods[run[0]], self.comparison.simulations[run[0]]
+        config, simulation = self.comparison.methods[run[0]], self.comparison.simulation(run)
         personalised, leaks = self.folder.read_personalised(*run), self.folder.read_leaks(*run)
         return summarise_state(self.states[run], config, simulation, personalised, leaks)
 
@@ -301,7 +301,7 @@ class _RunObserver(NamedTuple):
     began: int  # rounds done before
 
     def compiling(self) -> None:
-        if not self.runner.comparison.simulations[self.run[0]].compile_s:
+        if not self.runner.comparison.simulation(self.run).compile_s:
             self.runner.display.compiling(self.runner.states[self.run].method)
 
     def built(self, built: BuiltBatch) -> None:

@@ -58,7 +58,7 @@ class RunState:
 
 def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
     """The shapes that a run's checkpoint must have, with its fingerprint and owner, and zeros for counts."""
-    simulation, fingerprint = comparison.simulations[run[0]], comparison.fingerprints[run[0]]
+    simulation, fingerprint = comparison.simulation(run), comparison.fingerprint(run)
     classes = simulation.setting.model.num_classes
     matrix = np.zeros((classes, classes), np.int32)
     owner = _owner(run_digest(comparison.config), run)

@@ -101,8 +101,9 @@ class SweepWork:
         runs = folder.read_summary().get("runs")
         known = {(run.get("method"), run.get("seed")): run for run in runs or [] if isinstance(run, dict)}
         tasks = []
-        for index, simulation in enumerate(comparison.simulations):
+        for index in range(len(point.config.methods)):
             for seed in point.config.seeds:
+                simulation = comparison.simulation((index, seed))
                 run = known.get((point.config.methods[index].name, seed), {})
                 done = min(int(run.get("rounds") or 0), simulation.rounds)
                 if done < simulation.rounds and not run.get("failure") and run.get("stopped_early") is None:
@@ -122,7 +123,7 @@ class SweepWork:
             if saved and runner.over(run, done):
                 runner.conclude(run, saved.snapshot)  # in case the session was killed before it
                 continue
-            tasks.append(SweepRun(number, run, runner.comparison.simulations[run[0]], done))
+            tasks.append(SweepRun(number, run, runner.comparison.simulation(run), done))
             self._saved[number, run] = saved
         self.runners[number] = runner  # only now: `finish` must not write into a folder that can't be resumed
         return tasks

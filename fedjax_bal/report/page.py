@@ -10,10 +10,10 @@ from fedjax_bal.metrics import MethodSummary, compare
 from fedjax_bal.report.details import broken, details, ending
 from fedjax_bal.report.markup import definitions, document, encoded, figures, grid, note
 from fedjax_bal.report.wording import (
-    INTERVAL_IN_WORDS,
     KL_IN_WORDS,
     LONGEST_NAME,
     Table,
+    interval_in_words,
     printable,
     shows_divergence,
     table,
@@ -90,7 +90,7 @@ def _page(run: RunRecord, pictures: Sequence["Picture"]) -> str:
         _unfinished(missing) if unfinished else "",
         f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
         "<h2>Comparison</h2>",
-        methods_table([summaries], run.summary.get("target_accuracy")),
+        methods_table([summaries], run.summary.get("target_accuracy"), draws_partitions(run.config)),
         _details(run.summary["runs"]),
         _beside_the_paper(run.config, summaries),
         figures(pictures, _thinned(run)),
@@ -134,11 +134,12 @@ def _thinned(run: RunRecord) -> str:
     )
 
 
-def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | None) -> str:
+def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | None, partitions: bool = False) -> str:
     """The table of methods with its notes, as HTML.
 
     Each group of `compare`'s summaries shares its data, and is set against its own first method; where all are alone,
-    the column of differences is left out. `target` is the share that counts as reached.
+    the column of differences is left out. `target` is the share that counts as reached; `partitions` tells whether each
+    seed has a partition of its own.
     """
     summaries = [summary for group in groups for summary in group]
     if not summaries:
@@ -150,7 +151,7 @@ def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | Non
     marked = [mark and not alone(group) for group in groups for mark in _best(group)]
     kl = note(KL_IN_WORDS) if shows_divergence(summaries) else ""
     paired = any(own.difference and own.difference.low is not None for own in summaries)
-    spreads = note((SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if paired else "")).strip())
+    spreads = note((SPREAD_IN_WORDS + (interval_in_words(partitions=partitions) if paired else "")).strip())
     return grid("Comparison of methods", text, marked) + kl + spreads
 
 
@@ -243,6 +244,11 @@ def entries(config: Mapping[str, Any], key: str) -> list[Any]:
     """The entries of a list in a configuration, which may be damaged."""
     found = config.get(key)
     return [entry for entry in found if isinstance(entry, dict | str | int)] if isinstance(found, list) else []
+
+
+def draws_partitions(config: Mapping[str, Any]) -> bool:
+    """Tells whether each seed of a resolved configuration has a partition of its own."""
+    return bool(entries(config, "partition_seeds"))
 
 
 def display_name(entry: Any) -> str:

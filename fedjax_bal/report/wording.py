@@ -7,17 +7,25 @@ from fedjax_bal.metrics import NOTHING, SHARE, Difference, MethodSummary, Spread
 
 MINUS = "\N{MINUS SIGN}"
 LONGEST_NAME = 80
-INTERVAL_IN_WORDS = (
+_INTERVAL = (
     "The interval is a two-sided 95% Student t interval for the mean difference over paired seeds. If the seeds were "
-    "drawn again many times, about 95 of 100 such intervals would hold the true mean difference. It speaks of the "
-    "variation between seeds only, not of other partitions or data sets, and each interval is for one comparison: "
-    "of many, some exclude 0 by chance."
+    "drawn again many times, about 95 of 100 such intervals would hold the true mean difference. {covered}, and each "
+    "interval is for one comparison: of many, some exclude 0 by chance."
+)
+_SEEDS_ALONE = "It speaks of the variation between seeds only, not of other partitions or data sets"
+_PARTITIONS_TOO = (
+    "Each seed has a partition of its own, so that it covers the draw of the partition too, but not other data sets"
 )
 
 KL_IN_WORDS = (
     "KL: divergence of the classes behind each averaged model from uniform, in nats (0 is even), mean over chains, "
     "evaluated rounds and seeds."
 )
+
+
+def interval_in_words(*, partitions: bool) -> str:
+    """What the 95% intervals say; `partitions` tells whether each seed has a partition of its own."""
+    return _INTERVAL.format(covered=_PARTITIONS_TOO if partitions else _SEEDS_ALONE)
 
 
 class Table(NamedTuple):

@@ -213,6 +213,18 @@ def test_equal_values_written_differently_have_one_digest(write):
     assert config_digest(load_config(None, ["training.rounds=41"])) != config_digest(load_config(None))
 
 
+def test_partitions_may_follow_the_seeds(write):
+    options = ["seeds=[0, 1]", "partition_seeds=[5, 6]", "partition.seed=9"]
+    config = load_config(None, options)
+    assert reloaded(config, write) == config
+    assert continues(load_config(None, ["seeds=[0, 1, 2]", "partition_seeds=[5, 6, 7]", *options[2:]]), config)
+    assert not continues(load_config(None, ["seeds=[0, 1, 2]", "partition_seeds=[6, 5, 7]", *options[2:]]), config)
+    assert not continues(load_config(None, [options[0], *options[2:]]), config)
+    assert not continues(config, load_config(None, [options[0], *options[2:]]))
+    with pytest.raises(ConfigError, match="partition_seeds: received 2 seeds, must be as many as the 3 of `seeds`"):
+        load_config(None, ["seeds=[0, 1, 2]", *options[1:]])
+
+
 @pytest.mark.parametrize(
     ("more", "same"),
     [
