@@ -80,7 +80,7 @@ def continues(config: Config, earlier: Config) -> bool:
     """Tells whether a configuration asks for the same as an earlier one, or for more of its rounds or seeds.
 
     Nothing that happens in a round depends on how many there are, so that the earlier runs are the beginning of these.
-    More seeds follow those that there were, as a run may be looked at more closely for being the first.
+    New seeds come after the old ones, as attacks and pictures are of the first seed.
 
     Example:
         >>> from fedjax_bal.config import load_config

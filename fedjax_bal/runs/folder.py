@@ -222,9 +222,23 @@ class RunFolder:
 
 
 def choose_folder(path: Path, config: Config) -> tuple[Path, str]:
-    """Returns the first of NAME, NAME-2, NAME-3 and so on that holds no other configuration, and how NAME's differs.
+    """Finds the folder for a configuration's runs: the first of NAME, NAME-2, NAME-3, ... that isn't another's.
 
-    Whatever else is wrong with a folder is left to `RunFolder.claimed`.
+    Returns:
+        The folder, and the keys in which NAME's configuration differs if it isn't that one. Whatever else is wrong with
+        a folder is left to `RunFolder.claimed`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     mine = RunFolder(Path(runs, "mine"))
+        ...     mine.path.mkdir()
+        ...     mine.begin(load_config(None, ["training.rounds=10"]), fresh=False)
+        ...     for rounds in (20, 5):
+        ...         place, differing = choose_folder(mine.path, load_config(None, [f"training.rounds={rounds}"]))
+        ...         print(f"{place.name}: {differing or 'goes on'}")
+        mine: goes on
+        mine-2: training.rounds: 10 here, 5 asked for
     """
     place, number = path, 1
     first = conflict = _known_conflict(path, config)

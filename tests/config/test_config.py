@@ -233,7 +233,7 @@ def test_partitions_may_follow_the_seeds(write):
         (["training.rounds=39"], False),
         (["seeds=[0, 1, 2, 9]"], True),
         (["seeds=[0, 1]"], False),
-        (["seeds=[9, 0, 1, 2]"], False),  # the first one is looked at more closely
+        (["seeds=[9, 0, 1, 2]"], False),  # attacks and pictures are of the first one
         (["training.rounds=41", "seeds=[0, 1, 2, 3]"], True),
         (["methods.3.training={rounds: 50, optimizer: {learning_rate: 0.01, momentum: 0}}"], True),
         (["methods.3.training={rounds: 30, optimizer: {learning_rate: 0.01, momentum: 0}}"], False),

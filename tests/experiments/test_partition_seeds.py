@@ -2,6 +2,7 @@
 
 import pytest
 import small_run
+import small_sweep
 
 from fedjax_bal.experiments import set_up
 from fedjax_bal.report import build, gallery
@@ -33,6 +34,17 @@ def test_methods_share_the_partition_of_a_seed(tmp_path):
     assert prints[0, 0] == prints[1, 0] != prints[0, 1] == prints[1, 1]
     plain = set_up(small_run.config(tmp_path, *OPTIONS))
     assert plain.simulation((0, 0)) is plain.simulation((0, 1))
+
+
+@pytest.mark.slow
+def test_a_sweep_trains_all_partitions_in_one_program(both, tmp_path):
+    axis, seeds = "sweep: [{training.optimizer.learning_rate: [0.05]}]", ("seeds=[0, 1]", "partition_seeds=[3, 4]")
+    rows, _, _ = small_sweep.carry(small_sweep.sweep(tmp_path, axis, *OPTIONS, *seeds), tmp_path / "swept")
+    last = {(line["method"], line["seed"]): line["test_accuracy"] for line in small_run.metrics(both)}
+    found = {(row["method"], row["seed"]): row["final_accuracy"] for row in rows}
+    assert found == pytest.approx(last, abs=0.002)
+    assert len({row["program"] for row in rows if row["method"] == "fedavg"}) == 1
+    assert [row["runs_together"] for row in rows if row["method"] == "fedavg"] == [2, 2]
 
 
 def test_the_report_says_which_draws_its_interval_covers(both, monkeypatch):
