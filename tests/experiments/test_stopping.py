@@ -75,7 +75,6 @@ def test_nothing_is_done_again(ended, tmp_path):
     assert {file: file.read_bytes() for file in path.glob("*/*/*") if file.is_file()} == before
 
 
-@pytest.mark.slow
 def test_a_run_that_was_shorter_comes_to_the_same_end(ended, tmp_path):
     # Patience runs out in its last round, the fourth, which is inside a dispatch of the longer run.
     path = tmp_path / "run"
