@@ -27,7 +27,7 @@ from fedjax_bal.cli.describe import describe
 from fedjax_bal.cli.distributed import SWEEP_ALONE, is_first_process, joined_processes, place_of, shared_facts
 from fedjax_bal.cli.export import export
 from fedjax_bal.cli.pages import write_pages
-from fedjax_bal.cli.running import run_command
+from fedjax_bal.cli.running import next_folder, run_command
 from fedjax_bal.cli.sweeping import sweep_command
 
 app = typer.Typer(
@@ -60,7 +60,9 @@ def run(
             help="A YAML file (none: the built-in quickstart), then changes such as training.rounds=30 or seeds=[0].",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/NAME.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; by default runs/NAME, or the next free one of runs/NAME-2, ...")
+    ] = None,
     data_dir: DataDir = None,
     devices: Devices = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in a folder of the same configuration.")] = False,
@@ -74,16 +76,16 @@ def run(
     process_id: ProcessId = None,
     processes: Processes = None,
 ) -> None:
-    """Run a comparison; the same command again goes on where it stopped."""
+    """Run a comparison; the same command again, or with more rounds or seeds, goes on where it stopped."""
     with messages():
         from fedjax_bal.config import load_config
         from fedjax_bal.contrib.trackers import open_trackers
 
         paths, overrides = split_arguments(arguments or [])
         config = load_config(paths[0] if paths else None, overrides)
-        folder = out or Path("runs") / config.name
         wanted = devices_of(devices)
         place = place_of(distributed, coordinator, process_id, processes, os.environ)
+        folder = out or next_folder(config, shown=is_first_process(place))
         trackers = open_trackers(track or () if is_first_process(place) else (), folder)
         split_cpu_for([config], wanted)
         with joined_processes(place, lambda: shared_facts(config), wanted) as all_devices:

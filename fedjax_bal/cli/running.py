@@ -20,6 +20,17 @@ _WIDE = 110
 _NARROW = 78
 
 
+def next_folder(config: Any, *, shown: bool) -> Path:
+    """The folder for a configuration's runs; says so, if `shown`, where it isn't the one of its name."""
+    from fedjax_bal.runs import choose_folder
+
+    named = Path("runs") / config.name
+    folder, conflict = choose_folder(named, config)
+    if conflict and shown:
+        say(Output(), f"{named} holds another configuration; this one goes to {folder}. They differ in\n  {conflict}")
+    return folder
+
+
 def run_command(
     config: Any,
     path: Path,

@@ -12,7 +12,15 @@ from fedjax_bal.config.held_out import ClientTestSection, ValidationSection
 from fedjax_bal.config.load import apply_changes, build_config, load_config, parse_overrides, read_mapping
 from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
-from fedjax_bal.config.resolved import config_digest, config_leaves, differences, is_resolved, resolved_yaml
+from fedjax_bal.config.resolved import (
+    config_digest,
+    config_leaves,
+    continues,
+    differences,
+    is_resolved,
+    resolved_yaml,
+    run_digest,
+)
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import check_section, merge_sections, to_plain
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
@@ -37,6 +45,7 @@ __all__ = [
     "check_section",
     "config_digest",
     "config_leaves",
+    "continues",
     "differences",
     "dotted_path",
     "dump_yaml",
@@ -52,6 +61,7 @@ __all__ = [
     "read_yaml",
     "received_value",
     "resolved_yaml",
+    "run_digest",
     "to_plain",
     "with_absolute_paths",
 ]

@@ -88,6 +88,7 @@ class UnresolvedConfig(Sections):
     name: Annotated[str, _FOLDER_NAME]
     methods: Annotated[tuple[_Entry, ...], MinLen(1)]
     seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT]
+    partition_seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT] | None = None
     paper: ReportedResults | None = None
 
     @classmethod
@@ -103,12 +104,15 @@ class Config(Sections):
         name: of the run folder.
         methods: the methods that are compared.
         seeds: distinct; every method runs once with each.
+        partition_seeds: for each of `seeds` the seed of a partition of its own, so that intervals over seeds cover the
+            draw of the partition too; None for one partition, that of `partition.seed`.
         paper: a paper's results in this setting; None for none.
     """
 
     name: str
     methods: tuple[MethodEntry, ...]
     seeds: tuple[int, ...]
+    partition_seeds: tuple[int, ...] | None = None
     paper: ReportedResults | None = None
 
     def for_method(self, index: int) -> MethodConfig:
@@ -133,3 +137,17 @@ class Config(Sections):
         sections = Sections.model_validate(merge_sections(Sections, base, method.overrides))
         chosen = {key: getattr(sections, key) for key in Sections.model_fields}
         return MethodConfig(name=method.name, recipes=method.recipes, **chosen)
+
+    def with_partition_of(self, seed: int, method: MethodConfig) -> MethodConfig:
+        """The configuration of a method with the partition that one of the seeds runs on.
+
+        Example:
+            >>> from fedjax_bal.config import load_config
+            >>> config = load_config(None, ["seeds=[0, 1]", "partition_seeds=[5, 6]"])
+            >>> config.with_partition_of(1, config.for_method(0)).partition.seed
+            6
+        """
+        if self.partition_seeds is None:
+            return method
+        partition = method.partition.model_copy(update={"seed": self.partition_seeds[self.seeds.index(seed)]})
+        return method.model_copy(update={"partition": partition})

@@ -120,6 +120,9 @@ def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
             Problem((*place, name), f"there is no method of this name; {nearest_choices(name, named)}")
             for name in unknown
         ]
+    if sheet is not None and sheet.partition_seeds is not None and len(sheet.partition_seeds) != len(sheet.seeds):
+        text = f"received {len(sheet.partition_seeds)} seeds, must be as many as the {len(sheet.seeds)} of `seeds`"
+        problems.append(Problem(("partition_seeds",), text))
     if problems:
         return None, problems
     shared = {key: getattr(sheet, key) for key in UnresolvedConfig.model_fields if key != "methods"}

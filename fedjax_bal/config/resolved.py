@@ -10,6 +10,8 @@ from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, to_plain
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 
+_SEEDS = ("seeds", "partition_seeds")
+
 
 def resolved_yaml(config: Config) -> str:
     """Writes the complete configuration as YAML, every default included.
@@ -48,15 +50,70 @@ def _within(there: Any, sheet: Any) -> Any:
 
 
 def config_digest(config: Config) -> str:
-    """Returns the SHA-256 of the resolved YAML in hexadecimal, by which checkpoints know their configuration.
+    """Returns the SHA-256 of the resolved YAML in hexadecimal.
 
     Keys that older run folders don't have are left out at their defaults, so that such a run goes on.
     """
+    return _digest(_lasting_sheet(config))
+
+
+def run_digest(config: Config) -> str:
+    """Returns the digest of what the rounds of a run depend on: all but their number, and the seeds of other runs.
+
+    Checkpoints know their configuration by it.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> config, longer = load_config(None), load_config(None, ["training.rounds=60", "seeds=[0, 1, 2, 3]"])
+        >>> run_digest(longer) == run_digest(config)
+        True
+    """
+    sheet = _lasting_sheet(config)
+    for key in _SEEDS:
+        sheet.pop(key, None)
+    for sections in (sheet, *sheet["methods"]):
+        sections.get("training", {}).pop("rounds", None)
+    return _digest(sheet)
+
+
+def continues(config: Config, earlier: Config) -> bool:
+    """Tells whether a configuration asks for the same as an earlier one, or for more of its rounds or seeds.
+
+    Nothing that happens in a round depends on how many there are, so that the earlier runs are the beginning of these.
+    New seeds come after the old ones, as attacks and pictures are of the first seed.
+
+    Example:
+        >>> from fedjax_bal.config import load_config
+        >>> short = load_config(None, ["training.rounds=10", "seeds=[0]"])
+        >>> long = load_config(None, ["training.rounds=20", "seeds=[0, 1]"])
+        >>> continues(long, short), continues(short, long)
+        (True, False)
+    """
+    methods = range(len(config.methods))
+    return (
+        run_digest(config) == run_digest(earlier)
+        and all(_begins_with(getattr(config, key), getattr(earlier, key)) for key in _SEEDS)
+        and all(config.for_method(i).training.rounds >= earlier.for_method(i).training.rounds for i in methods)
+    )
+
+
+def _begins_with(seeds: tuple[int, ...] | None, earlier: tuple[int, ...] | None) -> bool:
+    if seeds is None or earlier is None:
+        return seeds is earlier
+    return seeds[: len(earlier)] == earlier
+
+
+def _digest(sheet: Mapping[str, Any]) -> str:
+    return hashlib.sha256(dump_yaml(sheet).encode()).hexdigest()
+
+
+def _lasting_sheet(config: Config) -> dict[str, Any]:
+    """The resolved configuration without keys that older run folders don't have and that have their defaults."""
     sheet = _sheet(config)
     for key in Sections.model_fields:
         left_out = _later_defaults(getattr(config, key))
         sheet[key] = {name: value for name, value in sheet[key].items() if name not in left_out}
-    return hashlib.sha256(dump_yaml(sheet).encode()).hexdigest()
+    return sheet
 
 
 def _later_defaults(section: Section) -> set[str]:
@@ -88,8 +145,10 @@ def config_leaves(config: Config) -> dict[str, str]:
 
 def _sheet(config: Config) -> dict[str, Any]:
     sheet = to_plain(config)
-    last = ("methods", "seeds")
+    last = ("methods", *_SEEDS)
     order = ["name", *(key for key in sheet if key not in ("name", *last)), *last]
+    if config.partition_seeds is None:  # as in run folders of earlier versions
+        order.remove("partition_seeds")
     return {key: sheet[key] for key in order} | {"methods": [_entry(method) for method in config.methods]}
 
 

@@ -16,7 +16,7 @@ class Conclusion:
 
     def __init__(self, comparison: Comparison, folder: RunFolder, display: Progress) -> None:
         self.comparison, self.folder, self.display = comparison, folder, display
-        self.tuners: dict[int, FineTuner] = {}
+        self.tuners: dict[int, FineTuner] = {}  # by the identity of their simulations
 
     def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:
         """Does what is left to do for a run: a method's number and a seed."""
@@ -33,7 +33,7 @@ class Conclusion:
 
     def keep_pictures(self, run: tuple[int, int], snapshot: Snapshot) -> dict[str, Any]:
         """Writes the images that a method has learnt to make, with real ones beside them; returns both."""
-        simulation = self.comparison.simulations[run[0]]
+        simulation = self.comparison.simulation(run)
         generated = generated_images(simulation, snapshot)
         if generated is None:
             return {}
@@ -42,7 +42,7 @@ class Conclusion:
         return pictures
 
     def _look_for_leaks(self, run: tuple[int, int], snapshot: Snapshot, steps: int) -> None:
-        simulation = self.comparison.simulations[run[0]]
+        simulation = self.comparison.simulation(run)
         pictures = self.keep_pictures(run, snapshot)
         found = [attack_prototypes(simulation, snapshot, steps)]
         if pictures:
@@ -54,10 +54,9 @@ class Conclusion:
         self.folder.write_leaks(*run, {name: value for leaks in found for name, value in leaks.figures.items()})
 
     def _fine_tune(self, run: tuple[int, int], snapshot: Snapshot, epochs: int) -> None:
-        method, seed = run
-        if method not in self.tuners:
-            self.tuners[method] = FineTuner(self.comparison.simulations[method], epochs)
-        accuracies, diverged = self.tuners[method].run(seed, snapshot)
+        simulation = self.comparison.simulation(run)
+        tuner = self.tuners.setdefault(id(simulation), FineTuner(simulation, epochs))
+        accuracies, diverged = tuner.run(run[1], snapshot)
         figures = {
             "epochs": epochs,
             "clients": len(accuracies),

@@ -106,6 +106,7 @@ class LoadedRun:
     def __init__(self, folder: RunFolder, data_dir: str | os.PathLike[str] | None, note: Callable[[str], None]) -> None:
         self._folder, self._data_dir, self._note = folder, data_dir, note
         self.config: Config = folder.read_configuration()
+        folder.earlier = self.config
         self.methods = tuple(method.name for method in self.config.methods)
         self.seeds = tuple(self.config.seeds)
 
@@ -197,7 +198,7 @@ class LoadedRun:
             raise FolderError(
                 f"{self._folder.path}: has no checkpoint of {self.methods[index]}, seed {seed}: train it first"
             )
-        simulation = self._comparison.simulations[index]
+        simulation = self._comparison.simulation((index, seed))
         variables = fetch(simulation.tested_model(seed, saved.snapshot))
         return TrainedModel(index, seed, saved.snapshot.round, simulation, variables)
 

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +18,10 @@ from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import device_name, versions
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
-from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest
+from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, saved_template
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
 from fedjax_bal.experiments.summary import (
     cost_of,
-    is_over,
     number,
     summarise_batches,
     summarise_partitions,
@@ -104,13 +103,13 @@ class Runner:
 
     def _task(self, run: tuple[int, int], saved: SavedRun | None) -> BatchTask:
         """Trains a run, in a batch of its own."""
-        if saved and self.over(run, saved):
+        done = saved.snapshot.round if saved else 0
+        if saved and self.over(run, done):
             self.conclude(run, saved.snapshot)  # in case the session was killed before it
             return
-        done = saved.snapshot.round if saved else 0
         if saved:
             self.display.note(f"{self.states[run].title}: going on after round {done}")
-        batch = SweepBatch(0, (SweepRun(0, run, self.comparison.simulations[run[0]], done),))
+        batch = SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
         yield from BatchTraining(batch, {0: self}, [saved], _RunObserver(self, run, done)).task(LocalBackend())
 
     def stopping(self) -> bool:
@@ -145,36 +144,58 @@ class Runner:
     def _take_up(self, run: tuple[int, int]) -> SavedRun | None:
         """Loads the saved state of a run, whose metrics after that are dropped."""
         state, saved = self.states[run], load_newest(self.folder, self.comparison, run, self.display.note)
+        owner = saved_template(self.comparison, run).owner
+        if saved and (saved.owner != owner).any():  # an earlier version's, which the folder's new configuration lacks
+            saved = saved._replace(owner=owner)
+            self.folder.save(*run, saved.snapshot.round, saved)
         done = saved.snapshot.round if saved else 0
-        state.lines = [line for line in state.lines if line["round"] <= done]
-        if [line["round"] for line in state.lines] != self._evaluated(run[0], done):
-            self.display.note(f"warning: metrics.jsonl lacks rounds of {state.title}; starting it again")
-            state.lines, saved = [], None
+        due = self._evaluated(run[0], done)
+        # A run that was shorter has a line of its last round, too, where the longer one may have none.
+        state.lines = [line for line in state.lines if line["round"] in due]
+        missing = self._find_gap(run, saved, due)
+        if missing:
+            self.display.note(f"warning: {missing}; starting it again")
+            state.lines, saved, done = [], None, 0
         if saved is None:  # or else the old ones would count as newer than those saved from now on
             self.folder.clear_checkpoints(*run)
             self.folder.clear_pictures(*run)
+        if not self.over(run, done):
+            self.folder.clear_conclusion(*run)
         state.follow(saved)
         state.unwritten_s = 0.0
         return saved
 
-    def _evaluated(self, method: int, done: int) -> list[int]:
+    def _find_gap(self, run: tuple[int, int], saved: SavedRun | None, due: Collection[int]) -> str | None:
+        """What a saved run lacks to go on to the same metrics; None if it lacks nothing."""
+        title, lines = self.states[run].title, self.states[run].lines
+        if [line["round"] for line in lines] != list(due):
+            return f"metrics.jsonl lacks rounds of {title}"
+        # Earlier versions ended the counting of clients and bytes with a run's last round.
+        if saved and saved.snapshot.round not in due and not saved.snapshot.counts.bytes_down:
+            return f"{title} was finished by an earlier version, so that a longer run can't go on from there"
+        return None
+
+    def _evaluated(self, method: int, done: int) -> dict[int, None]:
+        """The evaluated rounds until then, in order."""
         simulation = self.comparison.simulations[method]
         every, last = simulation.setting.evaluation.every, simulation.rounds
-        return [round for round in range(1, done + 1) if round % every == 0 or round == last]
+        return dict.fromkeys(round for round in range(1, done + 1) if round % every == 0 or round == last)
 
     def _data(self) -> dict[str, str]:
         """Fingerprints of the methods' data, in words."""
         prints = zip(self.config.methods, self.comparison.fingerprints, strict=True)
         return {f"images, labels and partition of {method.name}": own.tobytes().hex()[:12] for method, own in prints}
 
-    def over(self, run: tuple[int, int], saved: SavedRun) -> bool:
-        """Whether a run has ended, possibly early."""
-        return is_over(self.comparison.methods[run[0]], saved.snapshot.round, self.states[run].lines)
+    def over(self, run: tuple[int, int], round: int) -> bool:
+        """Whether a run ends after so many rounds, possibly early; the same after a resumption."""
+        simulation, training = self.comparison.simulation(run), self.comparison.methods[run[0]].training
+        between = round % simulation.rounds_per_dispatch != 0  # where only the end of a shorter run can be
+        return round >= simulation.rounds or (not between and training.early_stopping.rule.over(self.states[run].lines))
 
     def conclude(self, run: tuple[int, int], snapshot: Snapshot) -> None:
         """Does what follows a run's last round."""
         state = self.states[run]
-        if snapshot.round < self.comparison.simulations[run[0]].rounds:
+        if snapshot.round < self.comparison.simulation(run).rounds:
             self.display.ended(state.method, state.seed)
         self.conclusion.conclude(run, snapshot)
         state.concluded = True
@@ -234,8 +255,7 @@ class Runner:
         """Shows a run's progress on the display and in the trackers."""
         self.show_progress(run, round, pace)
         if self.mirror:
-            lines = self.states[run].lines
-            self.mirror.follow(*run, lines, finished=is_over(self.comparison.methods[run[0]], round, lines))
+            self.mirror.follow(*run, self.states[run].lines, finished=self.over(run, round))
 
     def show_progress(self, run: tuple[int, int], round: int, pace: float) -> None:
         """Shows a run's progress on the display."""
@@ -245,7 +265,7 @@ class Runner:
 
     def summarise(self, run: tuple[int, int]) -> dict[str, Any]:
         """A run's entry in the summary."""
-        config, simulation = self.comparison.methods[run[0]], self.comparison.simulations[run[0]]
+        config, simulation = self.comparison.methods[run[0]], self.comparison.simulation(run)
         personalised, leaks = self.folder.read_personalised(*run), self.folder.read_leaks(*run)
         return summarise_state(self.states[run], config, simulation, personalised, leaks)
 
@@ -285,7 +305,7 @@ class _RunObserver(NamedTuple):
     began: int  # rounds done before
 
     def compiling(self) -> None:
-        if not self.runner.comparison.simulations[self.run[0]].compile_s:
+        if not self.runner.comparison.simulation(self.run).compile_s:
             self.runner.display.compiling(self.runner.states[self.run].method)
 
     def built(self, built: BuiltBatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.config import config_digest
+from fedjax_bal.config import config_digest, run_digest
 from fedjax_bal.engine.host import Snapshot
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.setup import Comparison
@@ -22,7 +22,7 @@ class SavedRun(NamedTuple):
     snapshot: Snapshot
     confusion: Any  # matrix of the last evaluation
     fingerprint: Any  # of the data that the run was begun with
-    owner: Any  # digest of the configuration, method and seed
+    owner: Any  # digest of what identifies the run
     chosen: Any  # number of times that each client was asked to train, Int32[N]
 
 
@@ -58,13 +58,17 @@ class RunState:
 
 def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
     """The shapes that a run's checkpoint must have, with its fingerprint and owner, and zeros for counts."""
-    method, seed = run
-    simulation, fingerprint = comparison.simulations[method], comparison.fingerprints[method]
+    simulation, fingerprint = comparison.simulation(run), comparison.fingerprint(run)
     classes = simulation.setting.model.num_classes
     matrix = np.zeros((classes, classes), np.int32)
-    owner = hashlib.sha256(f"{config_digest(comparison.config)} {method} {seed}".encode()).digest()
+    owner = _owner(run_digest(comparison.config), run)
     chosen = np.zeros(simulation.federation.num_clients, np.int32)
-    return SavedRun(simulation.state_shapes(), matrix, fingerprint, np.frombuffer(owner, np.uint8), chosen)
+    return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
+
+
+def _owner(digest: str, run: tuple[int, int]) -> np.ndarray:
+    method, seed = run
+    return np.frombuffer(hashlib.sha256(f"{digest} {method} {seed}".encode()).digest(), np.uint8)
 
 
 def unstarted(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
@@ -89,10 +93,13 @@ def load_newest(
 
 
 def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
+    owners = [wanted.owner]
+    if folder.earlier is not None:  # checkpoints of earlier versions know the number of rounds and the seeds, too
+        owners.append(_owner(config_digest(folder.earlier), run))
     for file in checkpoint.generations(folder.checkpoints(*run)):
         try:
             saved = checkpoint.load(file, wanted)
-            if (saved.owner != wanted.owner).any():
+            if not any((saved.owner == owner).all() for owner in owners):
                 raise checkpoint.CheckpointError(f"{file}: belongs to another run")
         except checkpoint.CheckpointError as error:
             note(f"warning: {error}; going on from the checkpoint before it")

@@ -25,13 +25,25 @@ _CLOCK: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delive
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """All methods of a configuration, ready to run; tuples have an entry for each method."""
+    """All methods of a configuration, ready to run; tuples have an entry for each method.
+
+    Where seeds have partitions of their own, these are the first seed's, and `others` has the rest.
+    """
 
     config: Config
     methods: tuple[MethodConfig, ...]
     simulations: tuple[Simulation, ...]
     dataset: Dataset  # the first method's
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
+    others: Mapping[int, "Comparison"] = dataclasses.field(default_factory=dict)  # by seed
+
+    def simulation(self, run: tuple[int, int]) -> Simulation:
+        """The simulation of a run, a method's number and a seed."""
+        return self.others.get(run[1], self).simulations[run[0]]
+
+    def fingerprint(self, run: tuple[int, int]) -> np.ndarray:
+        """The fingerprint of a run's data."""
+        return self.others.get(run[1], self).fingerprints[run[0]]
 
 
 class SharedInputs:
@@ -149,7 +161,14 @@ def set_up(
         ValueError: unreadable data, an impossible partition, or a recipe that doesn't fit its setting.
     """
     inputs = inputs or SharedInputs(data_dir, devices)
-    methods = tuple(config.for_method(index) for index in range(len(config.methods)))
+    distinct = config.seeds if config.partition_seeds else config.seeds[:1]
+    first, *others = (_on_partition_of(seed, config, inputs) for seed in distinct)
+    return dataclasses.replace(first, others=dict(zip(distinct[1:], others, strict=True)))
+
+
+def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Comparison:
+    chosen = (config.for_method(index) for index in range(len(config.methods)))
+    methods = tuple(config.with_partition_of(seed, method) for method in chosen)
     simulations = tuple(_simulation(inputs, index, method) for index, method in enumerate(methods))
     for method, simulation in zip(methods, simulations, strict=True):
         _check_conclusion(method, simulation)

@@ -20,8 +20,6 @@ from fedjax_bal.validate import is_number
 _SHOWN = 50  # clients whose estimates or mini-batches are kept for a picture
 _HEAT_MAP_CLIENTS = 200  # more rows than that can't be told apart on a page
 
-Lines = Sequence[Mapping[str, Any]]
-
 
 class Cost(NamedTuple):
     """The cost of training, in all sessions of a folder or for one batch."""
@@ -52,11 +50,6 @@ def cost_of(saved: Any) -> Cost:
 def number(value: Any) -> Any:
     """A count or a time that an earlier session wrote; 0 where it is damaged."""
     return value if is_number(value) and math.isfinite(value) else 0
-
-
-def is_over(config: MethodConfig, round: int, lines: Lines) -> bool:
-    """Whether a run ends after so many rounds, the last one or by early stopping; the same after a resumption."""
-    return round >= config.training.rounds or config.training.early_stopping.rule.over(lines)
 
 
 def summarise_state(

@@ -101,8 +101,9 @@ class SweepWork:
         runs = folder.read_summary().get("runs")
         known = {(run.get("method"), run.get("seed")): run for run in runs or [] if isinstance(run, dict)}
         tasks = []
-        for index, simulation in enumerate(comparison.simulations):
+        for index in range(len(point.config.methods)):
             for seed in point.config.seeds:
+                simulation = comparison.simulation((index, seed))
                 run = known.get((point.config.methods[index].name, seed), {})
                 done = min(int(run.get("rounds") or 0), simulation.rounds)
                 if done < simulation.rounds and not run.get("failure") and run.get("stopped_early") is None:
@@ -118,11 +119,11 @@ class SweepWork:
         for run, saved in runner.resume().items():
             if runner.states[run].failure is not None:
                 continue
-            if saved and runner.over(run, saved):
+            done = saved.snapshot.round if saved else 0
+            if saved and runner.over(run, done):
                 runner.conclude(run, saved.snapshot)  # in case the session was killed before it
                 continue
-            done = saved.snapshot.round if saved else 0
-            tasks.append(SweepRun(number, run, runner.comparison.simulations[run[0]], done))
+            tasks.append(SweepRun(number, run, runner.comparison.simulation(run), done))
             self._saved[number, run] = saved
         self.runners[number] = runner  # only now: `finish` must not write into a folder that can't be resumed
         return tasks
@@ -175,7 +176,7 @@ class SweepWork:
         if runner.states[task.run].failure is not None:
             return None
         saved = runner.rewind(task.run)
-        if saved and runner.over(task.run, saved):
+        if saved and runner.over(task.run, saved.snapshot.round):
             return None
         self._saved[task.point, task.run] = saved
         return task._replace(round=saved.snapshot.round if saved else 0)

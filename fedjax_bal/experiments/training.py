@@ -99,7 +99,7 @@ class BatchTraining:
 
     def _over(self, place: int) -> bool:
         run = self._batch.tasks[place]
-        return self._runner(run).over(run.run, self._saved[place])
+        return self._runner(run).over(run.run, self._saved[place].snapshot.round)
 
     def _take(self, step: StepResult) -> None:
         """Writes the results of a dispatch; runs that have diverged rest."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedjax_bal.files import write_atomically
 from fedjax_bal.metrics import MethodSummary, compare
 from fedjax_bal.report.markup import definitions, document, encoded, figures
-from fedjax_bal.report.page import display_name, entries, methods_table
+from fedjax_bal.report.page import display_name, draws_partitions, entries, methods_table
 from fedjax_bal.report.wording import LONGEST_NAME, printable, verdict
 from fedjax_bal.runs import FolderError, RunFolder, RunRecord
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
 _MOST = 20
-_OF_DATA = ("dataset", "partition", "auxiliary", "evaluation.validation", "evaluation.client_test")
+_OF_DATA = ("dataset", "partition", "partition_seeds", "auxiliary", "evaluation.validation", "evaluation.client_test")
 
 
 def build_comparison(folders: Sequence[Path], file: Path) -> Path:
@@ -99,7 +99,7 @@ def _page(both: RunRecord, pictures: Sequence["Picture"]) -> str:
         f'<p class=unfinished role="status">{escape(unlike)}</p>' if unlike else "",
         *(f"<p class=verdict>{escape(text)}</p>" for text in _verdicts(groups)),
         "<h2>Comparison</h2>",
-        methods_table(groups, both.summary["target_accuracy"]),
+        methods_table(groups, both.summary["target_accuracy"], all(map(draws_partitions, configs.values()))),
         figures(pictures),
         "<h2>Where the settings differ</h2>",
         definitions(differing) or "<p>Nowhere.</p>",

@@ -39,7 +39,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
     run = own.read()
     pictures = draw(run)
     page = _page(run, pictures)
-    tables = table_files(run.summary["runs"], run.summary.get("target_accuracy"))
+    tables = table_files(run.summary["runs"], run.summary.get("target_accuracy"), draws_partitions(run.config))
     try:
         documents = {picture.name: picture.document for picture in pictures}
         return own.write_report(encoded(page), documents, tables)
@@ -79,7 +79,7 @@ def _page(run: RunRecord, pictures: Sequence["Picture"]) -> str:
         _unfinished(missing) if unfinished else "",
         f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
         "<h2>Comparison</h2>",
-        methods_table([summaries], run.summary.get("target_accuracy")),
+        methods_table([summaries], run.summary.get("target_accuracy"), draws_partitions(run.config)),
         _details(run.summary["runs"]),
         _beside_the_paper(run.config, summaries),
         figures(pictures, _thinned(run)),
@@ -123,11 +123,12 @@ def _thinned(run: RunRecord) -> str:
     )
 
 
-def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | None) -> str:
+def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | None, partitions: bool = False) -> str:
     """The table of methods with its notes, as HTML.
 
     Each group of `compare`'s summaries shares its data, and is set against its own first method; where all are alone,
-    the column of differences is left out. `target` is the share that counts as reached.
+    the column of differences is left out. `target` is the share that counts as reached; `partitions` tells whether each
+    seed has a partition of its own.
     """
     summaries = [summary for group in groups for summary in group]
     if not summaries:
@@ -137,7 +138,9 @@ def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | Non
         text = _without_column(text, 2)
     alone = lambda group: len(group) == 1 < len(groups)
     marked = [mark and not alone(group) for group in groups for mark in _best(group)]
-    return grid("Comparison of methods", text, marked) + "".join(map(note, table_notes(summaries)))
+    return grid("Comparison of methods", text, marked) + "".join(
+        map(note, table_notes(summaries, partitions=partitions))
+    )
 
 
 def _best(summaries: Sequence[MethodSummary]) -> list[bool]:
@@ -229,6 +232,11 @@ def entries(config: Mapping[str, Any], key: str) -> list[Any]:
     """The entries of a list in a configuration, which may be damaged."""
     found = config.get(key)
     return [entry for entry in found if isinstance(entry, dict | str | int)] if isinstance(found, list) else []
+
+
+def draws_partitions(config: Mapping[str, Any]) -> bool:
+    """Tells whether each seed of a resolved configuration has a partition of its own."""
+    return bool(entries(config, "partition_seeds"))
 
 
 def display_name(entry: Any) -> str:

@@ -60,7 +60,8 @@ def read_results(folder: Path) -> Results:
     sheet, text = own.read_sheet()
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
     rows = own.read_results([key for axis in every for key in axis])
-    axes = tuple(axis for axis in every if not all(key.rpartition(".")[2] in ("seed", "seeds") for key in axis))
+    seeds = {"seed", "seeds", "partition_seeds"}
+    axes = tuple(axis for axis in every if not {key.rpartition(".")[2] for key in axis} <= seeds)
     return Results(str(sheet.get("name") or folder.name), axes, rows, text, _asked(sheet))
 
 

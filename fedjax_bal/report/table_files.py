@@ -17,16 +17,18 @@ _LATEX = str.maketrans(
 )
 
 
-def table_files(runs: Sequence[Mapping[str, Any]], target: float | None) -> dict[str, bytes]:
+def table_files(runs: Sequence[Mapping[str, Any]], target: float | None, partitions: bool = False) -> dict[str, bytes]:
     """The tables of `runs` of a `summary.json`, by the ending of their file.
 
     Markdown and LaTeX have the tables of the page: means, ± standard deviations over seeds, paired differences with
     their intervals. CSV has a row for each method and each metric of the summary: n, mean, standard deviation, 95%
     interval of the mean, and the paired difference from the first method with its interval. `target` is the share that
-    counts as reached.
+    counts as reached; `partitions` tells whether each seed has a partition of its own.
     """
     summaries = [own._replace(method=printable(own.method, LONGEST_NAME)) for own in compare(runs)]
-    comparison = Details("Comparison of methods", table(summaries, target), " ".join(table_notes(summaries)))
+    comparison = Details(
+        "Comparison of methods", table(summaries, target), " ".join(table_notes(summaries, partitions=partitions))
+    )
     shown = [comparison, *details(runs)]
     texts = {
         "csv": as_csv(list(_numbers(runs))),

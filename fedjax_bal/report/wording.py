@@ -11,17 +11,25 @@ SPREAD_IN_WORDS = (
     "“±” is the sample standard deviation over seeds. “Mean of last 5” averages the last five evaluations of a run. "
     "“Best” is the highest accuracy of a run, picked on the test set itself and so flattering. "
 )
-INTERVAL_IN_WORDS = (
+_INTERVAL = (
     "The interval is a two-sided 95% Student t interval for the mean difference over paired seeds. If the seeds were "
-    "drawn again many times, about 95 of 100 such intervals would hold the true mean difference. It speaks of the "
-    "variation between seeds only, not of other partitions or data sets, and each interval is for one comparison: "
-    "of many, some exclude 0 by chance."
+    "drawn again many times, about 95 of 100 such intervals would hold the true mean difference. {covered}, and each "
+    "interval is for one comparison: of many, some exclude 0 by chance."
+)
+_SEEDS_ALONE = "It speaks of the variation between seeds only, not of other partitions or data sets"
+_PARTITIONS_TOO = (
+    "Each seed has a partition of its own, so that it covers the draw of the partition too, but not other data sets"
 )
 
 KL_IN_WORDS = (
     "KL: divergence of the classes behind each averaged model from uniform, in nats (0 is even), mean over chains, "
     "evaluated rounds and seeds."
 )
+
+
+def interval_in_words(*, partitions: bool) -> str:
+    """What the 95% intervals say; `partitions` tells whether each seed has a partition of its own."""
+    return _INTERVAL.format(covered=_PARTITIONS_TOO if partitions else _SEEDS_ALONE)
 
 
 class Table(NamedTuple):
@@ -65,10 +73,13 @@ def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
     return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
 
 
-def table_notes(summaries: Sequence[MethodSummary]) -> list[str]:
-    """Says what the numbers of the comparison's table are, as far as it has them."""
+def table_notes(summaries: Sequence[MethodSummary], *, partitions: bool) -> list[str]:
+    """Says what the numbers of the comparison's table are, as far as it has them.
+
+    `partitions` tells whether each seed has a partition of its own.
+    """
     paired = any(own.difference and own.difference.low is not None for own in summaries)
-    spreads = (SPREAD_IN_WORDS + (INTERVAL_IN_WORDS if paired else "")).strip()
+    spreads = (SPREAD_IN_WORDS + (interval_in_words(partitions=partitions) if paired else "")).strip()
     return [KL_IN_WORDS, spreads] if shows_divergence(summaries) else [spreads]
 
 

@@ -1,7 +1,7 @@
 """The folders of runs and of sweeps: the only place where their files are named, written and read."""
 
 from fedjax_bal.runs import checkpoint
-from fedjax_bal.runs.folder import RunFolder
+from fedjax_bal.runs.folder import RunFolder, choose_folder
 from fedjax_bal.runs.model_files import MODEL_FORMATS
 from fedjax_bal.runs.output_files import FolderError, RemoteFiles
 from fedjax_bal.runs.record import RunRecord

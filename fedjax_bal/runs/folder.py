@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.config import Config, ConfigError, differences, is_resolved, load_config, resolved_yaml
+from fedjax_bal.config import Config, ConfigError, continues, differences, is_resolved, load_config, resolved_yaml
 from fedjax_bal.files import parse_json
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
 from fedjax_bal.runs.record import RunRecord, read_config, read_metrics, read_pictures, read_summary
@@ -34,14 +34,21 @@ _WRITTEN = (
 
 
 class RunFolder:
-    """The files of a comparison; methods are given by their places in the configuration."""
+    """The files of a comparison; methods are given by their places in the configuration.
+
+    Attributes:
+        path: the folder.
+        files: its files.
+        earlier: the configuration that it was found with; None for a free folder, or one that isn't checked yet.
+    """
 
     def __init__(self, path: Path, files: OutputFiles | None = None) -> None:
         self.path = path
         self.files = files or OutputFiles(path)
+        self.earlier: Config | None = None
 
     def claimed(self, config: Config) -> AbstractContextManager[None]:
-        """A context that makes the folder, checks that it is this configuration's or free, and locks it.
+        """A context that makes the folder, checks that it is free or that the configuration continues it, and locks it.
 
         Raises:
             FolderError: it can't be written, is in use, or holds something else.
@@ -49,7 +56,7 @@ class RunFolder:
         return self.files.locked(lambda: self._check_owner(config))
 
     def check(self, config: Config) -> None:
-        """Makes the folder and checks that it is this configuration's or free, without the lock."""
+        """Makes the folder and checks that it is free or that the configuration continues it, without the lock."""
         self.files.prepare(lambda: self._check_owner(config))
 
     def begin(self, config: Config, *, fresh: bool) -> None:
@@ -106,8 +113,12 @@ class RunFolder:
         self.files.write(_PICTURES.format(method, seed), content.getvalue())
 
     def clear_pictures(self, method: int, seed: int) -> None:
-        """Removes a run's pictures, and the results that follow its end."""
-        self.files.remove(*(name.format(method, seed) for name in (_PICTURES, _LEAKS, _PERSONALISED)))
+        """Removes a run's pictures."""
+        self.files.remove(_PICTURES.format(method, seed))
+
+    def clear_conclusion(self, method: int, seed: int) -> None:
+        """Removes the results that follow a run's end."""
+        self.files.remove(*(name.format(method, seed) for name in (_LEAKS, _PERSONALISED)))
 
     def read_leaks(self, method: int, seed: int) -> dict[str, Any] | None:
         """A run's privacy leaks; None if they haven't been looked for, or the file is damaged."""
@@ -181,10 +192,30 @@ class RunFolder:
         found = self.files.read_json(name)
         return found if isinstance(found, dict) else None
 
+    def conflict(self, config: Config) -> str:
+        """The keys in which the folder's configuration differs from one that doesn't continue it; empty if it does.
+
+        Raises:
+            FolderError: it holds something else than a run, or can't be read.
+        """
+        self.earlier = self._read_owner()
+        if self.earlier is None or continues(config, self.earlier):
+            return ""
+        differing = differences(self.earlier, config)
+        return "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
+
     def _check_owner(self, config: Config) -> None:
+        differing = self.conflict(config)
+        if differing:
+            raise FolderError(
+                f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
+                f"--out, or ask for the same configuration. They differ in\n  {differing}"
+            )
+
+    def _read_owner(self) -> Config | None:
         names, file = self.files.names(), self.path / _CONFIG
         if not names or (len(names) == 1 and names[0].endswith(".part")):
-            return
+            return None
         if _CONFIG not in names:
             raise FolderError(
                 f"{self.path}: is not empty and not a run folder (it holds {names[0]}); choose another with --out"
@@ -201,13 +232,42 @@ class RunFolder:
                 f"{self.path}: its config.yaml was not written by a run, so nothing in the folder is touched; "
                 "choose another with --out"
             )
-        differing = differences(here, config)
-        if differing:
-            listed = "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
-            raise FolderError(
-                f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
-                f"--out, or ask for the same configuration. They differ in\n  {listed}"
-            )
+        return here
+
+
+def choose_folder(path: Path, config: Config) -> tuple[Path, str]:
+    """Finds the folder for a configuration's runs: the first of NAME, NAME-2, NAME-3, ... that isn't another's.
+
+    Returns:
+        The folder, and the keys in which NAME's configuration differs if it isn't that one. Whatever else is wrong with
+        a folder is left to `RunFolder.claimed`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     mine = RunFolder(Path(runs, "mine"))
+        ...     mine.path.mkdir()
+        ...     mine.begin(load_config(None, ["training.rounds=10"]), fresh=False)
+        ...     for rounds in (20, 5):
+        ...         place, differing = choose_folder(mine.path, load_config(None, [f"training.rounds={rounds}"]))
+        ...         print(f"{place.name}: {differing or 'goes on'}")
+        mine: goes on
+        mine-2: training.rounds: 10 here, 5 asked for
+    """
+    place, number = path, 1
+    first = conflict = _known_conflict(path, config)
+    while conflict:
+        number += 1
+        place = path.with_name(f"{path.name}-{number}")
+        conflict = _known_conflict(place, config)
+    return place, first
+
+
+def _known_conflict(place: Path, config: Config) -> str:
+    try:
+        return RunFolder(place).conflict(config)
+    except (FolderError, OSError):
+        return ""
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.listing import LISTINGS
+from fedjax_bal.runs import RunFolder
 
 BAD = {
     "unknown data set": (["dataset.name=fashin_mnist"], ["dataset.name", "'fashin_mnist'", "did you mean"]),
@@ -86,6 +87,27 @@ def test_run_writes_everything_and_says_where(here):
     (folder / "report.html").unlink()
     assert invoke("report", folder).exit_code == 0
     assert (folder / "report.html").exists()
+
+
+def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypatch):
+    def begin(config, path, *_, **__):
+        folder = RunFolder(path)
+        with folder.claimed(config):
+            folder.begin(config, fresh=False)
+
+    monkeypatch.setattr("fedjax_bal.cli.app.run_command", begin)
+    (here / "small.yaml").write_text(small_run.TEXT)
+    assert invoke("run", "small.yaml").output == invoke("run", "small.yaml", "training.rounds=9").output == ""
+    for _ in range(2):
+        assert invoke("run", "small.yaml").output.splitlines() == [
+            "runs/small holds another configuration; this one goes to runs/small-2. They differ in",
+            "  training.rounds: 9 here, 7 asked for",
+        ]
+    assert sorted(folder.name for folder in here.glob("runs/*")) == ["small", "small-2"]
+    refused = invoke("run", "small.yaml", "--out", "runs/small")
+    assert refused.exit_code == 2
+    assert "runs/small: belongs to another configuration" in refused.output
+    assert "training.rounds: 9 here, 7 asked for" in refused.output
 
 
 def test_a_diverging_run_is_named_and_the_others_go_on(here):

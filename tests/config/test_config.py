@@ -8,7 +8,16 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.config import Config, ConfigError, config_digest, differences, load_config, parameters, resolved_yaml
+from fedjax_bal.config import (
+    Config,
+    ConfigError,
+    config_digest,
+    continues,
+    differences,
+    load_config,
+    parameters,
+    resolved_yaml,
+)
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.optim import optimizers
 from fedjax_bal.recipes import RECIPES
@@ -202,6 +211,39 @@ def test_equal_values_written_differently_have_one_digest(write):
     assert other != TEXT
     assert config_digest(load_config(write(other))) == config_digest(load_config(None))
     assert config_digest(load_config(None, ["training.rounds=41"])) != config_digest(load_config(None))
+
+
+def test_partitions_may_follow_the_seeds(write):
+    options = ["seeds=[0, 1]", "partition_seeds=[5, 6]", "partition.seed=9"]
+    config = load_config(None, options)
+    assert reloaded(config, write) == config
+    assert continues(load_config(None, ["seeds=[0, 1, 2]", "partition_seeds=[5, 6, 7]", *options[2:]]), config)
+    assert not continues(load_config(None, ["seeds=[0, 1, 2]", "partition_seeds=[6, 5, 7]", *options[2:]]), config)
+    assert not continues(load_config(None, [options[0], *options[2:]]), config)
+    assert not continues(config, load_config(None, [options[0], *options[2:]]))
+    with pytest.raises(ConfigError, match="partition_seeds: received 2 seeds, must be as many as the 3 of `seeds`"):
+        load_config(None, ["seeds=[0, 1, 2]", *options[1:]])
+
+
+@pytest.mark.parametrize(
+    ("more", "same"),
+    [
+        ([], True),
+        (["training.rounds=41"], True),
+        (["training.rounds=39"], False),
+        (["seeds=[0, 1, 2, 9]"], True),
+        (["seeds=[0, 1]"], False),
+        (["seeds=[9, 0, 1, 2]"], False),  # attacks and pictures are of the first one
+        (["training.rounds=41", "seeds=[0, 1, 2, 3]"], True),
+        (["methods.3.training={rounds: 50, optimizer: {learning_rate: 0.01, momentum: 0}}"], True),
+        (["methods.3.training={rounds: 30, optimizer: {learning_rate: 0.01, momentum: 0}}"], False),
+        (["training.rounds=41", "training.batch_size=51"], False),
+        (["execution.rounds_per_dispatch=6"], False),
+        (["name=other"], False),
+    ],
+)
+def test_only_more_rounds_or_seeds_continue_a_configuration(more, same):
+    assert continues(load_config(None, more), load_config(None)) == same
 
 
 def test_differences_name_the_keys():

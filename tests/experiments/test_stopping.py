@@ -75,6 +75,15 @@ def test_nothing_is_done_again(ended, tmp_path):
     assert {file: file.read_bytes() for file in path.glob("*/*/*") if file.is_file()} == before
 
 
+def test_a_run_that_was_shorter_comes_to_the_same_end(ended, tmp_path):
+    # Patience runs out in its last round, the fourth, which is inside a dispatch of the longer run.
+    path = tmp_path / "run"
+    small_run.run(path, small_run.config(tmp_path, *SETTING, "training.rounds=4"))
+    small_run.run(path, small_run.config(tmp_path, *SETTING))
+    assert small_run.metrics(path) == small_run.metrics(ended[0])
+    assert summary(path)["runs"] == summary(ended[0])["runs"]
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_comes_to_the_same_end(ended, tmp_path):
     path, wanted = tmp_path / "run", small_run.config(tmp_path, *SETTING)

@@ -195,7 +195,7 @@ _KEYS = (
     "selection", "selection.name", "selection.clients_per_round", "availability", "availability.name",
     "availability.p", "availability.file", "delivery.name", "evaluation", "evaluation.every",
     "evaluation.target_accuracy", "execution", "execution.devices", "execution.strategy",
-    "execution.rounds_per_dispatch", "paper", "paper.accuracy", "auxiliary", "speed", "speed.name",
+    "execution.rounds_per_dispatch", "partition_seeds", "paper", "paper.accuracy", "auxiliary", "speed", "speed.name",
     "speed.file", "dataset.path", "nonsense", ".", "..", "training..rounds",
 )  # fmt: skip
 

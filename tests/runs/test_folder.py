@@ -9,7 +9,7 @@ import pytest
 import small_run
 
 from fedjax_bal.config import config_digest
-from fedjax_bal.runs import FolderError, RemoteFiles, RunFolder
+from fedjax_bal.runs import FolderError, RemoteFiles, RunFolder, choose_folder
 
 MODEL = "model: {name: mlp, convolution: fast}\n"
 
@@ -25,9 +25,27 @@ def test_another_configuration_is_refused_and_named(tmp_path):
     claim(path, small_run.config(tmp_path))
     before = (path / "config.yaml").read_bytes()
     for fresh in (False, True):
-        with pytest.raises(FolderError, match=r"(?s)another configuration.*training.rounds: 7 here, 9 asked for"):
-            claim(path, small_run.config(tmp_path, "training.rounds=9"), fresh)
+        with pytest.raises(FolderError, match=r"(?s)another configuration.*training.rounds: 7 here, 5 asked for"):
+            claim(path, small_run.config(tmp_path, "training.rounds=5"), fresh)
     assert (path / "config.yaml").read_bytes() == before
+
+
+def test_the_next_folder_is_the_first_without_another_configuration(tmp_path):
+    config = lambda *changes: small_run.config(tmp_path, *changes)
+    first = tmp_path / "run"
+    second, third = tmp_path / "run-2", tmp_path / "run-3"
+    assert choose_folder(first, config()) == (first, "")
+    claim(first, config())
+    assert choose_folder(first, config("training.rounds=8")) == (first, "")
+    place, differing = choose_folder(first, config("training.rounds=5", "name=other"))
+    assert place == second
+    assert differing == "name: 'small' here, 'other' asked for\n  training.rounds: 7 here, 5 asked for"
+    claim(second, config("training.rounds=5"))
+    assert choose_folder(first, config("training.rounds=6"))[0] == second
+    assert choose_folder(first, config("training.rounds=4"))[0] == third
+    third.mkdir()
+    (third / "thesis.tex").write_text("precious")
+    assert choose_folder(first, config("training.rounds=4"))[0] == third  # where it is refused
 
 
 def test_a_folder_of_somebody_elses_is_refused(tmp_path):
@@ -140,6 +158,7 @@ def test_a_folder_that_another_process_writes_is_left_alone(tmp_path):
             folder.begin(config, fresh=True)
             folder.clear_checkpoints(0, 0)
             folder.clear_pictures(0, 0)
+            folder.clear_conclusion(0, 0)
             folder.save(0, 0, round, {"w": np.zeros(3)})
             folder.write_metrics([{"round": round}])
             folder.append_metrics([{"round": round}])

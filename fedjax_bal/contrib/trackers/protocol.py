@@ -78,9 +78,9 @@ def tracked_runs(config: "Config") -> dict[tuple[int, int], TrackedRun]:
     names = [method.name for method in config.methods]
     runs = {}
     for index, folder in enumerate(folder_names(names)):
-        settings = to_plain(config.for_method(index))
+        method = config.for_method(index)
         for seed in config.seeds:
-            place = f"{folder}/seed{seed}"
+            place, settings = f"{folder}/seed{seed}", to_plain(config.with_partition_of(seed, method))
             runs[index, seed] = TrackedRun(config.name, names[index], seed, f"{index}-{seed}", place, settings)
     return runs
 

@@ -67,14 +67,16 @@ class Planner:
     def dispatch(self, seed: int, first: int, selector: Any) -> Dispatch:
         """Plans the dispatch that starts at round `first` (from 0).
 
-        Places after the last round repeat it and are not live.
+        Places after its last round repeat it and are not live.
         """
         count, plans = self.rounds_per_dispatch, []
-        for number in range(first, min(first + count, self.rounds)):
+        # A run that is made longer may go on inside a dispatch; the next one starts where it would have without a stop.
+        end = min(first - first % count + count, self.rounds)
+        for number in range(first, end):
             plan, selector = self.round(seed, number, selector)
             plans.append(plan)
         numbers = np.arange(first, first + count, dtype=np.int32)
-        live = numbers < self.rounds
+        live = numbers < end
         due = live & (((numbers + 1) % self.setting.evaluation.every == 0) | (numbers == self.rounds - 1))
         stacked, assignments, work = self._laid_out(plans)
         table = table_of(stacked.clients, len(self.sizes)) if self.tables else None

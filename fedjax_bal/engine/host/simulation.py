@@ -102,8 +102,8 @@ class Simulation:
     compile_s: float = 0.0
 
     def __post_init__(self) -> None:
-        together = choose_rounds_per_dispatch(self.execution.rounds_per_dispatch, self.selector)
-        self.rounds_per_dispatch = min(together, self.rounds)
+        # Whatever the number of rounds, so that a run that is made longer goes on with the same program.
+        self.rounds_per_dispatch = choose_rounds_per_dispatch(self.execution.rounds_per_dispatch, self.selector)
         self._sizes = np.diff(self.federation.offsets)
         # A client that takes no local step returns what it received, whatever its number of rows: it is never selected.
         self._training = np.asarray(self.setting.steps_per_epoch(self._sizes)) > 0
@@ -315,7 +315,10 @@ class Simulation:
                 reported = measured | counts.record(self.participation.speed is not None)
                 result = RoundResult(self.federation, plan, own, reported, self.groups)
                 records.append({"round": number, **record_round(result)})
-                confusion, counts = np.asarray(own.confusion), self._no_counts
+                confusion = np.asarray(own.confusion)
+                if number % self.setting.evaluation.every == 0:
+                    # Not after an evaluation for the last round's sake: a run that is made longer doesn't have it.
+                    counts = self._no_counts
         return records, counts, confusion
 
     def _samples(self, plans: list[Plan]) -> int:

@@ -55,7 +55,7 @@ def differing_versions(here: dict[str, str], there: dict[str, str]) -> str:
 
 def worker_job(runner: Runner, run: tuple[int, int], snapshot: Snapshot | None) -> WorkerJob:
     """The job for a run."""
-    fingerprint = runner.comparison.fingerprints[run[0]]
+    fingerprint = runner.comparison.fingerprint(run)
     return WorkerJob(resolved_yaml(runner.config), *run, fingerprint, jax.device_get(snapshot))
 
 

@@ -60,13 +60,13 @@ class Worker:
         configs = {own.config: build_config(parse_yaml(own.config, "job"), [], "job") for own in jobs}
         made = {text: set_up(config, inputs=inputs) for text, config in configs.items()}
         pairs = [(made[own.config], own) for own in jobs]
-        if any((known.fingerprints[own.method] != own.fingerprint).any() for known, own in pairs):
+        if any((known.fingerprint((own.method, own.seed)) != own.fingerprint).any() for known, own in pairs):
             return Failure(
                 "refused",
                 "images, labels, partition or traces are others there than here: put the same files into the same "
                 "folder on all machines",
             )
-        members = [Member(known.simulations[own.method], own.seed) for known, own in pairs]
+        members = [Member(known.simulation((own.method, own.seed)), own.seed) for known, own in pairs]
         if len(members) > 1 and any(member.simulation.keeps_memory_on_host for member in members):
             return Failure("size", "what clients remember doesn't fit onto the devices")
         self.batch = LocalBatch(members, [writable(own.snapshot) for own in jobs])
