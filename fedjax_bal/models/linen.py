@@ -6,23 +6,24 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.errors import InvalidRngError
+from flax.errors import FlaxError, InvalidRngError
 
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models.normalization import moments
 from fedjax_bal.models.wrapping import (
     HEAD,
     NO_KEY,
+    assemble_model,
     by_channel,
+    check_classifier,
     check_result,
     checked_shape,
     choose_head,
     counted_rows,
     mask_of,
     mode_arguments,
-    own_pairs,
-    renamed,
-    wrapped,
+    moment_pairs,
+    rename_key,
 )
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import whole_number
@@ -103,7 +104,7 @@ def from_linen(
     def forward(
         variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
     ) -> tuple[Outputs, PyTree]:
-        collections = {"params": renamed(variables.params, HEAD, found.name), "batch_stats": variables.stats}
+        collections = {"params": rename_key(variables.params, HEAD, found.name), "batch_stats": variables.stats}
         mutable = [*_RECORDED, "batch_stats"] if train else [*_RECORDED]
         with nn.intercept_methods(_interceptor(found.name, convolve, real)):
             try:
@@ -113,17 +114,17 @@ def from_linen(
         logits, changed = result
         features = changed["classifier_input"][found.name]["inputs"][-1]
         taps = tuple(jax.tree.leaves(changed.get("taps", {})))
-        outputs = Outputs(logits, features, taps, own_pairs(changed.get("norm_inputs", {})))
+        outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
         return outputs, changed.get("batch_stats", variables.stats)
 
     def initial(key: Key) -> Variables:
         collections = init(key)
-        return Variables(renamed(collections["params"], found.name, HEAD), collections.get("batch_stats", {}))
+        return Variables(rename_key(collections["params"], found.name, HEAD), collections.get("batch_stats", {}))
 
     def classify(params: PyTree, features: Array) -> Array:
         return jnp.asarray(found.module.apply({"params": params[HEAD]}, features, *found.args, **found.kwargs))
 
-    return wrapped(name, initial, forward, classify, shape, classes)
+    return assemble_model(name, initial, forward, classify, shape, classes)
 
 
 class _Classifier(NamedTuple):
@@ -157,11 +158,15 @@ def _find_classifier(
         known = [name for name in calls if name in collections["params"]]
         returning = next((name for name in known if calls[name][-1] is logits), None)
         name = choose_head(type(module).__name__, wanted, known, returning)
+        check_classifier(type(module).__name__, name, collections.get("batch_stats", {}))
         own, (features, *args), kwargs, _ = calls[name]
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (features, logits))
         found.append(_Classifier(name, own, tuple(args), kwargs, *shapes))
 
-    jax.eval_shape(run)
+    try:
+        jax.eval_shape(run)
+    except FlaxError as error:
+        raise ValueError(f"{type(module).__name__}: {error}") from error
     return found[0]
 
 

@@ -13,15 +13,16 @@ from fedjax_bal.models.normalization import moments
 from fedjax_bal.models.wrapping import (
     HEAD,
     NO_KEY,
+    assemble_model,
     by_channel,
+    check_classifier,
     check_result,
     checked_shape,
     choose_head,
     counted_rows,
     mask_of,
     mode_arguments,
-    renamed,
-    wrapped,
+    rename_key,
 )
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import whole_number
@@ -41,7 +42,7 @@ def from_nnx(
     The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. It trains and evaluates as after
     `module.train()` and `module.eval()`; a `train` argument (or `training`, `is_training`, `deterministic`) is passed
     too. Batch normalisation (`nnx.BatchNorm` itself, not classes made of it), dropout, convolutions, features and head
-    are treated as `from_linen` says.
+    are treated as `from_linen` says. Variables of other kinds than `nnx.Param` and `nnx.BatchStat` are constants.
 
     Args:
         module: a class, or a function, that makes the module from `rngs=`, so that initial weights depend on a run's
@@ -92,6 +93,7 @@ def from_nnx(
     head = _find_classifier(
         name, lambda: rebuild(params, stats, None), cast(jnp.zeros((1, *shape))), modes, head, classes
     )
+    check_classifier(name, head, nnx.to_pure_dict(stats))
     classifier, _, rest = nnx.split(getattr(net, head), nnx.Param, ...)
 
     def init(key: Key) -> Variables:
@@ -99,14 +101,14 @@ def from_nnx(
         if not fixed:
             _, *drawn, _ = nnx.split(module(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat, ...)
         own, statistics = (nnx.to_pure_dict(state) for state in drawn)
-        return Variables(renamed(own, head, HEAD), statistics)
+        return Variables(rename_key(own, head, HEAD), statistics)
 
     def forward(
         variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
     ) -> tuple[Outputs, PyTree]:
         if train and key is None and jax.tree.leaves(keys):
             raise ValueError(NO_KEY)
-        own = rebuild(renamed(variables.params, HEAD, head), variables.stats, key)
+        own = rebuild(rename_key(variables.params, HEAD, head), variables.stats, key)
         own.train() if train else own.eval()
         norms = [layer for _, layer in sorted(_batch_norms(own), key=lambda pair: pair[0])]
         for layer in norms:
@@ -121,7 +123,7 @@ def from_nnx(
         own.eval()
         return own(features)
 
-    return wrapped(name, init, forward, classify, shape, classes)
+    return assemble_model(name, init, forward, classify, shape, classes)
 
 
 class _MaskedBatchNorm(nnx.BatchNorm):

@@ -18,7 +18,7 @@ from fedjax_bal.models.networks import Layer, Network, PlainCnn
 from fedjax_bal.models.normalization import NORMS
 from fedjax_bal.models.options import Option, choice, options_of, read_options, shares, sizes
 from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
-from fedjax_bal.models.wrapping import NO_KEY, own_pairs
+from fedjax_bal.models.wrapping import NO_KEY, moment_pairs
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
@@ -283,7 +283,7 @@ def _pure_functions(
         rngs = None if key is None else {"dropout": key}
         (logits, features), changed = network.apply(collections, images, real, train=train, mutable=mutable, rngs=rngs)
         taps = tuple(jax.tree.leaves(changed.get("taps", {})))
-        outputs = Outputs(logits, features, taps, own_pairs(changed.get("norm_inputs", {})))
+        outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
         return outputs, variables._replace(stats=changed.get("stats", variables.stats))
 
     def head(params: PyTree, features: Array) -> Array:

@@ -78,6 +78,15 @@ def choose_head(name: str, wanted: str, known: Iterable[str], found: str | None)
     return chosen
 
 
+def check_classifier(name: str, head: str, stats: Mapping[str, PyTree]) -> None:
+    """Refuses a classifier with running statistics: `Model.head` takes parameters alone."""
+    if head in stats:
+        raise ValueError(
+            f"{name}: received a classifier {head!r} with batch normalisation, must be without: name the layer after "
+            "that, head=..."
+        )
+
+
 def check_result(name: str, logits: Any, features: Any, num_classes: int) -> None:
     """Refuses logits and features that are not of one row each for one input."""
     if not hasattr(logits, "shape") or logits.shape != (1, num_classes):
@@ -93,12 +102,12 @@ def check_result(name: str, logits: Any, features: Any, num_classes: int) -> Non
         )
 
 
-def renamed(tree: Mapping[str, PyTree], old: str, new: str) -> dict[str, PyTree]:
-    """A dict with one key renamed."""
+def rename_key(tree: Mapping[str, PyTree], old: str, new: str) -> dict[str, PyTree]:
+    """Copies a dict, with one key renamed."""
     return {new if key == old else key: value for key, value in tree.items()}
 
 
-def own_pairs(recorded: PyTree) -> tuple[tuple[Array, Array], ...]:
+def moment_pairs(recorded: PyTree) -> tuple[tuple[Array, Array], ...]:
     """Mean and variance of each layer, in the order of the tree; flax records each pair in a tuple of one."""
     return sum(jax.tree.leaves(recorded, is_leaf=lambda node: isinstance(node, tuple)), ())
 
@@ -119,7 +128,7 @@ def by_channel(inputs: Array) -> Array:
     return inputs.reshape(inputs.shape[0], -1, 1, inputs.shape[-1])
 
 
-def wrapped(
+def assemble_model(
     name: str,
     init: Callable[[Key], Variables],
     forward: Forward,
@@ -127,7 +136,7 @@ def wrapped(
     input_shape: tuple[int, ...],
     num_classes: int,
 ) -> Model:
-    """A model of a network's functions."""
+    """Makes a model of the functions of a network."""
 
     def apply(
         variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fedjax_bal.models import check_is_model
 from fedjax_bal.optim import Optimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Part
@@ -110,7 +111,9 @@ def check_recipe(
         >>> check_recipe(recipes.fedavg()).failed
         ()
     """
-    data = (model or toy.network(), federation or toy.federation(), test or toy.test_set())
+    model = toy.network() if model is None else model
+    check_is_model(model)
+    data = (model, federation or toy.federation(), test or toy.test_set())
     bench = Bench(recipe, finite_number("tolerance", tolerance), *data, local, participation, server_optimizer)
     return concluded(ConformanceReport(recipe.name, tuple(_battery(bench))))
 

@@ -200,9 +200,36 @@ class Spatial(nn.Module):
         return nn.Dense(3, name="head")(images).mean((1, 2))
 
 
+class Counting(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        calls = self.variable("counts", "calls", lambda: 0)
+        return nn.Dense(3)(images.mean((1, 2)) + calls.value)
+
+
+class NormedHead(nn.Module):
+    @nn.compact
+    def __call__(self, images, train=False):
+        return Linen(name="head")(images, train)
+
+
+class NnxNormedHead(nnx.Module):
+    def __init__(self, rngs):
+        self.head = Nnx(rngs)
+
+    def __call__(self, images):
+        return self.head(images)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: from_linen(Counting(), SHAPE, 3), 'Counting: .*"counts"'),
+        (lambda: from_linen(NormedHead(), SHAPE, 3), "NormedHead: received a classifier 'head' with batch norm"),
+        (
+            lambda: from_nnx(NnxNormedHead, SHAPE, 3),
+            "with batch norm|received features of shape",
+        ),
         (lambda: from_linen(Needy(), SHAPE, 3), "Needy: __call__ needs mask, must need the batch alone"),
         (lambda: from_linen(Linen(), SHAPE, 4), r"shape \(1, 3\) for one input, must return logits of shape \(1, 4\)"),
         (
