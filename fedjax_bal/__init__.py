@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedjax_bal.optim import optimizer
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
     from fedjax_bal.recipes import citation
-    from fedjax_bal.testing import check_part, check_recipe
+    from fedjax_bal.testing import check_model, check_part, check_recipe
 
 _SUBMODULES = ("balance", "data", "models", "parts", "recipes", "selection")
 _NAMES = {
@@ -27,6 +27,7 @@ _NAMES = {
     "LocalTraining": "options",
     "Participation": "options",
     "Result": "engine.host",
+    "check_model": "testing",
     "check_part": "testing",
     "check_recipe": "testing",
     "citation": "recipes",
@@ -46,6 +47,7 @@ __all__ = [
     "Result",
     "__version__",
     "balance",
+    "check_model",
     "check_part",
     "check_recipe",
     "citation",

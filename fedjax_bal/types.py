@@ -53,7 +53,7 @@ class Model(NamedTuple):
         head: `head(params, features) -> logits`, the classifier alone.
         name: its name in the list of models.
         num_classes: C.
-        input_shape: `(H, W, K)`.
+        input_shape: the shape of one input, for images `(H, W, K)`.
         options: names and values of the options that it was built with, sorted by name.
     """
 
@@ -62,7 +62,7 @@ class Model(NamedTuple):
     head: Callable[[PyTree, Array], Array]
     name: str
     num_classes: int
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     options: tuple[tuple[str, Any], ...] = ()
 
 

@@ -130,3 +130,25 @@ def per_channel(name: str, value, channels: int, *, positive: bool = False, also
         rule = "finite numbers above 0" if positive else "finite numbers"
         raise ValueError(f"{name}={value!r}; expected {also}{rule}, one or {channels} (one for each channel).")
     return np.broadcast_to(array, (channels,)).copy()
+
+
+def check_channels_last(name: str, shape: tuple[int, ...]) -> None:
+    """Refuses the shape of images with their channels first, `[D, K, H, W]`, as PyTorch has them.
+
+    Recognised are three channels, or one of a square image: other arrays may mean something else.
+
+    Example:
+        >>> check_channels_last("images", (50000, 3, 32, 32))  # doctest: +NORMALIZE_WHITESPACE
+        Traceback (most recent call last):
+        ValueError: images: received shape (50000, 3, 32, 32), must have the channels last, (50000, 32, 32, 3):
+        np.moveaxis(images, 1, -1) moves them
+    """
+    if len(shape) != 4 or min(shape[2:]) <= 4:
+        return
+    count, channels, height, width = shape
+    if channels == 3 or (channels == 1 and height == width):
+        wanted = (count, height, width, channels)
+        raise ValueError(
+            f"{name}: received shape {shape}, must have the channels last, {wanted}: np.moveaxis({name}, 1, -1) moves "
+            "them"
+        )

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_bal.data.normalisation import own_constants
 from fedjax_bal.data.row_numbers import MAX_ROWS
 from fedjax_bal.types import ClientTests, Dataset, Federation
-from fedjax_bal.validate import checked_labels, per_channel, whole_number
+from fedjax_bal.validate import check_channels_last, checked_labels, per_channel, whole_number
 
 _BLOCK = 2**20  # rows sorted at a time
 _NO_SETS: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -149,6 +149,7 @@ def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarr
             f"images has shape {images.shape} and type {images.dtype} for {len(labels)} labels; expected "
             f"[{len(labels)}, H, W, K] of uint8 or floats (a grey image has K = 1: images[..., None])."
         )
+    check_channels_last("images", images.shape)
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels lie in {labels.min()}..{labels.max()}; expected 0..{num_classes - 1} (num_classes).")
     return images, labels.astype(np.int32), num_classes

@@ -1,16 +1,23 @@
 """Models with exact parameter counts, as pure functions, on a convolution that is fast for many clients.
 
 `build(name, num_classes, input_shape)` builds a `fedjax_bal.types.Model`; `MODELS` lists the names, `options(name)` a
-model's options.
+model's options. `from_linen` and `from_nnx` make one of a network of your own.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.models import convolution
 from fedjax_bal.models.dcgan import Dcgan, build_dcgan
 from fedjax_bal.models.generator import Generator, build_generator
 from fedjax_bal.models.image_networks import doubled_twice, enlarging
 from fedjax_bal.models.layers import Conv, Linear, flatten
+from fedjax_bal.models.linen import from_linen
 from fedjax_bal.models.projection import FORMS, with_projection
 from fedjax_bal.models.registry import BATCH_NORMALISED, MODELS, build, num_params, options, with_plain_convolution
+from fedjax_bal.models.wrapping import check_is_model
+
+if TYPE_CHECKING:
+    from fedjax_bal.models.nnx import from_nnx
 
 __all__ = [
     "BATCH_NORMALISED",
@@ -23,12 +30,23 @@ __all__ = [
     "build",
     "build_dcgan",
     "build_generator",
+    "check_is_model",
     "convolution",
     "doubled_twice",
     "enlarging",
     "flatten",
+    "from_linen",
+    "from_nnx",
     "num_params",
     "options",
     "with_plain_convolution",
     "with_projection",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "from_nnx":  # flax.nnx takes a while to import
+        from fedjax_bal.models.nnx import from_nnx
+
+        return from_nnx
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

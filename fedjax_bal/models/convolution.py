@@ -27,6 +27,7 @@ from fedjax_bal.models.forms.rules import FORMS
 from fedjax_bal.models.geometry import LAYOUT, Geometry
 
 PLAIN = 'build the model with convolution="plain"'
+_KNOWN = {"lhs_dilation", "rhs_dilation", "dimension_numbers", "feature_group_count", "precision"}
 
 
 def convolution(
@@ -87,6 +88,22 @@ def of_name(name: str) -> Callable[..., Array]:
     if name not in choices:
         raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
     return choices[name]
+
+
+@functools.cache
+def where_supported(name: str) -> Callable[..., Array]:
+    """The convolution of a name where it supports the arguments, JAX's own elsewhere: for layers of any kind."""
+    chosen = of_name(name)
+
+    def convolve(images: Array, kernel: Array, window_strides: Any, padding: Any, **settings: Any) -> Array:
+        dilations = [*(settings.get("lhs_dilation") or ()), *(settings.get("rhs_dilation") or ())]
+        known = {name: settings.pop(name) for name in _KNOWN & set(settings)}
+        plain = images.ndim != 4 or set(dilations) - {1} or known.get("precision") is not None
+        if plain or any(value is not None for value in settings.values()):
+            return lax.conv_general_dilated(images, kernel, window_strides, padding, **known, **settings)
+        return chosen(images, kernel, window_strides, padding, **known)
+
+    return convolve
 
 
 @functools.cache

@@ -42,12 +42,10 @@ class Dcgan(NamedTuple):
     generate: Callable[..., tuple[Array, Variables]]
     judge: Callable[..., tuple[Array, Variables]]
     latent: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
 
 
-def build_dcgan(
-    image_shape: tuple[int, int, int], width: int = 128, latent: int = 100, convolution: str = "fast"
-) -> Dcgan:
+def build_dcgan(image_shape: tuple[int, ...], width: int = 128, latent: int = 100, convolution: str = "fast") -> Dcgan:
     """Builds a DCGAN.
 
     With h = H / 4, w = W / 4 and c channels the generator has Z h w c + 2 c + 16 c (c/2) + 2 (c/2) + 16 (c/2) K + K

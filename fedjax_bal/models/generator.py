@@ -38,12 +38,12 @@ class Generator(NamedTuple):
     apply: Callable[..., tuple[Array, Variables]]
     num_classes: int
     latent: int
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
 
 
 def build_generator(
     num_classes: int,
-    image_shape: tuple[int, int, int],
+    image_shape: tuple[int, ...],
     width: int = 128,
     latent: int = 100,
     convolution: str = "fast",

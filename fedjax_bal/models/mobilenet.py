@@ -36,10 +36,11 @@ class MobileNetV2(nn.Module):
     """
 
     convolve: Convolution
+    norm: str = "batch"
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
-        stem = NormedConv(32, 3, 1, self.convolve, uniform_kernel, name="stem")
+        stem = NormedConv(32, 3, 1, self.convolve, uniform_kernel, norm=self.norm, name="stem")
         maps = nn.relu(stem(images, real, train=train))
         blocks = [
             (expansion, channels, stride if block == 0 else 1)
@@ -47,9 +48,10 @@ class MobileNetV2(nn.Module):
             for block in range(count)
         ]
         for number, shape in enumerate(blocks):
-            maps = InvertedResidual(*shape, self.convolve, name=f"block_{number}")(maps, real, train=train)
+            block = InvertedResidual(*shape, self.convolve, self.norm, name=f"block_{number}")
+            maps = block(maps, real, train=train)
             self.sow("taps", "blocks", maps)
-        last = NormedConv(1280, 1, 1, self.convolve, uniform_kernel, name="last")
+        last = NormedConv(1280, 1, 1, self.convolve, uniform_kernel, norm=self.norm, name="last")
         return nn.relu(last(maps, real, train=train)).mean((1, 2))
 
 
@@ -64,12 +66,13 @@ class InvertedResidual(nn.Module):
     channels: int
     stride: int
     convolve: Convolution
+    norm: str = "batch"
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
 
         def layer(name: str, images: Array, channels: int, size: int = 1, stride: int = 1, groups: int = 1) -> Array:
-            normed = NormedConv(channels, size, stride, self.convolve, uniform_kernel, groups, name=name)
+            normed = NormedConv(channels, size, stride, self.convolve, uniform_kernel, groups, self.norm, name=name)
             return normed(images, real, train=train)
 
         inside = self.expansion * maps.shape[-1]

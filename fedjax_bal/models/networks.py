@@ -55,14 +55,15 @@ class Layer(NamedTuple):
 
 
 class PlainCnn(nn.Module):
-    """Convolutions, some with 2x2 max pooling, and a dense layer: most of the small networks.
+    """Convolutions, some with 2x2 max pooling, and dense layers, mostly one: most of the small networks.
 
     Attributes:
         convolve: the convolution.
         layers: the convolutions.
-        features: units of the dense layer.
-        activation: of the convolutions.
-        last: of the dense layer.
+        features: units of the last dense layer.
+        activation: of the convolutions, and of the dense layers before the last.
+        last: of the last dense layer.
+        hidden: units of the dense layers before the last.
     """
 
     convolve: Convolution
@@ -70,6 +71,7 @@ class PlainCnn(nn.Module):
     features: int
     activation: Callable[[Array], Array] = nn.relu
     last: Callable[[Array], Array] = nn.relu
+    hidden: tuple[int, ...] = ()
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
@@ -78,7 +80,10 @@ class PlainCnn(nn.Module):
         for number, (channels, size, padding, pooled) in enumerate(self.layers):
             kind = PooledConv if pooled else Conv
             maps = self.activation(kind(channels, size, padding, self.convolve, name=f"conv_{number}")(maps))
-        return self.last(Linear(self.features, name="dense")(flatten(maps)))
+        hidden = flatten(maps)
+        for number, units in enumerate(self.hidden):
+            hidden = self.activation(Linear(units, name=f"dense_{number}")(hidden))
+        return self.last(Linear(self.features, name="dense")(hidden))
 
 
 def fedavg_cnn(convolve: Convolution, conv_relu: bool = True) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Batch normalisation in PyTorch's conventions that ignores padded rows."""
+"""Batch normalisation in PyTorch's conventions that ignores padded rows, and normalisation in groups of channels."""
 
 import functools
 from typing import Any
@@ -13,6 +13,22 @@ from fedjax_bal.models.sums import channel_sums
 
 MOMENTUM = 0.9
 EPSILON = 1e-5
+GROUPS = 2
+NORMS = ("batch", "group")
+
+
+def normalise(kind: str, maps: Float[Array, "B H W K"], real: Bool[Array, " B"] | None, *, train: bool) -> Array:
+    """Adds a layer of `NORMS`, called "norm", to the network that is being defined.
+
+    "group" normalises each image by itself, in two groups of channels: there are no running statistics that clients
+    with different classes could disagree on.
+
+    References:
+        Wu and He, "Group Normalization", ECCV 2018. Two groups as in github.com/woodenchild95/FL-Simulator.
+    """
+    if kind == "group":
+        return nn.GroupNorm(GROUPS, epsilon=EPSILON, use_fast_variance=False, name="norm")(maps)
+    return BatchNorm(name="norm")(maps, real, train=train)
 
 
 class BatchNorm(nn.Module):

@@ -72,6 +72,17 @@ def shares(count: int) -> Allowed:
     return Allowed("a number in [0, 1)" + (f", or a list of {count} of them" if count > 1 else ""), read)
 
 
+def choice(*names: str) -> Allowed:
+    """One of some names."""
+
+    def read(value: Any) -> str:
+        if value not in names:
+            raise ValueError
+        return value
+
+    return Allowed(" or ".join(names), read)
+
+
 def _read_sizes(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list | tuple) or not value or any(isinstance(units, bool) for units in value):
         raise ValueError

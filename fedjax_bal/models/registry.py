@@ -15,8 +15,10 @@ from fedjax_bal.models import initialization, networks
 from fedjax_bal.models.layers import Convolution, Linear
 from fedjax_bal.models.mobilenet import MobileNetV2
 from fedjax_bal.models.networks import Layer, Network, PlainCnn
-from fedjax_bal.models.options import Option, options_of, read_options, shares, sizes
+from fedjax_bal.models.normalization import NORMS
+from fedjax_bal.models.options import Option, choice, options_of, read_options, shares, sizes
 from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
+from fedjax_bal.models.wrapping import NO_KEY, moment_pairs
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
@@ -51,6 +53,15 @@ def _with_dropout(
 def _with_settings(network: Callable[..., nn.Module], **settings: Any) -> Callable[..., nn.Module]:
     """Builder of a network with fixed settings."""
     return lambda convolve: network(convolve, **settings)
+
+
+def _normalised(network: Callable[..., nn.Module], **settings: Any) -> Callable[..., nn.Module]:
+    """Builder of a network with fixed settings and the option `norm`."""
+
+    def body(convolve: Convolution, norm: Annotated[str, choice(*NORMS)] = "batch") -> nn.Module:
+        return network(convolve, norm=norm, **settings)
+
+    return body
 
 
 def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
@@ -117,19 +128,41 @@ _ENTRIES = {
     "conv2_lenet": _Entry(
         "LeNet-like: conv 16, conv 32, dense 128", _plain(Layer(16, 5, "SAME"), Layer(32, 5, "SAME"), features=128), 4
     ),
+    # Layers as in github.com/Xtra-Computing/NIID-Bench.
+    "simple_cnn": _Entry(
+        "NIID-Bench's net: conv 6, conv 16, dense 120, dense 84",
+        _plain(Layer(6, 5, 0), Layer(16, 5, 0), hidden=(120,), features=84),
+        16,
+    ),
     "resnet8": _Entry(
-        "ResNet-8: resnet20 with one residual unit a stage", _with_settings(ResNet, units=1), 1, batch_normalised=True
+        "ResNet-8: resnet20 with one residual unit a stage; norm is batch or group",
+        _normalised(ResNet, units=1),
+        1,
+        batch_normalised=True,
     ),
     "resnet20": _Entry(
-        "ResNet-20 with batch normalisation and projection shortcuts", _with_settings(ResNet), 1, batch_normalised=True
+        "ResNet-20 with projection shortcuts; norm is batch or group", _normalised(ResNet), 1, batch_normalised=True
+    ),
+    # Layers and start as in github.com/shangxinyi/CReFF-FL.
+    "creff_resnet8": _Entry(
+        "CReFF's ResNet-8, with 64, 128 and 256 channels; norm is batch or group",
+        _normalised(ResNet, channels=(64, 128, 256), units=1, start=he_normal_of_outputs),
+        1,
+        batch_normalised=True,
     ),
     "mobilenetv2": _Entry(
-        "MobileNetV2 for 32x32 images, with batch normalisation", MobileNetV2, 1, batch_normalised=True
+        "MobileNetV2 for 32x32 images; norm is batch or group", _normalised(MobileNetV2), 1, batch_normalised=True
     ),
     "resnet18": _Entry(
-        "ResNet-18 for 224x224 images, with batch normalisation and projection shortcuts",
-        _with_settings(ResNet, channels=(64, 128, 256, 512), units=2, large=True, start=he_normal_of_outputs),
+        "ResNet-18 for 224x224 images, with projection shortcuts; norm is batch or group",
+        _normalised(ResNet, channels=(64, 128, 256, 512), units=2, large=True, start=he_normal_of_outputs),
         32,
+        batch_normalised=True,
+    ),
+    "resnet18_cifar": _Entry(
+        "ResNet-18 for 32x32 images, its first convolution 3x3 and without pooling; norm is batch or group",
+        _normalised(ResNet, channels=(64, 128, 256, 512), units=2, start=he_normal_of_outputs),
+        1,
         batch_normalised=True,
     ),
     "tiny_bn": _Entry(
@@ -141,7 +174,7 @@ MODELS = {name: entry.description for name, entry in _ENTRIES.items()}
 """Description of each model, by name."""
 
 BATCH_NORMALISED = tuple(name for name, entry in _ENTRIES.items() if entry.batch_normalised)
-"""The models with batch normalisation."""
+"""The models with batch normalisation, unless their option `norm` says otherwise."""
 
 
 def options(name: str) -> Mapping[str, Option]:
@@ -157,7 +190,7 @@ def options(name: str) -> Mapping[str, Option]:
 def build(
     name: str,
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     *,
     convolution: str = "fast",
     **options: Any,
@@ -198,7 +231,7 @@ def build(
 def _build(
     name: str,
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     convolution: str,
     options: tuple[tuple[str, Any], ...],
 ) -> Model:
@@ -231,7 +264,7 @@ def num_params(model: Model) -> int:
 
 
 def _pure_functions(
-    network: Network, input_shape: tuple[int, int, int], start: initialization.Start
+    network: Network, input_shape: tuple[int, ...], start: initialization.Start
 ) -> tuple[Callable, Callable, Callable]:
     """The network's `init`, `apply` and `head`."""
     drops = any(getattr(network.body, "dropout", ()))
@@ -245,12 +278,12 @@ def _pure_functions(
     ) -> tuple[Outputs, Variables]:
         collections = {"params": variables.params, "stats": variables.stats}
         if train and key is None and drops:
-            raise ValueError("This model drops features in training: give apply a key, as in key=jax.random.key(0).")
+            raise ValueError(NO_KEY)
         mutable = ["norm_inputs", "taps", "stats"] if train else ["norm_inputs", "taps"]
         rngs = None if key is None else {"dropout": key}
         (logits, features), changed = network.apply(collections, images, real, train=train, mutable=mutable, rngs=rngs)
         taps = tuple(jax.tree.leaves(changed.get("taps", {})))
-        outputs = Outputs(logits, features, taps, _pairs(changed.get("norm_inputs", {})))
+        outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
         return outputs, variables._replace(stats=changed.get("stats", variables.stats))
 
     def head(params: PyTree, features: Array) -> Array:
@@ -259,11 +292,6 @@ def _pure_functions(
     # Jitted, so that a call by itself is one program and not one per operation; inlined, so that it adds no call to a
     # larger program.
     return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train"), head
-
-
-def _pairs(recorded: PyTree) -> tuple[tuple[Array, Array], ...]:
-    """Mean and variance of each layer, in the order of the tree; flax records each pair in a tuple of one."""
-    return sum(jax.tree.leaves(recorded, is_leaf=lambda node: isinstance(node, tuple)), ())
 
 
 def _entry(name: str) -> _Entry:

@@ -1,4 +1,4 @@
-"""Residual networks with batch normalisation."""
+"""Residual networks with batch or group normalisation."""
 
 import functools
 
@@ -8,7 +8,7 @@ from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.layers import Convolution, Real
-from fedjax_bal.models.normalization import BatchNorm
+from fedjax_bal.models.normalization import normalise
 from fedjax_bal.models.pooling import overlapping_max_pool
 
 he_uniform = initializers.variance_scaling(2.0, "fan_in", "uniform")
@@ -21,18 +21,21 @@ he_normal_of_outputs = initializers.variance_scaling(2.0, "fan_out", "normal")
 class ResNet(nn.Module):
     """A convolution, stages of residual units of two convolutions each, and the mean over all pixels.
 
-    Every stage but the first halves the image. The shortcut of the units that do so is a 1x1 convolution with batch
+    Every stage but the first halves the image. The shortcut of the units that do so is a 1x1 convolution with
     normalisation, as in CBFL's code. Trainable parameters, for colour images:
 
     | network | channels | units a stage | classes | parameters |
     |---|---|---|---|---|
     | ResNet-8 | 16, 32, 64 | 1 | 10 | 78,042 = 464 + 4,672 + 14,528 + 57,728 + 650 |
     | ResNet-20 | 16, 32, 64 | 3 | 10, 100 | 272,474; 278,324 |
-    | ResNet-18 | 64, 128, 256, 512 | 2 | 1010 | 11,694,642 |
+    | CReFF's ResNet-8 | 64, 128, 256 | 1 | 10 | 1,227,594 |
+    | ResNet-18, large | 64, 128, 256, 512 | 2 | 1010 | 11,694,642 |
+    | ResNet-18, small | 64, 128, 256, 512 | 2 | 10, 100 | 11,173,962; 11,220,132 |
 
     (ResNet-8: stem, three units, classifier. ResNet-20 would have 269,722 with the paper's own shortcut, which has no
-    parameters.) ResNet-8 is the shortest network of ResNet-20's scheme, for machines with few cores. ResNet-18 divides
-    an image's sides by 32. The units' outputs are recorded in the collection "taps".
+    parameters.) ResNet-8 is the shortest network of ResNet-20's scheme, for machines with few cores; CReFF's has four
+    times the channels. ResNet-18 divides the sides of a large image by 32. The units' outputs are recorded in the
+    collection "taps".
 
     Attributes:
         convolve: the convolution.
@@ -41,6 +44,7 @@ class ResNet(nn.Module):
         large: whether images are large: the first convolution is then 7x7 of stride 2, followed by 3x3 max pooling that
             halves the image again; otherwise it is 3x3 and keeps the size.
         start: initializer of the convolutions.
+        norm: one of `fedjax_bal.models.normalization.NORMS`.
 
     References:
         He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2 for the small networks and
@@ -52,11 +56,12 @@ class ResNet(nn.Module):
     units: int = 3
     large: bool = False
     start: Initializer = he_uniform
+    norm: str = "batch"
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
         size, stride = (7, 2) if self.large else (3, 1)
-        stem = NormedConv(self.channels[0], size, stride, self.convolve, self.start, name="stem")
+        stem = NormedConv(self.channels[0], size, stride, self.convolve, self.start, norm=self.norm, name="stem")
         maps = nn.relu(stem(images, real, train=train))
         if self.large:
             maps = overlapping_max_pool(maps)
@@ -64,7 +69,8 @@ class ResNet(nn.Module):
             for unit in range(self.units):
                 stride = 2 if stage > 0 and unit == 0 else 1
                 name = f"unit_{self.units * stage + unit}"
-                maps = ResidualUnit(channels, stride, self.convolve, self.start, name=name)(maps, real, train=train)
+                layers = ResidualUnit(channels, stride, self.convolve, self.start, self.norm, name=name)
+                maps = layers(maps, real, train=train)
                 self.sow("taps", "units", maps)
         return maps.mean((1, 2))
 
@@ -76,10 +82,11 @@ class ResidualUnit(nn.Module):
     stride: int
     convolve: Convolution
     start: Initializer = he_uniform
+    norm: str = "batch"
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
-        layer = functools.partial(NormedConv, self.channels, convolve=self.convolve, start=self.start)
+        layer = functools.partial(NormedConv, self.channels, convolve=self.convolve, start=self.start, norm=self.norm)
         shortcut = maps
         if self.stride > 1:
             shortcut = layer(size=1, stride=self.stride, name="shortcut")(maps, real, train=train)
@@ -88,7 +95,7 @@ class ResidualUnit(nn.Module):
 
 
 class NormedConv(nn.Module):
-    """A convolution without bias, padded by half its kernel on each side, then batch normalisation."""
+    """A convolution without bias, padded by half its kernel on each side, then normalisation."""
 
     channels: int
     size: int
@@ -96,6 +103,7 @@ class NormedConv(nn.Module):
     convolve: Convolution
     start: Initializer = he_uniform
     groups: int = 1
+    norm: str = "batch"
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
@@ -110,4 +118,4 @@ class NormedConv(nn.Module):
             conv_general_dilated=self.convolve,
             name="conv",
         )(maps)
-        return BatchNorm(name="norm")(convolved, real, train=train)
+        return normalise(self.norm, convolved, real, train=train)

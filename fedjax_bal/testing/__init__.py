@@ -1,4 +1,4 @@
-"""The public conformance battery: checks that a part composes with all others.
+"""The public conformance battery: checks that a part composes with all others, and that a model is one.
 
 A part that passes `check_part` gives the same results compiled or not, with clients trained one after another or
 together, in any order, on any number of devices, for one seed or several in one program, and with any amount of
@@ -26,6 +26,7 @@ subject never occurs in the runs is skipped, not passed, and its message says wh
 """
 
 from fedjax_bal.testing.battery import check_part, check_recipe
+from fedjax_bal.testing.model_battery import check_model
 from fedjax_bal.testing.outcome import CheckResult, ConformanceError, ConformanceReport
 
-__all__ = ["CheckResult", "ConformanceError", "ConformanceReport", "check_part", "check_recipe"]
+__all__ = ["CheckResult", "ConformanceError", "ConformanceReport", "check_model", "check_part", "check_recipe"]

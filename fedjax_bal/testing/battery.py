@@ -2,9 +2,10 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from fedjax_bal.models import check_is_model
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Part
@@ -110,15 +111,21 @@ def check_recipe(
         >>> check_recipe(recipes.fedavg()).failed
         ()
     """
-    data = (model or toy.network(), federation or toy.federation(), test or toy.test_set())
+    model = toy.network() if model is None else model
+    check_is_model(model)
+    data = (model, federation or toy.federation(), test or toy.test_set())
     bench = Bench(recipe, finite_number("tolerance", tolerance), *data, local, participation, server_optimizer)
-    report = ConformanceReport(recipe.name, tuple(_battery(bench)))
+    return concluded(ConformanceReport(recipe.name, tuple(_battery(bench))))
+
+
+def concluded(report: ConformanceReport) -> ConformanceReport:
+    """Returns a report none of whose checks failed; raises it otherwise."""
     if report.failed:
         raise ConformanceError(report)
     return report
 
 
-def meaning(check: Check) -> str:
+def meaning(check: Callable) -> str:
     """The meaning of a check: the first line of its docstring."""
     return (inspect.getdoc(check) or "").splitlines()[0]
 
@@ -126,14 +133,22 @@ def meaning(check: Check) -> str:
 def _battery(bench: Bench) -> list[CheckResult]:
     checks: list[CheckResult] = []
     for stage in STAGES:
-        failed = [check.name for check in checks if check.outcome == FAILED]
-        if failed:
-            checks += [CheckResult(_name(check), SKIPPED, f"it needs {failed[0]} to pass first") for check in stage]
-            continue
-        if stage == STAGES[2]:
+        if stage == STAGES[2] and not _failed(checks):
             _raise_bad_setting(bench)
-        checks += [_run_check(check, bench) for check in stage]
+        checks += run_stage(stage, bench, checks)
     return checks
+
+
+def run_stage(stage: Iterable[Callable], subject: Any, before: list[CheckResult]) -> list[CheckResult]:
+    """Runs the checks of a stage on what they are about, unless one before has failed."""
+    failed = _failed(before)
+    if failed:
+        return [CheckResult(_name(check), SKIPPED, f"it needs {failed[0]} to pass first") for check in stage]
+    return [_run_check(check, subject) for check in stage]
+
+
+def _failed(checks: list[CheckResult]) -> list[str]:
+    return [check.name for check in checks if check.outcome == FAILED]
 
 
 def _raise_bad_setting(bench: Bench) -> None:
@@ -146,10 +161,10 @@ def _raise_bad_setting(bench: Bench) -> None:
         return
 
 
-def _run_check(check: Check, bench: Bench) -> CheckResult:
+def _run_check(check: Callable[[Any], str | None], subject: Any) -> CheckResult:
     try:
-        fault = check(bench)
-        lacking = None if fault else missing(check, bench)
+        fault = check(subject)
+        lacking = None if fault else missing(check, subject)
     except NotApplicableError as reason:
         return CheckResult(_name(check), SKIPPED, str(reason))
     except Exception as error:
@@ -160,5 +175,5 @@ def _run_check(check: Check, bench: Bench) -> CheckResult:
     return CheckResult(_name(check), FAILED if fault else PASSED, fault or meaning(check))
 
 
-def _name(check: Check) -> str:
+def _name(check: Callable) -> str:
     return check.__name__.replace("_", " ")

@@ -20,10 +20,10 @@ class CheckResult(NamedTuple):
 
 
 class ConformanceReport(NamedTuple):
-    """All checks of one part or recipe, in the order in which they ran.
+    """All checks of one part, recipe or model, in the order in which they ran.
 
     Attributes:
-        name: the part's or the recipe's name.
+        name: the name of the part, recipe or model.
         checks: the checks.
 
     Example:

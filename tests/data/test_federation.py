@@ -134,6 +134,8 @@ def test_many_clients_and_rows():
         ({"labels": LABELS * 1.0}, "labels has shape"),
         ({"images": IMAGES[..., 0]}, "a grey image has K = 1"),
         ({"images": IMAGES.astype(np.int32)}, "type int32"),
+        ({"images": np.zeros((6, 3, 8, 9))}, r"\(6, 3, 8, 9\), .* \(6, 8, 9, 3\): np.moveaxis\(images, 1, -1\)"),
+        ({"images": np.zeros((6, 1, 8, 8))}, "np.moveaxis"),
         ({"auxiliary": {"a": np.array([2, 0])}}, r"auxiliary\['a'\] lists row 0, which a client owns"),
         ({"auxiliary": {"a": np.array([6])}}, r"auxiliary\['a'\] lists rows in 6\.\.6; expected 0\.\.5"),
         ({"auxiliary": {"a": np.array([2, 2])}}, r"auxiliary\['a'\] lists a row more than once"),
@@ -148,3 +150,8 @@ def test_refusals(changes, message):
     arguments = {"images": IMAGES, "labels": LABELS, "rows_per_client": rows([0]), "num_classes": 3} | changes
     with pytest.raises(ValueError, match=message):
         federate(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 3), (1, 8, 9), (1, 1, 20), (1, 28, 1), (3, 3, 3), (5, 8, 8)])
+def test_arrays_that_may_be_something_else_than_images_with_channels_first_are_taken(shape):
+    assert federate(np.zeros((6, *shape)), LABELS, rows([0]), 3).images.shape[1:] == shape

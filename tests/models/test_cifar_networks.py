@@ -14,7 +14,12 @@ from fedjax_bal.models.initialization import glorot, he_fan_out
 from fedjax_bal.models.networks import KerasCifar10, Vgg9
 from fedjax_bal.types import Variables
 
-SIDES = {"vgg9": 11, "flcir_cnn": 21, "keras_cifar10": 13}  # odd ones, so that pooling leaves a row out
+SIDES = {
+    "simple_cnn": 19,
+    "vgg9": 11,
+    "flcir_cnn": 21,
+    "keras_cifar10": 13,
+}  # odd ones, so that pooling leaves a row out
 DROPPING = {"vgg9": (Vgg9, (0.05, 0.1, 0.1)), "keras_cifar10": (KerasCifar10, (0.25, 0.25, 0.5))}
 
 
@@ -38,10 +43,10 @@ def evaluated(name):
 
 
 def convolved(maps, layer, padding):
-    """A 3x3 convolution with bias, in float64."""
+    """A convolution with bias, in float64."""
     padded = np.pad(maps, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
     kernel, bias = (np.asarray(layer["conv"][part], np.float64) for part in ("kernel", "bias"))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel.shape[:2], axis=(1, 2))
     return np.einsum("bhwkij,ijko->bhwo", windows, kernel) + bias
 
 
@@ -58,6 +63,12 @@ def dense(values, layer):
 
 def relu(values):
     return np.maximum(values, 0)
+
+
+def simple_cnn(maps, body):
+    for name in ("conv_0", "conv_1"):
+        maps = pooled(relu(convolved(maps, body[name], 0)))
+    return relu(dense(relu(dense(maps, body["dense_0"])), body["dense"]))
 
 
 def vgg9(maps, body):
@@ -79,7 +90,7 @@ def keras_cifar10(maps, body):
     return relu(dense(maps, body["dense"]))
 
 
-@pytest.mark.parametrize("forward", [vgg9, flcir_cnn, keras_cifar10])
+@pytest.mark.parametrize("forward", [simple_cnn, vgg9, flcir_cnn, keras_cifar10])
 def test_evaluation_equals_the_layers_written_out(forward):
     _, variables, images = small(forward.__name__)
     outputs = evaluated(forward.__name__)

@@ -27,11 +27,12 @@ SMALL = {
     "vgg9": (8, 8, 3),
     "flcir_cnn": (18, 18, 3),
     "keras_cifar10": (10, 10, 3),
+    "simple_cnn": (16, 16, 1),
     "resnet8": (4, 4, 1),
     "resnet20": (4, 4, 1),
     "tiny_bn": (6, 6, 2),
 }
-LARGE = {"mobilenetv2", "resnet18"}
+LARGE = {"creff_resnet8", "mobilenetv2", "resnet18", "resnet18_cifar"}
 
 
 @functools.cache
@@ -65,6 +66,9 @@ def applied(name, train):
         ("conv2_lenet", (28, 28, 1), {}, 416 + 12_832 + 1_568 * 128 + 128 + 1_290),
         ("resnet8", (32, 32, 3), {}, 464 + 4_672 + 14_528 + 57_728 + 650),
         ("resnet20", (32, 32, 3), {}, 272_474),
+        ("resnet8", (32, 32, 3), {"norm": "group"}, 464 + 4_672 + 14_528 + 57_728 + 650),
+        ("simple_cnn", (32, 32, 3), {}, 456 + 2_416 + 400 * 120 + 120 + 10_164 + 850),
+        ("simple_cnn", (28, 28, 1), {}, 156 + 2_416 + 256 * 120 + 120 + 10_164 + 850),
         ("tiny_bn", (8, 8, 1), {}, 36 + 8 + 650),
     ],
 )
@@ -86,6 +90,39 @@ def test_parameter_counts(name, shape, options, expected, convolution):
 def test_parameter_counts_of_the_networks_of_cbfl(name, classes, expected):
     side = 224 if name == "resnet18" else 32
     assert num_params(build(name, classes, (side, side, 3))) == expected
+
+
+def counted(channels, units, classes, large=False):
+    """A residual network's parameters, from its layers: kernels, and two numbers for each normalised channel."""
+    layers, inputs = [(49 if large else 9, 3, channels[0])], channels[0]
+    for stage, outputs in enumerate(channels):
+        for unit in range(units):
+            layers += [(9, inputs, outputs), (9, outputs, outputs)]
+            layers += [(1, inputs, outputs)] if stage > 0 and unit == 0 else []
+            inputs = outputs
+    return sum(size * into * out + 2 * out for size, into, out in layers) + (inputs + 1) * classes
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize(
+    ("name", "channels", "units", "classes", "published"),
+    [
+        ("resnet18_cifar", (64, 128, 256, 512), 2, 10, 11_173_962),
+        ("resnet18_cifar", (64, 128, 256, 512), 2, 100, 11_220_132),
+        ("resnet18", (64, 128, 256, 512), 2, 1000, 11_689_512),
+        ("creff_resnet8", (64, 128, 256), 1, 10, 1_227_594),
+        ("resnet20", (16, 32, 64), 3, 10, 272_474),
+    ],
+)
+def test_parameter_counts_of_residual_networks(name, channels, units, classes, published, norm):
+    side = 224 if name == "resnet18" else 32
+    assert counted(channels, units, classes, large=name == "resnet18") == published
+    assert num_params(build(name, classes, (side, side, 3), norm=norm)) == published
+
+
+def test_group_normalisation_has_no_statistics():
+    model = build("resnet8", 3, (4, 4, 1), norm="group")
+    assert jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats) == []
 
 
 def test_the_list_names_every_model_in_one_line():
@@ -328,6 +365,7 @@ def test_the_smallest_image_is_the_smallest(name):
         (("vgg9", 10, (32, 32, 3)), {"dropout": "0.1"}, "dropout='0.1' must be a number"),
         (("flcir_cnn", 10, (32, 32, 3)), {"dropout": 0.1}, "no option 'dropout'; its options: none"),
         (("mlp", 10, (28, 28, 1)), {"dropout": 0.1}, "no option 'dropout'; its options: hidden."),
+        (("resnet8", 10, (28, 28, 1)), {"norm": "layer"}, "norm='layer' must be batch or group"),
         (("mlp", 10, (28, 28, 1)), {"hiden": (3,)}, "its options: hidden; did you mean 'hidden'?"),
         (("mlp", 10, (28, 28, 1)), {"hidden": 128}, "hidden=128 must be a list of one or more integers"),
         (("mlp", 10, (28, 28, 1)), {"hidden": [True]}, "hidden=[True] must be a list of one or more integers"),
@@ -347,7 +385,7 @@ def test_options_are_those_of_the_builders_signature():
     offered = {name: sorted(options(name)) for name in MODELS}
     for name, body in {name: entry.body for name, entry in _ENTRIES.items()}.items():
         assert set(offered[name]) == set(inspect.signature(body).parameters) - {"convolve", "parent", "name"}
-    assert offered["mlp"] == ["hidden"] and offered["vgg9"] == ["dropout"] and offered["resnet18"] == []
+    assert offered["mlp"] == ["hidden"] and offered["vgg9"] == ["dropout"] and offered["resnet18"] == ["norm"]
     assert options("mlp")["hidden"].default == (64,)
 
 

@@ -1,5 +1,6 @@
 """ResNet and MobileNetV2: layers against NumPy in float64, shapes of what they show."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ from jax.nn import initializers
 from fedjax_bal.models import build
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.mobilenet import InvertedResidual
+from fedjax_bal.models.normalization import normalise
 from fedjax_bal.models.registry import _ENTRIES
 from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
 
@@ -108,6 +110,7 @@ def test_a_residual_network_against_numpy(large):
 
 CASES = {
     "resnet8": (32, 9, [(32, 32, 16), (16, 16, 32), (8, 8, 64)]),
+    "creff_resnet8": (32, 9, [(32, 32, 64), (16, 16, 128), (8, 8, 256)]),
     "resnet20": (32, 21, [(32, 32, 16)] * 3 + [(16, 16, 32)] * 3 + [(8, 8, 64)] * 3),
     "mobilenetv2": (
         32,
@@ -124,6 +127,11 @@ CASES = {
         224,
         20,
         [(56, 56, 64)] * 2 + [(28, 28, 128)] * 2 + [(14, 14, 256)] * 2 + [(7, 7, 512)] * 2,
+    ),
+    "resnet18_cifar": (
+        32,
+        20,
+        [(32, 32, 64)] * 2 + [(16, 16, 128)] * 2 + [(8, 8, 256)] * 2 + [(4, 4, 512)] * 2,
     ),
 }
 
@@ -145,6 +153,22 @@ def test_every_unit_and_every_normalisation_is_shown(name):
     assert shown == [leaf.shape for leaf in jax.tree.leaves(before.stats)]
     assert len(outputs.norm_inputs) == norms
     assert jax.tree.structure(after) == jax.tree.structure(before)
+
+
+class Grouped(nn.Module):
+    @nn.compact
+    def __call__(self, maps):
+        return normalise("group", maps, None, train=True)
+
+
+def test_group_normalisation_against_numpy():
+    images = np.random.default_rng(3).normal(2, 3, size=(3, 4, 5, 6)).astype(np.float32)
+    variables = numbers(jax.eval_shape(Grouped().init, jax.random.key(0), images))
+    groups = images.astype(float).reshape(3, 20, 2, 3)
+    mean, var = groups.mean((1, 3), keepdims=True), groups.var((1, 3), keepdims=True)
+    expected = ((groups - mean) / np.sqrt(var + 1e-5)).reshape(images.shape)
+    scale, bias = (variables["params"]["norm"][name] for name in ("scale", "bias"))
+    np.testing.assert_allclose(Grouped().apply(variables, images), expected * scale + bias, rtol=1e-4, atol=1e-5)
 
 
 def test_convolutions_start_as_the_network_says():

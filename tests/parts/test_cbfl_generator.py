@@ -297,7 +297,8 @@ def test_nothing_of_it_travels(simplified):
 def test_a_network_without_batch_normalisation_is_refused_where_its_statistics_count(kind, simplified):
     message = (
         r"generator: received the model 'toy' without batch normalisation and gamma=10, .*: take a model with batch "
-        r"normalisation \(resnet8, resnet20, mobilenetv2, resnet18, tiny_bn\), or set gamma to 0 to"
+        r"normalisation \(resnet8, resnet20, creff_resnet8, mobilenetv2, resnet18, resnet18_cifar, tiny_bn\), or set "
+        r"gamma to 0 to"
     )
     with pytest.raises(ValueError, match=message):
         simulation(small(generator=kind, gamma=10.0))

@@ -23,6 +23,7 @@ from fedjax_bal.engine.host.compatibility import (
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, lay_out, resolve_strategy
 from fedjax_bal.metrics import EarlyStopping, shot_groups
+from fedjax_bal.models import check_is_model
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import BATCH_STATISTICS, RunSetting
@@ -71,6 +72,7 @@ def build(
     of the one that the recipe's parts prepare.
     """
     whole_number("rounds", rounds)
+    check_is_model(model)
     check_options(
         local=(local, LocalTraining),
         participation=(participation, Participation),
@@ -144,7 +146,7 @@ def simulate(
 
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
-        model: the model, from `fedjax_bal.models.build`.
+        model: the model, from `fedjax_bal.models.build`, or `from_linen` or `from_nnx` for a network of your own.
         federation: the federation, from `fedjax_bal.data.federate`.
         test: images `[T, H, W, K]` and labels `[T]`.
         rounds: communication rounds.

@@ -1,0 +1,191 @@
+"""Models of the user's own `flax.linen` modules."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.errors import FlaxError, InvalidRngError
+
+from fedjax_bal.models import convolution as convolutions
+from fedjax_bal.models.normalization import moments
+from fedjax_bal.models.wrapping import (
+    HEAD,
+    NO_KEY,
+    assemble_model,
+    by_channel,
+    check_classifier,
+    check_result,
+    checked_shape,
+    choose_head,
+    counted_rows,
+    mask_of,
+    mode_arguments,
+    moment_pairs,
+    rename_key,
+)
+from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
+from fedjax_bal.validate import whole_number
+
+_RECORDED = ("classifier_input", "norm_inputs", "taps")
+
+
+def from_linen(
+    module: nn.Module,
+    input_shape: Sequence[int],
+    num_classes: int,
+    head: str = HEAD,
+    *,
+    convolution: str = "fast",
+    dtype: Any = None,
+) -> Model:
+    """Makes a model of a `flax.linen` module, which stays as it is.
+
+    The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. If it has batch normalisation or
+    dropout, it takes `train` too (or `training`, `is_training`, `deterministic`), and passes it on. The model then does
+    what the package's own do:
+
+    - `nn.BatchNorm` sees real rows only, its statistics are the model's, averaged by the server, and the moments of its
+      inputs are `Outputs.norm_inputs`. `use_running_average=not train` is all that the module says.
+    - Dropout, and whatever else calls `make_rng`, draws from the client's key.
+    - Two-dimensional `nn.Conv` uses the package's convolution, which is fast for many clients at a time, wherever that
+      knows the case (no dilation, default precision).
+    - The input of the classifier, the submodule called `head`, are the features. If there is none of this name, the
+      classifier is the submodule whose result the module returns.
+    - Feature maps that the module sows in the collection "taps" are `Outputs.taps`.
+
+    Parameters and statistics are those of `module.init`, with the classifier's under "head", so that
+    `module.apply({"params": variables.params, "batch_stats": variables.stats}, batch)` works if that is its name.
+
+    Args:
+        module: the module, for instance `Net()`.
+        input_shape: the shape of one input, for images `(H, W, K)`.
+        num_classes: C.
+        head: name of the classifier.
+        convolution: as in `fedjax_bal.models.build`; "plain" leaves the module's convolutions as they are, with second
+            derivatives.
+        dtype: type that a batch is converted to, `int` for token ids; by default it stays as it is.
+
+    Returns:
+        The model; `fedjax_bal.check_model` checks it.
+
+    Raises:
+        ValueError: the module needs other arguments, returns something else than logits, has collections besides
+            parameters and batch statistics, or no classifier can be found.
+
+    Example:
+        >>> class Net(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, images, train=False):
+        ...         maps = nn.Conv(8, (3, 3))(images)
+        ...         maps = nn.relu(nn.BatchNorm(use_running_average=not train)(maps))
+        ...         features = nn.Dropout(0.1, deterministic=not train)(maps.mean((1, 2)))
+        ...         return nn.Dense(10)(features)
+        >>> model = from_linen(Net(), (8, 8, 3), 10)
+        >>> variables = model.init(jax.random.key(0))
+        >>> outputs, _ = model.apply(variables, jnp.zeros((2, 8, 8, 3)), train=False)
+        >>> outputs.logits.shape, outputs.features.shape, sorted(variables.params)
+        ((2, 10), (2, 8), ['BatchNorm_0', 'Conv_0', 'head'])
+    """
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"module: received {module!r}, must be a flax.linen module, for instance Net()")
+    name, shape, classes = type(module).__name__, checked_shape(input_shape), whole_number("num_classes", num_classes)
+    modes = {train: mode_arguments(name, module.__call__, train) for train in (True, False)}
+    convolve = None if convolution == "plain" else convolutions.where_supported(convolution)
+    cast = (lambda batch: batch) if dtype is None else lambda batch: batch.astype(dtype)
+
+    def init(key: Key) -> dict[str, PyTree]:
+        return dict(module.init(key, cast(jnp.zeros((1, *shape))), mutable=["params", "batch_stats"], **modes[False]))
+
+    found = _find_classifier(module, init, cast(jnp.zeros((1, *shape))), modes[False], head)
+    check_result(name, found.logits, found.features, classes)
+
+    def forward(
+        variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
+    ) -> tuple[Outputs, PyTree]:
+        collections = {"params": rename_key(variables.params, HEAD, found.name), "batch_stats": variables.stats}
+        mutable = [*_RECORDED, "batch_stats"] if train else [*_RECORDED]
+        with nn.intercept_methods(_interceptor(found.name, convolve, real)):
+            try:
+                result: Any = module.apply(collections, cast(images), mutable=mutable, rngs=key, **modes[train])
+            except InvalidRngError as error:
+                raise ValueError(NO_KEY) from error
+        logits, changed = result
+        features = changed["classifier_input"][found.name]["inputs"][-1]
+        taps = tuple(jax.tree.leaves(changed.get("taps", {})))
+        outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
+        return outputs, changed.get("batch_stats", variables.stats)
+
+    def initial(key: Key) -> Variables:
+        collections = init(key)
+        return Variables(rename_key(collections["params"], found.name, HEAD), collections.get("batch_stats", {}))
+
+    def classify(params: PyTree, features: Array) -> Array:
+        return jnp.asarray(found.module.apply({"params": params[HEAD]}, features, *found.args, **found.kwargs))
+
+    return assemble_model(name, initial, forward, classify, shape, classes)
+
+
+class _Classifier(NamedTuple):
+    """The submodule that computes the logits, by itself, and a call of it in evaluation."""
+
+    name: str
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    features: jax.ShapeDtypeStruct
+    logits: Any
+
+
+def _find_classifier(
+    module: nn.Module, init: Callable[[Key], dict[str, PyTree]], batch: Array, mode: dict[str, Any], wanted: str
+) -> _Classifier:
+    """Calls a network once, in the abstract, and watches its submodules."""
+    calls: dict[str, tuple[nn.Module, tuple, dict, Any]] = {}
+    found: list[_Classifier] = []
+
+    def watch(next_fun: Callable, args: tuple, kwargs: dict[str, Any], context: nn.module.InterceptorContext) -> Any:
+        result = next_fun(*args, **kwargs)
+        if context.method_name == "__call__" and len(context.module.path) == 1:
+            calls[context.module.path[0]] = (context.module.unbind()[0], args, kwargs, result)
+        return result
+
+    def run() -> None:
+        collections = init(jax.random.key(0))
+        with nn.intercept_methods(watch):
+            logits = module.apply(collections, batch, **mode)
+        known = [name for name in calls if name in collections["params"]]
+        returning = next((name for name in known if calls[name][-1] is logits), None)
+        name = choose_head(type(module).__name__, wanted, known, returning)
+        check_classifier(type(module).__name__, name, collections.get("batch_stats", {}))
+        own, (features, *args), kwargs, _ = calls[name]
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (features, logits))
+        found.append(_Classifier(name, own, tuple(args), kwargs, *shapes))
+
+    try:
+        jax.eval_shape(run)
+    except FlaxError as error:
+        raise ValueError(f"{type(module).__name__}: {error}") from error
+    return found[0]
+
+
+def _interceptor(head: str, convolve: Callable | None, real: Array | None) -> Callable:
+    """Records features and moments, masks batch normalisation, and replaces convolutions, as modules are called."""
+
+    def intercept(next_fun: Callable, args: tuple, kwargs: dict[str, Any], context: Any) -> Any:
+        module = context.module
+        if context.method_name != "__call__":
+            return next_fun(*args, **kwargs)
+        if module.path == (head,):
+            module.sow("classifier_input", "inputs", args[0])
+        if isinstance(module, nn.BatchNorm):
+            inputs = args[0]
+            module.sow("norm_inputs", "moments", moments(by_channel(inputs), counted_rows(inputs, real))[:2])
+            kwargs = {"mask": mask_of(inputs, real), **kwargs}
+        if isinstance(module, nn.Conv) and module.conv_general_dilated is None and convolve is not None:
+            # The same layer on the same variables, with another convolution; it comes by here too, and goes on.
+            return module.clone(parent=module.scope, conv_general_dilated=convolve)(*args, **kwargs)
+        return next_fun(*args, **kwargs)
+
+    return intercept

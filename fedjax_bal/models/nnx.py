@@ -1,0 +1,203 @@
+"""Models of the user's own `flax.nnx` modules."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from fedjax_bal.models import convolution as convolutions
+from fedjax_bal.models.normalization import moments
+from fedjax_bal.models.wrapping import (
+    HEAD,
+    NO_KEY,
+    assemble_model,
+    by_channel,
+    check_classifier,
+    check_result,
+    checked_shape,
+    choose_head,
+    counted_rows,
+    mask_of,
+    mode_arguments,
+    rename_key,
+)
+from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
+from fedjax_bal.validate import whole_number
+
+
+def from_nnx(
+    module: nnx.Module | Callable[..., nnx.Module],
+    input_shape: Sequence[int],
+    num_classes: int,
+    head: str = HEAD,
+    *,
+    convolution: str = "fast",
+    dtype: Any = None,
+) -> Model:
+    """Makes a model of a `flax.nnx` module, which stays as it is.
+
+    The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. It trains and evaluates as after
+    `module.train()` and `module.eval()`; a `train` argument (or `training`, `is_training`, `deterministic`) is passed
+    too. Batch normalisation (`nnx.BatchNorm` itself, not classes made of it), dropout, convolutions, features and head
+    are treated as `from_linen` says. Variables of other kinds than `nnx.Param` and `nnx.BatchStat` are constants.
+
+    Args:
+        module: a class, or a function, that makes the module from `rngs=`, so that initial weights depend on a run's
+            seed. A module that is there already begins every run with the weights that it has, pretrained ones for
+            instance.
+        input_shape: the shape of one input, for images `(H, W, K)`.
+        num_classes: C.
+        head: the attribute that holds the classifier.
+        convolution: as in `fedjax_bal.models.build`; "plain" leaves the module's convolutions as they are, with second
+            derivatives.
+        dtype: type that a batch is converted to, `int` for token ids; by default it stays as it is.
+
+    Returns:
+        The model; `fedjax_bal.check_model` checks it.
+
+    Raises:
+        ValueError: the module needs other arguments, returns something else than logits, or no classifier can be found.
+
+    Example:
+        >>> class Net(nnx.Module):
+        ...     def __init__(self, rngs):
+        ...         self.conv = nnx.Conv(3, 8, (3, 3), rngs=rngs)
+        ...         self.norm = nnx.BatchNorm(8, rngs=rngs)
+        ...         self.classifier = nnx.Linear(8, 10, rngs=rngs)
+        ...
+        ...     def __call__(self, images):
+        ...         return self.classifier(nnx.relu(self.norm(self.conv(images))).mean((1, 2)))
+        >>> model = from_nnx(Net, (8, 8, 3), 10)
+        >>> variables = model.init(jax.random.key(0))
+        >>> outputs, _ = model.apply(variables, jnp.zeros((2, 8, 8, 3)), train=False)
+        >>> outputs.logits.shape, outputs.features.shape, sorted(variables.params)
+        ((2, 10), (2, 8), ['conv', 'head', 'norm'])
+    """
+    fixed = isinstance(module, nnx.Module)
+    net = nnx.clone(module) if fixed else module(rngs=nnx.Rngs(0))
+    if not isinstance(net, nnx.Module):
+        raise ValueError(f"module: received {module!r}, must be a class or function that makes a flax.nnx module")
+    name, shape, classes = type(net).__name__, checked_shape(input_shape), whole_number("num_classes", num_classes)
+    modes = {train: mode_arguments(name, net.__call__, train) for train in (True, False)}
+    cast = (lambda batch: batch) if dtype is None else lambda batch: batch.astype(dtype)
+    _prepare(net, None if convolution == "plain" else convolutions.where_supported(convolution))
+    structure, params, stats, keys, others = nnx.split(net, nnx.Param, nnx.BatchStat, nnx.RngKey, ...)
+
+    def rebuild(params: PyTree, stats: PyTree, key: Key | None) -> nnx.Module:
+        own = keys if key is None else _draw_keys(keys, key)
+        return nnx.merge(structure, params, stats, own, others, copy=True)
+
+    head = _find_classifier(
+        name, lambda: rebuild(params, stats, None), cast(jnp.zeros((1, *shape))), modes, head, classes
+    )
+    check_classifier(name, head, nnx.to_pure_dict(stats))
+    classifier, _, rest = nnx.split(getattr(net, head), nnx.Param, ...)
+
+    def init(key: Key) -> Variables:
+        drawn: Sequence[Any] = (params, stats)
+        if not fixed:
+            _, *drawn, _ = nnx.split(module(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat, ...)
+        own, statistics = (nnx.to_pure_dict(state) for state in drawn)
+        return Variables(rename_key(own, head, HEAD), statistics)
+
+    def forward(
+        variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
+    ) -> tuple[Outputs, PyTree]:
+        if train and key is None and jax.tree.leaves(keys):
+            raise ValueError(NO_KEY)
+        own = rebuild(rename_key(variables.params, HEAD, head), variables.stats, key)
+        own.train() if train else own.eval()
+        norms = [layer for _, layer in sorted(_batch_norms(own), key=lambda pair: pair[0])]
+        for layer in norms:
+            vars(layer)["real"] = real
+        logits, seen = _watch(own, [head], cast(images), modes[train])
+        shown = tuple(layer.take_moments() for layer in norms)
+        outputs = Outputs(logits, seen[head][0], (), shown)
+        return outputs, nnx.to_pure_dict(nnx.state(own, nnx.BatchStat))
+
+    def classify(params: PyTree, features: Array) -> Array:
+        own: Any = nnx.merge(classifier, params[HEAD], rest, copy=True)
+        own.eval()
+        return own(features)
+
+    return assemble_model(name, init, forward, classify, shape, classes)
+
+
+class _MaskedBatchNorm(nnx.BatchNorm):
+    """Batch normalisation of real rows, which `real` marks, that keeps the moments of its input."""
+
+    def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None) -> Array:
+        real = vars(self).get("real")
+        vars(self)["moments"] = moments(by_channel(x), counted_rows(x, real))[:2]
+        return super().__call__(x, use_running_average, mask=mask_of(x, real) if mask is None else mask)
+
+    def take_moments(self) -> tuple[Array, Array]:
+        """Removes what `__call__` has noted, and returns the moments."""
+        del vars(self)["real"]
+        return vars(self).pop("moments")
+
+
+def _prepare(net: nnx.Module, convolve: Callable | None) -> None:
+    """Masks a network's batch normalisation, and replaces its convolutions."""
+    for _, layer in nnx.iter_modules(net):
+        if type(layer) is nnx.BatchNorm:
+            layer.__class__ = _MaskedBatchNorm
+        if isinstance(layer, nnx.Conv) and layer.conv_general_dilated is lax.conv_general_dilated and convolve:
+            layer.conv_general_dilated = convolve
+
+
+def _batch_norms(net: nnx.Module) -> list[tuple[tuple, _MaskedBatchNorm]]:
+    return [(path, layer) for path, layer in nnx.iter_modules(net) if isinstance(layer, _MaskedBatchNorm)]
+
+
+def _draw_keys(keys: PyTree, key: Key) -> PyTree:
+    """Replaces a network's own keys."""
+    leaves, tree = jax.tree.flatten(keys)
+    return jax.tree.unflatten(tree, [jax.random.fold_in(key, number) for number in range(len(leaves))])
+
+
+def _watch(
+    net: Any, names: Sequence[str], batch: Array, mode: dict[str, Any]
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Calls a network; returns its result, and inputs and result of some of its submodules."""
+    layers, seen = {name: getattr(net, name) for name in names}, {}
+
+    def recorder(name: str) -> Callable:
+        def record(inputs: Array, *args: Any, **kwargs: Any) -> Array:
+            seen[name] = inputs, layers[name](inputs, *args, **kwargs)
+            return seen[name][1]
+
+        return record
+
+    vars(net).update({name: recorder(name) for name in names})
+    result = net(batch, **mode)
+    vars(net).update(layers)
+    return result, seen
+
+
+def _find_classifier(
+    name: str,
+    make: Callable[[], nnx.Module],
+    batch: Array,
+    modes: dict[bool, dict[str, bool]],
+    wanted: str,
+    num_classes: int,
+) -> str:
+    """The attribute with the classifier, found by a call in the abstract."""
+    chosen: list[str] = []
+
+    def run() -> tuple[Any, Any]:
+        net = make()
+        net.eval()
+        known = [str(key) for key, layer in nnx.iter_children(net) if callable(layer)]
+        logits, seen = _watch(net, [wanted] if wanted in known else known, batch, modes[False])
+        returning = next((key for key, (_, result) in seen.items() if result is logits), None)
+        chosen.append(choose_head(name, wanted, known, returning))
+        return logits, seen[chosen[0]][0]
+
+    logits, features = jax.eval_shape(run)
+    check_result(name, logits, features, num_classes)
+    return chosen[0]

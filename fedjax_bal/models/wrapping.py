@@ -1,0 +1,157 @@
+"""Shared by `from_linen` and `from_nnx`: what makes a model of a user's network."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
+from fedjax_bal.validate import whole_number
+
+HEAD = "head"
+NO_KEY = "This model drops features in training: give apply a key, as in key=jax.random.key(0)."
+_IN_TRAINING = {"train": True, "training": True, "is_training": True, "deterministic": False, "is_eval": False}
+_WRAPPERS = {"flax.linen": "from_linen", "flax.nnx": "from_nnx"}
+
+Forward = Callable[[Variables, Array, bool, Key | None, Array | None], tuple[Outputs, PyTree]]
+"""From variables, inputs, `train`, `key` and `real` to outputs and running statistics."""
+
+
+def check_is_model(model: Any) -> None:
+    """Refuses what isn't a `Model`; for a module of Flax the message names the function that wraps it.
+
+    Example:
+        >>> import flax.linen as nn
+        >>> check_is_model(nn.Dense(10))  # doctest: +NORMALIZE_WHITESPACE
+        Traceback (most recent call last):
+        ValueError: model: received Dense, a module of flax.linen, must be a fedjax_bal model: wrap it,
+        models.from_linen(module, input_shape, num_classes)
+    """
+    if isinstance(model, Model):
+        return
+    kind = model if isinstance(model, type) else type(model)
+    bases = [base.__module__ for base in kind.__mro__]
+    library = next((name for name in _WRAPPERS if any(base.startswith(name) for base in bases)), None)
+    if library is None:
+        raise ValueError(
+            f"model: received {model!r}, must be a fedjax_bal model: models.build(name, num_classes, input_shape), or "
+            "models.from_linen or models.from_nnx for a network of your own"
+        )
+    raise ValueError(
+        f"model: received {kind.__name__}, a module of {library}, must be a fedjax_bal model: wrap it, "
+        f"models.{_WRAPPERS[library]}(module, input_shape, num_classes)"
+    )
+
+
+def mode_arguments(name: str, call: Callable, train: bool) -> dict[str, Any]:
+    """The arguments by which a network's `__call__` is told whether it trains; refuses others that it needs."""
+    _, *others = inspect.signature(call).parameters.values()
+    unknown = [
+        other.name
+        for other in others
+        if other.name not in _IN_TRAINING
+        and other.default is other.empty
+        and other.kind not in (other.VAR_POSITIONAL, other.VAR_KEYWORD)
+    ]
+    if unknown:
+        raise ValueError(
+            f"{name}: __call__ needs {', '.join(unknown)}, must need the batch alone, and at most one of "
+            f"{', '.join(_IN_TRAINING)} beside it: give the others defaults, or make them fields of the module"
+        )
+    return {other.name: train == _IN_TRAINING[other.name] for other in others if other.name in _IN_TRAINING}
+
+
+def choose_head(name: str, wanted: str, known: Iterable[str], found: str | None) -> str:
+    """The classifier's name: the one asked for, or, where none is, that of the submodule that returned the logits."""
+    names = sorted(known)
+    chosen = wanted if wanted in names else found if wanted == HEAD else None
+    if chosen is None or (chosen != HEAD and HEAD in names):
+        near = difflib.get_close_matches(wanted, names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near and chosen is None else ""
+        raise ValueError(
+            f"{name}: received head={wanted!r}, must be the name of the submodule that computes the logits from the "
+            f"features, the last layer of the network; submodules: {', '.join(names) or 'none'}{hint}"
+        )
+    return chosen
+
+
+def check_classifier(name: str, head: str, stats: Mapping[str, PyTree]) -> None:
+    """Refuses a classifier with running statistics: `Model.head` takes parameters alone."""
+    if head in stats:
+        raise ValueError(
+            f"{name}: received a classifier {head!r} with batch normalisation, must be without: name the layer after "
+            "that, head=..."
+        )
+
+
+def check_result(name: str, logits: Any, features: Any, num_classes: int) -> None:
+    """Refuses logits and features that are not of one row each for one input."""
+    if not hasattr(logits, "shape") or logits.shape != (1, num_classes):
+        received = f"an array of shape {logits.shape}" if hasattr(logits, "shape") else type(logits).__name__
+        raise ValueError(
+            f"{name}: received {received} for one input, must return logits of shape (1, {num_classes}), one for each "
+            "of num_classes"
+        )
+    if len(features.shape) != 2:
+        raise ValueError(
+            f"{name}: received features of shape {features.shape} for one input, must be (1, F): flatten or average "
+            "them before the classifier, or name the submodule after that, head=..."
+        )
+
+
+def rename_key(tree: Mapping[str, PyTree], old: str, new: str) -> dict[str, PyTree]:
+    """Copies a dict, with one key renamed."""
+    return {new if key == old else key: value for key, value in tree.items()}
+
+
+def moment_pairs(recorded: PyTree) -> tuple[tuple[Array, Array], ...]:
+    """Mean and variance of each layer, in the order of the tree; flax records each pair in a tuple of one."""
+    return sum(jax.tree.leaves(recorded, is_leaf=lambda node: isinstance(node, tuple)), ())
+
+
+def counted_rows(inputs: Array, real: Array | None) -> Array | None:
+    """Marks the rows of a layer's input that count; a layer may see several rows for each of the batch."""
+    return None if real is None else jnp.repeat(real, inputs.shape[0] // real.shape[0])
+
+
+def mask_of(inputs: Array, real: Array | None) -> Array | None:
+    """The mask of Flax's batch normalisation; without any real row it takes all, for a mean of none is no number."""
+    rows = counted_rows(inputs, real)
+    return None if rows is None else (rows | ~rows.any()).reshape(-1, *[1] * (inputs.ndim - 1))
+
+
+def by_channel(inputs: Array) -> Array:
+    """Reshapes `[B, ..., K]` to `[B, H, 1, K]`, as `moments` takes it."""
+    return inputs.reshape(inputs.shape[0], -1, 1, inputs.shape[-1])
+
+
+def assemble_model(
+    name: str,
+    init: Callable[[Key], Variables],
+    forward: Forward,
+    head: Callable[[PyTree, Array], Array],
+    input_shape: tuple[int, ...],
+    num_classes: int,
+) -> Model:
+    """Makes a model of the functions of a network."""
+
+    def apply(
+        variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None
+    ) -> tuple[Outputs, Variables]:
+        outputs, stats = forward(variables, images, train, key, real)
+        if not train:
+            return outputs, variables
+        if real is not None:
+            stats = jax.tree.map(lambda new, old: jnp.where(real.any(), new, old), stats, variables.stats)
+        return outputs, variables._replace(stats=stats)
+
+    init, apply = jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
+    return Model(init, apply, head, name, num_classes, input_shape)
+
+
+def checked_shape(input_shape: Iterable[int]) -> tuple[int, ...]:
+    """The shape of one input, as whole numbers of at least 1."""
+    return tuple(whole_number("input_shape", side) for side in input_shape)

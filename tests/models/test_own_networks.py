@@ -1,0 +1,317 @@
+"""Networks of the user's own, in both forms of Flax: what the model makes of them."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from fedjax_bal import LocalTraining, check_model, data, models, optimizer, recipes, simulate
+from fedjax_bal.models import from_linen, from_nnx, num_params
+from fedjax_bal.options import Execution
+from fedjax_bal.types import Variables
+
+SHAPE = (6, 6, 2)
+IMAGES = jax.random.normal(jax.random.key(5), (5, *SHAPE))
+REAL = jnp.array([True, True, True, False, False])
+
+
+class Linen(nn.Module):
+    """Two convolutions, two normalisations that momentum tells apart, dropout, a classifier without a name."""
+
+    rate: float = 0.3
+
+    @nn.compact
+    def __call__(self, images, train: bool = False):
+        maps = nn.Conv(3, (3, 3), strides=2)(images)
+        maps = nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.8)(maps))
+        maps = nn.Conv(4, (3, 3), padding="VALID", kernel_dilation=1)(maps)
+        features = nn.BatchNorm(use_running_average=not train)(maps.mean((1, 2)))
+        return nn.Dense(3)(nn.Dropout(self.rate, deterministic=not train)(features))
+
+
+class Nnx(nnx.Module):
+    """The same."""
+
+    def __init__(self, rngs, rate=0.3):
+        self.first = nnx.Conv(2, 3, (3, 3), strides=2, rngs=rngs)
+        self.layers = nnx.List(
+            [nnx.BatchNorm(3, momentum=0.8, rngs=rngs), nnx.Conv(3, 4, (3, 3), padding="VALID", rngs=rngs)]
+        )
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+        self.dropout = nnx.Dropout(rate, rngs=rngs)
+        self.classifier = nnx.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, images):
+        maps = self.layers[1](nnx.relu(self.layers[0](self.first(images))))
+        return self.classifier(self.dropout(self.norm(maps.mean((1, 2)))))
+
+
+def linen(rate=0.3, **settings):
+    return from_linen(Linen(rate), SHAPE, 3, **settings)
+
+
+def from_class(rate=0.3, **settings):
+    return from_nnx(lambda rngs: Nnx(rngs, rate), SHAPE, 3, **settings)
+
+
+KINDS = pytest.mark.parametrize("make", [linen, from_class], ids=["linen", "nnx"])
+
+
+def trained(model, variables, images, real=None):
+    run = jax.jit(lambda *given: model.apply(*given[:2], train=True, key=jax.random.key(1), real=given[2]))
+    return run(variables, images, real)
+
+
+@KINDS
+def test_a_network_of_ones_own_passes_the_battery(make):
+    report = check_model(make())
+    assert report.failed == () and report.skipped == ()
+    assert num_params(make()) == 3 * 19 + 2 * 3 + 4 * 28 + 2 * 4 + 15
+
+
+@KINDS
+def test_statistics_are_those_of_the_real_rows(make):
+    model = make(rate=0.0)
+    variables = model.init(jax.random.key(0))
+    padded, after = trained(model, variables, IMAGES, REAL)
+    alone, wanted = trained(model, variables, IMAGES[:3])
+    np.testing.assert_allclose(padded.logits[:3], alone.logits, rtol=1e-4, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), after.stats, wanted.stats)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), padded.norm_inputs, alone.norm_inputs
+    )
+    moved = [float(abs(leaf).max()) for leaf in jax.tree.leaves(after.stats)[::2]]
+    shares = [float(abs(mean).max()) for mean, _ in padded.norm_inputs]
+    assert sorted(round(m / s, 3) for m, s in zip(moved, shares, strict=True)) == [0.01, 0.2]
+
+
+def test_linen_parameters_and_results_are_the_modules():
+    module = Linen()
+    model, made = linen(), module.init(jax.random.key(3), IMAGES)
+    variables = model.init(jax.random.key(3))
+    own = {"Dense_0" if name == "head" else name: leaf for name, leaf in variables.params.items()}
+    jax.tree.map(np.testing.assert_array_equal, own, made["params"])
+    outputs, _ = model.apply(variables, IMAGES, train=False)
+    np.testing.assert_allclose(outputs.logits, module.apply(made, IMAGES), rtol=1e-5, atol=1e-6)
+
+
+def test_nnx_results_are_the_modules_and_a_module_keeps_its_weights():
+    module = Nnx(nnx.Rngs(7))
+    model = from_nnx(module, SHAPE, 3)
+    variables = model.init(jax.random.key(0))
+    assert type(module.norm) is nnx.BatchNorm
+    module.eval()
+    outputs, _ = model.apply(variables, IMAGES, train=False)
+    np.testing.assert_allclose(outputs.logits, module(IMAGES), rtol=1e-5, atol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, variables, model.init(jax.random.key(1)))
+    assert check_model(model).skipped == ("initialization",)
+
+
+@KINDS
+@pytest.mark.parametrize(("convolution", "grouped"), [("fast", False), ("plain", True)])
+def test_convolutions_of_many_clients_are_grouped_only_if_asked_for(make, convolution, grouped):
+    model = make(convolution=convolution)
+    clients = jax.eval_shape(jax.vmap(model.init), jax.random.split(jax.random.key(0), 2))
+    run = jax.vmap(lambda variables, images: model.apply(variables, images, train=False)[0].logits)
+    program = str(jax.make_jaxpr(run)(clients, jnp.stack([IMAGES, IMAGES])))
+    assert ("feature_group_count=2" in program) == grouped
+
+
+@pytest.mark.slow
+@KINDS
+def test_plain_convolution_has_second_derivatives(make):
+    def penalty(model):
+        variables = model.init(jax.random.key(0))
+        loss = lambda images: (model.apply(variables, images, train=False)[0].logits ** 2).sum()
+        return jax.grad(lambda images: (jax.grad(loss)(images) ** 2).sum())(IMAGES)
+
+    assert float(abs(penalty(make(convolution="plain"))).max()) > 0
+    with pytest.raises(ValueError, match='convolution="plain"'):
+        penalty(make())
+
+
+def test_what_the_convolution_does_not_know_is_left_to_jax():
+    class Dilated(nn.Module):
+        @nn.compact
+        def __call__(self, images):
+            maps = nn.Conv(2, (3, 3), kernel_dilation=2)(images)
+            rows = nn.Conv(2, (3,))(maps.mean(1))
+            return nn.Dense(3, name="head")(rows.mean(1))
+
+    module, variables = Dilated(), from_linen(Dilated(), SHAPE, 3).init(jax.random.key(0))
+    outputs, _ = from_linen(module, SHAPE, 3).apply(variables, IMAGES, train=False)
+    np.testing.assert_array_equal(outputs.logits, module.apply({"params": variables.params}, IMAGES))
+
+
+class InSetup(nn.Module):
+    def setup(self):
+        self.embed, self.hidden, self.out = nn.Embed(9, 4), nn.Dense(5), nn.Dense(3)
+
+    def __call__(self, tokens, deterministic=True):
+        del deterministic
+        return self.out(nn.relu(self.hidden(self.embed(tokens).mean(1))))
+
+
+def test_token_ids_and_a_classifier_that_is_named():
+    model = from_linen(InSetup(), (7,), 3, "out", dtype=int)
+    variables, tokens = model.init(jax.random.key(0)), np.random.default_rng(0).integers(0, 9, (6, 7))
+    assert set(variables.params) == {"embed", "hidden", "head"}
+    for given in (tokens, tokens.astype(np.float32)):
+        outputs, _ = model.apply(variables, given, train=False)
+        own = {"out" if name == "head" else name: layer for name, layer in variables.params.items()}
+        np.testing.assert_allclose(outputs.logits, InSetup().apply({"params": own}, tokens), rtol=1e-5, atol=1e-6)
+
+
+class TwoLayers(nn.Module):
+    @nn.compact
+    def __call__(self, features):
+        return nn.Dense(3)(nn.relu(nn.Dense(4)(features)))
+
+
+def test_layers_in_a_row_and_recorded_maps():
+    class Recording(nn.Module):
+        @nn.compact
+        def __call__(self, images):
+            maps = nn.relu(nn.Conv(2, (3, 3))(images))
+            self.sow("taps", "maps", maps)
+            return TwoLayers(name="head")(maps.mean((1, 2)))
+
+    model = from_linen(Recording(), SHAPE, 3)
+    variables = model.init(jax.random.key(0))
+    outputs, _ = model.apply(variables, IMAGES, train=False)
+    np.testing.assert_allclose(model.head(variables.params, outputs.features), outputs.logits, rtol=1e-6)
+    assert [tap.shape for tap in outputs.taps] == [(5, 6, 6, 2)]
+    assert outputs.features.shape == (5, 2)
+    row = from_linen(nn.Sequential([lambda images: images.mean((1, 2)), nn.Dense(4), nn.relu, nn.Dense(3)]), SHAPE, 3)
+    assert set(row.init(jax.random.key(0)).params) == {"layers_1", "head"}
+
+
+class Needy(nn.Module):
+    @nn.compact
+    def __call__(self, images, mask):
+        return nn.Dense(3)(images.mean((1, 2)) * mask)
+
+
+class Spatial(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        return nn.Dense(3, name="head")(images).mean((1, 2))
+
+
+class Counting(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        calls = self.variable("counts", "calls", lambda: 0)
+        return nn.Dense(3)(images.mean((1, 2)) + calls.value)
+
+
+class NormedHead(nn.Module):
+    @nn.compact
+    def __call__(self, images, train=False):
+        return Linen(name="head")(images, train)
+
+
+class NnxNormedHead(nnx.Module):
+    def __init__(self, rngs):
+        self.head = Nnx(rngs)
+
+    def __call__(self, images):
+        return self.head(images)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: from_linen(Counting(), SHAPE, 3), 'Counting: .*"counts"'),
+        (lambda: from_linen(NormedHead(), SHAPE, 3), "NormedHead: received a classifier 'head' with batch norm"),
+        (
+            lambda: from_nnx(NnxNormedHead, SHAPE, 3),
+            "with batch norm|received features of shape",
+        ),
+        (lambda: from_linen(Needy(), SHAPE, 3), "Needy: __call__ needs mask, must need the batch alone"),
+        (lambda: from_linen(Linen(), SHAPE, 4), r"shape \(1, 3\) for one input, must return logits of shape \(1, 4\)"),
+        (
+            lambda: from_linen(InSetup(), (7,), 3, "uot", dtype=int),
+            "head='uot', .* embed, hidden, out; did you mean 'out'",
+        ),
+        (lambda: from_linen(nn.Dense(3), (4,), 3), "submodules: none"),
+        (lambda: from_linen(Spatial(), SHAPE, 3), r"features of shape \(1, 6, 6, 2\) for one input, must be \(1, F\)"),
+        (lambda: from_linen(Linen, SHAPE, 3), r"must be a flax.linen module, for instance Net\(\)"),
+        (lambda: from_linen(Linen(), (6, 0, 2), 3), "input_shape: received 0"),
+        (lambda: from_nnx(Nnx, SHAPE, 5), r"must return logits of shape \(1, 5\)"),
+        (lambda: from_nnx(Nnx, SHAPE, 3, "clasifier"), "did you mean 'classifier'"),
+        (lambda: from_nnx(lambda rngs: 3, SHAPE, 3), "that makes a flax.nnx module"),
+    ],
+)
+def test_errors_say_what_is_missing(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@KINDS
+def test_dropout_needs_a_key(make):
+    model = make()
+    with pytest.raises(ValueError, match="give apply a key"):
+        model.apply(model.init(jax.random.key(0)), IMAGES, train=True)
+
+
+def federation():
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    images = rng.normal(size=(60, *SHAPE)).astype(np.float32) * 0.3 + labels[:, None, None, None]
+    return data.federate(images, labels, data.partition.iid(rng, labels, 4), 3), (images, labels)
+
+
+def run(model, recipe=None, rounds=3, **execution):
+    clients, test = federation()
+    local = LocalTraining(batch_size=8, optimizer=optimizer("sgd", 0.1))
+    settings = Execution(**execution)
+    return simulate(
+        recipe or recipes.fedavg(), model, clients, test, rounds=rounds, seed=0, local=local, execution=settings
+    )
+
+
+@pytest.mark.slow
+@KINDS
+def test_a_federation_trains_a_network_of_ones_own(make):
+    result = run(make(rate=0.0), rounds=12)
+    assert result.history[-1]["test_accuracy"] > 0.6
+    assert isinstance(result.variables, Variables) and "head" in result.variables.params
+
+
+@pytest.mark.slow
+@KINDS
+@pytest.mark.parametrize("recipe", ["fedbabu", "rebafl", "moon", "scaffold", "fedlc"])
+def test_methods_take_a_network_of_ones_own(make, recipe):
+    result = run(make(), getattr(recipes, recipe)())
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.variables))
+
+
+@pytest.mark.slow
+@KINDS
+def test_clients_together_equal_clients_in_turn(make):
+    model = make()
+    one, other = (run(model, strategy=strategy).variables for strategy in ("map", "vmap"))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), one, other)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Linen(), r"received Linen, a module of flax.linen, .* models.from_linen\(module, input_shape, num_classes\)"),
+        (Nnx(nnx.Rngs(0)), "received Nnx, a module of flax.nnx, .* models.from_nnx"),
+        (Nnx, "received Nnx, a module of flax.nnx"),
+        ("mlp", "received 'mlp', must be a fedjax_bal model: models.build"),
+    ],
+)
+def test_a_bare_module_is_told_of_its_wrapper(module, message):
+    with pytest.raises(ValueError, match=message):
+        run(module)
+    with pytest.raises(ValueError, match=message):
+        check_model(module)
+
+
+def test_the_face_has_both():
+    assert models.from_linen is from_linen and models.from_nnx is from_nnx
