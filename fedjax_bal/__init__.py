@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedjax_bal.metrics import EarlyStopping
     from fedjax_bal.optim import optimizer
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
+    from fedjax_bal.plugins import register
     from fedjax_bal.recipes import citation
     from fedjax_bal.testing import check_part, check_recipe
 
@@ -31,6 +32,7 @@ _NAMES = {
     "citation": "recipes",
     "optimizer": "optim",
     "over_rows": "data",
+    "register": "plugins",
     "simulate": "engine.host",
 }
 
@@ -52,6 +54,7 @@ __all__ = [
     "over_rows",
     "parts",
     "recipes",
+    "register",
     "selection",
     "simulate",
 ]

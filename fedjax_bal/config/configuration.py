@@ -4,6 +4,7 @@ import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
+from pydantic import Field
 
 from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, TextThat
 from fedjax_bal.config.schema import Sections
@@ -104,12 +105,14 @@ class Config(Sections):
         methods: the methods that are compared.
         seeds: distinct; every method runs once with each.
         paper: a paper's results in this setting; None for none.
+        plugins: the plug-ins that it uses, with the digests of their sources.
     """
 
     name: str
     methods: tuple[MethodEntry, ...]
     seeds: tuple[int, ...]
     paper: ReportedResults | None = None
+    plugins: dict[str, str] = Field(default_factory=dict)
 
     def for_method(self, index: int) -> MethodConfig:
         """The configuration of one method.

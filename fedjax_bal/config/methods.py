@@ -13,6 +13,7 @@ from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, received_value
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, check_section, merge_sections, to_plain
+from fedjax_bal.registry import plugin_errors
 
 
 def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[MethodEntry], list[Problem]]:
@@ -89,7 +90,8 @@ def _read_recipe(
         return None, [_of_recipe(problem, name, fields) for problem in problems]
     complete = to_plain(checked)
     try:
-        functions[name](**complete)
+        with plugin_errors():
+            functions[name](**complete)
     except (ValueError, TypeError) as error:
         return None, [_refused(name, complete, str(error), path)]
     return RecipeChoice(name=name, hyperparameters=complete), []

@@ -89,7 +89,8 @@ def config_leaves(config: Config) -> dict[str, str]:
 def _sheet(config: Config) -> dict[str, Any]:
     sheet = to_plain(config)
     last = ("methods", "seeds")
-    order = ["name", *(key for key in sheet if key not in ("name", *last)), *last]
+    left_out = {"name", *last} | ({"plugins"} if not config.plugins else set())
+    order = ["name", *(key for key in sheet if key not in left_out), *last]
     return {key: sheet[key] for key in order} | {"methods": [_entry(method) for method in config.methods]}
 
 
