@@ -128,15 +128,17 @@ def _load(target: str, named: str) -> None:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == target.partition(".")[0] and file is None:
             raise PluginError(f"{named}: there is no such file, nor a module of that name; give ./FILE.py") from error
-        raise PluginError(f"{named}: {_line_at_import(error)}{described(error)}") from error
+        raise PluginError(f"{named}: {_line_at_import(error, file)}{described(error)}") from error
     _loaded[key] = None
 
 
 def _file(target: str, named: str) -> Path | None:
     """The file of a plug-in, or that of a package's folder; None for the name of a module."""
     path = Path(target)
-    if not (path.exists() or path.suffix == ".py" or len(path.parts) > 1):
-        return None
+    if len(path.parts) == 1 and path.suffix != ".py":
+        spec = importlib.util.find_spec(target.partition(".")[0])
+        if (spec and spec.origin) or not path.exists():
+            return None
     file = (path / "__init__.py" if path.is_dir() else path).resolve()
     if not file.is_file() or file.suffix != ".py":
         wanted = "a Python file, the folder of a package, or a module"
@@ -163,17 +165,15 @@ def _execute(file: Path, named: str) -> None:
         raise
 
 
-def _line_at_import(error: BaseException) -> str:
-    """The line of a plug-in at which its import failed."""
+def _line_at_import(error: BaseException, file: Path | None) -> str:
+    """The line at which the import of a plug-in failed, that of its own file where there is one."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
-    here = str(Path(__file__).parent)
-    lines = [
-        f"{frame.f_code.co_filename}, line {line}: "
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith(("<frozen", here, importlib.__file__))
-    ]
-    return lines[-1] if lines else ""
+    here = ("<frozen", str(Path(__file__).parent), importlib.__file__)
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    others = [place for place in places if not place[0].startswith(here)]
+    own = [place for place in others if file is not None and Path(place[0]).is_relative_to(file.parent)]
+    return "{}, line {}: ".format(*(own or others)[-1]) if others else ""
 
 
 def _plugin_of(module: str) -> Plugin:
@@ -229,7 +229,7 @@ def _model(name: str, own: Any) -> Any:
     from fedjax_bal.models import own_model
     from fedjax_bal.types import Model
 
-    _check_parameters(own, _keys("model"), ("num_classes", "input_shape"))
+    _check_parameters(own, _keys("model") - {"convolution"}, ("num_classes", "input_shape"))
     build = _checked(name, own, lambda made, _: isinstance(made, Model), "a fedjax_bal Model")
     return own_model(build, _first_line(own))
 

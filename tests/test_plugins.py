@@ -13,7 +13,7 @@ import small_run
 from fake_ray import FakeRay
 from typer.testing import CliRunner
 
-from fedjax_bal import check_recipe, plugins, recipes, register
+from fedjax_bal import check_recipe, models, plugins, recipes, register
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.distributed import shared_facts
 from fedjax_bal.config import load_config
@@ -339,7 +339,7 @@ def test_a_configuration_never_imports_code(here, line, monkeypatch):
 def test_a_plugin_that_is_not_loaded_is_asked_for(here):
     (here / "small.yaml").write_text(SMALL + "plugins: {mine: '0123'}\n")
     text = refusal("run", "small.yaml")
-    assert "methods.0.recipe: received 'mine'; allowed: " in text
+    assert "methods.0.recipe: received 'mine'; allowed: " in text and "one of your own needs --plugin FILE" in text
     assert "plugins.mine: received '0123', but no plug-in of this name is loaded; give it with --plugin" in text
     assert "leave the key out, and name the file with --plugin" in refusal("run", "plugins=[mine.py]")
 
@@ -386,6 +386,34 @@ def test_workers_load_the_same_plugins(here):
     registered.forget()
     failure = Worker(1, False, str(here), targets).about()
     assert isinstance(failure, Failure) and failure.kind == "refused" and "mine.py" in failure.text
+
+
+def test_a_name_is_a_module_where_there_is_one(here, monkeypatch):
+    (here / "pack").mkdir()
+    (here / "pack/__init__.py").write_text("from pack import methods")
+    (here / "pack/methods.py").write_text(RECIPE)
+    with pytest.raises(plugins.PluginError, match="pack/__init__.py, line 1: ModuleNotFoundError"):
+        load_plugins(["pack"])
+    monkeypatch.syspath_prepend(here)
+    load_plugins(["pack"])
+    assert RECIPES.plugin("mine").source == here / "pack"
+    for name in ("pack", "pack.methods"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_models_convolution_is_handed_on_to_those_that_take_it():
+    given = []
+
+    @register("model", "odd")
+    def odd(num_classes, input_shape, convolution: str = "fast", width: int = 4):
+        given.append((convolution, width))
+        return models.build("mlp", num_classes, input_shape, hidden=(width,))
+
+    assert list(models.options("odd")) == ["width"]
+    model = models.build("odd", 10, (28, 28, 1), convolution="plain", width=7)
+    assert given == [("plain", 7)] and (model.name, model.options) == ("odd", (("width", 7),))
+    with pytest.raises(ValueError, match="width=0.5 must be an integer"):
+        models.build("odd", 10, (28, 28, 1), width=0.5)
 
 
 def test_processes_of_a_run_have_to_agree_on_plugins(here):

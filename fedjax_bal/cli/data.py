@@ -36,6 +36,7 @@ def prepare(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]", help="For your own files: path=..., side=64.")
     ] = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     check: Annotated[bool, typer.Option("--check", help="Read and report, but write nothing.")] = False,
     tfds: Annotated[
         bool, typer.Option("--tfds", help="Write it as TensorFlow Datasets keeps it, for femnist, cinic10, ...")

@@ -83,7 +83,9 @@ def _read_recipe(
 ) -> tuple[RecipeChoice | None, list[Problem]]:
     functions = _recipes()
     if not isinstance(name, str) or name not in functions:
-        return None, [Problem((*path, key), f"received {received_value(name)}; {nearest_choices(name, functions)}")]
+        allowed = nearest_choices(name, functions)
+        own = "; one of your own needs --plugin FILE" if isinstance(name, str) and "did you mean" not in allowed else ""
+        return None, [Problem((*path, key), f"received {received_value(name)}; {allowed}{own}")]
     fields = parameters(functions[name])
     checked, problems = check_section(_hyperparameters(tuple(fields.items())), values, path)
     if checked is None:

@@ -29,7 +29,8 @@ class Option(NamedTuple):
     allowed: Allowed
 
 
-_NO_OPTIONS = ("num_classes", "input_shape", "parent", "name")  # what a builder is given, and flax's own fields
+# What a builder is given, and flax's own fields.
+_NO_OPTIONS = ("num_classes", "input_shape", "convolution", "parent", "name")
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
@@ -211,7 +212,8 @@ def _build(
     options: tuple[tuple[str, Any], ...],
 ) -> Model:
     if entry.ready:
-        return entry.body(num_classes, input_shape, **dict(options))._replace(name=name, options=options)
+        form = {"convolution": convolution} if "convolution" in inspect.signature(entry.body).parameters else {}
+        return entry.body(num_classes, input_shape, **dict(options), **form)._replace(name=name, options=options)
     body = entry.body(convolutions.of_name(convolution), **dict(options))
     network = Network(body, Linear(num_classes, entry.head_bias))
     return Model(*_pure_functions(network, input_shape, entry.start), name, num_classes, input_shape, options)
