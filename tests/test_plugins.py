@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -120,15 +121,22 @@ def test_a_sweep_over_own_methods(here):
     (here / "sweep.yaml").write_text(
         "name: swept\nbase: own.yaml\nsweep: [{training.optimizer.learning_rate: [0.02, 0.1]}]\n"
     )
-    result = invoke("sweep", "sweep.yaml", "--plain", "--plugin", METHODS)
+    shutil.copytree(METHODS, here / "methods")
+    result = invoke("sweep", "sweep.yaml", "--plain", "--plugin", "methods")
     assert result.exit_code == 0, result.output
     rows = list(csv.DictReader((here / "runs/swept/results.csv").read_text().splitlines()))
     assert len(rows) == 8 and {row["status"] for row in rows} == {"done"}
-    assert len({row["final_accuracy"] for row in rows}) > 4  # methods do something of their own
+    files = (here / "runs/swept/points").glob("*/metrics.jsonl")
+    losses = {json.loads(line)["test_loss"] for file in files for line in file.read_text().splitlines()}
+    assert len(losses) == 16  # every method does something of its own, in each of two rounds
     assert all(float(row["geometric_mean"]) >= 0 for row in rows)
     assert "plugins: {methods: " in (here / "runs/swept/sweep.yaml").read_text()
-    again = invoke("sweep", "runs/swept/sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", METHODS)
-    assert again.exit_code == 0, again.output
+    again = ("sweep", "runs/swept/sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
+    assert invoke(*again).exit_code == 0
+    (here / "methods/fedntd.py").write_text((METHODS / "fedntd.py").read_text() + "# changed\n")
+    assert "sweep.yaml (learning_rate=0.02): plugins.methods: received '" in refusal(*again)
+    text = refusal("sweep", "sweep.yaml", "--plain", "--plugin", "methods")
+    assert "holds another sweep (its sweep.yaml differs in more than the values of the axes, in plugins)" in text
 
 
 @pytest.mark.slow
