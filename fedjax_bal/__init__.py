@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedjax_bal.metrics import EarlyStopping
     from fedjax_bal.optim import optimizer
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
+    from fedjax_bal.plugins import register
     from fedjax_bal.recipes import citation
     from fedjax_bal.testing import check_model, check_part, check_recipe
 
@@ -35,6 +36,7 @@ _NAMES = {
     "load_run": "experiments",
     "optimizer": "optim",
     "over_rows": "data",
+    "register": "plugins",
     "simulate": "engine.host",
 }
 
@@ -59,6 +61,7 @@ __all__ = [
     "over_rows",
     "parts",
     "recipes",
+    "register",
     "selection",
     "simulate",
 ]

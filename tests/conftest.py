@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import sys
 from pathlib import Path
 
 import jax
@@ -24,6 +25,8 @@ FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split
 if jax.__version_info__ < (0, 11):  # XLA ends the process at a flag it does not know, and this one is on its way out
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
+
+collect_ignore = ["plugins"]  # what tests load as a user does
 
 gc.set_threshold(200_000, 50, 100)  # what jax has traced stays, and need not be looked through again and again
 install_import_hook("fedjax_bal.balance", "beartype.beartype")
@@ -55,6 +58,15 @@ def pytest_configure(config):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     jax.devices()  # from now on there are two, whatever a command that a test runs would like
+
+
+def pytest_runtest_teardown():
+    """Takes back what a test, or an example, has registered."""
+    registry = sys.modules.get("fedjax_bal.registry")
+    if registry and registry.PLUGINS:
+        import registered  # late: no module of the package may be imported before the hook above
+
+        registered.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from fedjax_bal.cli.arguments import (
     Devices,
     Distributed,
     Plain,
+    Plugins,
     Processes,
     ProcessId,
     check_engine,
@@ -75,6 +76,7 @@ def run(
     coordinator: Coordinator = None,
     process_id: ProcessId = None,
     processes: Processes = None,
+    plugin: Plugins = None,
 ) -> None:
     """Run a comparison; the same command again, or with more rounds or seeds, goes on where it stopped."""
     with messages():
@@ -120,6 +122,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
     distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
     plain: Plain = False,
+    plugin: Plugins = None,
 ) -> None:
     """Run a grid of configurations; the same command again goes on where it stopped."""
     with messages():
@@ -158,6 +161,7 @@ def bench(
         str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU one for each core.")
     ] = None,
     json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON too; - is standard output.")] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Measure speed: client updates a second, share of the machine's peak, padding waste, memory."""
     with messages():
@@ -186,6 +190,7 @@ def report(
             metavar="FILE.html", help="Only compare, and put the page here; by default into the first folder."
         ),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Write the pages of folders again; of several runs also one page that compares them."""
     with messages():
@@ -201,10 +206,11 @@ def list_names(
         str,
         typer.Argument(
             metavar="KIND",
-            help="recipes, models, selectors, partitions, datasets, optimizers, schedules, availability, delivery, "
-            "or speeds.",
+            help="recipes, models, selectors, partitions, datasets, metrics, optimizers, schedules, availability, "
+            "delivery, or speeds.",
         ),
     ],
+    plugin: Plugins = None,
 ) -> None:
     """List what a configuration can name."""
     with messages():

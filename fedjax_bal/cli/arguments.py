@@ -6,7 +6,30 @@ from typing import Annotated, Any
 
 import typer
 
+from fedjax_bal.cli.console import messages
 from fedjax_bal.validate import one_of
+
+
+def _load(context: typer.Context, targets: list[str] | None) -> list[str] | None:
+    """Loads plug-ins while the command line is parsed, so that every command finds what they register."""
+    if not context.resilient_parsing:  # completion runs no user's code
+        with messages():
+            from fedjax_bal.plugins import load_plugins
+
+            load_plugins(targets or ())
+    return targets
+
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE|MODULE",
+        help="Python that registers methods, models, data sets or metrics of your own; give it once for each.",
+        callback=_load,
+        is_eager=True,
+    ),
+]
 
 DataDir = Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")]
 Devices = Annotated[

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedjax_bal.registry import plugin_errors
+
 BAD_INPUT = 2
 INTERRUPTED = 130
 
@@ -59,7 +61,8 @@ def printing(command: Callable[..., Iterator[Any]]) -> Callable[..., None]:
 def messages() -> Iterator[None]:
     """Turns errors that a user can cause into a message and an exit code, without a traceback."""
     try:
-        yield
+        with plugin_errors():
+            yield
     except ValueError as error:
         fail(str(error), BAD_INPUT)
     except OSError as error:

@@ -8,14 +8,14 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from fedjax_bal.cli.arguments import DataDir
+from fedjax_bal.cli.arguments import DataDir, Plugins
 from fedjax_bal.cli.console import names_table
 
 _MOST_CLASSES = 20
 _MEBIBYTE = 2**20
 
 
-def list_datasets(data_dir: DataDir = None) -> Iterator[Table]:
+def list_datasets(data_dir: DataDir = None, plugin: Plugins = None) -> Iterator[Table]:
     """List the data sets, and which of them a folder holds."""
     from fedjax_bal.data import DATASETS, folder_of, prepared_status
 
@@ -36,6 +36,7 @@ def prepare(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]", help="For your own files: path=..., side=64.")
     ] = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     check: Annotated[bool, typer.Option("--check", help="Read and report, but write nothing.")] = False,
     tfds: Annotated[
         bool, typer.Option("--tfds", help="Write it as TensorFlow Datasets keeps it, for femnist, cinic10, ...")

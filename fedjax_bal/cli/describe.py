@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedjax_bal.caches import drawing
-from fedjax_bal.cli.arguments import DataDir
+from fedjax_bal.cli.arguments import DataDir, Plugins
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +38,7 @@ def describe(
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw a picture too.")] = None,
+    plugin: Plugins = None,
 ) -> Iterator[str]:
     """Describe a data set and a partition: classes, sizes, imbalance, and who holds what."""
     changes = [_placed(argument) for argument in arguments if "=" in argument]

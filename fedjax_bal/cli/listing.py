@@ -41,7 +41,7 @@ def _models() -> dict[str, str]:
     from fedjax_bal.models import MODELS, options
 
     defaults = {name: {key: option.default for key, option in options(name).items()} for name in MODELS}
-    return {name: _text(description, _takes(defaults[name], ...)) for name, description in MODELS.items()}
+    return {name: _text(entry.description, _takes(defaults[name], ...)) for name, entry in MODELS.items()}
 
 
 def _partitions() -> dict[str, str]:
@@ -56,6 +56,16 @@ def _datasets() -> dict[str, str]:
     from fedjax_bal.data import DATASETS
 
     return {name: reader.description for name, reader in DATASETS.items()}
+
+
+def _metrics() -> dict[str, str]:
+    from fedjax_bal.metrics import METRICS
+
+    def described(metric: Any) -> str:
+        words = ["a round"] * (metric.of_round is not None) + ["a run"] * (metric.of_run is not None)
+        return f"of {' and '.join(words)}{_after(', in', metric.unit.symbol)}"
+
+    return {name: described(metric) for name, metric in METRICS.items()}
 
 
 def _optimizers() -> dict[str, str]:
@@ -106,6 +116,7 @@ LISTINGS: dict[str, Callable[[], dict[str, str]]] = {
     "selectors": _selectors,
     "partitions": _partitions,
     "datasets": _datasets,
+    "metrics": _metrics,
     "optimizers": _optimizers,
     "schedules": _schedules,
     "availability": _availability,
@@ -119,7 +130,7 @@ def _described(function: Callable[..., Any], more: str = "", skip: Collection[st
     """The first line of a function's docstring, its parameters with their defaults, and more."""
     parameters = inspect.signature(function).parameters.items()
     defaults = {name: parameter.default for name, parameter in parameters if name not in skip}
-    first = (function.__doc__ or "").strip().splitlines()[0]
+    first = (function.__doc__ or "").strip().partition("\n")[0]
     return _text(first, _takes(defaults, inspect.Parameter.empty), more)
 
 

@@ -4,6 +4,7 @@ import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
+from pydantic import Field
 
 from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, TextThat
 from fedjax_bal.config.schema import Sections
@@ -107,6 +108,7 @@ class Config(Sections):
         partition_seeds: for each of `seeds` the seed of a partition of its own, so that intervals over seeds cover the
             draw of the partition too; None for one partition, that of `partition.seed`.
         paper: a paper's results in this setting; None for none.
+        plugins: the plug-ins that it uses, with the digests of their sources.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Config(Sections):
     seeds: tuple[int, ...]
     partition_seeds: tuple[int, ...] | None = None
     paper: ReportedResults | None = None
+    plugins: dict[str, str] = Field(default_factory=dict)
 
     def for_method(self, index: int) -> MethodConfig:
         """The configuration of one method.

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from fedjax_bal.annotations import Count, Natural, NotNegative, Number, OneOf
 from fedjax_bal.config.sections import Section
-from fedjax_bal.metrics import SHOTS, STOPPING_METRICS, EarlyStopping
+from fedjax_bal.metrics import SHOTS, EarlyStopping, stopping_metrics
 from fedjax_bal.metrics import Shots as Bounds
 
 _Share = Annotated[Number, Gt(0), Lt(1)] | None
@@ -94,7 +94,7 @@ class EarlyStoppingSection(Section):
     """
 
     patience: Count | None = None
-    metric: Annotated[str, OneOf(lambda: STOPPING_METRICS)] = EarlyStopping().metric
+    metric: Annotated[str, OneOf(stopping_metrics)] = EarlyStopping().metric
     min_delta: NotNegative = 0.0
 
     @property

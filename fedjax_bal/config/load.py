@@ -17,6 +17,7 @@ from fedjax_bal.config.problems import (
     raise_all,
     received_value,
 )
+from fedjax_bal.config.provenance import plugin_problems, used_plugins
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, check_section, choose_variant
 from fedjax_bal.config.yaml_text import parse_yaml, read_yaml
@@ -25,7 +26,9 @@ _COMMAND_LINE = "command line"
 _LONGEST_PATH = 20
 
 
-def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = ()) -> Config:
+def load_config(
+    path: str | os.PathLike[str] | None, overrides: Sequence[str] = (), *, recorded: bool = False
+) -> Config:
     """Reads, changes and checks a configuration.
 
     Args:
@@ -33,6 +36,7 @@ def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = 
         overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML. Choosing another
             optimizer, scheme, law or recipe drops the parameters of the one before. A relative path counts from the
             working directory here, and in a file from its folder.
+        recorded: take the digests of plug-ins from the file, that of a run folder, whatever is loaded now.
 
     Returns:
         The configuration.
@@ -49,9 +53,10 @@ def load_config(path: str | os.PathLike[str] | None, overrides: Sequence[str] = 
     """
     source = "built-in quickstart" if path is None else os.fspath(path)
     data, overridden = _overridden(read_mapping(path), [_parse_override(text) for text in overrides])
-    config, problems = _build(data)
+    plugins = data.get("plugins", {})
+    config, problems = _build(data, check_plugins=not recorded)
     raise_all(source, problems, overridden)
-    return config
+    return config.model_copy(update={"plugins": plugins}) if recorded else config
 
 
 def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
@@ -106,8 +111,11 @@ def _quickstart() -> File:
     return installed if installed.exists() else package.parent / "configs" / "quickstart.yaml"
 
 
-def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
+def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any, list[Problem]]:
+    found = plugin_problems(data.get("plugins", {})) if check_plugins else []
+    data = {key: value for key, value in data.items() if key != "plugins"}
     sheet, problems = check_section(UnresolvedConfig, data)
+    problems += found
     entries = data.get("methods")
     base = {key: value for key, value in data.items() if key in Sections.model_fields}
     methods, found = read_methods(entries if isinstance(entries, list) else [], base)
@@ -126,7 +134,8 @@ def _build(data: Mapping[str, Any]) -> tuple[Any, list[Problem]]:
     if problems:
         return None, problems
     shared = {key: getattr(sheet, key) for key in UnresolvedConfig.model_fields if key != "methods"}
-    return Config(methods=tuple(methods), **shared), []
+    config = Config(methods=tuple(methods), **shared)
+    return config.model_copy(update={"plugins": used_plugins(config)}), []
 
 
 def _overridden(data: Any, parsed: Sequence[tuple[KeyPath, Any]]) -> tuple[Any, list[KeyPath]]:

@@ -13,6 +13,7 @@ from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, received_value
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, check_section, merge_sections, to_plain
+from fedjax_bal.registry import plugin_errors
 
 
 def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[MethodEntry], list[Problem]]:
@@ -82,14 +83,17 @@ def _read_recipe(
 ) -> tuple[RecipeChoice | None, list[Problem]]:
     functions = _recipes()
     if not isinstance(name, str) or name not in functions:
-        return None, [Problem((*path, key), f"received {received_value(name)}; {nearest_choices(name, functions)}")]
+        allowed = nearest_choices(name, functions)
+        own = "; one of your own needs --plugin FILE" if isinstance(name, str) and "did you mean" not in allowed else ""
+        return None, [Problem((*path, key), f"received {received_value(name)}; {allowed}{own}")]
     fields = parameters(functions[name])
     checked, problems = check_section(_hyperparameters(tuple(fields.items())), values, path)
     if checked is None:
         return None, [_of_recipe(problem, name, fields) for problem in problems]
     complete = to_plain(checked)
     try:
-        functions[name](**complete)
+        with plugin_errors():
+            functions[name](**complete)
     except (ValueError, TypeError) as error:
         return None, [_refused(name, complete, str(error), path)]
     return RecipeChoice(name=name, hyperparameters=complete), []

@@ -146,9 +146,10 @@ def config_leaves(config: Config) -> dict[str, str]:
 def _sheet(config: Config) -> dict[str, Any]:
     sheet = to_plain(config)
     last = ("methods", *_SEEDS)
-    order = ["name", *(key for key in sheet if key not in ("name", *last)), *last]
-    if config.partition_seeds is None:  # as in run folders of earlier versions
-        order.remove("partition_seeds")
+    later = {"partition_seeds": config.partition_seeds, "plugins": config.plugins}  # earlier run folders lack them
+    left_out = {key for key, value in later.items() if not value}
+    order = ["name", *(key for key in sheet if key not in {"name", *last}), *last]
+    order = [key for key in order if key not in left_out]
     return {key: sheet[key] for key in order} | {"methods": [_entry(method) for method in config.methods]}
 
 

@@ -114,11 +114,13 @@ def _read_official(reader: Reader, data_dir: Path) -> Dataset:
 def _read_own(reader: Reader, data_dir: str | os.PathLike | None, options: dict[str, Any]) -> Dataset:
     """Reads the user's own files, after checking the options."""
     name, taken = reader.name, inspect.signature(reader.read).parameters
-    if not isinstance(options.get("path"), str | os.PathLike):
+    if "path" in taken and not isinstance(options.get("path"), str | os.PathLike):
         raise ValueError(f"data set {name} needs its path, as in load({name!r}, path=...), received {sorted(options)}.")
     unknown = sorted(set(options) - set(taken))
     if unknown:
         raise ValueError(f"data set {name} takes {', '.join(taken)}, received {unknown[0]!r}.")
+    if "path" not in taken:
+        return reader.read(**options)
     path = Path(data_dir or "", options["path"])
     if not path.exists() and not Path(options["path"]).is_absolute():
         place = "the current folder, or from --data-dir where it is given"

@@ -64,7 +64,14 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     labels, folder = short_keys(axes), os.path.dirname(source)
     points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
     _refuse_repeats(points, source)
-    text = dump_yaml({**data, "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes]})
+    plugins = {name: digest for point in points for name, digest in point.config.plugins.items()}
+    text = dump_yaml(
+        {
+            **data,
+            **({"plugins": plugins} if plugins else {}),
+            "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes],
+        }
+    )
     return Sweep(points[0].config.name, tuple(axes), tuple(points), text)
 
 

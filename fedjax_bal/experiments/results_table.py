@@ -6,10 +6,9 @@ from typing import Any
 
 from fedjax_bal.experiments.plan import Sweep
 from fedjax_bal.experiments.sweep_work import SweepWork
-from fedjax_bal.metrics import ALL_METRICS
+from fedjax_bal.metrics import METRICS
 from fedjax_bal.runs import SweepFolder
 
-FIGURES = tuple(metric.name for metric in ALL_METRICS if metric.of_run and metric.swept)
 COSTS = ("program", "runs_together", "compile_s", "client_updates_per_s", "samples_per_s", "device_bytes")
 
 # The whole table is written each time: done after every run, that would be quadratic in their number. So the next
@@ -47,8 +46,8 @@ class ResultsTable:
     def finish(self) -> list[dict[str, Any]]:
         """Writes the metrics and summaries of all points, and a row for each run, over or not; returns the rows.
 
-        A row has the swept keys, `point`, `method`, `seed`, `status`, `FIGURES`, `COSTS` and `failure`. The rates are
-        those of all runs of the batch.
+        A row has the swept keys, `point`, `method`, `seed`, `status`, the metrics of runs, `COSTS` and `failure`. The
+        rates are those of all runs of the batch.
         """
         found = {
             (number, entry["method"], entry["seed"]): entry
@@ -87,7 +86,7 @@ class ResultsTable:
             "method": method,
             "seed": seed,
             "status": "failed" if lost else "refused" if refused is not None else self._status(run, entry),
-            **{key: entry.get(key) for key in FIGURES},
+            **{key: entry.get(key) for key, metric in METRICS.items() if metric.of_run and metric.swept},
             **dict.fromkeys(COSTS),
             "failure": refused or entry.get("failure") or lost,
         }

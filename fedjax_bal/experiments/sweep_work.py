@@ -14,6 +14,7 @@ from fedjax_bal.experiments.saved_runs import SavedRun
 from fedjax_bal.experiments.setup import SharedInputs, set_up
 from fedjax_bal.experiments.summary import Cost
 from fedjax_bal.experiments.training import BatchTraining
+from fedjax_bal.registry import PluginError
 from fedjax_bal.runs import RunFolder, SweepFolder
 
 _MAX_RETRIES = 3  # consecutive losses of a worker without progress before a batch is given up
@@ -136,7 +137,7 @@ class SweepWork:
             yield from training.task(self.backend)
         except WorkerLost as lost:
             yield from self._retry(number, batch, lost, tries)
-        except BatchRefused as error:
+        except (BatchRefused, PluginError) as error:  # fewer runs would not help
             self._give_up(batch, error)
         except (ValueError, MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):

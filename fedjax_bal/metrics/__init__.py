@@ -19,9 +19,10 @@ from fedjax_bal.metrics.seeds import (
     ranked_clients,
     spread,
 )
-from fedjax_bal.metrics.stopping import STOPPING_METRICS, EarlyStopping
+from fedjax_bal.metrics.stopping import EarlyStopping, stopping_metrics
 from fedjax_bal.metrics.table import (
-    ALL_METRICS,
+    METRICS,
+    OWN,
     REPORT_TABLES,
     Column,
     Metric,
@@ -30,4 +31,4 @@ from fedjax_bal.metrics.table import (
     summarise_run,
 )
 from fedjax_bal.metrics.traffic import Counts, Traffic, count_round
-from fedjax_bal.metrics.units import NOTHING, SHARE, TEXT
+from fedjax_bal.metrics.units import NOTHING, SHARE, TEXT, Unit

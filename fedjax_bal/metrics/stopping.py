@@ -5,12 +5,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedjax_bal.metrics.table import ALL_METRICS
+from fedjax_bal.metrics.table import METRICS
 from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
 
-_BEST = {metric.name: metric.best for metric in ALL_METRICS if metric.best}
-STOPPING_METRICS = tuple(_BEST)
-"""Names of the metrics that early stopping can follow."""
+
+def stopping_metrics() -> tuple[str, ...]:
+    """Names of the metrics that early stopping can follow."""
+    return tuple(name for name, metric in METRICS.items() if metric.best)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +22,7 @@ class EarlyStopping:
 
     Attributes:
         patience: evaluated rounds in a row without an improvement after which the run ends; None for never.
-        metric: one of `STOPPING_METRICS`; a loss is to fall, the others are to rise.
+        metric: one of `stopping_metrics()`; a loss is to fall, the others are to rise.
         min_delta: by how much more than the best so far counts as an improvement.
 
     Raises:
@@ -42,7 +43,7 @@ class EarlyStopping:
     def __post_init__(self) -> None:
         if self.patience is not None:
             whole_number("early_stopping.patience", self.patience)
-        one_of("early_stopping.metric", self.metric, STOPPING_METRICS)
+        one_of("early_stopping.metric", self.metric, stopping_metrics())
         finite_number("early_stopping.min_delta", self.min_delta)
 
     def over(self, records: Sequence[Mapping[str, Any]]) -> bool:
@@ -67,6 +68,6 @@ class EarlyStopping:
         return values.index(best) if best > -math.inf else None
 
     def _goodness(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
-        sign = 1 if _BEST[self.metric] is max else -1
+        sign = 1 if METRICS[self.metric].best is max else -1
         values: list[Any] = [record.get(self.metric) for record in records]
         return [sign * value if is_number(value) and math.isfinite(value) else -math.inf for value in values]

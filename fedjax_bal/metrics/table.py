@@ -25,6 +25,7 @@ from fedjax_bal.metrics.classification import (
 )
 from fedjax_bal.metrics.faults import name_faults
 from fedjax_bal.metrics.units import NATS, NUMBER, POINTS, SECONDS, SHARE, TEXT, Unit
+from fedjax_bal.registry import Registry
 from fedjax_bal.validate import is_number
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ TIME = ReportTable(
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
     "rounds of the slowest chain's local training; sending is not counted. To the target: of runs that reach it.",
 )
-REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME)
+OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
+REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, OWN)
 
 
 class Column(NamedTuple):
@@ -104,7 +106,7 @@ class Metric:
 
 def record_round(result: "RoundResult") -> dict[str, Any]:
     """The metrics of a round, ready for JSON."""
-    values = {metric.name: metric.of_round(result) for metric in ALL_METRICS if metric.of_round}
+    values = {metric.name: metric.of_round(result) for metric in METRICS.values() if metric.of_round}
     return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
@@ -112,7 +114,7 @@ def summarise_run(run: "RunHistory") -> dict[str, Any]:
     """The metrics of a run in its summary, ready for JSON."""
     return {
         metric.name: run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run)
-        for metric in ALL_METRICS
+        for metric in METRICS.values()
         if metric.of_run
     }
 
@@ -195,7 +197,7 @@ def _faults(run: "RunHistory") -> str | None:
     return name_faults(rows, (run.total("excluded") or 0) + (run.total("clipped") or 0))
 
 
-ALL_METRICS = (
+_METRICS = (
     # Of a whole run.
     Metric("rounds", None, lambda run: run.lines[-1]["round"] if run.lines else 0, unit=NUMBER),
     Metric("final_accuracy", None, lambda run: run.last.get("test_accuracy")),
@@ -271,4 +273,5 @@ ALL_METRICS = (
     Metric("clients_per_chain", None, lambda run: run.clients_per_chain, unit=NUMBER, swept=False),
     Metric("copies", None, lambda run: run.copies, unit=NUMBER, swept=False),
 )
-"""Every metric, in order."""
+METRICS = Registry({metric.name: metric for metric in _METRICS})
+"""Every metric by name, in order."""

@@ -1,6 +1,6 @@
 """Models with exact parameter counts, as pure functions, on a convolution that is fast for many clients.
 
-`build(name, num_classes, input_shape)` builds a `fedjax_bal.types.Model`; `MODELS` lists the names, `options(name)` a
+`build(name, num_classes, input_shape)` builds a `fedjax_bal.types.Model`; `MODELS` has the names, `options(name)` a
 model's options. `from_linen` and `from_nnx` make one of a network of your own.
 """
 
@@ -13,7 +13,15 @@ from fedjax_bal.models.image_networks import doubled_twice, enlarging
 from fedjax_bal.models.layers import Conv, Linear, flatten
 from fedjax_bal.models.linen import from_linen
 from fedjax_bal.models.projection import FORMS, with_projection
-from fedjax_bal.models.registry import BATCH_NORMALISED, MODELS, build, num_params, options, with_plain_convolution
+from fedjax_bal.models.registry import (
+    BATCH_NORMALISED,
+    MODELS,
+    build,
+    num_params,
+    options,
+    own_model,
+    with_plain_convolution,
+)
 from fedjax_bal.models.wrapping import check_is_model
 
 if TYPE_CHECKING:
@@ -39,6 +47,7 @@ __all__ = [
     "from_nnx",
     "num_params",
     "options",
+    "own_model",
     "with_plain_convolution",
     "with_projection",
 ]

@@ -1,12 +1,13 @@
 """Options of networks, declared once: in the signature of a network's builder."""
 
 import difflib
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fedjax_bal.validate import is_number, switch
+from fedjax_bal.validate import is_number
 
 
 class Allowed(NamedTuple):
@@ -22,21 +23,33 @@ class Allowed(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One option of a network: its default and its allowed values."""
+    """One option of a network: its default, `...` for none, and its allowed values."""
 
     default: Any
     allowed: Allowed
 
 
+# What a builder is given, and flax's own fields.
+_NO_OPTIONS = ("num_classes", "input_shape", "convolution", "parent", "name")
+
+
+@functools.cache
 def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
-    """Options of a builder, by name: its parameters annotated with an `Allowed`, or with `bool`."""
+    """Options of a builder, by name: its parameters whose annotations say which values are allowed."""
     options = {}
     for name, parameter in inspect.signature(builder).parameters.items():
-        known = (*getattr(parameter.annotation, "__metadata__", ()), _SWITCH if parameter.annotation is bool else None)
-        allowed = next((item for item in known if isinstance(item, Allowed)), None)
-        if allowed is not None:
-            options[name] = Option(parameter.default, allowed)
+        known = getattr(parameter.annotation, "__metadata__", ())
+        allowed = next((item for item in known if isinstance(item, Allowed)), None) or _by_annotation(name, parameter)
+        if allowed is not None and name not in _NO_OPTIONS:
+            options[name] = Option(... if parameter.default is parameter.empty else parameter.default, allowed)
     return options
+
+
+def _by_annotation(name: str, parameter: inspect.Parameter) -> Allowed | None:
+    from fedjax_bal.annotations import check, checkable, wanted  # with pydantic
+
+    kind = checkable(parameter.annotation, parameter.default)
+    return None if kind is None else Allowed(wanted(kind), functools.partial(check, name, kind))
 
 
 def read_options(name: str, options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,6 +103,3 @@ def _read_sizes(value: Any) -> tuple[int, ...]:
     if min(units) < 1:
         raise ValueError
     return units
-
-
-_SWITCH = Allowed("true or false", lambda value: switch("", value))

@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
@@ -19,6 +20,7 @@ from fedjax_bal.models.normalization import NORMS
 from fedjax_bal.models.options import Option, choice, options_of, read_options, shares, sizes
 from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
 from fedjax_bal.models.wrapping import NO_KEY, moment_pairs
+from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 
 
@@ -26,11 +28,17 @@ class _Entry(NamedTuple):
     """A network's entry in the registry."""
 
     description: str
-    body: Callable[..., nn.Module]  # body(convolve, **options); its signature declares the options, see `options_of`
+    body: Callable[..., Any]  # body(convolve, **options); its signature declares the options, see `options_of`
     smallest: int  # side of the smallest image that it takes, in pixels
     head_bias: bool = True
     start: initialization.Start = initialization.as_drawn
     batch_normalised: bool = False
+    ready: bool = False  # whether the body is `body(num_classes, input_shape, **options)` and returns a model
+
+
+def own_model(build: Callable[..., Model], description: str) -> _Entry:
+    """The entry of a function `build(num_classes, input_shape, **options)`."""
+    return _Entry(description, build, 1, ready=True)
 
 
 def _mlp(convolve: Convolution, hidden: Annotated[tuple[int, ...], sizes()] = (64,)) -> nn.Module:
@@ -170,8 +178,8 @@ _ENTRIES = {
     ),
 }
 
-MODELS = {name: entry.description for name, entry in _ENTRIES.items()}
-"""Description of each model, by name."""
+MODELS = Registry(_ENTRIES)
+"""Every model by name."""
 
 BATCH_NORMALISED = tuple(name for name, entry in _ENTRIES.items() if entry.batch_normalised)
 """The models with batch normalisation, unless their option `norm` says otherwise."""
@@ -223,19 +231,22 @@ def build(
     entry = _entry(name)
     given = read_options(name, options_of(entry.body), options)
     _check(name, entry, num_classes, input_shape)
-    return _build(name, num_classes, tuple(input_shape), convolution, tuple(sorted(given.items())))
+    return _build(entry, name, num_classes, tuple(input_shape), convolution, tuple(sorted(given.items())))
 
 
 # Cached, because compiled programs belong to a model's functions: equal models must be the same object.
 @functools.lru_cache(maxsize=64)
 def _build(
+    entry: _Entry,
     name: str,
     num_classes: int,
     input_shape: tuple[int, ...],
     convolution: str,
     options: tuple[tuple[str, Any], ...],
 ) -> Model:
-    entry = _ENTRIES[name]
+    if entry.ready:
+        form = {"convolution": convolution} if "convolution" in inspect.signature(entry.body).parameters else {}
+        return entry.body(num_classes, input_shape, **dict(options), **form)._replace(name=name, options=options)
     body = entry.body(convolutions.of_name(convolution), **dict(options))
     network = Network(body, Linear(num_classes, entry.head_bias))
     return Model(*_pure_functions(network, input_shape, entry.start), name, num_classes, input_shape, options)
@@ -295,10 +306,10 @@ def _pure_functions(
 
 
 def _entry(name: str) -> _Entry:
-    if name not in _ENTRIES:
-        nearest = difflib.get_close_matches(str(name), _ENTRIES, 1, 0.0)[0]
-        raise ValueError(f"model {name!r} is unknown; did you mean {nearest!r}? Models: {', '.join(_ENTRIES)}.")
-    return _ENTRIES[name]
+    if name not in MODELS:
+        nearest = difflib.get_close_matches(str(name), MODELS, 1, 0.0)[0]
+        raise ValueError(f"model {name!r} is unknown; did you mean {nearest!r}? Models: {', '.join(MODELS)}.")
+    return MODELS[name]
 
 
 def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, ...]) -> None:

@@ -16,6 +16,7 @@ from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedrs, rebafl
 from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import faults, median, norm_clipping, trimmed_mean
 from fedjax_bal.recipes.sampling import crop_flip, iwds
+from fedjax_bal.registry import Registry
 
 __all__ = [
     "RECIPES",
@@ -51,5 +52,7 @@ __all__ = [
 ]
 
 _NOT_RECIPES = ("RECIPES", "Recipe", "citation", "combine", "short_citation")
-RECIPES: dict[str, Callable[..., Recipe]] = {name: globals()[name] for name in __all__ if name not in _NOT_RECIPES}
+RECIPES: Registry[Callable[..., Recipe]] = Registry(
+    {name: globals()[name] for name in __all__ if name not in _NOT_RECIPES}
+)
 """All recipes by name."""

@@ -3,7 +3,7 @@
 from itertools import takewhile
 from typing import Any
 
-from fedjax_bal.metrics import ALL_METRICS
+from fedjax_bal.metrics import METRICS
 from fedjax_bal.report.sweep_results import Results
 from fedjax_bal.runs import SweepFolder
 from fedjax_bal.validate import is_number
@@ -26,7 +26,7 @@ def sweep_curves(results: Results, folder: SweepFolder) -> list[dict[str, Any]]:
         if label in points
         for line in points[label].read_metrics()
     ]
-    every = (*(metric.name for metric in ALL_METRICS if metric.of_round), "wall_s")
+    every = (*(metric.name for metric in METRICS.values() if metric.of_round), "wall_s")
     names = [name for name in every if any(is_number(line.get(name)) for _, line in lines)]
     number = lambda value: value if is_number(value) else None
     return [

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_bal.metrics import ALL_METRICS, REPORT_TABLES, Column, Metric, ReportTable, spread
+from fedjax_bal.metrics import METRICS, REPORT_TABLES, Column, Metric, ReportTable, spread
 from fedjax_bal.report.wording import LONGEST_NAME, Table, printable
 
 
@@ -54,7 +54,7 @@ def broken(runs: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _columns(table: ReportTable, runs: Sequence[Mapping[str, Any]]) -> list[tuple[Metric, Column]]:
     """The metrics of a table for which there are numbers."""
-    own = [(metric, metric.column) for metric in ALL_METRICS if metric.column and metric.column.table is table]
+    own = [(metric, metric.column) for metric in METRICS.values() if metric.column and metric.column.table is table]
     known = [pair for pair in own if any(run.get(pair[0].name) is not None for run in runs)]
     lone = sum(column.optional for _, column in known) < 2
     return [pair for pair in known if not (lone and pair[1].optional)]
@@ -68,5 +68,5 @@ def _details(
         own = [run for run in runs if run["method"] == method]
         cells = [metric.unit.show(spread([run.get(metric.name) for run in own])) for metric, _ in columns]
         rows.append((printable(method, LONGEST_NAME), *cells))
-    headings = (f"{column.heading}, {metric.unit.symbol}" for metric, column in columns)
+    headings = (", ".join(filter(None, (column.heading, metric.unit.symbol))) for metric, column in columns)
     return Details(table.title, Table(("Method", *headings), rows), table.note)

@@ -138,9 +138,8 @@ def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | Non
         text = _without_column(text, 2)
     alone = lambda group: len(group) == 1 < len(groups)
     marked = [mark and not alone(group) for group in groups for mark in _best(group)]
-    return grid("Comparison of methods", text, marked) + "".join(
-        map(note, table_notes(summaries, partitions=partitions))
-    )
+    notes = "".join(map(note, table_notes(summaries, partitions=partitions)))
+    return grid("Comparison of methods", text, marked) + notes
 
 
 def _best(summaries: Sequence[MethodSummary]) -> list[bool]:

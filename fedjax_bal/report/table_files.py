@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedjax_bal.metrics import ALL_METRICS, TEXT, compare, mean_interval, paired_difference, spread
+from fedjax_bal.metrics import METRICS, TEXT, compare, mean_interval, paired_difference, spread
 from fedjax_bal.report.details import Details, details
 from fedjax_bal.report.markup import encoded
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, printable, table, table_notes
@@ -26,9 +26,8 @@ def table_files(runs: Sequence[Mapping[str, Any]], target: float | None, partiti
     counts as reached; `partitions` tells whether each seed has a partition of its own.
     """
     summaries = [own._replace(method=printable(own.method, LONGEST_NAME)) for own in compare(runs)]
-    comparison = Details(
-        "Comparison of methods", table(summaries, target), " ".join(table_notes(summaries, partitions=partitions))
-    )
+    notes = " ".join(table_notes(summaries, partitions=partitions))
+    comparison = Details("Comparison of methods", table(summaries, target), notes)
     shown = [comparison, *details(runs)]
     texts = {
         "csv": as_csv(list(_numbers(runs))),
@@ -40,7 +39,7 @@ def table_files(runs: Sequence[Mapping[str, Any]], target: float | None, partiti
 
 def _numbers(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     methods = list(dict.fromkeys(run["method"] for run in runs))
-    for name in (metric.name for metric in ALL_METRICS if metric.of_run and metric.unit is not TEXT):
+    for name in (metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT):
         known = [run for run in runs if run.get(name) is not None]
         by_seed = {own: {run["seed"]: run[name] for run in known if run["method"] == own} for own in methods}
         for method in methods if known else ():

@@ -221,7 +221,7 @@ class RunFolder:
                 f"{self.path}: is not empty and not a run folder (it holds {names[0]}); choose another with --out"
             )
         try:
-            here = load_config(file)
+            here = load_config(file, recorded=True)
         except ConfigError as error:
             raise FolderError(
                 f"{self.path}: its config.yaml can't be read, so nothing in it is touched; choose another with --out "

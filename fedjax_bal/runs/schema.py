@@ -1,7 +1,7 @@
 """The schema of `summary.json` and of a line of `metrics.jsonl`; other keys are allowed, missing ones are null."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -12,10 +12,11 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     create_model,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from fedjax_bal.metrics import ALL_METRICS, TEXT
+from fedjax_bal.metrics import METRICS, TEXT
 
 LARGEST = 1e18
 """The largest number: far beyond any count of bytes, and small enough to be added and drawn."""
@@ -152,7 +153,7 @@ class _Leaks(JsonObject):
     inversion: dict[str, _Attack] = {}
 
 
-_NUMBERS = [metric.name for metric in ALL_METRICS if metric.of_run and metric.unit is not TEXT]
+_NUMBERS = [metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT]
 _FIGURES: dict[str, Any] = dict.fromkeys(_NUMBERS, (_Number, None))
 
 
@@ -165,6 +166,14 @@ class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
     leaks: _Leaks | None = None
     # A run without an evaluation has a matrix of size 0.
     confusion_matrix: Annotated[Any, BeforeValidator(lambda value: value or None), numbers("classes", "classes")] = None
+
+    @model_validator(mode="after")
+    def _with_numbers(self) -> Self:
+        """Plug-ins' metrics are registered after this class is made."""
+        for name, value in (self.model_extra or {}).items():
+            if METRICS.plugin(name) and not (value is None or _are_numbers(value, [], -LARGEST, LARGEST)):
+                raise _expected(f"{name}, a number (within ±{LARGEST:g}), or null")
+        return self
 
 
 class _Augmentation(JsonObject):

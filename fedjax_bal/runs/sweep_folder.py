@@ -68,10 +68,11 @@ class SweepFolder:
             raise FolderError(
                 f"{self.path}: its sweep.yaml can't be read ({error}); choose another with --out"
             ) from error
-        if known is not None and known != _without_values(text):
+        if known is not None and known != (asked := _without_values(text)):
+            keys = [key for key in {**known[0], **asked[0]} if known[0].get(key) != asked[0].get(key)]
             raise FolderError(
-                f"{self.path}: holds another sweep (its sweep.yaml differs in more than the values of the axes), and "
-                "nothing in it is touched; choose another folder with --out"
+                f"{self.path}: holds another sweep (its sweep.yaml differs in more than the values of the axes"
+                f"{f', in {keys[0]}' if keys else ''}), and nothing in it is touched; choose another folder with --out"
             )
         self.files.write(_SHEET, text.encode())
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.registry import Registry
 from fedjax_bal.selection.bandit import cucb, greedy
 from fedjax_bal.selection.mediators import mediated
 from fedjax_bal.selection.orders import by_size, power_of_choice, round_robin
@@ -13,15 +14,17 @@ from fedjax_bal.selection.selectors import Selector, uniform
 from fedjax_bal.types import Federation
 from fedjax_bal.validate import one_of
 
-SELECTORS: Mapping[str, Callable[..., Selector]] = {
-    "uniform": uniform,
-    "round_robin": round_robin,
-    "by_size": by_size,
-    "power_of_choice": power_of_choice,
-    "mediated": mediated,
-    "cucb": cucb,
-    "greedy": greedy,
-}
+SELECTORS: Registry[Callable[..., Selector]] = Registry(
+    {
+        "uniform": uniform,
+        "round_robin": round_robin,
+        "by_size": by_size,
+        "power_of_choice": power_of_choice,
+        "mediated": mediated,
+        "cucb": cucb,
+        "greedy": greedy,
+    }
+)
 """Factory of each selector by name; arguments that the federation provides, see `FROM_FEDERATION`, are keyword-only."""
 
 FROM_FEDERATION: Mapping[str, Callable[[Federation], Any]] = {

@@ -127,7 +127,7 @@ def test_group_normalisation_has_no_statistics():
 
 def test_the_list_names_every_model_in_one_line():
     assert set(MODELS) == set(SMALL) | LARGE
-    assert all(text and "\n" not in text for text in MODELS.values())
+    assert all(entry.description and "\n" not in entry.description for entry in MODELS.values())
     assert set(BATCH_NORMALISED) >= LARGE
 
 

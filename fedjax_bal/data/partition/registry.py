@@ -21,9 +21,10 @@ from fedjax_bal.data.partition.normal import normal_density
 from fedjax_bal.data.partition.pathological import pathological
 from fedjax_bal.data.partition.quantity import quantity
 from fedjax_bal.data.partition.realworld import flcir_realworld
+from fedjax_bal.registry import Registry
 from fedjax_bal.types import Dataset
 
-SCHEMES: Mapping[str, Callable[..., list[np.ndarray]]] = MappingProxyType(
+SCHEMES: Registry[Callable[..., list[np.ndarray]]] = Registry(
     {
         scheme.__name__: scheme
         for scheme in (

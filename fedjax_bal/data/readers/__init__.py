@@ -1,13 +1,12 @@
 """Readers of data sets: one `Reader` record for each, in the file of its format, and all of them by name."""
 
 import difflib
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from fedjax_bal.data.readers import cifar, cinic10, embedded, idx, image_folder, inaturalist, leaf, npz, svhn
 from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.registry import Registry
 
-DATASETS: Mapping[str, Reader] = MappingProxyType(
+DATASETS: Registry[Reader] = Registry(
     {
         reader.name: reader
         for file in (embedded, idx, cifar, leaf, svhn, cinic10, inaturalist, npz, image_folder)

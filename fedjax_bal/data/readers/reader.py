@@ -46,7 +46,7 @@ class Reader:
         name: its name in configurations.
         description: one line for the list of data sets.
         read: for official files, from the folder that the user names to the data set; for files of the package, a
-            function without arguments; for the user's own, from `path`, a file or folder, and further options.
+            function without arguments; for the user's own, from options, such as `path`, a file or folder.
         origin: the owner of the files: the data set's publishers, this package, or the user.
         find: from the folder that the user names to the official files and folders that decide what is read; raises
             `MissingError` if none are found.

@@ -9,6 +9,7 @@ from fedjax_bal.engine.host import DispatchResult, Member, Snapshot, Stack, Stac
 from fedjax_bal.experiments.backends.backend import BatchHandle, BatchTask, BuiltBatch, StepResult, Stopped
 from fedjax_bal.experiments.environment import device_name
 from fedjax_bal.experiments.grouping import SweepBatch
+from fedjax_bal.registry import plugin_errors
 
 if TYPE_CHECKING:
     from fedjax_bal.experiments.runner import Runner
@@ -92,7 +93,8 @@ def _run(task: BatchTask) -> None:
         call = next(task)
         while True:
             try:
-                value = call()
+                with plugin_errors():
+                    value = call()
             except Exception as error:  # the task knows after which errors it can go on
                 call = task.throw(error)
             else:

@@ -18,6 +18,7 @@ from fedjax_bal.experiments.backends.ray.messages import (
 from fedjax_bal.experiments.backends.ray.worker import Worker
 from fedjax_bal.experiments.grouping import SweepBatch
 from fedjax_bal.experiments.runner import Runner
+from fedjax_bal.plugins import loaded_plugins
 
 _PATIENCE_S = 0.5  # between two checks whether the user wants to stop
 
@@ -175,7 +176,7 @@ class RemoteHandle:
         needs = cluster.needs
         options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_restarts": 0, "max_task_retries": 0}
         worker = cluster.ray.remote(Worker).options(**options)
-        self._worker = worker.remote(cluster.devices, needs.gpus > 0, os.getcwd())
+        self._worker = worker.remote(cluster.devices, needs.gpus > 0, os.getcwd(), loaded_plugins())
 
     def enter(self) -> BatchTask:
         """Waits for a worker, and makes it load the data."""

@@ -21,6 +21,8 @@ from fedjax_bal.experiments.backends.ray.messages import (
     writable,
 )
 from fedjax_bal.experiments.setup import SharedInputs, set_up
+from fedjax_bal.plugins import load_plugins
+from fedjax_bal.registry import PluginError, described, plugin_errors
 
 
 def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +31,8 @@ def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def tried(self: "Worker", *arguments: Any) -> Any:
         try:
-            return method(self, *arguments)
+            with plugin_errors():
+                return method(self, *arguments)
         except (ValueError, OSError, MemoryError, RuntimeError) as error:
             return _failure(error, loading=self.batch is None)
 
@@ -39,15 +42,17 @@ def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
 class Worker:
     """Trains a batch of runs on some devices: GPUs, or parts of the CPU."""
 
-    def __init__(self, devices: int, gpus: bool, place: str) -> None:
-        self.devices, self.gpus = devices, gpus
+    def __init__(self, devices: int, gpus: bool, place: str, plugins: Sequence[str] = ()) -> None:
+        self.devices, self.gpus, self.plugins = devices, gpus, plugins
         self.batch: LocalBatch | None = None
         with contextlib.suppress(OSError):
             os.chdir(place)  # where the sweep was started, for relative paths
         _start_jax(devices, gpus)
 
+    @_explained
     def about(self) -> WorkerInfo:
-        """Machine and versions of this worker."""
+        """Loads the plug-ins, to which messages may refer; returns machine and versions of this worker."""
+        load_plugins(self.plugins)
         return WorkerInfo(socket.gethostname(), os.getpid(), installed_versions())
 
     @_explained
@@ -113,6 +118,8 @@ def _failure(error: Exception, *, loading: bool) -> Failure:
     text = str(error) or type(error).__name__
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return Failure("memory", text)
-    if isinstance(error, ValueError):  # once all is loaded, only a program that doesn't fit into memory raises one
+    if isinstance(error, ValueError) and not isinstance(
+        error, PluginError
+    ):  # once all is loaded, only a program that doesn't fit into memory raises one
         return Failure("refused" if loading else "size", text)
-    return Failure("refused", f"{type(error).__name__}: {text}")
+    return Failure("refused", described(error))

@@ -1,0 +1,343 @@
+"""Plug-ins: recipes, parts, models, selectors, partitioners, data sets and metrics from outside the package.
+
+A plug-in is a Python file, or a package, whose import calls `register`. The command line loads it with `--plugin`, or
+because an installed package offers it as an entry point of the group `fedjax_bal.plugins`; Python loads it by importing
+it. A configuration can then name what it registers, and never imports code by itself.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedjax_bal.config import Sections, parameters
+from fedjax_bal.registry import PLUGINS, Owner, Plugin, PluginError, described
+from fedjax_bal.validate import is_number, one_of
+
+T = TypeVar("T")
+
+GROUP = "fedjax_bal.plugins"
+"""The group of entry points."""
+
+_PREFIX = "fedjax_bal_plugin_"  # of the names of modules that are loaded from a file, which may be called like others
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_COLUMNS = frozenset(  # of the files with metrics
+    (
+        *("method", "seed", "round", "wall_s", "point", "status", "failure", "chosen", "composition", "leaks"),
+        *("confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
+        *("client_updates_per_s", "samples_per_s"),
+    )
+)
+_loaded: dict[str, None] = {}  # what `load_plugins` was given
+
+
+def register(kind: str, name: str) -> Callable[[T], T]:
+    """Registers a function or a class, so that a configuration can name it.
+
+    | kind | what | from then on |
+    |---|---|---|
+    | `recipe` | a function that returns a `Recipe` | `methods: [{recipe: NAME}]` |
+    | `part` | a class of parts | a recipe of this part alone, to be combined with others |
+    | `model` | `f(num_classes, input_shape, ...)`, returns a `Model` | `model: {name: NAME}` |
+    | `selector` | `f(clients_per_round, ...)`, returns a `Selector` | `selection: {name: NAME}` |
+    | `partitioner` | `f(rng, labels, num_clients, ...)`, returns row numbers | `partition: {scheme: NAME}` |
+    | `dataset` | a function that returns a `Dataset`, or a `Reader` | `dataset: {name: NAME}` |
+    | `metric` | `f(result: RoundResult)`, returns a number or None; or a `Metric` | `metrics.jsonl`, tables, reports |
+
+    All other parameters of a function, and the fields of a part, are options beside the name, checked by annotations:
+    `float`, `Annotated[float, Ge(0)]`, `Literal["a", "b"]`.
+
+    Args:
+        kind: one of these.
+        name: letters, digits and `_`; none that exists.
+
+    Returns:
+        A decorator that returns what it gets.
+
+    Raises:
+        ValueError: an unknown kind, a name that exists, or something of another shape.
+
+    Example:
+        >>> from fedjax_bal import recipes
+        >>> from fedjax_bal.config import load_config
+        >>> @register("recipe", "strong_fedprox")
+        ... def strong_fedprox(mu: float = 1.0):
+        ...     '''FedProx with a strong penalty.'''
+        ...     return recipes.Recipe("strong_fedprox", recipes.fedprox(mu).parts)
+        >>> load_config(None, ["methods=[{recipe: strong_fedprox, mu: 2}]"]).methods[0].recipes[0].hyperparameters
+        {'mu': 2.0}
+    """
+    one_of("register: kind", kind, _KINDS)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"register: received the name {name!r}, must be letters, digits and _, beginning with a letter"
+        )
+    plugin = _plugin_of(sys._getframe(1).f_globals["__name__"])
+
+    def add(own: T) -> T:
+        package, registry, entry = _KINDS[kind]
+        what = f"{kind} {name!r}"
+        try:
+            entries = getattr(importlib.import_module(f"fedjax_bal.{package}"), registry)
+            entries.add(name, entry(name, own), Owner(plugin, getattr(own, "__qualname__", what)))
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from error
+        return own
+
+    return add
+
+
+def load_plugins(targets: Iterable[str] = ()) -> None:
+    """Loads plug-ins, each only once, and those that installed packages offer.
+
+    Args:
+        targets: files, folders of packages, or modules.
+
+    Raises:
+        PluginError: one of them is missing or fails; the message names file and line.
+    """
+    for entry in entry_points(group=GROUP):
+        _load(entry.module, f"the plug-in {entry.name} of an installed package")
+    for target in targets:
+        _load(target, f"--plugin {target}")
+
+
+def loaded_plugins() -> tuple[str, ...]:
+    """What `load_plugins` has loaded, for other processes: absolute paths, and modules."""
+    return tuple(_loaded)
+
+
+def _load(target: str, named: str) -> None:
+    file = _file(target, named)
+    key = str(file or target)
+    if key in _loaded:
+        return
+    try:
+        importlib.import_module(target) if file is None else _execute(file, named)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == target.partition(".")[0] and file is None:
+            raise PluginError(f"{named}: there is no such file, nor a module of that name; give ./FILE.py") from error
+        raise PluginError(f"{named}: {_line_at_import(error, file)}{described(error)}") from error
+    _loaded[key] = None
+
+
+def _file(target: str, named: str) -> Path | None:
+    """The file of a plug-in, or that of a package's folder; None for the name of a module."""
+    path = Path(target)
+    if len(path.parts) == 1 and path.suffix != ".py":
+        spec = importlib.util.find_spec(target.partition(".")[0])
+        if (spec and spec.origin) or not path.exists():
+            return None
+    file = (path / "__init__.py" if path.is_dir() else path).resolve()
+    if not file.is_file() or file.suffix != ".py":
+        wanted = "a Python file, the folder of a package, or a module"
+        raise PluginError(f"{named}: there is no Python file {file}; a plug-in is {wanted}")
+    return file
+
+
+def _execute(file: Path, named: str) -> None:
+    """Imports a file under a name of its own."""
+    package = file.name == "__init__.py"
+    source = file.parent if package else file
+    name = _PREFIX + source.stem.replace(".", "_")
+    known = sys.modules.get(name)
+    if known is not None:
+        raise ValueError(f"there is another plug-in of this name, {known.__file__}; rename one of them")
+    folders = [str(source)] if package else None
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    try:
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+    except BaseException:
+        for key in [key for key in sys.modules if key.partition(".")[0] == name]:
+            del sys.modules[key]
+        raise
+
+
+def _line_at_import(error: BaseException, file: Path | None) -> str:
+    """The line at which the import of a plug-in failed, that of its own file where there is one."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: "
+    here = ("<frozen", str(Path(__file__).parent), importlib.__file__)
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    others = [place for place in places if not place[0].startswith(here)]
+    own = [place for place in others if file is not None and Path(place[0]).is_relative_to(file.parent)]
+    return "{}, line {}: ".format(*(own or others)[-1]) if others else ""
+
+
+def _plugin_of(module: str) -> Plugin:
+    """The plug-in that a module belongs to: its file, or its outermost package."""
+    top = sys.modules[module.partition(".")[0]]
+    file = getattr(top, "__file__", None)
+    if file is None:
+        plugin = Plugin(top.__name__, None, "interactive")
+    else:
+        path = Path(file).resolve()
+        source = path.parent if hasattr(top, "__path__") else path
+        name = source.stem if top.__name__ == "__main__" else top.__name__.removeprefix(_PREFIX)
+        plugin = Plugin(name, source, _digest(source))
+    PLUGINS[plugin.name] = plugin
+    return plugin
+
+
+@functools.cache
+def _digest(source: Path) -> str:
+    files = sorted(source.rglob("*.py")) if source.is_dir() else [source]
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(source.parent).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def _recipe(name: str, own: Any) -> Any:
+    from fedjax_bal.recipes import Recipe
+
+    _check_parameters(own, _KEYS_OF_METHODS)
+    return _checked(name, own, lambda made, _: isinstance(made, Recipe), "a Recipe")
+
+
+def _part(name: str, own: Any) -> Any:
+    """A recipe of the part alone."""
+    from fedjax_bal.parts import Part
+    from fedjax_bal.recipes import Recipe
+
+    if not (isinstance(own, type) and issubclass(own, Part) and "__dataclass_fields__" in vars(own)):
+        raise ValueError(f"received {own!r:.80}, must be a class of parts: a role's subclass with @part above it")
+    _check_parameters(own, _KEYS_OF_METHODS)
+
+    @functools.wraps(own, updated=())
+    def recipe(**fields: Any) -> Any:
+        return Recipe(name, (own(**fields),))
+
+    recipe.__signature__ = _signature(own)  # type: ignore[attr-defined]
+    return recipe
+
+
+def _model(name: str, own: Any) -> Any:
+    from fedjax_bal.models import own_model
+    from fedjax_bal.types import Model
+
+    _check_parameters(own, _keys("model") - {"convolution"}, ("num_classes", "input_shape"))
+    build = _checked(name, own, lambda made, _: isinstance(made, Model), "a fedjax_bal Model")
+    return own_model(build, _first_line(own))
+
+
+def _selector(name: str, own: Any) -> Any:
+    from fedjax_bal.selection import FROM_FEDERATION, Selector
+
+    _check_parameters(own, _keys("selection"), ("clients_per_round",), FROM_FEDERATION)
+    return _checked(name, own, lambda made, _: isinstance(made, Selector), "a Selector")
+
+
+def _partitioner(name: str, own: Any) -> Any:
+    from fedjax_bal.data import FROM_DATASET, resolve
+
+    if resolve(name).scheme != name:
+        raise ValueError(f"received the name {name!r}, which exists already, for {resolve(name).scheme}")
+    _check_parameters(own, _keys("partition"), ("rng", "labels", "num_clients"), FROM_DATASET)
+    fits = lambda made, args: isinstance(made, list | tuple) and len(made) == args[2]
+    return _checked(name, own, fits, "a list with the row numbers of each of num_clients clients")
+
+
+def _dataset(name: str, own: Any) -> Any:
+    from fedjax_bal.data import Reader
+    from fedjax_bal.types import Dataset
+
+    if isinstance(own, Reader):
+        return dataclasses.replace(own, name=name)
+    _check_parameters(own, _keys("dataset") | {"mean", "std"})
+    read = _checked(name, own, lambda made, _: isinstance(made, Dataset), "a Dataset")
+    return Reader(name=name, description=_first_line(own), read=read, origin="own")
+
+
+def _metric(name: str, own: Any) -> Any:
+    from fedjax_bal.metrics import OWN, Column, Metric, Unit
+
+    if name in _COLUMNS:
+        raise ValueError(f"received the name {name!r}, which another column has; choose another")
+    if isinstance(own, Metric):
+        return dataclasses.replace(own, name=name)
+    if len(_signature(own).parameters) != 1:
+        raise ValueError(f"takes {_signature(own)}, must take a RoundResult alone")
+    numeric = lambda made, _: made is None or is_number(made) or isinstance(made, np.number)
+    value = _checked(name, own, numeric, "a number, or None")
+    return Metric(name, value, "last", Column(OWN, name.replace("_", " ")), Unit("", 1, ".4g"))
+
+
+_KINDS: dict[str, tuple[str, str, Callable[[str, Any], Any]]] = {
+    "recipe": ("recipes", "RECIPES", _recipe),
+    "part": ("recipes", "RECIPES", _part),
+    "model": ("models", "MODELS", _model),
+    "selector": ("selection", "SELECTORS", _selector),
+    "partitioner": ("data", "SCHEMES", _partitioner),
+    "dataset": ("data", "DATASETS", _dataset),
+    "metric": ("metrics", "METRICS", _metric),
+}
+"""Kind -> package and name of its registry, and the function that makes an entry of what is registered."""
+
+
+_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_KEYS_OF_METHODS = frozenset({"name", "recipe", *Sections.model_fields})
+
+
+def _keys(section: str) -> frozenset[str]:
+    """The keys of a section beside which the options of its names stand."""
+    kind = Sections.child(section)
+    return kind.common() if kind else frozenset()
+
+
+def _signature(own: Any) -> inspect.Signature:
+    try:
+        return inspect.signature(own, eval_str=True)
+    except NameError:  # an annotation that only type checkers can read
+        return inspect.signature(own)
+    except (TypeError, ValueError):
+        raise ValueError(f"received {own!r:.80}, must be a function") from None
+
+
+def _check_parameters(
+    own: Any, reserved: Collection[str], first: tuple[str, ...] = (), given: Collection[str] = ()
+) -> None:
+    """Refuses a function without the first parameters, or with others that neither a configuration nor data can set."""
+    signature = _signature(own)
+    taken = {name: one for name, one in signature.parameters.items() if one.kind not in _ANY}
+    if tuple(taken)[: len(first)] != first:
+        raise ValueError(f"takes ({', '.join(taken)}), must take {', '.join(first)} first")
+    known = {*first, *given, *parameters(own)}
+    for name, one in taken.items():
+        if name not in known and one.default is one.empty:
+            raise ValueError(f"its parameter {name} needs an annotation: int, float, bool, str, or a list of them")
+        if name in reserved and name not in first:
+            raise ValueError(f"its parameter {name} needs another name: this is a key of the configuration already")
+
+
+def _checked(name: str, own: Any, fits: Callable[[Any, tuple[Any, ...]], bool], wanted: str) -> Callable[..., Any]:
+    """The function, its results checked."""
+
+    @functools.wraps(own)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        made = own(*args, **kwargs)
+        if not fits(made, args):
+            code = inspect.unwrap(own).__code__
+            line = f"{code.co_filename}, line {code.co_firstlineno}"
+            raise PluginError(f"{line}: {name} returned {made!r:.80}, must return {wanted}")
+        return made
+
+    call.__signature__ = _signature(own)  # type: ignore[attr-defined]
+    return call
+
+
+def _first_line(own: Any) -> str:
+    return next(iter((own.__doc__ or "").strip().splitlines()), "without a description")

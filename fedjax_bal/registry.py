@@ -1,0 +1,113 @@
+"""Registries: what a configuration can name, and which plug-in has added it."""
+
+import contextlib
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Plugin(NamedTuple):
+    """Code outside the package that adds to registries.
+
+    Attributes:
+        name: that of its file, or of its package.
+        source: its file, or its package's folder; None for an interactive session.
+        digest: of its source; part of the identity of runs that use it.
+    """
+
+    name: str
+    source: Path | None
+    digest: str
+
+
+class Owner(NamedTuple):
+    """What added an entry: a plug-in, and the name of the function or class in it."""
+
+    plugin: Plugin
+    what: str
+
+
+PLUGINS: dict[str, Plugin] = {}
+"""The plug-ins that have added anything, by name."""
+
+
+class PluginError(ValueError):
+    """A plug-in that can't be used; the message names its file and, where there is one, the line."""
+
+
+class Registry(Mapping[str, T]):
+    """Entries by name, in order; a name keeps its meaning.
+
+    Example:
+        >>> laws = Registry({"always": 1.0})
+        >>> laws.add("always", 0.5, Owner(Plugin("mine", None, ""), "never"))
+        Traceback (most recent call last):
+        ValueError: received the name 'always', which exists already; choose another
+    """
+
+    def __init__(self, entries: Mapping[str, T]) -> None:
+        self._entries = dict(entries)
+        self._owners: dict[str, Owner] = {}
+
+    def __getitem__(self, name: str) -> T:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, name: str, entry: T, owner: Owner) -> None:
+        """Adds a plug-in's entry; only the same function or class, defined again, may replace it."""
+        before = self._owners.get(name)
+        again = before is not None and (before.plugin.name, before.what) == (owner.plugin.name, owner.what)
+        if name in self._entries and not again:
+            by = f", from {before.plugin.source or before.plugin.name}" if before else ""
+            raise ValueError(f"received the name {name!r}, which exists already{by}; choose another")
+        self._entries[name], self._owners[name] = entry, owner
+
+    def plugin(self, name: str) -> Plugin | None:
+        """The plug-in that an entry comes from; None for the package's own."""
+        owner = self._owners.get(name)
+        return owner and owner.plugin
+
+    def plugins(self) -> set[Plugin]:
+        """The plug-ins of all entries."""
+        return {owner.plugin for owner in self._owners.values()}
+
+
+@contextlib.contextmanager
+def plugin_errors() -> Iterator[None]:
+    """Turns an error that a plug-in's code raises into a `PluginError` that names the file and the line."""
+    try:
+        yield
+    except (PluginError, MemoryError):
+        raise
+    except Exception as error:
+        line = _line_in_plugin(error)
+        if line is None:
+            raise
+        raise PluginError(f"{line}: {described(error)}") from error
+
+
+def described(error: BaseException) -> str:
+    """An error in words; a `ValueError` says by itself what is wrong."""
+    text = str(error) or "no message"
+    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+
+
+def _line_in_plugin(error: BaseException | None) -> str | None:
+    """The innermost line of a plug-in that an error, or the error behind it, passed through."""
+    sources = [plugin.source for plugin in PLUGINS.values() if plugin.source]
+    found = None
+    while error is not None and sources:
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            file = Path(frame.f_code.co_filename).resolve()
+            if any(file == source or source in file.parents for source in sources):
+                found = f"{file}, line {line}"
+        error = error.__cause__
+    return found

@@ -1,0 +1,3 @@
+"""Methods and more outside the package, as a user would keep them: `--plugin tests/plugins/methods`."""
+
+from . import feddecorr, feddisco, fedntd, setting  # noqa: F401

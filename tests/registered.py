@@ -1,0 +1,24 @@
+"""Takes back what plug-ins have registered, so that one test's don't reach the next one."""
+
+import sys
+
+from fedjax_bal import plugins
+from fedjax_bal.data import DATASETS, SCHEMES
+from fedjax_bal.metrics import METRICS
+from fedjax_bal.models import MODELS
+from fedjax_bal.recipes import RECIPES
+from fedjax_bal.registry import PLUGINS
+from fedjax_bal.selection import SELECTORS
+
+
+def forget():
+    """Leaves the package's own entries alone, as in a new process."""
+    for registry in (RECIPES, MODELS, SELECTORS, SCHEMES, DATASETS, METRICS):
+        for name in registry._owners:
+            del registry._entries[name]
+        registry._owners.clear()
+    for name in [name for name in sys.modules if name.startswith(plugins._PREFIX)]:
+        del sys.modules[name]
+    PLUGINS.clear()
+    plugins._loaded.clear()
+    plugins._digest.cache_clear()

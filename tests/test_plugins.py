@@ -1,0 +1,454 @@
+"""Plug-ins: used like what is built in, part of a run's identity, and named with file and line where they fail."""
+
+import csv
+import json
+import shutil
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+import registered
+import small_run
+from fake_ray import FakeRay
+from typer.testing import CliRunner
+
+from fedjax_bal import check_recipe, models, plugins, recipes, register
+from fedjax_bal.cli.app import app
+from fedjax_bal.cli.distributed import shared_facts
+from fedjax_bal.config import load_config
+from fedjax_bal.data import DataError, load
+from fedjax_bal.experiments import RayBackend
+from fedjax_bal.experiments.backends.ray.messages import Failure
+from fedjax_bal.experiments.backends.ray.worker import Worker
+from fedjax_bal.plugins import load_plugins
+from fedjax_bal.recipes import RECIPES
+
+METHODS = Path(__file__).parent / "plugins" / "methods"
+OWN = """
+name: own
+dataset: {name: stripes, per_class: 20}
+partition: {scheme: blocks, clients: 6, seed: 0, mixed: 0.3}
+model: {name: wide_mlp, width: 8}
+training: {rounds: 2, local_epochs: 1, batch_size: 10, optimizer: {name: sgd, learning_rate: 0.05}}
+selection: {name: first_available, clients_per_round: 3, largest: true}
+methods:
+  - {recipe: fedavg}
+  - {recipe: fedntd, beta: 0.5}
+  - {recipe: feddisco}
+  - {recipe: [balanced_softmax, {name: feddecorr, weight: 0.2}]}
+seeds: [0]
+"""
+SMALL = """
+name: small
+dataset: {name: fashion_mnist_small}
+partition: {scheme: iid, clients: 4, seed: 0}
+model: {name: mlp}
+training: {rounds: 2, local_epochs: 1, batch_size: 50, optimizer: {name: sgd, learning_rate: 0.05}}
+selection: {clients_per_round: 2}
+methods: [{recipe: mine}]
+seeds: [0]
+"""
+RECIPE = """
+import fedjax_bal
+from fedjax_bal.recipes import Recipe, fedprox
+
+@fedjax_bal.register("recipe", "mine")
+def mine(mu: float = 0.1):
+    return Recipe("mine", fedprox(mu).parts)
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    registered.forget()  # the next command is another process
+    return result
+
+
+def refusal(*arguments):
+    """The one message of a command that is refused."""
+    result = invoke(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert "Traceback" not in result.output and result.output.count("fedjax-bal: ") == 1
+    return result.output
+
+
+def test_every_kind_is_used_like_what_is_built_in(here):
+    (here / "own.yaml").write_text(OWN.replace("  - {recipe: fedavg}\n", "").replace("  - {recipe: feddisco}\n", ""))
+    result = invoke("run", "own.yaml", "--plain", "--plugin", METHODS)
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in (here / "runs/own/metrics.jsonl").read_text().splitlines()]
+    assert {line["method"] for line in lines} == {"fedntd", "balanced_softmax+feddecorr"}
+    assert all(0 <= line["geometric_mean"] <= 1 for line in lines)
+    runs = json.loads((here / "runs/own/summary.json").read_text())["runs"]
+    assert [run["geometric_mean"] for run in runs] == [line["geometric_mean"] for line in lines[1::2]]
+    config = (here / "runs/own/config.yaml").read_text()
+    assert "beta: 0.5, temperature: 1.0" in config and "plugins: {methods: " in config
+    assert "geometric mean" in (here / "runs/own/report.html").read_text()
+    assert invoke("report", "runs/own").exit_code == 0
+    assert "geometric mean" not in (here / "runs/own/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("recipes", "fedntd Not-true distillation: keeps the received model's knowledge of classes"),
+        ("recipes", "feddecorr Adds weight times the mean squared correlation of the features within a batch."),
+        ("recipes", "takes weight=0.1"),
+        ("models", "takes width=32, layers=1"),
+        ("selectors", "takes largest=false"),
+        ("partitions", "takes mixed=0.0"),
+        ("datasets", "stripes Images of one bright row, the class."),
+        ("metrics", "geometric_mean of a round and a run"),
+    ],
+)
+def test_lists_have_plugins_too(kind, wanted, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert wanted in " ".join(invoke("list", kind, "--plugin", METHODS).output.split())
+
+
+@pytest.mark.slow
+def test_a_sweep_over_own_methods(here):
+    (here / "own.yaml").write_text(OWN)
+    (here / "sweep.yaml").write_text(
+        "name: swept\nbase: own.yaml\nsweep: [{training.optimizer.learning_rate: [0.02, 0.1]}]\n"
+    )
+    shutil.copytree(METHODS, here / "methods")
+    result = invoke("sweep", "sweep.yaml", "--plain", "--plugin", "methods")
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader((here / "runs/swept/results.csv").read_text().splitlines()))
+    assert len(rows) == 8 and {row["status"] for row in rows} == {"done"}
+    files = (here / "runs/swept/points").glob("*/metrics.jsonl")
+    losses = {json.loads(line)["test_loss"] for file in files for line in file.read_text().splitlines()}
+    assert len(losses) == 16  # every method does something of its own, in each of two rounds
+    assert all(float(row["geometric_mean"]) >= 0 for row in rows)
+    assert "plugins: {methods: " in (here / "runs/swept/sweep.yaml").read_text()
+    again = ("sweep", "runs/swept/sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
+    assert invoke(*again).exit_code == 0
+    (here / "methods/fedntd.py").write_text((METHODS / "fedntd.py").read_text() + "# changed\n")
+    assert "sweep.yaml (learning_rate=0.02): plugins.methods: received '" in refusal(*again)
+    text = refusal("sweep", "sweep.yaml", "--plain", "--plugin", "methods")
+    assert "holds another sweep (its sweep.yaml differs in more than the values of the axes, in plugins)" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedntd", "feddisco", "feddecorr"])
+def test_the_examples_conform(name):
+    load_plugins([str(METHODS)])
+    assert check_recipe(RECIPES[name]()).failed == ()
+
+
+def test_a_changed_source_is_another_run(here):
+    (here / "small.yaml").write_text(SMALL)
+    (here / "mine.py").write_text(RECIPE)
+    session = lambda: load_plugins(["mine.py"]) or small_run.run(here / "runs/small", load_config("small.yaml"))
+    session()
+    registered.forget()
+    before = (here / "runs/small/metrics.jsonl").read_bytes()
+    (here / "mine.py").write_text(RECIPE.replace("fedprox(mu)", "fedprox(2 * mu)"))
+    text = refusal("run", "small.yaml", "--plain", "--plugin", "mine.py")
+    assert "belongs to another configuration" in text and "plugins.mine: '" in text
+    text = refusal("run", "runs/small/config.yaml", "--out", "elsewhere", "--plain", "--plugin", "mine.py")
+    assert "runs/small/config.yaml: plugins.mine: received '" in text and "source that is loaded" in text
+    assert (here / "runs/small/metrics.jsonl").read_bytes() == before and not (here / "elsewhere").exists()
+
+    (here / "mine.py").write_text(RECIPE)
+    assert session().steps == [("mine", 0, 2)]  # nothing is left to do
+
+
+def test_only_plugins_that_are_used_belong_to_a_run(here):
+    (here / "small.yaml").write_text(SMALL.replace("recipe: mine", "recipe: fedavg"))
+    (here / "mine.py").write_text(RECIPE)
+    plain = load_config("small.yaml")
+    load_plugins(["mine.py"])
+    assert load_config("small.yaml") == plain and not plain.plugins
+    assert list(load_config("small.yaml", ["methods=[{recipe: mine}]"]).plugins) == ["mine"]
+
+
+def test_the_digest_is_of_all_files_of_a_package(here):
+    digests = []
+    for text in ("", "# another\n"):
+        (here / "pack").mkdir(exist_ok=True)
+        (here / "pack/__init__.py").write_text("from . import methods")
+        (here / "pack/methods.py").write_text(RECIPE)
+        (here / "pack/helper.py").write_text(text)
+        load_plugins(["pack"])
+        digests.append(load_config(None, ["methods=[{recipe: mine}]"]).plugins["pack"])
+        registered.forget()
+    assert digests[0] != digests[1]
+
+
+_NAMED = {  # what a plug-in holds, and what the message says
+    "a syntax error": ("\ndef broken(:\n", ["bad.py, line 2", "SyntaxError"]),
+    "an exception at import": ("\n\nraise KeyError('nothing')\n", ["bad.py, line 3", "KeyError: 'nothing'"]),
+    "an exit at import": ("import sys\nsys.exit(0)\n", ["bad.py, line 2", "SystemExit"]),
+    "an import that fails": ("import no_such_module_here\n", ["bad.py, line 1", "no_such_module_here"]),
+    "not text": ("\0", ["bad.py"]),
+    "a wrong kind": (RECIPE.replace('"recipe"', '"recipes"'), ["bad.py, line 5", "'recipes'", "did you mean 'recipe'"]),
+    "a name that exists": (RECIPE.replace('"mine"', '"fedavg"'), ["bad.py, line 5", "'fedavg'", "exists"]),
+    "an alias": (
+        'from fedjax_bal import register\n@register("partitioner", "lda")\ndef f(rng, labels, num_clients): ...\n',
+        ["bad.py, line 2", "'lda'", "for dirichlet"],
+    ),
+    "a bad name": (RECIPE.replace('"mine"', '"./mine"'), ["bad.py, line 5", "letters, digits"]),
+    "nothing callable": ('from fedjax_bal import register\nregister("recipe", "mine")(3)\n', ["bad.py, line 2", "3"]),
+    "no class of parts": (RECIPE.replace('"recipe"', '"part"'), ["bad.py, line 5", "must be a class of parts"]),
+    "no annotation": (RECIPE.replace("mu: float = 0.1", "mu"), ["bad.py, line 5", "mu needs an annotation"]),
+    "a key that is taken": (RECIPE.replace("mu: float", "model: float"), ["bad.py, line 5", "model needs"]),
+    "a partitioner of other arguments": (
+        'from fedjax_bal import register\n@register("partitioner", "p")\ndef f(labels, clients): ...\n',
+        ["bad.py, line 2", "rng, labels, num_clients first"],
+    ),
+    "a metric of a column's name": (
+        'from fedjax_bal import register\n@register("metric", "seed")\ndef f(result): ...\n',
+        ["bad.py, line 2", "'seed'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _NAMED)
+def test_a_plugin_that_cannot_be_loaded_is_named_with_its_line(here, name):
+    source, fragments = _NAMED[name]
+    (here / "bad.py").write_text(source)
+    text = refusal("list", "recipes", "--plugin", "bad.py")
+    assert all(fragment in text for fragment in fragments), text
+
+
+@pytest.mark.parametrize("target", ["nowhere.py", "some/where", "nowhere", "no.where", "folder", "small.yaml"])
+def test_missing_plugins_are_refused(here, target):
+    (here / "folder").mkdir()
+    (here / "small.yaml").write_text(SMALL)
+    assert f"--plugin {target}: there is no" in refusal("run", "small.yaml", "--plugin", target)
+
+
+_FAILING = {  # an own function, and what a run of it says
+    "a recipe": ("    return Recipe('mine', fedprox(mu).nothing)", ["line 7", "AttributeError"]),
+    "a recipe of something else": ("    return 3", ["line 5", "mine returned 3, must return a Recipe"]),
+    "a hook": (
+        """    return Recipe("mine", (Broken(),))
+
+from fedjax_bal.parts import Loss, part
+
+@part
+class Broken(Loss):
+    def loss(self, outputs, batch, params, ctx):
+        return outputs.nothing
+""",
+        ["line 14", "AttributeError", "nothing"],
+    ),
+    "a metric": (
+        """    return Recipe("mine", ())
+
+@fedjax_bal.register("metric", "odd")
+def odd(result):
+    return {}["odd"]
+""",
+        ["line 11", "KeyError: 'odd'"],
+    ),
+    "a metric of something else": (
+        """    return Recipe("mine", ())
+
+@fedjax_bal.register("metric", "odd")
+def odd(result):
+    return "high"
+""",
+        ["line 9", "odd returned 'high', must return a number, or None"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _FAILING)
+def test_an_exception_in_a_plugin_is_named_with_its_line(here, name):
+    body, fragments = _FAILING[name]
+    (here / "mine.py").write_text(RECIPE[: RECIPE.index("    return")] + body)
+    (here / "small.yaml").write_text(SMALL)
+    text = refusal("run", "small.yaml", "--plain", "--plugin", "mine.py")
+    assert f"{here / 'mine.py'}, " in text and all(fragment in text for fragment in fragments), text
+
+
+@pytest.mark.parametrize(
+    ("change", "body", "wanted"),
+    [
+        (
+            "partition={scheme: odd, clients: 20, seed: 0}",
+            "partitioner(rng, labels, num_clients): return [labels]",
+            "must return a list with the row numbers of each",
+        ),
+        ("partition={scheme: odd, clients: 20, seed: 0}", "partitioner(rng, labels, num_clients): rng.no", "'no'"),
+        ("selection={name: odd, clients_per_round: 2}", "selector(clients_per_round): return 1", "a Selector"),
+        ("model={name: odd}", "model(num_classes, input_shape): return num_classes", "a fedjax_bal Model"),
+        ("dataset={name: odd}", "dataset(): return 1", "a Dataset"),
+    ],
+)
+def test_what_a_plugin_returns_is_checked(here, change, body, wanted):
+    kind = body.partition("(")[0]
+    (here / "odd.py").write_text(f"import fedjax_bal\n@fedjax_bal.register('{kind}', 'odd')\ndef {body}\n")
+    text = refusal("run", change, "methods=[{recipe: fedavg}]", "--plain", "--plugin", "odd.py")
+    assert "odd.py, line " in text and wanted in text, text
+
+
+def test_a_sweep_goes_on_without_a_method_that_fails(here):
+    body, _ = _FAILING["a hook"]
+    (here / "mine.py").write_text(RECIPE[: RECIPE.index("    return")] + body)
+    (here / "sweep.yaml").write_text(SMALL + "sweep: [{methods.0.recipe: [mine, fedavg]}]\n")
+    result = invoke("sweep", "sweep.yaml", "--plain", "--plugin", "mine.py")
+    assert result.exit_code == 1 and "mine.py, line 14: AttributeError" in result.output
+    rows = csv.DictReader((here / "runs/small/results.csv").read_text().splitlines())
+    assert [row["status"] for row in rows] == ["failed", "done"]
+
+
+_TRIED = [  # ways in which a configuration might try to run code
+    "methods: [{recipe: trap}]",
+    "methods: [{recipe: ./trap.py}]",
+    "methods: [{recipe: 'trap:mine'}]",
+    "methods: [{recipe: trap.mine}]",
+    "methods: [{recipe: [trap, fedavg]}]",
+    "methods: [{recipe: !!python/name:trap.mine }]",
+    "methods: [!!python/object/apply:trap.mine []]",
+    "methods: [!!python/module:trap ]",
+    "plugins: [trap.py]",
+    "plugins: trap",
+    "plugins: {trap: trap.py}",
+    "plugin: trap.py",
+    "base: trap.py",
+    "dataset: {name: trap}",
+    "dataset: {name: npz, path: trap.py}",
+    "partition: {scheme: trap, clients: 4, seed: 0}",
+    "model: {name: trap.py}",
+    "selection: {name: trap, clients_per_round: 2}",
+    "training: {rounds: 2, optimizer: {name: trap}}",
+    "training: {rounds: 2, early_stopping: {metric: trap}}",
+    "availability: {name: trace, file: trap.py}",
+]
+
+
+@pytest.mark.parametrize("line", _TRIED)
+def test_a_configuration_never_imports_code(here, line, monkeypatch):
+    monkeypatch.syspath_prepend(here)  # as if it were installed
+    (here / "trap.py").write_text("open('sprung', 'w')\n" + RECIPE)
+    key = line.partition(":")[0]
+    kept = [
+        own for own in SMALL.replace("recipe: mine", "recipe: fedavg").splitlines() if not own.startswith(f"{key}:")
+    ]
+    (here / "small.yaml").write_text("\n".join([*kept, line]) + "\n")
+    refusal("run", "small.yaml", "--plain")
+    refusal("run", line.replace(": ", "=", 1), "--plain")
+    assert not (here / "sprung").exists() and "trap" not in sys.modules
+
+
+def test_a_plugin_that_is_not_loaded_is_asked_for(here):
+    (here / "small.yaml").write_text(SMALL + "plugins: {mine: '0123'}\n")
+    text = refusal("run", "small.yaml")
+    assert "methods.0.recipe: received 'mine'; allowed: " in text and "one of your own needs --plugin FILE" in text
+    assert "plugins.mine: received '0123', but no plug-in of this name is loaded; give it with --plugin" in text
+    assert "leave the key out, and name the file with --plugin" in refusal("run", "plugins=[mine.py]")
+
+
+def test_installed_packages_offer_plugins(here, monkeypatch):
+    (here / "installed").mkdir()
+    (here / "installed/__init__.py").write_text("")
+    (here / "installed/methods.py").write_text(RECIPE)
+    monkeypatch.syspath_prepend(here)
+    offered = [EntryPoint("mine", "installed.methods", plugins.GROUP)]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: offered if group == plugins.GROUP else [])
+    assert "mine" in invoke("list", "recipes").output
+    for name in ("installed", "installed.methods"):
+        monkeypatch.delitem(sys.modules, name)
+    (here / "installed/methods.py").write_text("raise OSError('no')")
+    assert "the plug-in mine of an installed package: " in refusal("list", "recipes")
+
+
+def test_the_same_file_is_loaded_once_and_another_of_its_name_refused(here):
+    for folder in ("a", "b"):
+        (here / folder).mkdir()
+        (here / folder / "mine.py").write_text(RECIPE)
+    load_plugins(["a/mine.py", "./a/mine.py"])
+    with pytest.raises(plugins.PluginError, match=r"--plugin b/mine.py: there is another plug-in of this name"):
+        load_plugins(["b/mine.py"])
+
+
+def test_workers_load_the_same_plugins(here):
+    (here / "mine.py").write_text(RECIPE)
+    load_plugins(["mine.py"])
+    targets = plugins.loaded_plugins()
+    assert targets == (str(here / "mine.py"),)
+    registered.forget()
+    Worker(1, False, str(here), targets).about()
+    assert "mine" in RECIPES
+
+    seen = []
+    ray = FakeRay()
+    ray.remote = lambda kind: seen.append(kind) or FakeRay.remote(ray, lambda *own: seen.append(own))
+    RayBackend(ray, 1, None).open({}, type("Batch", (), {"tasks": ()}), ())
+    assert seen[-1][-1] == targets
+
+    (here / "mine.py").unlink()
+    registered.forget()
+    failure = Worker(1, False, str(here), targets).about()
+    assert isinstance(failure, Failure) and failure.kind == "refused" and "mine.py" in failure.text
+
+
+def test_a_name_is_a_module_where_there_is_one(here, monkeypatch):
+    (here / "pack").mkdir()
+    (here / "pack/__init__.py").write_text("from pack import methods")
+    (here / "pack/methods.py").write_text(RECIPE)
+    with pytest.raises(plugins.PluginError, match="pack/__init__.py, line 1: ModuleNotFoundError"):
+        load_plugins(["pack"])
+    monkeypatch.syspath_prepend(here)
+    load_plugins(["pack"])
+    assert RECIPES.plugin("mine").source == here / "pack"
+    for name in ("pack", "pack.methods"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_models_convolution_is_handed_on_to_those_that_take_it():
+    given = []
+
+    @register("model", "odd")
+    def odd(num_classes, input_shape, convolution: str = "fast", width: int = 4):
+        given.append((convolution, width))
+        return models.build("mlp", num_classes, input_shape, hidden=(width,))
+
+    assert list(models.options("odd")) == ["width"]
+    model = models.build("odd", 10, (28, 28, 1), convolution="plain", width=7)
+    assert given == [("plain", 7)] and (model.name, model.options) == ("odd", (("width", 7),))
+    with pytest.raises(ValueError, match="width=0.5 must be an integer"):
+        models.build("odd", 10, (28, 28, 1), width=0.5)
+
+
+def test_processes_of_a_run_have_to_agree_on_plugins(here):
+    (here / "mine.py").write_text(RECIPE)
+    load_plugins(["mine.py"])
+    config = load_config(None, ["methods=[{recipe: mine}]"])
+    assert shared_facts(config)["plugins.mine"] == repr(config.plugins["mine"])
+
+
+def test_python_registers_too():
+    @register("dataset", "dots")
+    def dots(count: int = 8):
+        return load("fashion_mnist_small")._replace(mean=None, train_labels=np.zeros(count, np.int32))
+
+    assert len(load("dots", count=3).train_labels) == 3
+    with pytest.raises((ValueError, DataError), match="takes count, received 'side'"):
+        load("dots", side=3)
+
+
+def test_a_name_means_one_thing():
+    for _ in range(2):  # the same function again, as in a notebook
+
+        @register("recipe", "mine")
+        def mine():
+            return recipes.fedavg()
+
+    with pytest.raises(ValueError, match="recipe 'mine': received the name 'mine', which exists already"):
+        register("recipe", "mine")(recipes.fedprox)
+    with pytest.raises(ValueError, match="'fedavg', which exists already"):
+        register("recipe", "fedavg")(recipes.fedprox)
