@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_bal.cli.arguments import DataDir
+from fedjax_bal.cli.arguments import DataDir, Plugins
 
 
 def export(
@@ -23,6 +23,7 @@ def export(
         Path | None, typer.Option(help="The file, or Orbax's folder; by default in the run folder's exports.")
     ] = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
 ) -> Iterator[str]:
     """Write a trained model for programs without this package, with all that is needed to predict."""
     from fedjax_bal.experiments import load_run
