@@ -43,7 +43,7 @@ class Generator(NamedTuple):
 
 def build_generator(
     num_classes: int,
-    image_shape: tuple[int, int, int],
+    image_shape: tuple[int, ...],
     width: int = 128,
     latent: int = 100,
     convolution: str = "fast",

@@ -29,6 +29,7 @@ class _Entry(NamedTuple):
     head_bias: bool = True
     start: initialization.Start = initialization.as_drawn
     batch_normalised: bool = False
+    any_shape: bool = False
 
 
 def _mlp(convolve: Convolution, hidden: Annotated[tuple[int, ...], sizes()] = (64,)) -> nn.Module:
@@ -58,7 +59,7 @@ def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
 
 
 _ENTRIES = {
-    "mlp": _Entry("flatten, hidden dense layers, dense C", _mlp, 1),
+    "mlp": _Entry("flatten, hidden dense layers, dense C", _mlp, 1, any_shape=True),
     # Layers read in github.com/JianXu95/ReBaFL, without the projection, which only other methods use.
     "rebafl_fmnist": _Entry(
         "ReBaFL's Fashion-MNIST net: conv 16, conv 32, dense 128",
@@ -157,7 +158,7 @@ def options(name: str) -> Mapping[str, Option]:
 def build(
     name: str,
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     *,
     convolution: str = "fast",
     **options: Any,
@@ -167,7 +168,7 @@ def build(
     Args:
         name: one of `MODELS`.
         num_classes: C.
-        input_shape: `(H, W, K)`, height and width in pixels, then channels.
+        input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" any shape, which it flattens.
         convolution: "fast", or "plain" for JAX's own, which is slower but has second derivatives. Use "plain" with one
             device only on a CPU: XLA's convolution may return wrong numbers when two devices use it at a time.
         **options: those that `options(name)` names, `hidden=(128,)` for "mlp".
@@ -198,7 +199,7 @@ def build(
 def _build(
     name: str,
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     convolution: str,
     options: tuple[tuple[str, Any], ...],
 ) -> Model:
@@ -231,7 +232,7 @@ def num_params(model: Model) -> int:
 
 
 def _pure_functions(
-    network: Network, input_shape: tuple[int, int, int], start: initialization.Start
+    network: Network, input_shape: tuple[int, ...], start: initialization.Start
 ) -> tuple[Callable, Callable, Callable]:
     """The network's `init`, `apply` and `head`."""
     drops = any(getattr(network.body, "dropout", ()))
@@ -276,9 +277,10 @@ def _entry(name: str) -> _Entry:
 def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, ...]) -> None:
     if num_classes < 1:
         raise ValueError(f"model {name!r}: num_classes={num_classes} must be at least 1.")
-    if len(input_shape) != 3 or min(input_shape) < 1:
+    if not input_shape or min(input_shape) < 1 or (len(input_shape) != 3 and not entry.any_shape):
         raise ValueError(
-            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1."
+            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1; mlp takes "
+            "inputs of any shape."
         )
     if min(input_shape[:2]) < entry.smallest:
         raise ValueError(

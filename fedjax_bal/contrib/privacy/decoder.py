@@ -25,7 +25,7 @@ class Decoder(nn.Module):
         latent: Z, the length of a latent vector; 0 for "upcnn", else the images give these vectors in training.
     """
 
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     width: int
     latent: int
 

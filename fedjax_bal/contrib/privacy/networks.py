@@ -27,7 +27,7 @@ class Upwards(nn.Module):
         width: channels of the first two stages; the third has half as many.
     """
 
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     width: int
 
     @nn.compact
