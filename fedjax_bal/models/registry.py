@@ -279,8 +279,8 @@ def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, .
         raise ValueError(f"model {name!r}: num_classes={num_classes} must be at least 1.")
     if not input_shape or min(input_shape) < 1 or (len(input_shape) != 3 and not entry.any_shape):
         raise ValueError(
-            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1; mlp takes "
-            "inputs of any shape."
+            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1 (a grey "
+            "image has one channel: images[..., None]); mlp takes inputs of any shape."
         )
     if min(input_shape[:2]) < entry.smallest:
         raise ValueError(

@@ -104,9 +104,10 @@ def test_what_is_no_tensor_of_an_image_stays_as_it_is(torch):
 
 
 def test_no_library_is_imported():
-    pairs = list(zip(IMAGES, LABELS, strict=True))
+    pairs, before = list(zip(IMAGES, LABELS, strict=True)), set(sys.modules)
     same(data.from_torch(pairs, pairs[:4]))
-    assert "torch" not in sys.modules and "datasets" not in sys.modules
+    same(data.from_tf_data(TfData(pairs), TfData(pairs[:4])))
+    assert not {"torch", "tensorflow", "datasets"} & (set(sys.modules) - before)
 
 
 @pytest.mark.parametrize(

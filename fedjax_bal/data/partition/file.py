@@ -16,7 +16,8 @@ from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.validate import checked_labels, whole_number
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
-_BARE_KEY = re.compile(r"([{,]\s*)(\d+)\s*:")  # of a dictionary that Python printed
+# What Python prints of a dictionary, put as JSON has it: sets as lists, keys in quotes.
+_AS_JSON = ((re.compile(r"\{(\s*\d[\d,\s]*)\}"), r"[\1]"), (re.compile(r"([{,]\s*)(\d+)\s*:"), r'\1"\2":'), ("'", '"'))
 _FORMS = "a list for each client as JSON, a line for each client, or an npz file of an array for each client"
 
 
@@ -31,8 +32,8 @@ def file(
 ) -> list[np.ndarray]:
     """Reads a partition from a file, a published one for instance.
 
-    The file is JSON, or a dictionary as Python prints it: a list for each client, or a mapping of the clients' numbers,
-    from 0, to lists. Or it is text, with a line for each client, numbers separated by blanks or commas. Or an npz file,
+    The file is JSON, or what Python prints: a list (or set) for each client, or a mapping of the clients' numbers, from
+    0, to lists. Or it is text, with a line for each client, numbers separated by blanks or commas. Or an npz file,
     `numpy.savez(FILE, *rows_per_client)`, or with a single array that has a line for each client. Nothing in it is
     unpickled or run.
 
@@ -84,7 +85,9 @@ def _read_text(path: Path) -> Sequence[Any]:
     try:
         text = read_bytes(path, _LARGEST_TEXT).decode("utf-8-sig")
         if text.lstrip()[:1] in ("{", "["):
-            return _in_order(parse_json(_BARE_KEY.sub(r'\1"\2":', text.replace("'", '"'))))
+            for pattern, replacement in _AS_JSON:
+                text = re.sub(pattern, replacement, text)
+            return _in_order(parse_json(text))
         return [list(map(int, line.replace(",", " ").split())) for line in text.splitlines()]
     except OSError as error:
         raise DataError(f"{path}: can't be read ({error.strerror or error}); check the path and its rights.") from error

@@ -27,6 +27,7 @@ def read(path, clients=3, **options):
         json.dumps({"2": ROWS[2], "0": ROWS[0], "1": ROWS[1]}),
         repr(dict(enumerate(ROWS))),  # as published with FedACG
         str({"0": ROWS[0], "1": ROWS[1], "2": ROWS[2]}),
+        "{0: [6, 1, 3], 1: [], 2: {0, 1}}",
         "\ufeff6 1 3\n\n0,1\n",
         "6, 1,\t3\r\n\r\n0 1",
     ],
