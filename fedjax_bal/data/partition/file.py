@@ -16,8 +16,12 @@ from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.validate import checked_labels, whole_number
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
-# What Python prints of a dictionary, put as JSON has it: sets as lists, keys in quotes.
-_AS_JSON = ((re.compile(r"\{(\s*\d[\d,\s]*)\}"), r"[\1]"), (re.compile(r"([{,]\s*)(\d+)\s*:"), r'\1"\2":'), ("'", '"'))
+_AS_JSON = (  # what Python and NumPy print, put as JSON has it
+    (r"\{(\s*\d[\d,\s]*)\}", r"[\1]"),  # a set
+    (r"([{,]\s*)(\d+)\s*:", r'\1"\2":'),  # a key that is a number
+    (r"([\d\]])\s+(?=[\d\[])", r"\1,"),  # items of an array, without commas
+    ("'", '"'),
+)
 _FORMS = "a list for each client as JSON, a line for each client, or an npz file of an array for each client"
 
 
@@ -32,10 +36,10 @@ def file(
 ) -> list[np.ndarray]:
     """Reads a partition from a file, a published one for instance.
 
-    The file is JSON, or what Python prints: a list (or set) for each client, or a mapping of the clients' numbers, from
-    0, to lists. Or it is text, with a line for each client, numbers separated by blanks or commas. Or an npz file,
-    `numpy.savez(FILE, *rows_per_client)`, or with a single array that has a line for each client. Nothing in it is
-    unpickled or run.
+    The file is JSON, or what Python or NumPy prints: a list (or set) for each client, or a mapping of the clients'
+    numbers, from 0, to lists. Or it is text, with a line for each client, numbers separated by blanks or commas. Or an
+    npz file, `numpy.savez(FILE, *rows_per_client)`, or with a single array that has a line for each client. Nothing in
+    it is unpickled or run.
 
     Args:
         rng: source of randomness, for counts.

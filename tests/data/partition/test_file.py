@@ -28,6 +28,7 @@ def read(path, clients=3, **options):
         repr(dict(enumerate(ROWS))),  # as published with FedACG
         str({"0": ROWS[0], "1": ROWS[1], "2": ROWS[2]}),
         "{0: [6, 1, 3], 1: [], 2: {0, 1}}",
+        "[[ 6  1\n 3]\n []\n [0 1]]",
         "\ufeff6 1 3\n\n0,1\n",
         "6, 1,\t3\r\n\r\n0 1",
     ],
@@ -47,7 +48,13 @@ def test_row_numbers_in_arrays(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["2 0 1\n1,1,0", "[[2, 0, 1], [1, 1]]", "{0: {0: 2, 2: 1}, 1: {1: 1, 0: 1}}", "{0: [2, 0, 1, 0], 1: [1, 1]}"],
+    [
+        "2 0 1\n1,1,0",
+        "[[2, 0, 1], [1, 1]]",
+        str(np.array([[2, 0, 1], [1, 1, 0]])),
+        "{0: {0: 2, 2: 1}, 1: {1: 1, 0: 1}}",
+        "{0: [2, 0, 1, 0], 1: [1, 1]}",
+    ],
 )
 def test_counts_are_drawn_from_each_class(tmp_path, text):
     (tmp_path / "counts.csv").write_text(text)
