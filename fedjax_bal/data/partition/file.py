@@ -80,7 +80,7 @@ def file(
     numbers = np.arange(len(labels)) if row_numbers is None else np.asarray(row_numbers)
     places = np.full(int(numbers.max()) + 1 if dataset_size is None else dataset_size, -1)
     places[numbers] = np.arange(len(numbers))
-    found = [places[_whole_numbers(path, client, own, len(places))] for client, own in enumerate(lists)]
+    found = [places[_checked_integers(path, client, own, len(places))] for client, own in enumerate(lists)]
     return [own[own >= 0] for own in found]
 
 
@@ -129,14 +129,14 @@ def _read_npz(path: Path) -> Sequence[np.ndarray]:
         raise DataError(f"{path}: is no partition ({error}); expected {_FORMS}: numpy.savez(FILE, *rows).") from error
 
 
-def _whole_numbers(path: Path, client: int, values: Any, size: int, kind: str = "row") -> np.ndarray:
-    """Returns a list as an array, after checking that it holds whole numbers from 0 to `size` - 1."""
+def _checked_integers(path: Path, client: int, values: Any, size: int, kind: str = "row") -> np.ndarray:
+    """Returns a list as an array, after checking that it holds integers from 0 to `size` - 1."""
     try:
         array = np.asarray(values)
     except ValueError:
         array = np.empty((0, 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise DataError(f"{path}: client {client} has no list of whole numbers; expected {_FORMS}.")
+        raise DataError(f"{path}: client {client} has no list of integers; expected {_FORMS}.")
     wrong = (array < 0) | (array >= size)
     if wrong.any():
         raise DataError(
@@ -151,9 +151,9 @@ def _draw_counts(rng: np.random.Generator, path: Path, lists: Sequence[Any], lab
     counts = np.zeros((len(lists), classes), np.int64)
     for client, own in enumerate(lists):
         named = isinstance(own, Mapping)
-        numbers = _whole_numbers(path, client, list(own.values()) if named else own, len(labels) + 1, "count")
+        numbers = _checked_integers(path, client, list(own.values()) if named else own, len(labels) + 1, "count")
         keys = [int(key) if _is_number(key) else -1 for key in own] if named else range(len(numbers))
-        held = _whole_numbers(path, client, np.array(keys, np.int64)[numbers > 0], classes, "class")
+        held = _checked_integers(path, client, np.array(keys, np.int64)[numbers > 0], classes, "class")
         counts[client, held] = numbers[numbers > 0]
     by_class = [np.flatnonzero(labels == label) for label in range(classes)]
     for label, (asked, own) in enumerate(zip(counts.sum(axis=0).tolist(), by_class, strict=True)):

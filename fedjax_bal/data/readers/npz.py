@@ -35,7 +35,7 @@ _RATIOS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: MAX_DEFLATE_RATIO}  # ho
 _CHUNK = 2**24
 _HOW = (
     "write it with numpy.savez(FILE, train_images=..., train_labels=..., test_images=..., test_labels=...), images of "
-    "type uint8, or other inputs as floats or whole numbers"
+    "type uint8, or other inputs as floats or integers"
 )
 _PICKLE = f"a pickle can run any code, so it is never opened: {_HOW}."
 _DAMAGED = "the file is incomplete or damaged: write it again."

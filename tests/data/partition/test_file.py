@@ -96,7 +96,7 @@ WRONG = {
     "another number": ("1\n2\n", "has 2 clients, but 3 are asked for; ask for 2"),
     "a row too many": ("1\n8\n2", "client 1 lists row 8; expected numbers from 0 to 7"),
     "a negative row": ("1\n2\n3 -1", "client 2 lists row -1"),
-    "fractions": ("[[1], [2.5], [0]]", "client 1 has no list of whole numbers"),
+    "fractions": ("[[1], [2.5], [0]]", "client 1 has no list of integers"),
     "nested": ("[[1], [[2]], [0]]", "client 1 has no list"),
     "ragged": ("[[1], [[2], [3, 4]], [0]]", "client 1 has no list"),
     "huge": ("1\n2\n" + "9" * 40, "client 2 has no list"),
