@@ -48,13 +48,14 @@ class Model(NamedTuple):
 
     Attributes:
         init: `init(key) -> Variables`.
-        apply: `apply(variables, images, *, train, key=None, real=None) -> (Outputs, Variables)` for normalised
-            images `Float[B, H, W, K]`; `real: Bool[B]` marks the rows that may enter batch statistics.
+        apply: `apply(variables, images, *, train, key=None, real=None) -> (Outputs, Variables)` for inputs `[B, ...]`,
+            normalised images for instance; `real: Bool[B]` marks the rows that may enter batch statistics.
         head: `head(params, features) -> logits`, the classifier alone.
         name: its name in the list of models.
         num_classes: C.
-        input_shape: the shape of one input, for images `(H, W, K)`.
+        input_shape: the shape of one input, `(H, W, K)` for an image.
         options: names and values of the options that it was built with, sorted by name.
+        input_dtype: "float32", or "int32" for a network that takes token ids.
     """
 
     init: Callable[[Key], Variables]
@@ -64,20 +65,21 @@ class Model(NamedTuple):
     num_classes: int
     input_shape: tuple[int, ...]
     options: tuple[tuple[str, Any], ...] = ()
+    input_dtype: str = "float32"
 
 
 class Dataset(NamedTuple):
-    """A labelled image data set in memory.
+    """A labelled data set in memory.
 
     Attributes:
-        train_images: `UInt8[D, H, W, K]`.
+        train_images: `UInt8[D, H, W, K]`, or other inputs `[D, ...]`: floats, or integers, which are token ids.
         train_labels: `Int32[D]`.
-        test_images: `UInt8[T, H, W, K]`.
+        test_images: the same, `[T, ...]`.
         test_labels: `Int32[T]`.
         class_names: C names, in the order of the labels.
         train_clients: number of the writer or user of each training image, `Int32[D]`; None if unknown.
-        mean: K numbers that `federate` subtracts from pixels scaled to [0, 1]; None for those of the training images.
-            `load` fills them in.
+        mean: K numbers that `federate` subtracts from pixels scaled to [0, 1], or from other numbers, K on their last
+            axis; None for those of the training images. `load` fills them in.
         std: K divisors of the difference; None for the training images' deviations.
     """
 
@@ -117,7 +119,7 @@ class Federation(NamedTuple):
     Client i owns `rows[offsets[i]:offsets[i + 1]]`, sorted by class.
 
     Attributes:
-        images: `UInt8[D, H, W, K]`, or floats, which are not normalised.
+        images: `UInt8[D, H, W, K]`; or `Float[D, ...]`; or token ids `Int32[D, ...]`, which are not normalised.
         labels: `Int32[D]`.
         rows: `Int32[R]`, row numbers into images and labels.
         offsets: `Int32[N + 1]`.
@@ -125,7 +127,7 @@ class Federation(NamedTuple):
         copy: `Int32[R]`: 0 for an original, j > 0 for its j-th augmented copy.
         auxiliary: named row sets of the server, kept out of clients, each `Int32[A]`; the global model is evaluated on
             the one called `validation`, if any.
-        mean: `Float32[K]`, subtracted from pixels scaled to [0, 1].
+        mean: `Float32[K]`, subtracted from pixels scaled to [0, 1], or from floats, K on their last axis.
         std: `Float32[K]`, the divisor of the difference.
         warp: affine maps of augmented copies; None without copies, or if their pixels are stored among the images.
         tests: the clients' own test rows, if any.
@@ -158,7 +160,7 @@ class Batch(NamedTuple):
     """A mini-batch.
 
     Attributes:
-        images: `Float[B, H, W, K]`, normalised.
+        images: `Float[B, H, W, K]`, or other inputs `[B, ...]`, normalised unless they are token ids.
         labels: `Int32[B]`.
         rows: `Int32[B]`, row numbers into the federation's images.
         real: `Bool[B]`; False marks rows that losses over labels must ignore.

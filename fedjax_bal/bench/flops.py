@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from fedjax_bal.types import Model
@@ -39,7 +38,7 @@ def model_flops(model: Model) -> Flops:
     """
     key = jax.random.key(0)
     variables = jax.eval_shape(model.init, key)
-    images = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
+    images = jax.ShapeDtypeStruct((1, *model.input_shape), model.input_dtype)
     program = jax.make_jaxpr(lambda v, x: model.apply(v, x, train=True, key=key)[0].logits)(variables, images)
     layers = list(count(program))
     forward = sum(layers)

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedjax_bal.config.problems import KeyPath
 
-_FILES = {("availability", "file"), ("delivery", "file"), ("speed", "file")}
+_FILES = {(section, "file") for section in ("availability", "delivery", "speed", "partition")}
 
 
 def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPath = ()) -> Any:

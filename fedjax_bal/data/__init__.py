@@ -1,12 +1,14 @@
 """Data: loading, partitioning over clients, and the federation that the engine trains on."""
 
 from fedjax_bal.data import inventory, partition
+from fedjax_bal.data.adapters import from_arrays, from_huggingface, from_tf_data, from_torch
 from fedjax_bal.data.augmentation import augment, copy_options, extra_bytes
 from fedjax_bal.data.batches import gather, join, normalised, over_rows, repeat, without_lone_rows
 from fedjax_bal.data.description import Description, describe, size_bins
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
+from fedjax_bal.data.inputs import are_tokens, check_images
 from fedjax_bal.data.inventory import inventory_digest, prepared_status
 from fedjax_bal.data.loading import folder_of, load
 from fedjax_bal.data.memory import available_bytes
@@ -28,17 +30,23 @@ __all__ = [
     "DataError",
     "Description",
     "Reader",
+    "are_tokens",
     "augment",
     "available_bytes",
     "build_for_tfds",
     "carve",
     "carve_share",
+    "check_images",
     "copy_options",
     "describe",
     "extra_bytes",
     "federate",
     "find_reader",
     "folder_of",
+    "from_arrays",
+    "from_huggingface",
+    "from_tf_data",
+    "from_torch",
     "gather",
     "hold_out",
     "inventory",

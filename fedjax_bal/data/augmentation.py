@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_bal.balance import random_matrices
 from fedjax_bal.data.batches import copied
+from fedjax_bal.data.inputs import check_images
 from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.row_numbers import MAX_ROWS
 from fedjax_bal.types import Federation, Warp
@@ -42,7 +43,7 @@ def augment(
     rounded to multiples of 1/128, so that 8-bit pixels are the same on every device.
 
     Args:
-        federation: without copies; images of bytes or floats.
+        federation: without copies; images `[D, H, W, K]` of bytes or floats.
         copies_per_class: `Int[C]`, copies of every sample, by class; from `balance.augmentation_counts`, say.
         copies_per_row: instead, `Int[R]`, copies of each of the federation's rows.
         seed: of the maps, from 0 to 2**32 - 1.
@@ -57,8 +58,8 @@ def augment(
         The federation with each copy after its original; class counts and clients' weights include copies.
 
     Raises:
-        ValueError: copies are of another shape or kind, or exceed memory; the federation has copies already; or a value
-            is out of range.
+        ValueError: copies are of another shape or kind, or exceed memory; the federation has copies already, or has no
+            images; or a value is out of range.
 
     Example:
         >>> from fedjax_bal.data import federate
@@ -72,6 +73,7 @@ def augment(
     """
     if federation.warp is not None or np.any(federation.copy):
         raise ValueError("augment: received a federation that has copies; augment the original one, once")
+    check_images("augment", federation.images)
     ranges = {"shift": shift, "rotate": rotate, "shear": shear, "zoom": zoom}
     asked = copy_options({"seed": seed, "store": store, **ranges})
     copies = _copies(federation, copies_per_class, copies_per_row)

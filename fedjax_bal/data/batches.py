@@ -8,28 +8,31 @@ import numpy as np
 from jax import lax
 
 from fedjax_bal.balance import warp
+from fedjax_bal.data.inputs import are_tokens
 from fedjax_bal.types import Batch, Context, Federation, PyTree, Warp
 from fedjax_bal.validate import whole_number
 
 
 def normalised(images: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
-    """Turns stored pixels into network input.
+    """Turns stored pixels, or other inputs, into network input.
 
-    Bytes are scaled to [0, 1] first; floats are taken as they are.
+    Bytes are scaled to [0, 1] first; floats are taken as they are; token ids stay what they are.
 
     Args:
-        images: `UInt8[..., K]` or `Float[..., K]`.
+        images: `UInt8[..., K]`, `Float[..., K]`, or token ids `Int[...]`.
         mean: `Float[K]`.
         std: `Float[K]`.
 
     Returns:
-        `Float32[..., K]`.
+        `Float32[..., K]`; token ids as `Int32[...]`.
 
     Example:
         >>> import jax.numpy as jnp
         >>> float(normalised(jnp.array([[255]], jnp.uint8), jnp.array([0.5]), jnp.array([0.5]))[0, 0])
         1.0
     """
+    if are_tokens(images):
+        return images.astype(jnp.int32)
     scale = 255.0 if images.dtype == jnp.uint8 else 1.0
     return (images.astype(jnp.float32) / scale - mean) / std
 

@@ -6,6 +6,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from fedjax_bal.data.inputs import are_tokens, num_channels, stored_inputs
 from fedjax_bal.data.normalisation import own_constants
 from fedjax_bal.data.row_numbers import MAX_ROWS
 from fedjax_bal.types import ClientTests, Dataset, Federation
@@ -61,16 +62,20 @@ def federate(
     takes arrays, and pixels stay in [0, 1] unless `mean` and `std` say otherwise. The test images of a simulation are
     normalised with the federation's constants.
 
+    Inputs need not be images: any floats `[D, ...]` are taken, feature vectors `[D, K]` for instance. Integers other
+    than bytes are token ids, which are never normalised: pass integers that are numbers as floats.
+
     A client's rows are sorted by class, and keep their order within a class. A client may be empty, and two clients may
     share a row; one client can't list a row twice.
 
     Args:
-        images: a `Dataset`; or `UInt8[D, H, W, K]`, or floats.
+        images: a `Dataset`; or `UInt8[D, H, W, K]`, `Float[D, ...]`, or token ids `Int[D, ...]`.
         labels: `Int[D]` in 0..C-1.
         rows_per_client: N arrays of row numbers in 0..D-1.
         num_classes: C.
         auxiliary: named arrays of row numbers that no client may own; `validation` is for evaluating the global model.
-        mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1]; by default the data set's, 0 for arrays.
+        mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1], or from floats, K on their last axis; by
+            default the data set's, 0 for arrays.
         std: `[K]` (or one number) that the difference is divided by; by default the data set's, 1 for arrays.
         tests: N arrays of row numbers that no client may own: each client's own test rows, see `hold_out`.
 
@@ -79,7 +84,7 @@ def federate(
 
     Raises:
         ValueError: arguments don't fit either form or each other, labels or row numbers are out of range, a client
-            lists a row twice or owns an auxiliary or test row, or `std` is not above 0.
+            lists a row twice or owns an auxiliary or test row, `std` is not above 0, or token ids are to be normalised.
 
     Example:
         >>> labels = np.array([1, 0, 1, 0])
@@ -104,6 +109,7 @@ def federate(
     elif rows_per_client is None or num_classes is None:
         raise ValueError(f"{_FORMS}: received no {'rows_per_client' if rows_per_client is None else 'num_classes'}.")
     images, labels, num_classes = _checked_examples(images, labels, num_classes)
+    constants = _checked_constants(images, 0.0 if mean is None else mean, 1.0 if std is None else std)
     offsets = _offsets(rows_per_client)
     rows, counts = _sorted_by_class(rows_per_client, offsets, labels, num_classes)
     held = _checked_auxiliary(auxiliary, rows, len(labels))
@@ -115,8 +121,8 @@ def federate(
         class_counts=counts,
         copy=np.zeros(len(rows), np.int32),
         auxiliary=held,
-        mean=per_channel("mean", 0.0 if mean is None else mean, images.shape[-1]),
-        std=per_channel("std", 1.0 if std is None else std, images.shape[-1], positive=True),
+        mean=constants[0],
+        std=constants[1],
         tests=None if tests is None else _checked_tests(tests, len(offsets) - 1, [rows, *held.values()], len(labels)),
     )
 
@@ -140,19 +146,33 @@ def _constants(dataset: Dataset, mean: Any, std: Any) -> tuple[Any, Any]:
     return mean, std
 
 
+def _checked_constants(images: np.ndarray, mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and standard deviation, `Float32[K]` each, after checking them."""
+    channels = num_channels(images)
+    checked = per_channel("mean", mean, channels), per_channel("std", std, channels, positive=True)
+    if are_tokens(images) and checked != (0, 1):
+        raise ValueError(
+            f"mean={mean!r}, std={std!r}: integers are token ids, which aren't normalised; leave the constants out, or "
+            "pass inputs that are numbers as floats: images.astype(np.float32)."
+        )
+    return checked
+
+
 def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarray, int]:
     """Returns images, labels and C, after checking that they fit together."""
     images, labels = np.asarray(images), checked_labels(labels)
     num_classes = whole_number("num_classes", num_classes)
-    if images.ndim != 4 or len(images) != len(labels) or not (images.dtype == np.uint8 or images.dtype.kind == "f"):
+    inputs = stored_inputs(images)
+    if inputs is None or len(images) != len(labels):
         raise ValueError(
             f"images has shape {images.shape} and type {images.dtype} for {len(labels)} labels; expected "
-            f"[{len(labels)}, H, W, K] of uint8 or floats (a grey image has K = 1: images[..., None])."
+            f"[{len(labels)}, H, W, K] of uint8 (a grey image has K = 1: images[..., None]), or [{len(labels)}, ...] "
+            "of floats, or of integers of 32 bits, which are token ids."
         )
     check_channels_last("images", images.shape)
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels lie in {labels.min()}..{labels.max()}; expected 0..{num_classes - 1} (num_classes).")
-    return images, labels.astype(np.int32), num_classes
+    return inputs, labels.astype(np.int32), num_classes
 
 
 def _offsets(rows_per_client: Sequence[np.ndarray], name: str = "rows_per_client") -> np.ndarray:

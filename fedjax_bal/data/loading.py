@@ -37,8 +37,10 @@ def load(
     prepare` wrote takes their place until they change. Without `data_dir`, TensorFlow Datasets provides its sets, and
     downloads each once. `fedjax-bal data list` shows all sets, and whether a folder holds them.
 
-    A user's own images come from an npz file, `load("npz", path="mine.npz")`, or from a folder of image files for each
-    class, `load("image_folder", path="mine", side=64)`; a relative path starts at `data_dir`, if that is given.
+    A user's own images, feature vectors or token ids come from an npz file, `load("npz", path="mine.npz")`, or images
+    from a folder of image files for each class, `load("image_folder", path="mine", side=64)`; a relative path starts at
+    `data_dir`, if that is given. `from_arrays`, `from_torch`, `from_tf_data` and `from_huggingface` take them from
+    memory.
 
     Args:
         name: one of `DATASETS`.
@@ -49,8 +51,9 @@ def load(
         **options: for the user's own files: `path`, and the options of their reader.
 
     Returns:
-        Images `UInt8[D, H, W, K]` and labels `Int32[D]` for training and for testing, the names of the classes, each
-        training image's client, if the set has clients, and K means and standard deviations.
+        Images `UInt8[D, H, W, K]`, or a user's own inputs `[D, ...]`, and labels `Int32[D]` for training and for
+        testing, the names of the classes, each training image's client, if the set has clients, and K means and
+        standard deviations.
 
     Raises:
         ValueError: the name is unknown, or an option, mean or standard deviation doesn't fit.

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_bal.data.inputs import are_tokens, num_channels
 from fedjax_bal.data.readers import DATASETS
 from fedjax_bal.validate import per_channel
 
@@ -25,11 +26,11 @@ def normalisation(
     The defaults are the constants of the reproduced papers' code, which are not always the data set's own: MNIST's
     (0.1307, 0.3081) for MNIST, Fashion-MNIST and EMNIST, as in ReBaFL's code, and CIFAR-10's for CIFAR-100 too. SVHN
     and CINIC-10 have their own published constants, iNaturalist has ImageNet's; FEMNIST and a user's own files have the
-    mean and standard deviation of their training images.
+    mean and standard deviation of their training images, or of each of K features. Token ids have 0 and 1.
 
     Args:
         name: the data set.
-        images: its training images, `[D, H, W, K]`, bytes or floats.
+        images: its training images, `[D, H, W, K]`, bytes or floats; or other inputs, `[D, ..., K]`.
         mean: one number, K numbers, or "own" for that of the images; None for the default.
         std: the standard deviation, likewise.
 
@@ -58,6 +59,8 @@ def normalisation(
 
 def own_constants(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns K means and standard deviations of images, with bytes scaled to [0, 1]; 1 for a constant channel's."""
+    if are_tokens(images):
+        return (0.0,), (1.0,)
     channels = [_moments(images[..., channel]) for channel in range(images.shape[-1])]
     return tuple(mean for mean, _ in channels), tuple(std if std > 1e-6 else 1.0 for _, std in channels)
 
@@ -68,7 +71,7 @@ def _is_own(value: Any) -> bool:
 
 def _numbers(name: str, key: str, value: Any, images: np.ndarray) -> tuple[float, ...]:
     """Returns one number for each channel, after checking them."""
-    channels = images.shape[-1]
+    channels = num_channels(images)
     per_channel(f"data set {name}: {key}", value, channels, positive=key == "std", also=f"{OWN!r}, or ")
     return tuple(np.broadcast_to(np.asarray(value, np.float64), (channels,)).tolist())
 

@@ -60,7 +60,7 @@ def _data_bytes(simulations: Sequence[Simulation]) -> int:
 def _time_a_step(simulation: Simulation) -> float:
     """Seconds of one forward and backward pass over a mini-batch, the median of a few."""
     model, size = simulation.setting.model, simulation.setting.batch_size
-    images = jnp.zeros((size, *model.input_shape))
+    images = jnp.zeros((size, *model.input_shape), model.input_dtype)
     labels = jnp.zeros(size, jnp.int32)
     batch = Batch(images, labels, labels, jnp.ones(size, bool))
 

@@ -111,8 +111,8 @@ class PooledConv(nn.Module):
         )(images)
 
 
-def flatten(maps: Float[Array, "B H W K"]) -> Float[Array, "B F"]:
-    """Flattens each row of a batch to `[B, H * W * K]`."""
+def flatten(maps: Float[Array, "B ..."]) -> Float[Array, "B F"]:
+    """Flattens each row of a batch, `[B, H, W, K]` to `[B, H * W * K]` for instance."""
     return maps.reshape(maps.shape[0], -1)
 
 

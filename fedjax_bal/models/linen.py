@@ -124,7 +124,7 @@ def from_linen(
     def classify(params: PyTree, features: Array) -> Array:
         return jnp.asarray(found.module.apply({"params": params[HEAD]}, features, *found.args, **found.kwargs))
 
-    return assemble_model(name, initial, forward, classify, shape, classes)
+    return assemble_model(name, initial, forward, classify, shape, classes, dtype)
 
 
 class _Classifier(NamedTuple):

@@ -21,7 +21,7 @@ class Network(nn.Module):
     body: nn.Module
     head: nn.Module
 
-    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> tuple[Array, Array]:
+    def __call__(self, images: Float[Array, "B ..."], real: Real, *, train: bool) -> tuple[Array, Array]:
         """Logits `[B, C]` and features `[B, F]` of normalised images; `real` marks the rows of batch statistics."""
         features = self.body(images, real, train=train)
         return self.classify(features), features
@@ -32,12 +32,12 @@ class Network(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Dense layers with ReLU on flattened images."""
+    """Dense layers with ReLU on flattened images, or other inputs."""
 
     hidden: tuple[int, ...]
 
     @nn.compact
-    def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
+    def __call__(self, images: Float[Array, "B ..."], real: Real, *, train: bool) -> Float[Array, "B F"]:
         del real, train
         hidden = flatten(images)
         for layer, units in enumerate(self.hidden):

@@ -123,7 +123,7 @@ def from_nnx(
         own.eval()
         return own(features)
 
-    return assemble_model(name, init, forward, classify, shape, classes)
+    return assemble_model(name, init, forward, classify, shape, classes, dtype)
 
 
 class _MaskedBatchNorm(nnx.BatchNorm):

@@ -84,7 +84,7 @@ def _check(model: Model, params: PyTree, form: str) -> None:
 
 def _num_features(model: Model) -> int:
     def features() -> Array:
-        images = jnp.zeros((1, *model.input_shape))
+        images = jnp.zeros((1, *model.input_shape), model.input_dtype)
         return model.apply(model.init(jax.random.key(0)), images, train=False)[0].features
 
     return jax.eval_shape(features).shape[-1]

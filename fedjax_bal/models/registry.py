@@ -34,11 +34,12 @@ class _Entry(NamedTuple):
     start: initialization.Start = initialization.as_drawn
     batch_normalised: bool = False
     ready: bool = False  # whether the body is `body(num_classes, input_shape, **options)` and returns a model
+    any_shape: bool = False
 
 
 def own_model(build: Callable[..., Model], description: str) -> _Entry:
     """The entry of a function `build(num_classes, input_shape, **options)`."""
-    return _Entry(description, build, 1, ready=True)
+    return _Entry(description, build, 1, ready=True, any_shape=True)
 
 
 def _mlp(convolve: Convolution, hidden: Annotated[tuple[int, ...], sizes()] = (64,)) -> nn.Module:
@@ -77,7 +78,7 @@ def _plain(*layers: Layer, **settings: Any) -> Callable[..., nn.Module]:
 
 
 _ENTRIES = {
-    "mlp": _Entry("flatten, hidden dense layers, dense C", _mlp, 1),
+    "mlp": _Entry("flatten, hidden dense layers, dense C", _mlp, 1, any_shape=True),
     # Layers read in github.com/JianXu95/ReBaFL, without the projection, which only other methods use.
     "rebafl_fmnist": _Entry(
         "ReBaFL's Fashion-MNIST net: conv 16, conv 32, dense 128",
@@ -208,7 +209,7 @@ def build(
     Args:
         name: one of `MODELS`.
         num_classes: C.
-        input_shape: `(H, W, K)`, height and width in pixels, then channels.
+        input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" any shape, which it flattens.
         convolution: "fast", or "plain" for JAX's own, which is slower but has second derivatives. Use "plain" with one
             device only on a CPU: XLA's convolution may return wrong numbers when two devices use it at a time.
         **options: those that `options(name)` names, `hidden=(128,)` for "mlp".
@@ -315,9 +316,10 @@ def _entry(name: str) -> _Entry:
 def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, ...]) -> None:
     if num_classes < 1:
         raise ValueError(f"model {name!r}: num_classes={num_classes} must be at least 1.")
-    if len(input_shape) != 3 or min(input_shape) < 1:
+    if not input_shape or min(input_shape) < 1 or (len(input_shape) != 3 and not entry.any_shape):
         raise ValueError(
-            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1."
+            f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1 (a grey "
+            "image has one channel: images[..., None]); mlp takes inputs of any shape."
         )
     if min(input_shape[:2]) < entry.smallest:
         raise ValueError(

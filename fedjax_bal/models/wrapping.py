@@ -135,8 +135,9 @@ def assemble_model(
     head: Callable[[PyTree, Array], Array],
     input_shape: tuple[int, ...],
     num_classes: int,
+    dtype: Any = None,
 ) -> Model:
-    """Makes a model of the functions of a network."""
+    """Makes a model of the functions of a network, which takes inputs of a type; None for float32."""
 
     def apply(
         variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None
@@ -149,7 +150,9 @@ def assemble_model(
         return outputs, variables._replace(stats=stats)
 
     init, apply = jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
-    return Model(init, apply, head, name, num_classes, input_shape)
+    tokens = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
+    kind = "int32" if tokens else "float32"
+    return Model(init, apply, head, name, num_classes, input_shape, input_dtype=kind)
 
 
 def checked_shape(input_shape: Iterable[int]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import optax
 from jax import lax
 
 from fedjax_bal.balance import attention_transfer_loss, distillation_loss, inverse_class_probs
-from fedjax_bal.data import join
+from fedjax_bal.data import are_tokens, join
 from fedjax_bal.models import build_generator
 from fedjax_bal.parts.cbfl_generator import SLOT, WarmUp, teacher_of
 from fedjax_bal.parts.dcgan import SharedDcgans, borrow_images
@@ -65,6 +65,8 @@ class Fakes(WarmUp, Batches, Loss):
     def check(self, setting: RunSetting) -> None:
         """Refuses a model without as many classes as are asked for, and generated images where nothing makes them."""
         super().check(setting)
+        if are_tokens(setting.federation.images):
+            raise ValueError("fakes: received token ids, must be images: no fake can be made of ids; take fedavg")
         classes = setting.model.num_classes
         if classes < 2:
             raise ValueError(

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.parts.part import part, static
+from fedjax_bal.data import check_images
+from fedjax_bal.parts.part import RunSetting, part, static
 from fedjax_bal.parts.roles import Batches
 from fedjax_bal.types import Array, Batch, Context, Key
 
@@ -26,6 +27,10 @@ class CropAndFlip(Batches):
 
     pad: int = static(4)
     flip: bool = static(True)
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses inputs that are no images."""
+        check_images("crops", setting.federation.images)
 
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
         """The batch with other windows of its images."""

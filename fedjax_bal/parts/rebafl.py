@@ -63,7 +63,7 @@ def feature_sums(variables: Variables, ctx: Context) -> FeatureSums:
 
 def num_features(model: Model, variables: Variables) -> int:
     """F, the width of the classifier's input."""
-    image = jnp.zeros((1, *model.input_shape))
+    image = jnp.zeros((1, *model.input_shape), model.input_dtype)
     return jax.eval_shape(lambda: model.apply(variables, image, train=False)[0].features).shape[-1]
 
 

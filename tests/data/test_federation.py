@@ -1,10 +1,11 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_bal.data import federate, partition
+from fedjax_bal.data import federate, gather, partition
 from fedjax_bal.types import Dataset, Federation
 
 LABELS = np.array([2, 0, 1, 2, 0, 1])
@@ -133,9 +134,9 @@ def test_many_clients_and_rows():
         ({"labels": LABELS[:5]}, r"for 5 labels; expected \[5, H, W, K\]"),
         ({"labels": LABELS * 1.0}, "labels has shape"),
         ({"images": IMAGES[..., 0]}, "a grey image has K = 1"),
-        ({"images": IMAGES.astype(np.int32)}, "type int32"),
         ({"images": np.zeros((6, 3, 8, 9))}, r"\(6, 3, 8, 9\), .* \(6, 8, 9, 3\): np.moveaxis\(images, 1, -1\)"),
         ({"images": np.zeros((6, 1, 8, 8))}, "np.moveaxis"),
+        ({"images": IMAGES.astype(bool)}, "type bool"),
         ({"auxiliary": {"a": np.array([2, 0])}}, r"auxiliary\['a'\] lists row 0, which a client owns"),
         ({"auxiliary": {"a": np.array([6])}}, r"auxiliary\['a'\] lists rows in 6\.\.6; expected 0\.\.5"),
         ({"auxiliary": {"a": np.array([2, 2])}}, r"auxiliary\['a'\] lists a row more than once"),
@@ -144,6 +145,9 @@ def test_many_clients_and_rows():
         ({"mean": np.nan}, "mean=nan"),
         ({"mean": "own"}, "mean='own'; expected finite numbers, one or 3"),
         ({"std": 0}, "std=0; expected finite numbers above 0"),
+        ({"images": IMAGES.reshape(6, -1)}, r"type uint8 .* or \[6, \.\.\.\] of floats"),
+        ({"images": np.full((6, 2), 2**31)}, "of integers of 32 bits, which are token ids"),
+        ({"images": IMAGES.astype(int), "mean": 0.5}, r"mean=0.5, std=1.0: integers are token ids, which aren't norm"),
     ],
 )
 def test_refusals(changes, message):
@@ -155,3 +159,20 @@ def test_refusals(changes, message):
 @pytest.mark.parametrize("shape", [(3, 4, 3), (1, 8, 9), (1, 1, 20), (1, 28, 1), (3, 3, 3), (5, 8, 8)])
 def test_arrays_that_may_be_something_else_than_images_with_channels_first_are_taken(shape):
     assert federate(np.zeros((6, *shape)), LABELS, rows([0]), 3).images.shape[1:] == shape
+
+
+def test_vectors_have_constants_of_each_feature_and_ids_have_none():
+    features = rng().normal([1.0, -2.0], [1.0, 3.0], (6, 2))
+    vectors = federate(Dataset(features, LABELS, features, LABELS, NAMES), rows([0, 1]))
+    assert vectors.images.dtype == np.float32
+    np.testing.assert_allclose(vectors.mean, features.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(vectors.std, features.std(0), rtol=1e-6)
+    ids = rng().integers(0, 2**31 - 1, (6, 7))
+    tokens = federate(Dataset(ids, LABELS, ids, LABELS, NAMES), rows([0, 1]))
+    assert tokens.images.dtype == np.int32 and tokens.images.tolist() == ids.tolist()
+    assert (tokens.mean.tolist(), tokens.std.tolist()) == ([0], [1])
+    for federation in (vectors, tokens):
+        batch = gather(jax.tree.map(jnp.asarray, federation), jnp.array([1, 0]), jnp.ones(2, bool))
+        stored = federation.images[federation.rows[[1, 0]]]
+        assert batch.images.dtype == stored.dtype
+        np.testing.assert_allclose(batch.images, (stored - federation.mean) / federation.std, rtol=1e-5)

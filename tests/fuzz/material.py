@@ -66,6 +66,15 @@ def npz(folder: Path) -> None:
     np.savez_compressed(folder / "packed.npz", **npz_arrays())
 
 
+def partitions(folder: Path) -> None:
+    """Which client has which rows, or how many of each class: small numbers are either."""
+    lists = [[1, 0, 2, 3], [3, 1], [0]]
+    (folder / "lists.json").write_text(json.dumps(lists))
+    (folder / "printed.txt").write_text(repr(dict(enumerate(lists))))
+    (folder / "lines.csv").write_text("1, 0, 2\n3 1\n0\n")
+    np.savez(folder / "arrays.npz", *map(np.array, lists))
+
+
 def leaf_tree() -> dict[str, Any]:
     """What a file of LEAF's holds."""
     own = lambda seed: {"x": [[round(0.25 * ((row + seed) % 5), 2)] * 784 for row in range(3)], "y": [seed, 61, 0]}

@@ -325,6 +325,14 @@ def _read_npz(case: Path) -> None:
         load("npz", path=str(file))
 
 
+def _read_partition(case: Path) -> None:
+    from fedjax_bal.data import partition
+
+    for file in sorted((case / "in").iterdir()):
+        for holds in ("rows", "counts"):
+            partition.file(np.random.default_rng(0), np.arange(40) % 4, 3, file, holds)
+
+
 def _read_images(case: Path) -> None:
     from fedjax_bal.data import load
 
@@ -580,6 +588,7 @@ TARGETS = {
     "cifar": Target(material.cifar, _bytes_changed, _load("cifar10"), 40),
     "svhn": Target(material.svhn, _bytes_changed, _load("svhn"), 50),
     "npz": Target(material.npz, _make_npz, _read_npz, 90),
+    "partition": Target(material.partitions, _bytes_changed, _read_partition, 60),
     "leaf": Target(material.leaf, _json_changed((".json",)), _load("femnist"), 50),
     "images": Target(material.images, _make_images, _read_images, 80),
     "cinic": Target(material.cinic, _bytes_changed, _load("cinic10"), 30),

@@ -372,7 +372,7 @@ def test_the_smallest_image_is_the_smallest(name):
         (("mlp", 10, (28, 28, 1)), {"hidden": ()}, "one or more integers"),
         (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'fast', 'products', 'grouped', 'plain'"),
         (("mlp", 0, (28, 28, 1)), {}, "num_classes=0"),
-        (("mlp", 10, (28, 28)), {}, "(height, width, channels)"),
+        (("fedavg_cnn", 10, (28, 28)), {}, "(height, width, channels)"),
     ],
 )
 def test_errors_say_what_is_allowed(arguments, options, message):

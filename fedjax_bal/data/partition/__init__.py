@@ -9,10 +9,16 @@ configuration describes them.
 """
 
 from fedjax_bal.data.partition.astraea import astraea, letter_shares
-from fedjax_bal.data.partition.client_dirichlet import balanced_dirichlet, client_dirichlet
+from fedjax_bal.data.partition.client_dirichlet import (
+    balanced_dirichlet,
+    client_dirichlet,
+    refilled_dirichlet,
+)
 from fedjax_bal.data.partition.dirichlet import dirichlet
+from fedjax_bal.data.partition.equal_cut import equal_cut_dirichlet
 from fedjax_bal.data.partition.even import iid, shards
 from fedjax_bal.data.partition.extended_dirichlet import extended_dirichlet
+from fedjax_bal.data.partition.file import file
 from fedjax_bal.data.partition.imbalance import long_tailed
 from fedjax_bal.data.partition.long_tail import long_tail
 from fedjax_bal.data.partition.natural import natural
@@ -44,7 +50,9 @@ __all__ = [
     "dirichlet",
     "draw",
     "empirical_sizes",
+    "equal_cut_dirichlet",
     "extended_dirichlet",
+    "file",
     "flcir_realworld",
     "from_dataset",
     "iid",
@@ -57,6 +65,7 @@ __all__ = [
     "normal_shares",
     "pathological",
     "quantity",
+    "refilled_dirichlet",
     "resolve",
     "shards",
 ]

@@ -153,3 +153,59 @@ def balanced_dirichlet(
     laws = rng.dirichlet(np.full(len(quotas), checked_alpha(alpha)), num_clients)
     counts = client_counts(rng, laws + _LEAST_SHARE, even_sizes(total, num_clients), quotas)
     return deal_by_class(shuffled(rng, by_class), counts.T)
+
+
+def refilled_dirichlet(
+    rng: np.random.Generator, labels: np.ndarray, num_clients: int, alpha: float
+) -> list[np.ndarray]:
+    r"""Lets clients of equal size draw their rows by Dirichlet class laws, from classes that are filled up again.
+
+    Each client has a law q ~ Dirichlet(alpha, ..., alpha). A class whose rows are used up starts anew with all of them,
+    so that every client's classes follow its own law, whatever the others took: clients share rows of popular classes,
+    and rows of others remain unused. No client has a row twice: one that would exceed a class has all of it, and draws
+    the rest by its law over the others.
+
+    Args:
+        rng: source of randomness.
+        labels: `Int[D]`; C is the number of different ones.
+        num_clients: N, at most D.
+        alpha: concentration, above 0; small means few classes per client.
+
+    Returns:
+        N arrays of row numbers; their sizes differ by at most 1.
+
+    Raises:
+        ValueError: fewer rows than clients, or arguments of the wrong kind.
+
+    Example:
+        >>> labels = np.repeat(np.arange(10), 100)
+        >>> parts = refilled_dirichlet(np.random.default_rng(0), labels, 50, alpha=0.1)
+        >>> {len(rows) for rows in parts}, len(np.unique(np.concatenate(parts))) < 1000
+        ({20}, True)
+
+    References:
+        FedDyn's partition (see `client_dirichlet`) in the form of github.com/woodenchild95/FL-Simulator. There a
+        client that draws on both sides of a refill may have a row twice.
+    """
+    num_clients, by_class, quotas = checked_pool(labels, num_clients)
+    total, _, _ = checked_room(int(quotas.sum()), num_clients, 1)
+    laws = rng.dirichlet(np.full(len(quotas), max(checked_alpha(alpha), _TINY)), num_clients)
+    counts = _draw_by_own_law(rng, laws, even_sizes(total, num_clients), quotas).T
+    # Consecutive rows of a class that is repeated are different ones, as long as they aren't more than the class has.
+    repeated = [np.resize(rows, asked) for rows, asked in zip(shuffled(rng, by_class), counts.sum(axis=1), strict=True)]
+    return deal_by_class(repeated, counts)
+
+
+def _draw_by_own_law(rng: np.random.Generator, laws: np.ndarray, sizes: np.ndarray, quotas: np.ndarray) -> np.ndarray:
+    """Draws each client's rows of each class, `Int[N, C]`, of no class more than there are."""
+    laws = np.where(laws < _TINY, 0.0, laws)
+    counts, left = np.zeros(laws.shape, np.int64), sizes.copy()
+    while left.any():  # at most once for each class, as those who draw again have filled one up
+        mass = np.where(counts < quotas, laws, 0.0)
+        without = mass.sum(axis=1) == 0
+        mass[without] = (quotas - counts)[without]
+        counts += rng.multinomial(left, mass / mass.sum(axis=1, keepdims=True))
+        surplus = np.maximum(counts - quotas, 0)
+        counts -= surplus
+        left = surplus.sum(axis=1)
+    return counts

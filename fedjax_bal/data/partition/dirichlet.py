@@ -69,12 +69,17 @@ def dirichlet(
         counts = _draw_cbfl(rng, sizes, num_clients, alpha)
         return deal_by_class(shuffled(rng, by_class), counts)
     _, _, min_size = checked_room(int(sizes.sum()), num_clients, min_size, "min_size")
-    counts = _draw(rng, sizes, num_clients, alpha, min_size, level=form == "balanced")
+    counts = draw_counts(rng, sizes, num_clients, alpha, min_size, level=form == "balanced")
     return _repaired(rng, deal_by_class(shuffled(rng, by_class), counts), min_size)
 
 
-def _draw(rng, sizes: np.ndarray, num_clients: int, alpha: float, min_size: int, level: bool) -> np.ndarray:
-    """Draws counts `Int[C, N]` until every client has `min_size`, or else keeps those that lack the fewest rows."""
+def draw_counts(
+    rng: np.random.Generator, sizes: np.ndarray, num_clients: int, alpha: float, min_size: int, level: bool
+) -> np.ndarray:
+    """Draws counts `Int[C, N]` until every client has `min_size`, or else keeps those that lack the fewest rows.
+
+    `level` leaves clients out that hold the mean share already.
+    """
     best, fewest = np.zeros((len(sizes), num_clients), np.int64), math.inf
     for _ in range(min(_MAX_REDRAWS, max(1, _MAX_SHARES_DRAWN // (len(sizes) * num_clients)))):
         counts = np.zeros_like(best)

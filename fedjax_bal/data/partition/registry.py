@@ -10,10 +10,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedjax_bal.data.partition.astraea import astraea
-from fedjax_bal.data.partition.client_dirichlet import balanced_dirichlet, client_dirichlet
+from fedjax_bal.data.partition.client_dirichlet import (
+    balanced_dirichlet,
+    client_dirichlet,
+    refilled_dirichlet,
+)
 from fedjax_bal.data.partition.dirichlet import dirichlet
+from fedjax_bal.data.partition.equal_cut import equal_cut_dirichlet
 from fedjax_bal.data.partition.even import iid, shards
 from fedjax_bal.data.partition.extended_dirichlet import extended_dirichlet
+from fedjax_bal.data.partition.file import file
 from fedjax_bal.data.partition.imbalance import long_tailed
 from fedjax_bal.data.partition.long_tail import long_tail
 from fedjax_bal.data.partition.natural import natural
@@ -35,12 +41,15 @@ SCHEMES: Registry[Callable[..., list[np.ndarray]]] = Registry(
             dirichlet,
             client_dirichlet,
             balanced_dirichlet,
+            refilled_dirichlet,
+            equal_cut_dirichlet,
             extended_dirichlet,
             long_tail,
             flcir_realworld,
             astraea,
             normal_density,
             natural,
+            file,
         )
     }
 )
@@ -132,7 +141,11 @@ def aliases_of(scheme: str) -> tuple[str, ...]:
 
 
 FROM_DATASET: Mapping[str, Callable[[Dataset, np.ndarray], Any]] = MappingProxyType(
-    {"owners": lambda dataset, rows: None if dataset.train_clients is None else dataset.train_clients[rows]}
+    {
+        "owners": lambda dataset, rows: None if dataset.train_clients is None else dataset.train_clients[rows],
+        "row_numbers": lambda dataset, rows: rows,
+        "dataset_size": lambda dataset, rows: len(dataset.train_labels),
+    }
 )
 """Parameters whose values come from the data set: name -> function of the data set and the partitioned row numbers."""
 
@@ -183,7 +196,7 @@ def draw(
         imbalance_factor: rows of the largest class over those of the smallest, at least 1; 1 keeps all rows.
         imbalance_profile: see `long_tailed`.
         imbalance_order: see `long_tailed`.
-        given: arguments from `from_dataset`: arrays `[D]`, or None for what the data set lacks.
+        given: arguments from `from_dataset`: arrays `[D]`, numbers, or None for what the data set lacks.
 
     Returns:
         N arrays of row numbers.
@@ -202,5 +215,5 @@ def draw(
         return SCHEMES[scheme](rng, labels, clients, **given, **parameters)
     own = np.random.default_rng([seed, zlib.crc32(b"imbalance")])
     kept = long_tailed(own, labels, imbalance_factor, imbalance_profile, imbalance_order)
-    given = {name: None if values is None else values[kept] for name, values in given.items()}
+    given = {name: values[kept] if np.ndim(values) else values for name, values in given.items()}
     return [kept[rows] for rows in SCHEMES[scheme](rng, labels[kept], clients, **given, **parameters)]

@@ -104,7 +104,7 @@ def read_records(path: Path, label_bytes: int, num_classes: int) -> tuple[np.nda
         size = path.stat().st_size
         if size == 0 or size % record or size > _MAX_BYTES:
             raise DataError(
-                f"{path}: expected an integer of records of {record} bytes (10,000 of them are {10000 * record} "
+                f"{path}: expected a whole number of records of {record} bytes (10,000 of them are {10000 * record} "
                 f"bytes) and at most {_MAX_BYTES} bytes, found {size} bytes; the file is incomplete, damaged or of the "
                 "other CIFAR: fetch it again."
             )

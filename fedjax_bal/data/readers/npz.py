@@ -17,6 +17,7 @@ from typing import IO, BinaryIO
 import numpy as np
 
 from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.inputs import stored_inputs
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.readers.reader import Reader
 from fedjax_bal.data.readers.untrusted import CHECK_PATH, MAX_DEFLATE_RATIO
@@ -34,7 +35,7 @@ _RATIOS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: MAX_DEFLATE_RATIO}  # ho
 _CHUNK = 2**24
 _HOW = (
     "write it with numpy.savez(FILE, train_images=..., train_labels=..., test_images=..., test_labels=...), images of "
-    "type uint8"
+    "type uint8, or other inputs as floats or integers"
 )
 _PICKLE = f"a pickle can run any code, so it is never opened: {_HOW}."
 _DAMAGED = "the file is incomplete or damaged: write it again."
@@ -44,9 +45,9 @@ def read_npz(path: str | os.PathLike) -> Dataset:
     """Reads a data set from one file.
 
     Args:
-        path: the file. It has `train_images` `UInt8[D, H, W]` or `UInt8[D, H, W, K]`, `train_labels` `Int[D]` from 0,
-            `test_images`, `test_labels`, and may have `class_names` (C texts) and `train_clients` (D integers or
-            texts: the client of each training image).
+        path: the file. It has `train_images` `UInt8[D, H, W]` or `UInt8[D, H, W, K]`, or other inputs, `Float[D, ...]`
+            or token ids `Int[D, ...]`; `train_labels` `Int[D]` from 0, `test_images`, `test_labels`; and may have
+            `class_names` (C texts) and `train_clients` (D integers or texts: the client of each training image).
 
     Returns:
         The data set. Without `class_names`, classes are named by their numbers, up to the largest label; clients are
@@ -59,7 +60,7 @@ def read_npz(path: str | os.PathLike) -> Dataset:
     return as_dataset(path, read_arrays(path, ARRAYS))
 
 
-def as_dataset(path: Path, arrays: Mapping[str, np.ndarray]) -> Dataset:
+def as_dataset(path: Path | str, arrays: Mapping[str, np.ndarray]) -> Dataset:
     """Makes a data set of a file's arrays, see `read_npz`; raises `DataError` if they don't fit."""
     missing = [name for name in REQUIRED if name not in arrays]
     if missing:
@@ -69,6 +70,10 @@ def as_dataset(path: Path, arrays: Mapping[str, np.ndarray]) -> Dataset:
         raise DataError(
             f"{path}: training images are {_by(train[0].shape[1:])} and test images {_by(test[0].shape[1:])}; expected "
             "one size."
+        )
+    if train[0].dtype != test[0].dtype:
+        raise DataError(
+            f"{path}: training images are of {train[0].dtype} and test images of {test[0].dtype}; expected one type."
         )
     names = _class_names(path, arrays.get("class_names"), int(max(train[1].max(), test[1].max())))
     return Dataset(*train, *test, names, _clients(path, arrays.get("train_clients"), len(train[1])))
@@ -172,14 +177,17 @@ def _header(stream: IO[bytes], place: str) -> tuple[tuple[int, ...], bool, np.dt
     return shape, fortran, dtype
 
 
-def _checked_half(path: Path, half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images `UInt8[D, H, W, K]` and labels `Int32[D]`."""
+def _checked_half(path: Path | str, half: str, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images `UInt8[D, H, W, K]`, or other inputs `[D, ...]`, and labels `Int32[D]`."""
     images, labels = arrays[f"{half}_images"], arrays[f"{half}_labels"]
-    if images.ndim not in (3, 4) or images.dtype != np.uint8 or not images.size:
+    inputs = stored_inputs(images[..., None] if images.dtype == np.uint8 and images.ndim == 3 else images)
+    if inputs is None or not inputs.size:
         raise DataError(
-            f"{path}: {half}_images is {_by(images.shape)} of {images.dtype}; expected DxHxW or DxHxWxK of uint8 (for "
-            "pixels from 0 to 1, numpy.uint8(numpy.rint(255 * pixels)))."
+            f"{path}: {half}_images is {_by(images.shape)} of {images.dtype}; expected DxHxW or DxHxWxK of uint8, or "
+            "other inputs with an axis more than labels, of floats, or of 32-bit integers, which are token ids."
         )
+    if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
+        raise DataError(f"{path}: {half}_images holds numbers that aren't finite in 32 bits; leave their rows out.")
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
         raise DataError(
             f"{path}: {half}_labels is {_by(labels.shape)} of {labels.dtype}; expected {len(images)} integers, "
@@ -190,11 +198,10 @@ def _checked_half(path: Path, half: str, arrays: Mapping[str, np.ndarray]) -> tu
             f"{path}: {half}_labels lie in {labels.min()}..{labels.max()}; expected 0..{_MAX_CLASSES - 1}, the number "
             "of a class each."
         )
-    images = images[..., None] if images.ndim == 3 else images
-    return np.ascontiguousarray(images), labels.astype(np.int32)
+    return np.ascontiguousarray(inputs), labels.astype(np.int32)
 
 
-def _class_names(path: Path, names: np.ndarray | None, largest: int) -> tuple[str, ...]:
+def _class_names(path: Path | str, names: np.ndarray | None, largest: int) -> tuple[str, ...]:
     if names is None:
         return tuple(map(str, range(largest + 1)))
     if names.ndim != 1 or names.dtype.kind != "U" or len(np.unique(names)) != len(names) or len(names) <= largest:
@@ -208,7 +215,7 @@ def _class_names(path: Path, names: np.ndarray | None, largest: int) -> tuple[st
     return tuple(names.tolist())
 
 
-def _clients(path: Path, clients: np.ndarray | None, count: int) -> np.ndarray | None:
+def _clients(path: Path | str, clients: np.ndarray | None, count: int) -> np.ndarray | None:
     if clients is None:
         return None
     if clients.shape != (count,) or clients.dtype.kind not in "iuU":

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_bal.data import are_tokens
 from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
@@ -33,6 +34,14 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
             raise ValueError(
                 f"{name}: received images of shape {received}, but the model {model.name} was built for "
                 f"{tuple(model.input_shape)}: build it with input_shape={received}"
+            )
+    for name, inputs in (("federation", federation.images), ("test set", test.images)):
+        takes_ids = np.dtype(model.input_dtype).kind == "i"
+        if are_tokens(inputs) != takes_ids:
+            takes = "token ids (input_dtype='int32')" if takes_ids else "numbers"
+            raise ValueError(
+                f"{name}: received inputs of type {inputs.dtype}, but the model {model.name} takes {takes}; integers "
+                "other than uint8 are token ids: pass pixels as uint8, other numbers as floats"
             )
     if federation.num_classes != model.num_classes:
         raise ValueError(

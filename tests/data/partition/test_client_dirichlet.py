@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedjax_bal.data.partition import balanced_dirichlet, client_dirichlet
+from fedjax_bal.data.partition import balanced_dirichlet, client_dirichlet, refilled_dirichlet
 from fedjax_bal.data.partition.client_dirichlet import _served
 
 LABELS = np.repeat(np.arange(4), [100, 60, 30, 10])
@@ -106,3 +106,45 @@ def test_refusals():
         client_dirichlet(rng(), LABELS, 4, 1.0, "x")
     with pytest.raises(ValueError, match="sizes='x'; expected 'equal', 'lognormal' or 'empirical'"):
         client_dirichlet(rng(), LABELS, 4, 1.0, sizes="x")
+
+
+def literal_refilled(rng, labels, clients, alpha):
+    """FedDyn's procedure, but for a class that is used up, which starts anew before another one is drawn."""
+    sizes, quota = np.bincount(labels), np.full(clients, len(labels) // clients)
+    left, laws = sizes.copy(), np.cumsum(rng.dirichlet([alpha] * len(sizes), clients), axis=1)
+    counts = np.zeros((clients, len(sizes)), int)
+    while quota.any():
+        client = rng.integers(clients)
+        if quota[client] == 0:
+            continue
+        quota[client] -= 1
+        while True:
+            label = np.argmax(rng.random() <= laws[client])
+            if left[label] > 0:
+                break
+            left[label] = sizes[label]
+        left[label] -= 1
+        counts[client, label] += 1
+    return counts
+
+
+def test_refilled_has_the_law_of_drawing_row_by_row():
+    labels = np.repeat(np.arange(4), 100)  # a client has 40 rows: no class is too small for one
+    ours = np.stack([table(refilled_dirichlet(rng(seed), labels, 10, 0.3), labels) for seed in range(100)])
+    theirs = np.stack([literal_refilled(rng(1000 + seed), labels, 10, 0.3) for seed in range(100)])
+    assert (ours.sum(axis=2) == 40).all() and (theirs.sum(axis=2) == 40).all()
+    for counts in (lambda tables: tables.max(axis=2).ravel(), lambda tables: tables.sum(axis=1).ravel()):
+        assert scipy.stats.ks_2samp(counts(ours), counts(theirs)).pvalue > 0.01
+
+
+def test_refilled_rows_of_a_class_are_used_equally_often():
+    labels = np.repeat(np.arange(4), 100)
+    parts = refilled_dirichlet(rng(), labels, 10, 0.05)
+    used = np.bincount(np.concatenate(parts), minlength=400).reshape(4, 100)
+    assert (used.max(axis=1) - used.min(axis=1) <= 1).all() and used.max() > 1
+    assert all(len(set(own.tolist())) == len(own) for own in parts)
+
+
+def test_refilled_gives_a_client_no_more_of_a_class_than_there_is():
+    counts = table(refilled_dirichlet(rng(), LABELS, 2, 5e-324), LABELS)
+    assert (counts <= [100, 60, 30, 10]).all() and counts.sum(axis=1).tolist() == [100, 100]

@@ -9,6 +9,7 @@ LABELS = st.lists(st.sampled_from([-3, 0, 2, 7]), min_size=1, max_size=60).map(n
 ARGUMENTS = {"iid": (), "shards": (), "pathological": (1,), "dirichlet": (1.0,), "long_tail": (0.9,)}
 ARGUMENTS |= {"flcir_realworld": (), "astraea": (), "normal_density": (), "quantity": ()}
 ARGUMENTS |= {"client_dirichlet": (1.0,), "balanced_dirichlet": (1.0,), "extended_dirichlet": (1, 1.0)}
+ARGUMENTS |= {"refilled_dirichlet": (1.0,), "equal_cut_dirichlet": (1.0,), "file": ("clients.txt",)}
 
 
 def rng(seed=0):

@@ -40,6 +40,12 @@ CASES = {
     ),
     "balanced_dirichlet": Case("balanced_dirichlet", {"alpha": 0.1}, equal=True),
     "balanced_dirichlet, no mass": Case("balanced_dirichlet", {"alpha": 5e-324}, equal=True),
+    "refilled_dirichlet": Case("refilled_dirichlet", {"alpha": 0.1}, disjoint=False, complete=False, equal=True),
+    "refilled_dirichlet, no mass": Case(
+        "refilled_dirichlet", {"alpha": 5e-324}, disjoint=False, complete=False, equal=True
+    ),
+    "equal_cut_dirichlet": Case("equal_cut_dirichlet", {"alpha": 0.1}, equal=True),
+    "equal_cut_dirichlet, no mass": Case("equal_cut_dirichlet", {"alpha": 5e-324}, equal=True),
     "extended_dirichlet": Case("extended_dirichlet", {"classes_per_client": 2, "alpha": 0.1}, complete=False),
     "extended_dirichlet, no mass": Case(
         "extended_dirichlet", {"classes_per_client": (1, 3), "alpha": 5e-324}, complete=False
@@ -68,7 +74,8 @@ def same(parts, others):
 
 
 def test_every_scheme_is_in_the_table():
-    assert {case.scheme for case in CASES.values()} == set(partition.SCHEMES) - {"natural"}  # which asks for owners
+    asking = {"natural", "file"}  # for owners, or a file
+    assert {case.scheme for case in CASES.values()} == set(partition.SCHEMES) - asking
 
 
 @pytest.mark.parametrize("name", CASES)

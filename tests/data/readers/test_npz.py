@@ -46,6 +46,17 @@ def test_grey_images_in_any_order_and_byte_order(tmp_path):
     assert dataset.train_images.flags.c_contiguous
 
 
+@pytest.mark.parametrize(("given", "kept"), [(">f8", "f4"), (">f2", "f2"), ("f4", "f4"), (">i8", "i4"), ("u2", "i4")])
+def test_numbers_of_any_type(tmp_path, given, kept):
+    inputs = {name: RNG.integers(0, 99, (count, 5)).astype(given) for name, count in (("train", 6), ("test", 2))}
+    np.savez(tmp_path / "mine.npz", **WHOLE | {f"{name}_images": array for name, array in inputs.items()})
+    dataset = load("npz", path=tmp_path / "mine.npz")
+    assert dataset.train_images.dtype == dataset.test_images.dtype == np.dtype(kept)
+    np.testing.assert_array_equal(dataset.train_images, inputs["train"])
+    own = (inputs["train"].mean(0, float), inputs["train"].std(0, dtype=float)) if "f" in given else ([0], [1])
+    np.testing.assert_allclose((dataset.mean, dataset.std), own)
+
+
 def test_names_of_classes_and_clients(tmp_path):
     names, clients = np.array(["a", "b", "c", "d", "e"]), np.array(["Zoe", "Abe", "Zoe", "Bo", "Abe", "Bo"])
     np.savez(tmp_path / "mine.npz", **WHOLE, class_names=names, train_clients=clients, something_else=np.zeros(3))
@@ -69,8 +80,12 @@ def test_constants_come_from_the_training_images():
 
 FITTING = {
     "an array less": ({"test_labels": None}, "lacks test_labels; write it with numpy.savez"),
-    "floats": ({"train_images": WHOLE["train_images"] / 255}, "6x5x4x3 of float64; expected DxHxW or DxHxWxK of uint8"),
+    "floats and bytes": ({"train_images": WHOLE["train_images"] / 255}, "are of float32 and test images of uint8"),
     "flat images": ({"train_images": WHOLE["train_images"].reshape(6, -1)}, "train_images is 6x60 of uint8"),
+    "complex numbers": ({"train_images": np.zeros((6, 2), complex)}, "6x2 of complex128; expected DxHxW or DxHxWxK"),
+    "single numbers": ({"train_images": np.zeros(6)}, "train_images is 6 of float64"),
+    "large ids": ({"train_images": np.full((6, 2), 2**31)}, "or of 32-bit integers, which are token ids"),
+    "infinite in 32 bits": ({"train_images": np.full((6, 2), 1e300)}, "train_images holds numbers that aren't finite"),
     "no images": ({"test_images": np.zeros((0, 5, 4, 3), np.uint8)}, "test_images is 0x5x4x3"),
     "other sizes": ({"test_images": WHOLE["test_images"][:, :4]}, "training images are 5x4x3 and test images 4x4x3"),
     "a label less": ({"train_labels": np.arange(5)}, "train_labels is 5 of int64; expected 6 integers"),

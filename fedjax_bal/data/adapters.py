@@ -1,0 +1,183 @@
+"""Data sets of one's own from arrays, and from other libraries' objects, none of which is imported here."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedjax_bal.data.errors import DataError
+from fedjax_bal.data.readers.npz import as_dataset
+from fedjax_bal.types import Dataset
+
+
+def from_arrays(
+    train: tuple[Any, Any],
+    test: tuple[Any, Any],
+    class_names: Sequence[str] | None = None,
+    train_clients: Any = None,
+) -> Dataset:
+    """Makes a data set of arrays.
+
+    Args:
+        train: inputs and labels `Int[D]` from 0. Inputs are images `UInt8[D, H, W, K]`, or `UInt8[D, H, W]`; other
+            numbers `Float[D, ...]`, feature vectors for instance; or token ids `Int[D, ...]`.
+        test: the same.
+        class_names: C names; None for the numbers of the classes.
+        train_clients: number or name of each training input's client, which gives a natural partition.
+
+    Returns:
+        The data set. `federate` normalises it with the mean and standard deviation of each channel or feature of its
+        training inputs, unless it is told otherwise; token ids stay as they are.
+
+    Raises:
+        DataError: arrays that don't fit each other, or can't be inputs or labels.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> features, labels = rng.normal(size=(6, 3)), np.array([0, 1, 0, 1, 0, 1])
+        >>> dataset = from_arrays((features, labels), (features[:2], labels[:2]), ["no", "yes"])
+        >>> dataset.train_images.dtype, dataset.class_names
+        (dtype('float32'), ('no', 'yes'))
+    """
+    given = dict(zip(("train_images", "train_labels", "test_images", "test_labels"), (*train, *test), strict=True))
+    given |= {"class_names": class_names, "train_clients": train_clients}
+    return as_dataset("from_arrays", {name: _array(name, own) for name, own in given.items() if own is not None})
+
+
+def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None) -> Dataset:
+    """Makes a data set of PyTorch's data sets, or of its loaders, which are read once.
+
+    Args:
+        train: pairs of input and label, or batches of them. Of tensors that are images the channels, which PyTorch has
+            first, are moved to the end; arrays and images of Pillow are taken as they are.
+        test: the same.
+        class_names: see `from_arrays`.
+
+    Returns:
+        The data set, with each input as the data set's transform returned it: leave out random ones.
+
+    Raises:
+        ValueError: examples that are no pairs or of several shapes; see also `from_arrays`.
+
+    Example:
+        >>> pairs = [(np.zeros((8, 8, 3), np.uint8), 0), (np.ones((8, 8, 3), np.uint8), 1)]
+        >>> from_torch(pairs, pairs).train_images.shape
+        (2, 8, 8, 3)
+    """
+    return from_arrays(
+        *(_stacked(map(_channels_last, _examples(half))) for half in (train, test)), class_names=class_names
+    )
+
+
+def from_tf_data(
+    train: Any,
+    test: Any,
+    class_names: Sequence[str] | None = None,
+    *,
+    inputs: str = "image",
+    labels: str = "label",
+) -> Dataset:
+    """Makes a data set of two of type `tf.data.Dataset`, which are read once.
+
+    Args:
+        train: pairs of input and label, mappings that hold both, or batches of either.
+        test: the same.
+        class_names: see `from_arrays`.
+        inputs: the key of inputs in mappings.
+        labels: the key of labels in mappings.
+
+    Returns:
+        The data set.
+
+    Raises:
+        ValueError: examples that are no pairs or of several shapes; see also `from_arrays`.
+
+    Example:
+        >>> import tensorflow as tf  # doctest: +SKIP
+        >>> images, labels = np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 0, 1])  # doctest: +SKIP
+        >>> half = tf.data.Dataset.from_tensor_slices((images, labels))  # doctest: +SKIP
+        >>> from_tf_data(half, half).train_images.shape  # doctest: +SKIP
+        (4, 8, 8, 1)
+    """
+
+    def pair(example: Any) -> Any:
+        return (example[inputs], example[labels]) if isinstance(example, dict) else example
+
+    return from_arrays(
+        *(_stacked(map(pair, half.as_numpy_iterator())) for half in (train, test)), class_names=class_names
+    )
+
+
+def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: str = "label") -> Dataset:
+    """Makes a data set of two of type `datasets.Dataset`; a label column of type `ClassLabel` names the classes.
+
+    Args:
+        train: one split, `load_dataset(...)["train"]` for instance.
+        test: another one.
+        inputs: the column of inputs: images, lists of numbers of one length, or token ids of one length.
+        labels: the column of labels.
+
+    Returns:
+        The data set.
+
+    Raises:
+        ValueError: inputs of several shapes; see also `from_arrays`.
+
+    Example:
+        >>> from datasets import load_dataset  # doctest: +SKIP
+        >>> splits = load_dataset("mnist")  # doctest: +SKIP
+        >>> from_huggingface(splits["train"], splits["test"]).train_images.shape  # doctest: +SKIP
+        (60000, 28, 28, 1)
+    """
+
+    def half(split: Any) -> tuple[np.ndarray, np.ndarray]:
+        columns = split.with_format("numpy")[:]
+        return _stacked(zip(columns[inputs], columns[labels], strict=True))
+
+    return from_arrays(half(train), half(test), getattr(train.features[labels], "names", None))
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"from_arrays: {name} is no array ({error}); expected lists of one length.") from error
+
+
+def _examples(dataset: Any) -> Iterable[Any]:
+    # A data set that is read by position may take any position for one of its own.
+    return dataset if hasattr(dataset, "__iter__") else (dataset[place] for place in range(len(dataset)))
+
+
+def _channels_last(example: Any) -> Any:
+    """Converts the tensors of a pair, or of a batch, to arrays, those of images with channels at the end."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", ())  # where no one has imported PyTorch, nothing is a tensor
+    if not isinstance(example, tuple | list) or len(example) != 2:
+        return example
+    arrays = [part.numpy(force=True) if isinstance(part, tensor) else np.asarray(part) for part in example]
+    inputs, labels = arrays
+    is_image = isinstance(example[0], tensor) and inputs.ndim == 3 + labels.ndim
+    return (np.moveaxis(inputs, -3, -1) if is_image else inputs), labels
+
+
+def _stacked(examples: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Stacks pairs of input and label, or joins batches of them."""
+    inputs, labels = [], []
+    for example in examples:
+        if not isinstance(example, tuple | list) or len(example) != 2:
+            raise ValueError(f"data set: received an example of type {type(example).__name__}, must be (input, label)")
+        inputs.append(np.asarray(example[0]))
+        labels.append(np.asarray(example[1]))
+        if (inputs[-1].shape[labels[-1].ndim :], labels[-1].ndim) != (
+            inputs[0].shape[labels[0].ndim :],
+            labels[0].ndim,
+        ):
+            raise ValueError(
+                f"data set: received inputs of shapes {inputs[0].shape} and {inputs[-1].shape}, must be of one shape: "
+                "resize or pad them"
+            )
+    if not inputs:
+        raise ValueError("data set: received no example, must have at least 1")
+    join = np.concatenate if labels[0].ndim else np.stack
+    return join(inputs), join(labels)

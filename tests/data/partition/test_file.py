@@ -1,0 +1,167 @@
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+from fedjax_bal.config import load_config
+from fedjax_bal.data import DataError, partition
+from fedjax_bal.experiments.splits import split_rows
+from fedjax_bal.types import Dataset
+
+LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 0])
+ROWS = [[6, 1, 3], [], [0, 1]]
+
+
+def read(path, clients=3, **options):
+    found = partition.file(np.random.default_rng(0), LABELS, clients, path, **options)
+    assert all(own.dtype == np.int64 for own in found)
+    return [own.tolist() for own in found]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(ROWS),
+        json.dumps({"2": ROWS[2], "0": ROWS[0], "1": ROWS[1]}),
+        repr(dict(enumerate(ROWS))),  # as published with FedACG
+        str({"0": ROWS[0], "1": ROWS[1], "2": ROWS[2]}),
+        "{0: [6, 1, 3], 1: [], 2: {0, 1}}",
+        "[[ 6  1\n 3]\n []\n [0 1]]",
+        "\ufeff6 1 3\n\n0,1\n",
+        "6, 1,\t3\r\n\r\n0 1",
+    ],
+)
+def test_row_numbers_in_text(tmp_path, text):
+    (tmp_path / "clients.txt").write_text(text)
+    assert read(tmp_path / "clients.txt") == ROWS
+
+
+def test_row_numbers_in_arrays(tmp_path):
+    many = [np.array([place % 8], np.uint16) for place in range(12)]
+    np.savez(tmp_path / "rows.npz", *many)
+    assert read(tmp_path / "rows.npz", 12) == [own.tolist() for own in many]
+    np.savez_compressed(tmp_path / "even.npz", clients=np.array([[1, 2], [0, 5]]))
+    assert read(tmp_path / "even.npz", 2) == [[1, 2], [0, 5]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2 0 1\n1,1,0",
+        "[[2, 0, 1], [1, 1]]",
+        str(np.array([[2, 0, 1], [1, 1, 0]])),
+        "{0: {0: 2, 2: 1}, 1: {1: 1, 0: 1}}",
+        "{0: [2, 0, 1, 0], 1: [1, 1]}",
+    ],
+)
+def test_counts_are_drawn_from_each_class(tmp_path, text):
+    (tmp_path / "counts.csv").write_text(text)
+    found = read(tmp_path / "counts.csv", 2, holds="counts")
+    assert [np.bincount(LABELS[own], minlength=3).tolist() for own in found] == [[2, 0, 1], [1, 1, 0]]
+    assert len({row for own in found for row in own}) == 5
+    draws = {str(partition.file(np.random.default_rng(seed), LABELS, 2, tmp_path / "counts.csv", "counts"))
+             for seed in range(9)}  # fmt: skip
+    assert len(draws) > 1
+
+
+def test_row_numbers_are_those_of_the_data_set_also_where_rows_are_held_out(tmp_path):
+    (tmp_path / "clients.txt").write_text("6 1 3\n\n0 1")
+    numbers = np.array([1, 3, 4, 6])
+    found = partition.file(np.random.default_rng(0), LABELS[numbers], 3, tmp_path / "clients.txt", "rows", numbers, 8)
+    assert [numbers[own].tolist() for own in found] == [[6, 1, 3], [], [1]]
+    given = partition.from_dataset(partition.file, Dataset(None, LABELS, None, None, ("a",)), numbers)
+    drawn = partition.draw(LABELS[numbers], "file", 3, 0, {"file": tmp_path / "clients.txt"}, given=given)
+    assert [own.tolist() for own in drawn] == [own.tolist() for own in found]
+    tailed = partition.draw(
+        LABELS[numbers], "file", 3, 0, {"file": tmp_path / "clients.txt"}, imbalance_factor=2, given=given
+    )
+    listed, kept = [6, 1, 3, 1], np.concatenate(tailed)
+    assert 0 < len(kept) < 4 and set(numbers[kept].tolist()) <= set(listed)
+
+
+def test_a_configuration_reads_it_beside_the_configuration(tmp_path, monkeypatch):
+    dataset = Dataset(np.zeros((8, 2, 2, 1), np.uint8), LABELS, None, LABELS, ("a", "b", "c"))
+    (tmp_path / "clients.txt").write_text("6 1 3\n5\n0 1\n")
+    monkeypatch.chdir(tmp_path)
+    overrides = ["partition={scheme: file, file: clients.txt, clients: 3, seed: 0}", "selection.clients_per_round=2"]
+    config = load_config(None, overrides).for_method(0)
+    assert config.partition.parameters["file"] == str(tmp_path / "clients.txt")
+    _, rows, _ = split_rows(dataset, config)
+    assert [own.tolist() for own in rows] == [[6, 1, 3], [5], [0, 1]]
+
+
+WRONG = {
+    "another number": ("1\n2\n", "has 2 clients, but 3 are asked for; ask for 2"),
+    "a row too many": ("1\n8\n2", "client 1 lists row 8; expected numbers from 0 to 7"),
+    "a negative row": ("1\n2\n3 -1", "client 2 lists row -1"),
+    "fractions": ("[[1], [2.5], [0]]", "client 1 has no list of integers"),
+    "nested": ("[[1], [[2]], [0]]", "client 1 has no list"),
+    "ragged": ("[[1], [[2], [3, 4]], [0]]", "client 1 has no list"),
+    "huge": ("1\n2\n" + "9" * 40, "client 2 has no list"),
+    "very huge": ("1\n2\n" + "9" * 5000, "is no partition"),
+    "words": ("client,rows\n0,1\n1,2", "is no partition .*expected a list for each client as JSON, a line"),
+    "a gap": ("{0: [1], 1: [2], 3: [0]}", "clients aren't numbered from 0 without a gap"),
+    "names": ('{"a": [1], "b": [], "c": []}', "keys that are no numbers of clients"),
+    "cut short": ("{0: [1], 1: [2", "is no partition"),
+    "deep": ("[" * 100_000, "is no partition"),
+    "a mapping for a list": ("[[1], {}, [2]]", "client 1 has no list"),
+    "nothing": ("", "is no partition .empty"),
+    "code": ("[__import__('os').system('exit 1')]", "is no partition"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_no_partition_has_a_message(tmp_path, kind):
+    text, message = WRONG[kind]
+    (tmp_path / "clients.txt").write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        read(tmp_path / "clients.txt")
+    assert str(caught.value).startswith(f"{tmp_path / 'clients.txt'}: ") and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("3 1 0\n2 0 0", "clients have 5 rows of class 0, but there are 4 to draw from"),
+        ("0 0 0 1\n1", "client 0 lists class 3; expected numbers from 0 to 2"),
+        ('[{"1000000000000": 1}, []]', "client 0 lists class 1000000000000"),
+        ('[{"x": 1}, []]', "client 0 lists class -1"),
+        ('[{"' + "9" * 5000 + '": 1}, []]', "client 0 lists class -1"),
+        ('[{"0": [1]}, []]', "client 0 has no list"),
+        ("-1\n1", "client 0 lists count -1"),
+    ],
+)
+def test_counts_that_can_not_be_drawn(tmp_path, text, message):
+    (tmp_path / "counts.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read(tmp_path / "counts.csv", 2, holds="counts")
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(DataError, match=r"no\.txt: can't be read \(No such file"):
+        read(tmp_path / "no.txt")
+    with pytest.raises(DataError, match="is a directory"):
+        read(tmp_path)
+    (tmp_path / "rows.npz").write_bytes(pickle.dumps(ROWS))
+    with pytest.raises(DataError, match="never opened"):
+        read(tmp_path / "rows.npz")
+    np.savez(tmp_path / "rows.npz", np.array([[1], None], object))
+    with pytest.raises(DataError, match="array of objects"):
+        read(tmp_path / "rows.npz")
+    np.savez(tmp_path / "rows.npz", a=np.arange(3), b=np.arange(2))
+    with pytest.raises(DataError, match="is no partition"):
+        read(tmp_path / "rows.npz")
+    (tmp_path / "clients.txt").write_bytes(b"1\xff")
+    with pytest.raises(DataError, match="is no partition"):
+        read(tmp_path / "clients.txt")
+    with pytest.raises(ValueError, match="holds='classes'; expected 'rows' or 'counts'"):
+        read(tmp_path / "clients.txt", holds="classes")
+
+
+def test_long_texts_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[partition.file.__module__], "_LARGEST_TEXT", 4)
+    (tmp_path / "clients.txt").write_text("1\n2\n3")
+    with pytest.raises(DataError, match="is longer than 4 bytes"):
+        read(tmp_path / "clients.txt")

@@ -1,0 +1,195 @@
+"""Data sets of other libraries, by stand-ins with their interface, and by the libraries where they are installed."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from fedjax_bal import data
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (6, 4, 5, 3), dtype=np.uint8)
+LABELS = np.array([0, 2, 1, 2, 0, 2])
+
+
+def same(dataset, images=IMAGES, labels=LABELS):
+    np.testing.assert_array_equal(dataset.train_images, images)
+    np.testing.assert_array_equal(dataset.test_images, images[:4])
+    assert (dataset.train_labels.tolist(), dataset.test_labels.tolist()) == (labels.tolist(), labels[:4].tolist())
+    assert dataset.train_labels.dtype == np.int32
+
+
+def test_arrays():
+    same(data.from_arrays((IMAGES, LABELS), (IMAGES[:4], LABELS[:4])))
+    floats = IMAGES / 8
+    same(data.from_arrays((floats.tolist(), LABELS.tolist()), (floats[:4].tolist(), LABELS[:4])), floats)
+    grey = data.from_arrays((IMAGES[..., 0], LABELS), (IMAGES[:2, ..., 0], LABELS[:2]), ["a", "b", "c"], list("uvwuvw"))
+    assert grey.train_images.shape == (6, 4, 5, 1) and grey.class_names == ("a", "b", "c")
+    assert grey.train_clients.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (((IMAGES, LABELS[:5]), (IMAGES, LABELS)), "from_arrays: train_labels is 5 of int64; expected 6"),
+        (((IMAGES, LABELS), (IMAGES[:, :2], LABELS)), "training images are 4x5x3 and test images 2x5x3"),
+        (((IMAGES, LABELS), (IMAGES / 255, LABELS)), "of uint8 and test images of float32; expected one type"),
+        (((np.zeros((6, 2)) * np.nan, LABELS), (IMAGES, LABELS)), "train_images holds numbers that aren't finite"),
+        ((([[1], [1, 2]], [0, 1]), (IMAGES, LABELS)), "lists of one length"),
+    ],
+)
+def test_arrays_that_do_not_fit(arrays, message):
+    with pytest.raises(ValueError, match=message):
+        data.from_arrays(*arrays)
+
+
+class Tensor:
+    """PyTorch's tensor, as far as it is used."""
+
+    def __init__(self, array):
+        self.array = np.asarray(array)
+
+    def numpy(self, *, force=False):
+        assert force  # else it fails on an accelerator, or with a gradient
+        return self.array
+
+    def __array__(self, *_, **__):
+        raise TypeError("can't convert a tensor on a device")
+
+
+class MapStyle:
+    """A data set of PyTorch's: by position, and without an end."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+
+    def __len__(self):
+        return len(self.pairs)
+
+    def __getitem__(self, place):
+        return self.pairs[place % len(self.pairs)]
+
+
+class Iterable(MapStyle):
+    """One that has no positions, or a loader."""
+
+    def __iter__(self):
+        return iter(self.pairs)
+
+    def __getitem__(self, place):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=Tensor))
+
+
+def test_tensors_have_their_channels_moved_to_the_end(torch):
+    scaled = (IMAGES / 255).astype(np.float32)
+    channels_first = np.moveaxis(scaled, -1, 1)
+    pairs = [(Tensor(image), int(label)) for image, label in zip(channels_first, LABELS, strict=True)]
+    same(data.from_torch(MapStyle(pairs), MapStyle(pairs[:4])), scaled)
+    same(data.from_torch(Iterable(pairs), pairs[:4]), scaled)
+    batch = lambda *rows: [Tensor(channels_first[slice(*rows)]), Tensor(LABELS[slice(*rows)])]
+    same(data.from_torch(Iterable([batch(0, 4), batch(4, 6)]), Iterable([batch(0, 4)])), scaled)
+
+
+def test_what_is_no_tensor_of_an_image_stays_as_it_is(torch):
+    pairs = list(zip(IMAGES, LABELS, strict=True))
+    same(data.from_torch(MapStyle(pairs), MapStyle(pairs[:4])))
+    vectors = [(Tensor(image.reshape(-1).astype(np.int64)), Tensor(label)) for image, label in pairs]
+    same(data.from_torch(MapStyle(vectors), MapStyle(vectors[:4])), IMAGES.reshape(6, -1))
+
+
+def test_no_library_is_imported():
+    pairs, before = list(zip(IMAGES, LABELS, strict=True)), set(sys.modules)
+    same(data.from_torch(pairs, pairs[:4]))
+    same(data.from_tf_data(TfData(pairs), TfData(pairs[:4])))
+    assert not {"torch", "tensorflow", "datasets"} & (set(sys.modules) - before)
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        ([], "received no example"),
+        ([IMAGES[0]], r"an example of type ndarray, must be \(input, label\)"),
+        ([(IMAGES[0], 0), (IMAGES[0, :2], 1)], r"of shapes \(4, 5, 3\) and \(2, 5, 3\), must be of one shape"),
+        ([(IMAGES[0], [0, 1])], "expected"),
+    ],
+)
+def test_examples_that_can_not_be_stacked(examples, message):
+    with pytest.raises(ValueError, match=message):
+        data.from_torch(examples, examples)
+
+
+class TfData:
+    """A data set of tf.data's, as far as it is used."""
+
+    def __init__(self, examples):
+        self.examples = examples
+
+    def as_numpy_iterator(self):
+        return iter(self.examples)
+
+
+def test_tf_data():
+    pairs = list(zip(IMAGES, LABELS, strict=True))
+    same(data.from_tf_data(TfData(pairs), TfData(pairs[:4])))
+    dicts = [{"x": image, "label": label, "id": 0} for image, label in pairs]
+    same(data.from_tf_data(TfData(dicts), TfData(dicts[:4]), inputs="x"))
+    batches = [(IMAGES[:4], LABELS[:4]), (IMAGES[4:], LABELS[4:])]
+    same(data.from_tf_data(TfData(batches), TfData(batches[:1])))
+
+
+@pytest.mark.slow
+def test_the_real_tf_data():
+    tensorflow = pytest.importorskip("tensorflow")
+    halves = [tensorflow.data.Dataset.from_tensor_slices((IMAGES[:end], LABELS[:end])) for end in (6, 4)]
+    same(data.from_tf_data(*halves))
+    same(data.from_tf_data(*(half.batch(4) for half in halves)))
+
+
+@pytest.mark.slow
+def test_the_real_torch():
+    torch = pytest.importorskip("torch")
+    tensors = torch.tensor(np.moveaxis(IMAGES, -1, 1)), torch.tensor(LABELS)
+    halves = [torch.utils.data.TensorDataset(*(tensor[:end] for tensor in tensors)) for end in (6, 4)]
+    same(data.from_torch(*halves))
+    same(data.from_torch(*(torch.utils.data.DataLoader(half, batch_size=4) for half in halves)))
+
+
+class HuggingFace:
+    """A split of Hugging Face's data sets, as far as it is used."""
+
+    def __init__(self, columns, names=None):
+        self.columns = columns
+        self.features = {name: types.SimpleNamespace() for name in columns}
+        if names:
+            self.features["label"] = types.SimpleNamespace(names=names)
+
+    def with_format(self, kind):
+        assert kind == "numpy"
+        return self
+
+    def __getitem__(self, rows):
+        return {name: column[rows] for name, column in self.columns.items()}
+
+
+def test_hugging_face():
+    halves = [HuggingFace({"image": IMAGES[:end], "label": LABELS[:end]}, ["a", "b", "c"]) for end in (6, 4)]
+    dataset = data.from_huggingface(*halves)
+    same(dataset)
+    assert dataset.class_names == ("a", "b", "c")
+    ids = np.arange(12).reshape(6, 2)
+    halves = [HuggingFace({"input_ids": list(ids[:end]), "y": LABELS[:end]}) for end in (6, 4)]
+    same(data.from_huggingface(*halves, inputs="input_ids", labels="y"), ids)
+
+
+@pytest.mark.slow
+def test_the_real_hugging_face():
+    datasets = pytest.importorskip("datasets")
+    ids = np.arange(12).reshape(6, 2)
+    halves = [datasets.Dataset.from_dict({"ids": ids[:end], "label": LABELS[:end]}) for end in (6, 4)]
+    same(data.from_huggingface(*halves, inputs="ids"), ids)
