@@ -186,7 +186,7 @@ class Context(NamedTuple):
         client: the client's id, `Int32[]`.
         class_counts: `Int32[C]`.
         size: the number of the client's rows, `Int32[]`.
-        start: the variables received.
+        start: the variables received, with the leaves that stay with the client (see `parts.Personal`) its own.
         broadcast: the value that each Server part sent, by slot.
         memory: the value that each Memory part keeps for this client, by slot.
         prepared: the value that each Prepare part computed before training, by slot.
@@ -196,6 +196,7 @@ class Context(NamedTuple):
         momentum: the local optimizer's momentum, 0 if it has none.
         batch_size: B, a Python int.
         steps: the number of local steps that the client takes, `Int32[]`.
+        steps_state: the value that each Steps part carries, by slot; empty before training.
     """
 
     round: Array
@@ -212,6 +213,7 @@ class Context(NamedTuple):
     momentum: Any
     batch_size: int
     steps: Any = None
+    steps_state: Mapping[str, PyTree] = {}
 
 
 class Outcome(NamedTuple):
@@ -271,12 +273,16 @@ class Aggregate(NamedTuple):
         reports: the sum of each report part's reports over the cohort, by slot.
         weights: the normalised cohort weights, `Float[G]`.
         cohort: the cohort.
+        losses: mean training loss of each client, `Float[G, L]`; nan if it didn't deliver.
+        deltas: every chain's parameter change, leaves `[G, ...]`; None if no part has `needs_deltas`.
     """
 
     delta: PyTree
     reports: Mapping[str, PyTree]
     weights: Array
     cohort: Cohort
+    losses: Any = None
+    deltas: PyTree = None
 
 
 class ServerContext(NamedTuple):
@@ -290,6 +296,7 @@ class ServerContext(NamedTuple):
         cohort: the `Cohort`; None while the round's broadcast is made, and in evaluation.
         model: the model.
         federation: the federation, of whose rows a part may read the auxiliary ones.
+        key: a key of the part's own in this round, for `reduce` and `step`; None in methods that get one.
     """
 
     round: Array
@@ -299,6 +306,7 @@ class ServerContext(NamedTuple):
     cohort: Any
     model: Model
     federation: Federation
+    key: Any = None
 
 
 class Exhibit(NamedTuple):
