@@ -177,6 +177,15 @@ def make_bn():
         yield lambda recipe: build(recipe, network(), shards, test, rounds=2, batch_size=4)
 
 
+def test_clients_of_a_chain_hand_on_only_what_they_share():
+    chained, alone = (
+        float64.run(simulation(recipes.local(), selector=selector, delivery=None, availability=None, rounds=2))
+        for selector in (float64.chains([0, 4], [2, 7]), float64.chains([0], [2], [4], [7]))
+    )
+    for leaf, kept in alone.memory[PERSONAL].items():
+        float64.assert_equal({leaf: chained.memory[PERSONAL][leaf]}, {leaf: kept}, 1e-12)
+
+
 def test_what_stays_is_no_traffic():
     size = {k: v.size * v.dtype.itemsize for k, v in float64.initial(simulation(recipes.fedavg())).items()}
     traffic = {name: simulation(recipe)._traffic for name, (recipe, *_) in CASES.items()}
