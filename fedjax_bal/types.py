@@ -188,7 +188,7 @@ class Context(NamedTuple):
         client: the client's id, `Int32[]`.
         class_counts: `Int32[C]`.
         size: the number of the client's rows, `Int32[]`.
-        start: the variables received.
+        start: the variables received, with the leaves that stay with the client (see `parts.Personal`) its own.
         broadcast: the value that each Server part sent, by slot.
         memory: the value that each Memory part keeps for this client, by slot.
         prepared: the value that each Prepare part computed before training, by slot.
@@ -200,6 +200,7 @@ class Context(NamedTuple):
         batch_size: B, a Python int.
         steps: the number of local steps that the client takes, `Int32[]`.
         max_size: rows of the largest client, if loops have a static length; a Python int.
+        steps_state: the value that each Steps part carries, by slot; empty before training.
     """
 
     round: Array
@@ -217,6 +218,7 @@ class Context(NamedTuple):
     batch_size: int
     steps: Any = None
     max_size: int | None = None
+    steps_state: Mapping[str, PyTree] = {}
 
 
 class Outcome(NamedTuple):
@@ -276,12 +278,16 @@ class Aggregate(NamedTuple):
         reports: the sum of each report part's reports over the cohort, by slot.
         weights: the normalised cohort weights, `Float[G]`.
         cohort: the cohort.
+        losses: mean training loss of each client, `Float[G, L]`; nan if it didn't deliver.
+        deltas: every chain's parameter change, leaves `[G, ...]`; None if no part has `needs_deltas`.
     """
 
     delta: PyTree
     reports: Mapping[str, PyTree]
     weights: Array
     cohort: Cohort
+    losses: Any = None
+    deltas: PyTree = None
 
 
 class ServerContext(NamedTuple):
@@ -295,6 +301,7 @@ class ServerContext(NamedTuple):
         cohort: the `Cohort`; None while the round's broadcast is made, and in evaluation.
         model: the model.
         federation: the federation, of whose rows a part may read the auxiliary ones.
+        key: a key of the part's own in this round, for `reduce` and `step`; None in methods that get one.
     """
 
     round: Array
@@ -304,6 +311,7 @@ class ServerContext(NamedTuple):
     cohort: Any
     model: Model
     federation: Federation
+    key: Any = None
 
 
 class Exhibit(NamedTuple):

@@ -3,16 +3,32 @@
 from typing import Any
 
 import table
+import toys
 from parts import faking
 
+from fedjax_bal import models
 from fedjax_bal.recipes import RECIPES, Recipe
 
 
 def small(name: str) -> tuple[Recipe, dict[str, Any]]:
     """A recipe and the options that the battery needs for it; generators are to be replaced by `faking.simplest`."""
-    return RECIPES[name](**table.ACTIVE[name]), larger_images() if name == "cbfl" else {}
+    return RECIPES[name](**table.ACTIVE[name]), SPECIAL[name]() if name in SPECIAL else {}
 
 
 def larger_images() -> dict[str, Any]:
     """A generator has no images of 1x4 pixels."""
     return {"model": faking.network(), "federation": faking.federation(), "test": faking.test_set()}
+
+
+def normalised_layers() -> dict[str, Any]:
+    """Layers that are called normalisation."""
+    return larger_images() | {"model": models.build("tiny_bn", toys.CLASSES, (4, 4, 1))}
+
+
+def without_statistics() -> dict[str, Any]:
+    """A network without batch statistics."""
+    return {"model": toys.network(), "federation": toys.federation(), "test": toys.test_set()}
+
+
+SPECIAL = {"cbfl": larger_images, "ditto": without_statistics, "fedbn": normalised_layers}
+"""Recipes that the battery's own network doesn't suit."""

@@ -1,4 +1,34 @@
-"""The units of behaviour of clients and server, which recipes combine."""
+"""The units of behaviour of clients and server, which recipes combine.
+
+A part plays one or more roles. In the order in which a round comes to them:
+
+| role | when | sees, beside the context | several |
+|---|---|---|---|
+| Server | begin and end of a round | its own state, the global model; at the end the cohort's results | each its own |
+| Weigh | before training | weights and class counts of the chains | in order |
+| Personal | before and after training | the parameters' names | leaves of any |
+| Prepare | once, before training | the model received | each its own |
+| Draw | before every epoch | the client's class counts | sum |
+| Start | before the first local step | the model received | in order |
+| Steps | every local step | the value carried, outputs, batch | each its own |
+| Batches | every local step | the mini-batch | in order |
+| Logits | every local step | logits, batch | in order |
+| Criterion | every local step | logits that Logits parts return, labels | one |
+| Loss | every local step | outputs, batch, parameters | sum |
+| Shift | every local step | parameters and, if it asks, their gradient | one |
+| Gradient | every local step, before the optimizer | gradient, parameters | in order |
+| Update | every local step, after the optimizer | its update, parameters | in order |
+| Deliver | after training | the outcome | in order |
+| Memory | after training | its own memory, the outcome | each its own |
+| Report | after training | the outcome; the server gets the sum | each its own |
+| Probe | after training | the outcome; the selector gets each client's | each its own |
+| Reduce | after all clients | every chain's update, weights, losses | one |
+| Step | before the server optimizer | the mean update, reports, losses; updates if `needs_deltas` | in order |
+| Refine | after the server optimizer, or for evaluation | the new model, reports, the server's own rows | in order |
+| Closing | before an evaluation | every client on the final model; then the sum of their reports | in order |
+
+On clients the context is a `Context`, on the server a `ServerContext`.
+"""
 
 from fedjax_bal.parts.astraea import Augmentation
 from fedjax_bal.parts.auxiliary import BALANCED
@@ -8,6 +38,7 @@ from fedjax_bal.parts.cbfl_fakes import Fakes
 from fedjax_bal.parts.cbfl_generator import LocalGenerator, SharedGenerator
 from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.dcgan import SharedDcgans
+from fedjax_bal.parts.ditto import SeparateModel
 from fedjax_bal.parts.faults import Faults, StaleUpdates
 from fedjax_bal.parts.fedavg_ft import RefinedHead
 from fedjax_bal.parts.fedbabu import FrozenHead
@@ -15,29 +46,36 @@ from fedjax_bal.parts.feddyn import DynamicRegularisation
 from fedjax_bal.parts.fedlc import LogitCalibration
 from fedjax_bal.parts.fednova import NormalisedAveraging
 from fedjax_bal.parts.fedprox import Proximal
+from fedjax_bal.parts.fedrep import HeadThenBody
 from fedjax_bal.parts.fedrs import RestrictedSoftmax
 from fedjax_bal.parts.flcir import CompositionProbe, ParticipatingShare
 from fedjax_bal.parts.iwds import SCHEDULES, DecayedResampling
 from fedjax_bal.parts.moon import ModelContrast
 from fedjax_bal.parts.part import Part, RunSetting, part, parts_with, static
+from fedjax_bal.parts.personal import OwnHead, OwnModel, OwnNormalisation
 from fedjax_bal.parts.rebafl import FeatureTransfer
 from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
 from fedjax_bal.parts.roles import (
     Batches,
+    Closing,
+    Criterion,
     Deliver,
     Draw,
     Gradient,
     Logits,
     Loss,
     Memory,
+    Personal,
     Prepare,
     Probe,
     Reduce,
     Refine,
     Report,
     Server,
+    Shift,
     Start,
     Step,
+    Steps,
     Update,
     Weigh,
 )
@@ -49,8 +87,10 @@ __all__ = [
     "SCHEDULES",
     "Augmentation",
     "Batches",
+    "Closing",
     "CompositionProbe",
     "ControlVariates",
+    "Criterion",
     "CropAndFlip",
     "DecayedResampling",
     "Deliver",
@@ -62,6 +102,7 @@ __all__ = [
     "FreshStatistics",
     "FrozenHead",
     "Gradient",
+    "HeadThenBody",
     "LateControlVariates",
     "LocalGenerator",
     "LogitCalibration",
@@ -72,9 +113,13 @@ __all__ = [
     "ModelContrast",
     "NormClipping",
     "NormalisedAveraging",
+    "OwnHead",
+    "OwnModel",
+    "OwnNormalisation",
     "OwnStatistics",
     "Part",
     "ParticipatingShare",
+    "Personal",
     "Prepare",
     "PriorCalibration",
     "Probe",
@@ -85,12 +130,15 @@ __all__ = [
     "Report",
     "RestrictedSoftmax",
     "RunSetting",
+    "SeparateModel",
     "Server",
     "SharedDcgans",
     "SharedGenerator",
+    "Shift",
     "StaleUpdates",
     "Start",
     "Step",
+    "Steps",
     "TrimmedMean",
     "Update",
     "Weigh",

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 
@@ -66,7 +66,12 @@ class Part:
     A part subclasses one or more roles (`fedjax_bal.parts.roles`) and is final: wrap it, don't subclass it. The methods
     here run once, on the host, before anything is compiled, and change nothing unless a part overrides them. They raise
     `ValueError` for a model, a federation or a run that the part can't work with; the message says what to change.
+
+    Attributes:
+        needs_deltas: whether the server keeps the update of every chain of a round, in `server.aggregate.deltas`.
     """
+
+    needs_deltas: ClassVar[bool] = False
 
     @property
     def first_round(self) -> int:

@@ -25,6 +25,27 @@ from fedjax_bal.types import (
 )
 
 
+class Criterion(Part, abc.ABC):
+    """Replaces the cross-entropy of local training; there is only one such part.
+
+    The engine takes the mean over the real rows of a batch, of the logits that Logits parts return, and adds the terms
+    of Loss parts. The loss on the test set stays the cross-entropy.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_bal.parts import part
+        >>> @part
+        ... class Brier(Criterion):
+        ...     def losses(self, logits, labels, ctx):
+        ...         wanted = jax.nn.one_hot(labels, logits.shape[-1])
+        ...         return ((jax.nn.softmax(logits) - wanted) ** 2).sum(-1)
+    """
+
+    @abc.abstractmethod
+    def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
+        """The loss of each row, `Float[B]`, from `Float[B, C]` and `Int32[B]`; those of padded rows are left out."""
+
+
 class Logits(Part, abc.ABC):
     """Changes the logits that the training loss sees; several compose in order."""
 
@@ -61,6 +82,37 @@ class Batches(Part, abc.ABC):
         return jnp.zeros(class_counts.shape)
 
 
+class Shift(Part, abc.ABC):
+    """Chooses the parameters at which a local step takes its gradient; there is only one such part.
+
+    The step itself still starts from the unshifted parameters. Loss and batch statistics of the step are those at the
+    shifted ones.
+
+    Attributes:
+        needs_gradient: whether it needs the gradient at the unshifted parameters, which takes another pass through the
+            model.
+
+    Example:
+        Sharpness-aware minimisation (Foret et al., 2021):
+
+        >>> import optax
+        >>> from fedjax_bal.parts import part
+        >>> @part
+        ... class Sam(Shift):
+        ...     rho: float = 0.05
+        ...
+        ...     def shift(self, params, grads, ctx):
+        ...         scale = self.rho / (optax.tree.norm(grads) + 1e-12)
+        ...         return optax.tree.add_scale(params, scale, grads)
+    """
+
+    needs_gradient: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
+        """Parameters to parameters; `grads` is like them, before Gradient parts, or None if it isn't needed."""
+
+
 class Gradient(Part, abc.ABC):
     """Changes the gradient before the local optimizer; several compose in order."""
 
@@ -83,6 +135,21 @@ class Start(Part, abc.ABC):
     @abc.abstractmethod
     def start(self, variables: Variables, ctx: Context) -> Variables:
         """From the variables received to others like them; `ctx.start` stays what was received."""
+
+
+class Steps(Part, abc.ABC):
+    """Carries something from local step to local step; each part finds its own in `ctx.steps_state`.
+
+    It begins afresh with every local training. Of a finished one, `outcome.ctx.steps_state` has the last value.
+    """
+
+    @abc.abstractmethod
+    def init_steps(self, ctx: Context) -> PyTree:
+        """The value that the first local step sees."""
+
+    @abc.abstractmethod
+    def next_steps(self, carry: PyTree, outputs: Outputs, batch: Batch, ctx: Context) -> PyTree:
+        """The value that the next local step sees, like `carry`; gets no gradient. Mask with `batch.real`."""
 
 
 class Prepare(Part, abc.ABC):
@@ -115,6 +182,36 @@ class Memory(Part, abc.ABC):
     @abc.abstractmethod
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
         """The memory after local training, kept if the update is delivered."""
+
+
+class Personal(Part, abc.ABC):
+    """Chooses leaves of the model that stay with the client; of several parts, each adds its own.
+
+    They begin as in the initial model. From then on a client starts with its own, keeps those that it trained if its
+    update is delivered, and sends the others: the global model never changes in these leaves, and they aren't counted
+    as traffic. A client's own test rows are classified by the global model with its own leaves, the test set by the
+    global model as it is. Parts beside it see the whole model in training.
+
+    Attributes:
+        keeps_statistics: whether running batch statistics stay with the client, too.
+
+    Example:
+        >>> from fedjax_bal.parts import part
+        >>> @part
+        ... class OwnHead(Personal):
+        ...     def personal(self, params):
+        ...         return {name: name == "head" for name in params}
+    """
+
+    keeps_statistics: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def personal(self, params: PyTree) -> PyTree:
+        """True or False, in Python, for each leaf or whole branch of the parameters."""
+
+    def own_model(self, variables: Variables) -> Variables:
+        """The model that a client uses itself, from its variables; the same unless overridden."""
+        return variables
 
 
 class Report(Part, abc.ABC):
@@ -153,13 +250,18 @@ class Weigh(Part, abc.ABC):
 class Reduce(Part, abc.ABC):
     """Makes one update of all chains' updates, instead of their weighted mean; there is only one such part."""
 
+    needs_deltas = True
+
     @abc.abstractmethod
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """From leaves `[G, ...]` and weights `Float[G]`, 0 for a chain that doesn't count, to leaves like params."""
 
 
 class Step(Part, abc.ABC):
-    """Changes the aggregated update before the server optimizer; several compose in order."""
+    """Changes the aggregated update before the server optimizer; several compose in order.
+
+    Reports and losses of the clients are in `server.aggregate`, the model that they received in `server.variables`.
+    """
 
     @abc.abstractmethod
     def step(self, delta: PyTree, server: ServerContext) -> PyTree:
@@ -178,6 +280,23 @@ class Refine(Part, abc.ABC):
     @abc.abstractmethod
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
         """The model that goes on to the next round, or to its evaluation."""
+
+
+class Closing(Part, abc.ABC):
+    """Hears every client once on the global model, without training, and changes the model that is evaluated.
+
+    Every evaluation shows what a closing round after its own round results in; training goes on without it. It takes a
+    pass over all clients' rows: where that is too long, evaluate more rarely. All clients take part, available or not,
+    and the traffic isn't counted. Several parts compose in order, each with its own reports.
+    """
+
+    @abc.abstractmethod
+    def closing_report(self, outcome: Outcome) -> PyTree:
+        """Arrays that add up over clients; `outcome.end` is the model to be evaluated, after no step."""
+
+    @abc.abstractmethod
+    def close(self, key: Key, variables: Variables, reports: PyTree, server: ServerContext) -> Variables:
+        """The model that is evaluated, from the sum of all clients' reports."""
 
 
 class Server(Part, abc.ABC):

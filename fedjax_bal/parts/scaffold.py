@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.optim import Optimizer, check_known
+from fedjax_bal.optim import check_known
 from fedjax_bal.parts.fednova import check_fresh_momentum, momentum_steps
-from fedjax_bal.parts.part import RunSetting, part, static
-from fedjax_bal.parts.roles import Gradient, Memory, Report, Server, Update, Weigh
+from fedjax_bal.parts.part import RunSetting, part, parts_with, static
+from fedjax_bal.parts.roles import Gradient, Memory, Personal, Report, Server, Update, Weigh
 from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
 
 
@@ -65,7 +65,7 @@ class ControlVariates(Controls, Gradient, Weigh):
         """Refuses local optimizers whose drift is not a multiple of the mean gradient."""
         local = setting.local
         check_fresh_momentum(self.slot, setting)
-        _check_sgd(local)
+        _check(setting)
         if local.options.get("momentum") and not self.with_momentum:
             raise ValueError(
                 f"scaffold: received a local momentum of {local.momentum}; momentum inflates control variates: "
@@ -124,7 +124,7 @@ class LateControlVariates(Controls, Gradient, Update):
 
     def check(self, setting: RunSetting) -> None:
         """Refuses what this code never ran with; a momentum it did."""
-        _check_sgd(setting.local)
+        _check(setting)
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The gradient, shortened to the largest norm allowed as PyTorch does it."""
@@ -163,7 +163,14 @@ def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyT
     )
 
 
-def _check_sgd(local: Optimizer) -> None:
+def _check(setting: RunSetting) -> None:
+    """Refuses what no form of control variates can work with."""
+    local, personal = setting.local, parts_with(setting.parts, Personal)
+    if personal:
+        raise ValueError(
+            f"scaffold: received it beside {personal[0].slot}, whose leaves stay with the clients; the "
+            "server's control variate would mix them: leave one of them out"
+        )
     check_known("scaffold", local)
     if local.name != "sgd":
         raise ValueError(

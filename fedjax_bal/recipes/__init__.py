@@ -13,6 +13,7 @@ from fedjax_bal.recipes.client_selection import astraea, flcir
 from fedjax_bal.recipes.drift import feddyn, fednova, moon, scaffold
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
 from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedrs, rebafl
+from fedjax_bal.recipes.personal import ditto, fedbn, fedper, fedrep, local
 from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import faults, median, norm_clipping, trimmed_mean
 from fedjax_bal.recipes.sampling import crop_flip, iwds
@@ -27,6 +28,7 @@ __all__ = [
     "citation",
     "combine",
     "crop_flip",
+    "ditto",
     "faults",
     "fedadagrad",
     "fedadam",
@@ -34,14 +36,18 @@ __all__ = [
     "fedavg_ft",
     "fedavgm",
     "fedbabu",
+    "fedbn",
     "feddyn",
     "fedlc",
     "fednova",
+    "fedper",
     "fedprox",
+    "fedrep",
     "fedrs",
     "fedyogi",
     "flcir",
     "iwds",
+    "local",
     "median",
     "moon",
     "norm_clipping",

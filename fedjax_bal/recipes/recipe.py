@@ -12,11 +12,18 @@ from annotated_types import Ge, Le, Lt
 
 from fedjax_bal.annotations import check, checkable
 from fedjax_bal.optim import AnyOptimizer
-from fedjax_bal.parts import Part, Reduce, parts_with
+from fedjax_bal.parts import Criterion, Part, Reduce, Shift, parts_with
 from fedjax_bal.selection import Choice
 from fedjax_bal.validate import finite_number
 
 P = ParamSpec("P")
+
+_SINGLE = {
+    Criterion: "replace the cross-entropy; there is only one criterion",
+    Reduce: "reduce the updates; there is only one reduction",
+    Shift: "choose where a gradient is taken; there is only one such place",
+}
+"""The roles that a recipe has one part for, each with its reason."""
 
 Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
@@ -88,7 +95,8 @@ def combine(*recipes: Recipe) -> Recipe:
         A recipe named after all of them, joined with "+".
 
     Raises:
-        ValueError: the same part twice, or two recipes that set the same thing differently.
+        ValueError: the same part twice, two parts in a role for which there is one (Criterion, Shift, Reduce), or two
+            recipes that set the same thing differently.
 
     Example:
         >>> from fedjax_bal.recipes import balanced_softmax, scaffold
@@ -106,15 +114,14 @@ def combine(*recipes: Recipe) -> Recipe:
                     "which would then act twice; leave one of them out"
                 )
             owner[part.slot] = recipe.name
-    reducing = [part.slot for recipe in recipes for part in parts_with(recipe.parts, Reduce)]
-    if len(reducing) > 1:
-        raise ValueError(
-            f"combine: {' and '.join(reducing)} both reduce the updates; there is only one reduction: leave one of "
-            "them out"
-        )
+    parts = tuple(part for recipe in recipes for part in recipe.parts)
+    for role, reason in _SINGLE.items():
+        playing = [part.slot for part in parts_with(parts, role)]
+        if len(playing) > 1:
+            raise ValueError(f"combine: {' and '.join(playing)} both {reason}: leave one of them out")
     return Recipe(
         "+".join(recipe.name for recipe in recipes),
-        tuple(part for recipe in recipes for part in recipe.parts),
+        parts,
         server_optimizer=_the_one(recipes, "server_optimizer"),
         drawing=_the_one(recipes, "drawing"),
         selector=_the_one(recipes, "selector"),

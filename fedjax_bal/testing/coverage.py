@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.engine.device import Setting, client_context, init_state
-from fedjax_bal.parts import Memory, Start
+from fedjax_bal.parts import Memory, Personal, Start, parts_with
 from fedjax_bal.testing.draws import key_of
 from fedjax_bal.testing.variations import possible, varied_rows
 from fedjax_bal.testing.workbench import ROUNDS, SEEDS, Bench, one_client
@@ -138,7 +138,7 @@ def _statistics(bench: Bench) -> str | None:
 
 
 def _memory(bench: Bench) -> str | None:
-    playing = bench.setting.parts_with(Memory)
+    playing = parts_with(bench.setting.parts, Memory, Personal)
     for seed in SEEDS:
         who = np.concatenate([np.unique(plan.clients[bench.steps(plan) > 0]) for plan in bench.plans(seed)])
         if playing and len(set(who.tolist())) == len(who):

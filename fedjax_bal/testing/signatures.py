@@ -22,12 +22,14 @@ from fedjax_bal.engine.device import (
     State,
     broadcast,
     client_context,
+    closing_reports,
     cohort_of,
     init_state,
     outcome_of,
     prepare,
     seen_by,
     server_context,
+    start_training,
 )
 from fedjax_bal.testing.coverage import needs, parts
 from fedjax_bal.testing.messages import place
@@ -56,6 +58,7 @@ class ExampleInputs(NamedTuple):
     outputs: Outputs
     outcome: Outcome
     server: ServerContext
+    closing: dict[str, PyTree]
 
     def seen_by(self, part: Any) -> ServerContext:
         """The server's context as a part sees it."""
@@ -84,7 +87,7 @@ class ExampleInputs(NamedTuple):
     @property
     def deltas(self) -> PyTree:
         """An update for each chain."""
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(self.weights), *leaf.shape)), self.params)
+        return self.server.aggregate.deltas
 
 
 class RoleRule(NamedTuple):
@@ -164,16 +167,20 @@ def _example_inputs(setting: Setting, key: Key, plan: Plan, federation: Federati
     client = ChainClients(plan.clients[0, 0], plan.delivered[0, 0], memory)
     shared = RoundInputs(key, zero, state.variables, sent, federation)
     ctx = prepare(setting, key, client_context(setting, shared, state.variables, client))
+    ctx = ctx._replace(steps_state=start_training(setting, ctx).steps_state)
     places = jnp.arange(setting.batch_size)
     batch = gather(federation, places, places < ctx.size)
     batch = _apply_batches(setting, key, batch, ctx)
     outputs, _ = setting.model.apply(state.variables, batch.images, train=True, key=key, real=batch.seen)
-    outcome = outcome_of(setting, ctx, state.variables)
+    outcome = outcome_of(setting, ctx, start_training(setting, ctx))
     reports = {part.slot: part.report(outcome) for part in setting.parts_with(roles.Report)}
     cohort = cohort_of(setting, zero, plan, federation)
-    aggregate = Aggregate(state.variables.params, reports, cohort.sizes, cohort)
-    server = server_context(setting, zero, state, federation)._replace(aggregate=aggregate, cohort=cohort)
-    return ExampleInputs(key, state, ctx, batch, outputs, outcome, server)
+    params, losses = state.variables.params, jnp.zeros(plan.clients.shape)
+    deltas = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(cohort.sizes), *leaf.shape)), params)
+    aggregate = Aggregate(params, reports, cohort.sizes, cohort, losses, deltas)
+    server = server_context(setting, zero, state, federation)._replace(aggregate=aggregate, cohort=cohort, key=key)
+    closing = closing_reports(setting, key, zero, state.variables, federation, zero)
+    return ExampleInputs(key, state, ctx, batch, outputs, outcome, server, closing)
 
 
 def _apply_batches(setting: Setting, key: Key, batch: Batch, ctx: Context) -> Batch:
@@ -205,6 +212,25 @@ def _wanted_exhibit(part: Any, inputs: ExampleInputs) -> PyTree:
 
 RULES = (
     RoleRule(
+        roles.Criterion,
+        "losses",
+        lambda p, s: p.losses(s.outputs.logits, s.batch.labels, s.ctx),
+        lambda p, s: s.outputs.logits[:, 0],
+    ),
+    RoleRule(
+        roles.Shift,
+        "shift",
+        lambda p, s: p.shift(s.params, s.params if p.needs_gradient else None, s.ctx),
+        lambda p, s: s.params,
+    ),
+    RoleRule(
+        roles.Steps,
+        "next_steps",
+        lambda p, s: p.next_steps(s.ctx.steps_state[p.slot], s.outputs, s.batch, s.ctx),
+        lambda p, s: s.ctx.steps_state[p.slot],
+    ),
+    RoleRule(roles.Personal, "own_model", lambda p, s: p.own_model(s.variables), lambda p, s: s.variables),
+    RoleRule(
         roles.Logits, "logits", lambda p, s: p.logits(s.outputs.logits, s.batch, s.ctx), lambda p, s: s.outputs.logits
     ),
     RoleRule(roles.Loss, "loss", lambda p, s: p.loss(s.outputs, s.batch, s.params, s.ctx), lambda p, s: jnp.zeros(())),
@@ -233,6 +259,13 @@ RULES = (
     RoleRule(roles.Reduce, "reduce", lambda p, s: p.reduce(s.deltas, s.weights, s.seen_by(p)), lambda p, s: s.params),
     RoleRule(roles.Step, "step", lambda p, s: p.step(s.params, s.seen_by(p)), lambda p, s: s.params),
     RoleRule(roles.Refine, "refine", lambda p, s: p.refine(s.key, s.variables, s.seen_by(p)), lambda p, s: s.variables),
+    RoleRule(roles.Closing, "closing_report", lambda p, s: s.closing[p.slot], lambda p, s: None),
+    RoleRule(
+        roles.Closing,
+        "close",
+        lambda p, s: p.close(s.key, s.variables, s.closing[p.slot], s.seen_by(p)),
+        lambda p, s: s.variables,
+    ),
     RoleRule(
         roles.Server,
         "broadcast",

@@ -135,7 +135,11 @@ def test_numbers_are_the_same_kind():
 @pytest.mark.parametrize("name", sorted(set(recipes.RECIPES) - {"astraea"}))  # which makes images of its own each time
 def test_equal_runs_of_every_recipe_are_the_same_kind(name):
     federation, test = faking.federation(), chunked(*faking.test_set())
-    network = faking.network() if name == "cbfl" else models.build("mlp", federation.num_classes, faking.SHAPE)
+    network = (
+        faking.network()
+        if name == "cbfl"
+        else models.build("tiny_bn" if name == "fedbn" else "mlp", federation.num_classes, faking.SHAPE)
+    )
     options = {"warm_up": 1} if name == "cbfl" else {}
     one, other = (
         build(recipes.RECIPES[name](**options), network, federation, test, rounds=2, precision="bfloat16")

@@ -125,6 +125,8 @@ SPECIAL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     # An untrained generator: fakes would carry the rounding that training makes of its dead biases.
     "cbfl": ({"iterations": 0}, {"model": BATCH_NORM, "changes": {"local_optimizer": optimizer("sgd", 0.05)}}),
     "faults": ({}, {"changes": {"broken_clients": "exclude"}}),
+    "fedbn": ({}, {"model": BATCH_NORM}),
+    "fedper": ({}, {"held_out": True}),
 }
 """Hyperparameters that aren't in the table, and what a recipe needs beside them."""
 

@@ -7,10 +7,11 @@ import toys
 from flat import build
 
 from fedjax_bal import recipes
+from fedjax_bal.config import load_config
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.optim.optimizers import optimizer
-from fedjax_bal.parts import Logits, part
-from fedjax_bal.recipes import RECIPES, Recipe
+from fedjax_bal.parts import Criterion, Logits, Shift, part
+from fedjax_bal.recipes import RECIPES, Recipe, personal
 
 
 def test_rebafl_is_a_prior_and_a_transfer_with_one_epsilon():
@@ -50,6 +51,38 @@ def test_a_run_that_is_over_before_a_part_begins_is_refused():
     build(late, *given, rounds=3)
 
 
+@part
+class First(Criterion):
+    """A loss."""
+
+    def losses(self, logits, labels, ctx):
+        return -logits[:, 0]
+
+
+@part
+class Second(Criterion):
+    """Another loss."""
+
+    def losses(self, logits, labels, ctx):
+        return logits[:, 0]
+
+
+@part
+class Here(Shift):
+    """A place."""
+
+    def shift(self, params, grads, ctx):
+        return params
+
+
+@part
+class There(Shift):
+    """Another place."""
+
+    def shift(self, params, grads, ctx):
+        return params
+
+
 def test_combine_refuses_what_means_nothing():
     with pytest.raises(ValueError, match="Median and TrimmedMean both reduce the updates"):
         recipes.combine(recipes.median(), recipes.trimmed_mean())
@@ -59,6 +92,13 @@ def test_combine_refuses_what_means_nothing():
         recipes.combine(Recipe("a", drawing="epochs"), Recipe("b", drawing="replacement"))
     with pytest.raises(ValueError, match="no recipe"):
         recipes.combine()
+
+
+def test_combine_refuses_two_parts_where_there_is_one():
+    with pytest.raises(ValueError, match="First and Second both replace the cross-entropy; there is only one"):
+        recipes.combine(Recipe("a", (First(),)), Recipe("b", (Second(),)))
+    with pytest.raises(ValueError, match="Here and There both choose where a gradient is taken"):
+        recipes.combine(Recipe("a", (Here(),)), Recipe("b", (There(),)))
 
 
 def test_no_hyperparameter_is_called_like_a_section():
@@ -82,3 +122,11 @@ BAD = [
 def test_a_wrong_hyperparameter_is_named(recipe, values, message):
     with pytest.raises(ValueError, match=message):
         recipe(**values)
+
+
+def test_centralised_training_is_a_method_of_a_configuration():
+    documented = " ".join(inspect.getdoc(personal).partition("    {")[2].split())
+    config = load_config(None, ["methods=[{recipe: fedavg}, {" + documented + "]"])
+    among, alone = (config.for_method(index) for index in range(2))
+    assert (alone.partition.clients, alone.selection.clients_per_round, alone.availability.name) == (1, 1, "always")
+    assert among.partition.clients > 1

@@ -69,9 +69,11 @@ ELSEWHERE = {
 ALONE = [name for name in RECIPES if name not in ELSEWHERE]
 COMBINED_TOO = {"fedprox", "scaffold", "rebafl", "feddyn", "fednova"}
 """Of these the combinations are enough where time matters."""
+ALIKE = {"fedper", "fedbn", "local"}
+"""Of these fedrep and ditto are enough, which have leaves that stay with the clients, too."""
 
 
-@pytest.mark.parametrize("name", quick.only(ALONE, *(name for name in ALONE if name not in COMBINED_TOO)))
+@pytest.mark.parametrize("name", quick.only(ALONE, *(name for name in ALONE if name not in COMBINED_TOO | ALIKE)))
 def test_every_recipe_passes_every_check(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe, options = every_recipe.small(name)

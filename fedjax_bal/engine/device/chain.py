@@ -9,7 +9,8 @@ from jax import lax
 from fedjax_bal.engine.device.client_metrics import LocalTest, measure, zero_metrics
 from fedjax_bal.engine.device.faults import fault_codes, first_faults, inexact_leaves, surely_finite
 from fedjax_bal.engine.device.keys import training_key
-from fedjax_bal.engine.device.local_training import outcome_of, prepare, train_locally
+from fedjax_bal.engine.device.local_training import LocalState, outcome_of, prepare, start_training, train_locally
+from fedjax_bal.engine.device.personal import PERSONAL, own_leaves, own_memory, own_model, with_leaves
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.update_diversity import clip_to_norm, norm, squared_norm
 from fedjax_bal.parts import Deliver, Memory, Probe, Report
@@ -147,7 +148,7 @@ def client_context(setting: Setting, shared: RoundInputs, variables: Variables, 
         client=client.id,
         class_counts=jnp.where(client.delivered, counts, 0),
         size=size,
-        start=variables,
+        start=with_leaves(variables, client.memory.get(PERSONAL, {})),
         broadcast=shared.broadcast,
         memory=client.memory,
         prepared={},
@@ -166,14 +167,13 @@ def finish_client(
 ) -> tuple[Variables, tuple[PyTree, ClientRecord]]:
     """Turns a client's trained model into its delivered variables, reports and record.
 
-    A client that doesn't deliver returns the variables it received and keeps its memory.
+    A client that doesn't deliver returns the variables it received and keeps its memory. The leaves that stay with a
+    client are returned as they are in the global model.
     """
-    on = client.delivered
+    on, memory = client.delivered, own_memory(setting, outcome.end)
     outcome, outdated = _delivered(setting, outcome)
-    memory = {
-        part.slot: _where(on, part.remember(client.memory[part.slot], outcome), client.memory[part.slot])
-        for part in setting.parts_with(Memory)
-    }
+    memory |= {part.slot: part.remember(client.memory[part.slot], outcome) for part in setting.parts_with(Memory)}
+    memory = {slot: _where(on, new, client.memory[slot]) for slot, new in memory.items()}
     reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.parts_with(Report)}
     probes = {part.slot: _where(on, part.probe(outcome), None) for part in setting.parts_with(Probe)}
     squares = squared_norm(outcome.end.params)
@@ -185,18 +185,19 @@ def finish_client(
         steps=outcome.steps,
         broken=jnp.where(on, fault_codes(finite, outdated), 0),
         probes=probes,
-        metrics=measure(setting, shared.local_test, outcome, on),
+        metrics=measure(setting, shared.local_test, outcome._replace(end=own_model(setting, outcome.end)), on),
         norm=jnp.sqrt(squares),
     )
-    return _where(on, outcome.end, outcome.start), (reports, record)
+    returned = with_leaves(_where(on, outcome.end, outcome.start), own_leaves(setting, shared.variables))
+    return returned, (reports, record)
 
 
 def finish_trained_client(
-    setting: Setting, shared: RoundInputs, chain: ChainClients, end: Variables, loss_sum: Array
+    setting: Setting, shared: RoundInputs, chain: ChainClients, trained: LocalState
 ) -> ChainResult:
     """The result of a single-client chain whose local steps were taken in a lane; leaves of `chain` are `[1, ...]`."""
     client = jax.tree.map(lambda leaf: leaf[0], chain)
-    end, (reports, record) = _finish_at(setting, shared, client, end, loss_sum)
+    end, (reports, record) = _finish_at(setting, shared, client, trained)
     return _result(shared, end, reports, jax.tree.map(lambda leaf: leaf[None], record))
 
 
@@ -204,7 +205,7 @@ def zero_result(setting: Setting, shared: RoundInputs, client: ChainClients) -> 
     """A chain's result in zeros, with the record of one client; its shapes are found without tracing any training."""
 
     def untrained(shared: RoundInputs, client: ChainClients) -> ChainResult:
-        end, (reports, record) = _finish_at(setting, shared, client, shared.variables, jnp.zeros(()))
+        end, (reports, record) = _finish_at(setting, shared, client)
         return _result(shared, end, reports, record)
 
     shapes = jax.eval_shape(untrained, shared._replace(local_test=None), client)
@@ -219,11 +220,12 @@ def single_pass_key(shared: RoundInputs, client: ChainClients) -> Key:
 
 
 def _finish_at(
-    setting: Setting, shared: RoundInputs, client: ChainClients, end: Variables, loss_sum: Array
+    setting: Setting, shared: RoundInputs, client: ChainClients, trained: LocalState | None = None
 ) -> tuple[Variables, tuple[PyTree, ClientRecord]]:
-    """As `finish_client`, for the only client of a chain, whose local training ended with the variables `end`."""
+    """As `finish_client`, for the only client of a chain; `trained` is None if it took no local step."""
     ctx = prepare(setting, single_pass_key(shared, client), client_context(setting, shared, shared.variables, client))
-    return finish_client(setting, shared, client, outcome_of(setting, ctx, end), loss_sum)
+    trained = start_training(setting, ctx) if trained is None else trained
+    return finish_client(setting, shared, client, outcome_of(setting, ctx, trained), trained.loss_sum)
 
 
 def _result(shared: RoundInputs, end: Variables, reports: PyTree, records: ClientRecord) -> ChainResult:

@@ -31,7 +31,6 @@ from fedjax_bal.engine.device.run_axis import Runs, SingleRun
 from fedjax_bal.engine.device.schedule import Assignment, over_buckets
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.update_diversity import UpdateDiversity
-from fedjax_bal.parts import Reduce
 from fedjax_bal.types import Array, PyTree
 
 ALONE = SingleRun()
@@ -43,7 +42,7 @@ class CohortResult(NamedTuple):
     Attributes:
         sums: sums over its chains.
         records: every client's record, leaves `[G, L, ...]`; zeros for chains that deliver nothing.
-        deltas: every chain's change of the parameters, leaves `[G, ...]`, if a Reduce part needs them, else None.
+        deltas: every chain's change of the parameters, leaves `[G, ...]`, if a part needs them, else None.
     """
 
     sums: Accumulator
@@ -115,11 +114,11 @@ def _train(
     """Returns `train(longest, number, chain)`, which trains a chain; if lanes have trained it, completes it."""
     if not setting.layout.lanes:
         return lambda longest, number, own: train_chain(*runs.view(setting, shared, number), own, longest)
-    ends, losses = train_in_lanes(setting, shared, chains, assignment, runs)
+    trained = train_in_lanes(setting, shared, chains, assignment, runs)
 
     def finish(longest: Array, number: Array, own: ChainClients) -> ChainResult:
-        end, loss = jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), (ends, losses))
-        return finish_trained_client(*runs.view(setting, shared, number), own, end, loss)
+        end = jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), trained)
+        return finish_trained_client(*runs.view(setting, shared, number), own, end)
 
     return finish
 
@@ -138,7 +137,8 @@ def zero_cohort_result(setting: Setting, shared: RoundInputs, chains: ChainClien
     one = zero_result(*first, jax.tree.map(lambda leaf: leaf[0, 0], chains))
     stacked = lambda shape, tree: jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), tree)
     records = stacked(chains.id.shape, one.records)
-    deltas = stacked(chains.id.shape[:1], one.delta) if setting.parts_with(Reduce) else None
+    needed = any(part.needs_deltas for part in setting.parts)
+    deltas = stacked(chains.id.shape[:1], one.delta) if needed else None
     spread = UpdateDiversity(jnp.zeros(()), one.delta, jnp.zeros(())) if setting.evaluation.update_diversity else None
     return CohortResult(runs.accumulators(Accumulator(one.delta, one.stats, one.reports, spread)), records, deltas)
 

@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.device.evaluation import CHUNK
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
+from fedjax_bal.engine.device.personal import own_model, with_leaves
+from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.types import (
     Array,
     ClientTests,
@@ -54,7 +56,7 @@ def evaluate_rows(
         return confusion, loss + jnp.where(real, losses, 0.0).sum()
 
     zeros = (jnp.zeros((classes, classes), jnp.int32), jnp.zeros(()))
-    confusion, loss = _fold(add, zeros, len(rows), layout, variables, rows, federation)
+    confusion, loss = fold_in_chunks(add, zeros, len(rows), layout, variables, rows, federation)
     return EvaluationResult(confusion, loss / len(rows))
 
 
@@ -72,23 +74,50 @@ def hits_by_client(
         return hits.at[owners].add(correct.astype(jnp.int32), mode="drop")
 
     none = jnp.zeros(federation.num_clients, jnp.int32)
-    return _fold(add, none, len(tests.rows), layout, variables, tests, federation)
+    return fold_in_chunks(add, none, len(tests.rows), layout, variables, tests, federation)
 
 
 def own_hits(outcome: Outcome) -> Array:
     """Number of its own test rows that a client's trained model classifies correctly, `Int32[]`."""
-    ctx, federation, none = outcome.ctx, outcome.ctx.federation, jnp.zeros((), jnp.int32)
+    ctx = outcome.ctx
+    return _hits_of_client(ctx.model, outcome.end, ctx.federation, ctx.client, ctx.batch_size)
+
+
+def hits_of_own_models(setting: Setting, variables: Variables, kept: dict[str, Array], federation: Federation) -> Array:
+    """Number of its own test rows that each client's model classifies correctly, `Int32[N]`.
+
+    It is the global model with the client's own leaves, of `kept`, by path, `[N, ...]`.
+    """
+
+    def add(hits: Array, clients: Array, real: Array, setting: Setting, *given: Any) -> Array:
+        variables, kept, store = given
+
+        def one(hits: Array, client: Array) -> tuple[Array, None]:
+            leaves = jax.tree.map(lambda leaf: leaf.at[client].get(mode="clip"), kept)
+            model = own_model(setting, with_leaves(variables, leaves))
+            found = _hits_of_client(setting.model, model, store, client, setting.batch_size)
+            return hits.at[client].set(found, mode="drop"), None
+
+        return lax.scan(one, hits, jnp.where(real, clients, federation.num_clients))[0]
+
+    none = jnp.zeros(federation.num_clients, jnp.int32)
+    return fold_in_chunks(add, none, len(none), setting.layout, setting, variables, kept, federation)
+
+
+def _hits_of_client(model: Model, variables: Variables, federation: Federation, client: Array, size: int) -> Array:
+    """Number of a client's test rows that a model classifies correctly, `Int32[]`, `size` rows at a time."""
+    none = jnp.zeros((), jnp.int32)
     if federation.tests is None:
         return none
     rows, offsets = federation.tests
-    first, end = (offsets.at[ctx.client + shift].get(mode="clip") for shift in (0, 1))
+    first, end = (offsets.at[client + shift].get(mode="clip") for shift in (0, 1))
 
     def add(index: Array, hits: Array) -> Array:
-        places = first + index * ctx.batch_size + jnp.arange(ctx.batch_size)
-        outputs, labels = _seen(ctx.model, outcome.end, federation, rows.at[places].get(mode="clip"))
-        return hits + ((places < end) & (outputs.logits.argmax(-1) == labels)).sum()
+        places = first + index * size + jnp.arange(size)
+        outputs, labels = _seen(model, variables, federation, rows.at[places].get(mode="clip"))
+        return hits + ((places < end) & (outputs.logits.argmax(-1) == labels)).sum(dtype=hits.dtype)
 
-    return lax.fori_loop(0, -(-(end - first) // ctx.batch_size), add, none)
+    return lax.fori_loop(0, -(-(end - first) // size), add, none)
 
 
 def _seen(model: Model, variables: Variables, federation: Federation, rows: Array) -> tuple[Outputs, Array]:
@@ -98,7 +127,7 @@ def _seen(model: Model, variables: Variables, federation: Federation, rows: Arra
     return outputs, federation.labels.at[rows].get(mode="clip")
 
 
-def _fold(add: Callable[..., PyTree], zeros: PyTree, count: int, layout: Layout | None, *given: Any) -> PyTree:
+def fold_in_chunks(add: Callable[..., PyTree], zeros: PyTree, count: int, layout: Layout | None, *given: Any) -> PyTree:
     """Folds `add(sums, places, real, *given)` over the places 0 to count - 1, a chunk at a time, on all devices."""
     size = min(CHUNK, count)
     chunks = -(-count // size)

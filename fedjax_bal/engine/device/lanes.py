@@ -11,7 +11,8 @@ from fedjax_bal.engine.device.local_training import LocalState, prepare, row_ord
 from fedjax_bal.engine.device.run_axis import Runs
 from fedjax_bal.engine.device.schedule import Assignment, over_buckets
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.types import Array, Context, PyTree, Variables
+from fedjax_bal.parts import Personal, Steps, parts_with
+from fedjax_bal.types import Array, Context, PyTree
 
 
 class Lanes(NamedTuple):
@@ -30,11 +31,11 @@ class Lanes(NamedTuple):
 
 def train_in_lanes(
     setting: Setting, shared: RoundInputs, chains: ChainClients, assignment: Assignment, runs: Runs
-) -> tuple[Variables, Array]:
+) -> LocalState:
     """Takes the local steps of all of a device's chains, which have one client each.
 
-    Returns the variables after training, leaves `[G, ...]`, and the summed training losses, `Float[G]`: the variables
-    received and 0 for a chain that this device doesn't train, or that takes no step.
+    Returns the states after training without those of optimizers, leaves `[G, ...]`: the states before it for a chain
+    that this device doesn't train, or that takes no step.
     """
     order, prepared = _enter(setting, shared, chains, assignment, runs)
     count, queues, stops = len(chains.id), assignment.queues, assignment.starts[1:]
@@ -42,11 +43,12 @@ def train_in_lanes(
     def client_of(number: Array) -> tuple[Setting, RoundInputs, ChainClients, Context]:
         client = jax.tree.map(lambda leaf: leaf[0], take_chains(chains, number))
         own, common = runs.view(setting, shared, number)
-        return own, common, client, client_context(own, common, common.variables, client)
+        ctx = client_context(own, common, common.variables, client)
+        found = jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), prepared)
+        return own, common, client, ctx._replace(prepared=found)
 
     def step_lane(number: Array, index: Array, training: LocalState) -> tuple[LocalState, Array]:
         own, common, client, ctx = client_of(number)
-        ctx = ctx._replace(prepared=jax.tree.map(lambda leaf: leaf.at[number].get(mode="clip"), prepared))
         trained = train_step(own, single_pass_key(common, client), ctx, index, order, number, training)
         return trained, index + 1 == ctx.steps
 
@@ -58,13 +60,13 @@ def train_in_lanes(
     # queue is empty computes steps that are never written. The host knows how many steps each client takes, so the
     # number of turns is given, not a condition. Writing results and restarting lanes touch all parameters: the branch
     # spends that only in turns in which some client is done.
-    def turn(_: Array, carry: tuple[Lanes, tuple[Variables, Array]]) -> tuple[Lanes, tuple[Variables, Array]]:
+    def turn(_: Array, carry: tuple[Lanes, LocalState]) -> tuple[Lanes, LocalState]:
         lanes, ends = carry
         numbers = chains_at(lanes.place)
         training, done = jax.vmap(step_lane)(numbers, lanes.step, lanes.training)
         lanes = Lanes(training, lanes.place + done, jnp.where(done, 0, lanes.step + 1))
 
-        def move_on(lanes: Lanes, ends: tuple[Variables, Array]) -> tuple[Lanes, tuple[Variables, Array]]:
+        def move_on(lanes: Lanes, ends: LocalState) -> tuple[Lanes, LocalState]:
             return _restart(start(chains_at(lanes.place)), done, lanes), _write(ends, numbers, done, lanes)
 
         return lax.cond(done.any(), move_on, lambda *same: same, lanes, ends)
@@ -73,10 +75,12 @@ def train_in_lanes(
         own, _, _, ctx = client_of(number)
         return start_training(own, ctx)
 
-    start, places = runs.starts(start_lane), assignment.starts[:-1]
+    # What clients start from differs between those of a run only if they keep leaves, or carry something through steps.
+    apart = parts_with(setting.parts, Personal, Steps)
+    start, places = jax.vmap(start_lane) if apart else runs.starts(start_lane), assignment.starts[:-1]
     lanes = Lanes(start(chains_at(places)), places, jnp.zeros_like(places))
-    received = start(jnp.arange(count))
-    return lax.fori_loop(0, assignment.turns, turn, (lanes, (received.variables, received.loss_sum)))[1]
+    untrained = start(jnp.arange(count))._replace(optimizer=None)
+    return lax.fori_loop(0, assignment.turns, turn, (lanes, untrained))[1]
 
 
 def _enter(
@@ -112,8 +116,8 @@ def _restart(fresh: LocalState, done: Array, lanes: Lanes) -> Lanes:
     return lanes._replace(training=jax.tree.map(one, fresh, lanes.training))
 
 
-def _write(ends: tuple[Variables, Array], numbers: Array, done: Array, lanes: Lanes) -> tuple[Variables, Array]:
+def _write(ends: LocalState, numbers: Array, done: Array, lanes: Lanes) -> LocalState:
     """The results of all chains, with those of the lanes whose client is done."""
-    places = jnp.where(done, numbers, len(ends[1]))
-    trained = (lanes.training.variables, lanes.training.loss_sum)
+    places = jnp.where(done, numbers, len(ends.loss_sum))
+    trained = lanes.training._replace(optimizer=None)
     return jax.tree.map(lambda all_, new: all_.at[places].set(new, mode="drop"), ends, trained)

@@ -1,5 +1,6 @@
 """Local training of one client: prepare, draw, train."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -12,21 +13,32 @@ from fedjax_bal.data import gather, repeat
 from fedjax_bal.engine.device.drawing import shuffled, weighted
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Batches, Draw, Gradient, Logits, Loss, Prepare, Start, Update
+from fedjax_bal.parts import Batches, Criterion, Draw, Gradient, Logits, Loss, Prepare, Shift, Start, Steps, Update
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
 
 class LocalState(NamedTuple):
-    """State carried from local step to local step."""
+    """State carried from local step to local step.
+
+    Attributes:
+        variables: the model.
+        optimizer: the local optimizer's state; None once training is done.
+        loss_sum: training loss summed over the steps, `Float[]`.
+        steps_state: the value that each Steps part carries, by slot.
+    """
 
     variables: Variables
     optimizer: PyTree
     loss_sum: Array
+    steps_state: Mapping[str, PyTree]
 
 
 def mean_cross_entropy(logits: Array, batch: Batch) -> Array:
     """Mean cross-entropy over the real rows of a batch, `Float[]`; 0 if none is real."""
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
+    return _mean_over_real(optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels), batch)
+
+
+def _mean_over_real(losses: Array, batch: Batch) -> Array:
     real = batch.real.astype(losses.dtype)
     return (jnp.where(batch.real, losses, 0.0)).sum() / jnp.maximum(real.sum(), 1.0)
 
@@ -46,9 +58,9 @@ def train_locally(
     def one_step(index: Array, carry: LocalState) -> LocalState:
         return train_step(setting, key, ctx, index, order[None], jnp.zeros((), jnp.int32), carry)
 
-    start = start_training(setting, ctx) if optimizer is None else LocalState(ctx.start, optimizer, jnp.zeros(()))
+    start = start_training(setting, ctx, optimizer)
     end = repeat(one_step, ctx.steps, start, None if ctx.max_size is None else setting.most_steps)
-    return outcome_of(setting, ctx, end.variables), end
+    return outcome_of(setting, ctx, end), end
 
 
 def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
@@ -83,16 +95,20 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
     return lax.fori_loop(0, epochs, put, jnp.zeros(length, jnp.int32))
 
 
-def start_training(setting: Setting, ctx: Context) -> LocalState:
-    """The state of a client that has received the model and has not trained yet."""
-    return LocalState(ctx.start, setting.optimizer.transform(ctx.round).init(ctx.start.params), jnp.zeros(()))
+def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> LocalState:
+    """The state of a client that has not trained yet; its local optimizer's is fresh if None is given."""
+    if optimizer is None:
+        optimizer = setting.optimizer.transform(ctx.round).init(ctx.start.params)
+    steps = {part.slot: part.init_steps(ctx) for part in setting.parts_with(Steps)}
+    return LocalState(ctx.start, optimizer, jnp.zeros(()), steps)
 
 
-def outcome_of(setting: Setting, ctx: Context, end: Variables) -> Outcome:
-    """The outcome of a local training that ended with these variables."""
+def outcome_of(setting: Setting, ctx: Context, end: LocalState) -> Outcome:
+    """The outcome of a local training that ended with this state."""
     full = setting.optimizer.full_steps(ctx.steps, setting.most_steps)
     steps = ctx.steps if full is None else full
-    return Outcome(ctx.start, end, ctx.steps, jax.tree.map(lambda rate: steps * rate, ctx.learning_rate), ctx)
+    rates = jax.tree.map(lambda rate: steps * rate, ctx.learning_rate)
+    return Outcome(ctx.start, end.variables, ctx.steps, rates, ctx._replace(steps_state=end.steps_state))
 
 
 def train_step(
@@ -110,7 +126,7 @@ def train_step(
     first = ctx.federation.offsets.at[ctx.client].get(mode="clip")
     batch = gather(ctx.federation, first + places, real)
     carry = _begin(setting, ctx, index, carry)
-    ctx = ctx._replace(learning_rate=setting.learning_rate(ctx.round, index))
+    ctx = ctx._replace(learning_rate=setting.learning_rate(ctx.round, index), steps_state=carry.steps_state)
 
     def step_key(purpose: str) -> Key:
         return jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
@@ -147,15 +163,21 @@ def _order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
 def _learn(setting: Setting, key: Key, ctx: Context, index: Array, batch: Batch, carry: LocalState) -> LocalState:
     params, stats = carry.variables
 
-    def objective(params: PyTree) -> tuple[Array, PyTree]:
+    def objective(params: PyTree) -> tuple[Array, tuple[PyTree, Mapping[str, PyTree]]]:
         outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.seen)
-        logits = outputs.logits
+        logits, carried = outputs.logits, dict(carry.steps_state)
         for part in setting.parts_with(Logits):
             logits = part.logits(logits, batch, ctx)
         added = [part.loss(outputs, batch, params, ctx) for part in setting.parts_with(Loss)]
-        return sum(added, mean_cross_entropy(logits, batch)), after.stats
+        for part in setting.parts_with(Steps):
+            carried[part.slot] = part.next_steps(carried[part.slot], outputs, batch, ctx)
+        return sum(added, _mean_loss(setting, logits, batch, ctx)), (after.stats, carried)
 
-    (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(params)
+    point = params
+    for part in setting.parts_with(Shift):
+        first = jax.grad(objective, has_aux=True)(params)[0] if part.needs_gradient else None
+        point = part.shift(params, first, ctx)
+    (loss, (stats, steps)), grads = jax.value_and_grad(objective, has_aux=True)(point)
     grads = setting.optimizer.clipped(grads)
     for part in setting.parts_with(Gradient):
         grads = part.gradient(grads, params, ctx)
@@ -163,4 +185,10 @@ def _learn(setting: Setting, key: Key, ctx: Context, index: Array, batch: Batch,
     updates, optimizer = transform.update(grads, carry.optimizer, params)
     for part in setting.parts_with(Update):
         updates = part.updates(updates, params, ctx)
-    return LocalState(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss)
+    return LocalState(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss, steps)
+
+
+def _mean_loss(setting: Setting, logits: Array, batch: Batch, ctx: Context) -> Array:
+    """The mean of the Criterion's losses over the real rows, or of the cross-entropy without such a part."""
+    losses = [part.losses(logits, batch.labels, ctx) for part in setting.parts_with(Criterion)]
+    return _mean_over_real(losses[0], batch) if losses else mean_cross_entropy(logits, batch)

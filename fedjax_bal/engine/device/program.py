@@ -8,9 +8,11 @@ from jax import lax
 
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, zero_result
 from fedjax_bal.engine.device.client_metrics import LocalTest
+from fedjax_bal.engine.device.closing import close
 from fedjax_bal.engine.device.evaluation import TestSet, evaluate, first_images
-from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out
+from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out, hits_of_own_models
 from fedjax_bal.engine.device.keys import purpose_key
+from fedjax_bal.engine.device.personal import PERSONAL, own_leaves, own_memory
 from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context, zero_info
 from fedjax_bal.engine.device.schedule import DispatchPlan
@@ -34,7 +36,8 @@ def state_of(setting: Setting, variables: Variables, federation: Federation, sea
     """The state before the first round for a given initial model; the other arguments are those of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
-    memory = {part.slot: jax.tree.map(spread, part.init_memory(variables)) for part in setting.parts_with(Memory)}
+    memory = {part.slot: part.init_memory(variables) for part in setting.parts_with(Memory)}
+    memory = jax.tree.map(spread, memory | own_memory(setting, variables))
     state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
     server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
     slots = {part.slot: part.init_server(seen_by(part, server)) for part in setting.parts_with(Server)}
@@ -104,6 +107,8 @@ def evaluate_model(
     shown = evaluated_model(setting, key, state, number, federation)
     tested = evaluate(setting.model, shown, test, federation.mean, federation.std, setting.layout)
     validation, client_hits = evaluate_held_out(setting.model, shown, federation, setting.layout)
+    if PERSONAL in state.memory and federation.tests is not None:
+        client_hits = hits_of_own_models(setting, shown, state.memory[PERSONAL], federation)
     return tested._replace(validation=validation, client_hits=client_hits)
 
 
@@ -120,8 +125,8 @@ def zero_reports(
 
 def evaluated_model(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> Variables:
     """The global model as the test set sees it after a round (from 0)."""
-    server = server_context(setting, number, state, federation)
-    return refine(setting, jax.random.fold_in(key, number), state.variables, server, evaluation_only=True)
+    server, own = server_context(setting, number, state, federation), jax.random.fold_in(key, number)
+    return close(setting, own, refine(setting, own, state.variables, server, evaluation_only=True), server)
 
 
 def exhibits(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> dict[str, Exhibit]:
@@ -132,7 +137,7 @@ def exhibits(setting: Setting, key: Key, state: State, number: Array, federation
 
 def traffic_of(setting: Setting, federation: Federation, state: State) -> Traffic:
     """Bytes of a client's download and upload, counted from shapes without computing anything."""
-    model = size_in_bytes(state.variables)
+    model = size_in_bytes(state.variables) - size_in_bytes(own_leaves(setting, state.variables))
     zero = jnp.zeros((), jnp.int32)
     sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
     sent = {part.slot: sent[part.slot] for part in setting.parts_with(Server) if part.travels}

@@ -13,6 +13,7 @@ from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero
 from fedjax_bal.engine.device.client_metrics import LocalTest, summarise_cohort
 from fedjax_bal.engine.device.faults import all_finite
 from fedjax_bal.engine.device.keys import purpose_key
+from fedjax_bal.engine.device.personal import own_leaves, with_leaves
 from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import Info, State
@@ -83,11 +84,13 @@ def close_round(
     Returns the new state and the round's report.
     """
     own, weights = jax.random.fold_in(key, number), begun.chain_weights.delta
-    aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, begun.cohort)
+    losses = _mean(result.records.loss_sum, result.records.steps)
+    aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, begun.cohort, losses, result.deltas)
     server = server_context(setting, number, state, federation)
     server = server._replace(state=begun.slots, aggregate=aggregate, cohort=begun.cohort)
     for part in setting.parts_with(Reduce):
-        delta = part.reduce(result.deltas, weights, seen_by(part, server))
+        seen = seen_by(part, server)._replace(key=purpose_key(own, f"reduce/{part.slot}"))
+        delta = part.reduce(result.deltas, weights, seen)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
     variables, optimizer = _server_step(setting, own, state, server, result.sums.stats)
     server = server._replace(variables=variables)
@@ -174,12 +177,13 @@ def _server_step(
 ) -> tuple[Variables, PyTree]:
     params, delta = state.variables.params, server.aggregate.delta
     for part in setting.parts_with(Step):
-        delta = part.step(delta, seen_by(part, server))
+        delta = part.step(delta, seen_by(part, server)._replace(key=purpose_key(key, f"step/{part.slot}")))
     transform = setting.server.transform(server.round)
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
     updates, optimizer = transform.update(step, state.optimizer, params)
     new = Variables(optax.apply_updates(params, updates), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
+    new = with_leaves(new, own_leaves(setting, state.variables))  # whatever a server part or optimizer adds to them
     # A round without any update leaves model and optimizer as they are, whatever momentum the server has.
     arrived = server.aggregate.weights.sum() > 0
     keep = partial(jax.tree.map, lambda a, b: jnp.where(arrived, a, b))
@@ -208,16 +212,20 @@ def zero_info(setting: Setting, state: State, plan: Plan, federation: Federation
 
 def _info(setting: Setting, cohort: Cohort, result: CohortResult, variables: Variables) -> Info:
     steps, losses, spread = result.records.steps, result.records.loss_sum, result.sums.spread
-    mean = lambda total, count: jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
     diversity = {} if spread is None else {"update_diversity": spread.diversity}
     return Info(
-        metrics={"train_loss": mean(losses.sum(), steps.sum())}
+        metrics={"train_loss": _mean(losses.sum(), steps.sum())}
         | diversity
         | summarise_cohort(setting, cohort, result.records.metrics),
         steps=steps,
         broken=result.records.broken,
         model_finite=all_finite(variables),
-        losses=mean(losses, steps),
+        losses=_mean(losses, steps),
         probes=result.records.probes,
         norms=result.records.norm,
     )
+
+
+def _mean(total: Array, count: Array) -> Array:
+    """The mean; nan of nothing."""
+    return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)

@@ -14,6 +14,7 @@ from fedjax_bal.engine.device.chain import ChainClients, RoundInputs
 from fedjax_bal.engine.device.client_axis import over_chains
 from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.evaluation import TestSet
+from fedjax_bal.engine.device.personal import PERSONAL
 from fedjax_bal.engine.device.program import evaluate_model, local_test_images, rounds, zero_reports
 from fedjax_bal.engine.device.round import close_round, open_round
 from fedjax_bal.engine.device.run_axis import StackedRuns, federation_of, run_slice
@@ -40,8 +41,11 @@ def dispatch_together(
         return _run_round(setting, keys, state, row, federation, LocalTest(images, row.evaluate))
 
     def appraise(state: State, number: Array) -> EvaluationResult:
+        # Of the clients' memory, evaluation reads the leaves of the model that they keep, and no method's own.
+        seen = state._replace(memory={slot: own for slot, own in state.memory.items() if slot == PERSONAL})
+
         def one(run: Array) -> EvaluationResult:
-            own, key, alone = run_slice((setting, keys, state._replace(memory={})), run)
+            own, key, alone = run_slice((setting, keys, seen), run)
             return evaluate_model(own, key, alone, number, federation_of(federation, run), test)
 
         return each(one)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device import Layout, State
+from fedjax_bal.engine.device import PERSONAL, Layout, State
 from fedjax_bal.engine.host.memory import free_bytes, host_bytes
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.types import PyTree, size_in_bytes
@@ -23,8 +23,19 @@ class MemoryTable(NamedTuple):
     seats: np.ndarray
 
 
-def choose_memory_place(place: str, state: State, num_clients: int, layout: Layout) -> str:
-    """Decides whether the clients' memory is kept on "device" or "host"; "auto" is the devices if it fits there."""
+def choose_memory_place(place: str, state: State, num_clients: int, layout: Layout, tested: bool = False) -> str:
+    """Decides whether the clients' memory is kept on "device" or "host"; "auto" is the devices if it fits there.
+
+    `tested` says whether clients have test rows, which all their own models are evaluated on, on the devices.
+    """
+    if tested and PERSONAL in state.memory:
+        if place == "host":
+            raise ValueError(
+                "execution.client_memory: received host, but leaves of the model stay with the clients, and every "
+                "client's model is evaluated on its test rows on the devices: set it to device or auto, or leave out "
+                "the clients' test rows"
+            )
+        place = "device"
     memory, rest = size_in_bytes(state.memory), size_in_bytes(state._replace(memory={}))
     place = place if memory else "device"
     share = memory // layout.devices if divides(num_clients, layout) else memory

@@ -25,6 +25,7 @@ from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
 from fedjax_bal.metrics import client_accuracies
 from fedjax_bal.options import Evaluation, LocalTraining
+from fedjax_bal.parts import Personal
 from fedjax_bal.types import Array, Federation, Key, Variables
 from fedjax_bal.validate import whole_number
 
@@ -55,8 +56,8 @@ class FineTuner:
     Whatever the method, with plain cross-entropy and the local optimizer, from a fresh state and at the next round's
     learning rate in every step: methods are compared by their final models. Clients are trained along the same axis as
     in a round, as many in a call as a round has, so that fine-tuning fits into memory if a round does. A client that
-    takes no step keeps the global model. Raises ValueError if no client has test rows, without any epoch, or if the
-    learning rate is 0 after the last round.
+    takes no step keeps the global model. Raises ValueError if no client has test rows, without any epoch, if the
+    learning rate is 0 after the last round, or if leaves of the model stay with the clients.
     """
 
     def __init__(self, simulation: Simulation, epochs: int) -> None:
@@ -66,6 +67,11 @@ class FineTuner:
                 "personalised: received a federation without test rows: give `federate` some, see hold_out"
             )
         whole_number("personalised", epochs)
+        for part in simulation.setting.parts_with(Personal):
+            raise ValueError(
+                f"personalised: received it beside {part.slot}, by which clients have models of their own already, "
+                "whose accuracy is client_accuracy: leave personalised out for this method"
+            )
         rounds = simulation.rounds
         if simulation.setting.optimizer.rate(rounds) == 0:
             raise ValueError(

@@ -116,7 +116,8 @@ class Simulation:
         layout = self.setting.layout
         self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(init_state, self.setting, jax.random.key(0), self.on_device[0])
-        place = choose_memory_place(self.execution.client_memory, shapes, self.federation.num_clients, layout)
+        tested, wanted = self.federation.tests is not None, self.execution.client_memory
+        place = choose_memory_place(wanted, shapes, self.federation.num_clients, layout, tested)
         self.keeps_memory_on_host = place == "host"
         self._shapes: State = shapes
         self._compiled: Any = None

@@ -1,0 +1,84 @@
+"""Ditto: beside the global model every client trains one of its own, which is held near the global one."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal.parts.part import RunSetting, part
+from fedjax_bal.parts.roles import Loss, Personal
+from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, Variables
+
+_TWIN = "own_model"
+
+
+@part
+class SeparateModel(Personal, Loss):
+    r"""Trains a client's own model v along with the global one, on $F_k(v) + \frac{\lambda}{2} \|v - w\|^2$.
+
+    Both take their steps on the same batches and with the same optimizer; w is the model received. The client's own
+    has no influence on the other. It is a second set of parameters, `params["own_model"]`, which begins like the first.
+
+    Attributes:
+        attraction: lambda; 0 trains the client's model on its rows alone.
+
+    References:
+        Ditto (Li et al., 2021), Algorithm 1, with as many steps for v as for w. The own model is trained with plain
+        cross-entropy and without dropout.
+    """
+
+    attraction: float = 0.1
+
+    def bind(self, model: Model) -> Model:
+        """The network with the second set of parameters."""
+        return _with_twin(model)
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses batch statistics, of which the two models would need two sets."""
+        if jax.tree.leaves(jax.eval_shape(setting.model.init, jax.random.key(0)).stats):
+            raise ValueError(
+                f"ditto: received the model {setting.model.name}, whose batch statistics can't be those of two models: "
+                "take one without batch normalisation"
+            )
+
+    def personal(self, params: PyTree) -> PyTree:
+        """The second set."""
+        return {name: name == _TWIN for name in params}
+
+    def own_model(self, variables: Variables) -> Variables:
+        """With the second set in place of the first."""
+        own = variables.params[_TWIN]
+        return variables._replace(params={**own, _TWIN: own})
+
+    def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
+        """The own model's objective, `Float[]`."""
+        own, received = params[_TWIN], _without_twin(ctx.start.params)
+        theirs, _ = ctx.model.apply(
+            self.own_model(Variables(params, ctx.start.stats)), batch.images, train=True, real=batch.seen
+        )
+        losses = optax.softmax_cross_entropy_with_integer_labels(theirs.logits, batch.labels)
+        mean = jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
+        distance = optax.tree.norm(jax.tree.map(jnp.subtract, own, received), squared=True)
+        return mean + 0.5 * self.attraction * distance
+
+
+@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+def _with_twin(model: Model) -> Model:
+    return model._replace(init=functools.partial(_init, model), apply=functools.partial(_apply, model))
+
+
+def _init(model: Model, key: Key) -> Variables:
+    variables = model.init(key)
+    return variables._replace(params={**variables.params, _TWIN: variables.params})
+
+
+def _apply(model: Model, variables: Variables, images: Array, **settings: Any) -> tuple[Outputs, Variables]:
+    first = variables._replace(params=_without_twin(variables.params))
+    outputs, after = model.apply(first, images, **settings)
+    return outputs, after._replace(params=variables.params)
+
+
+def _without_twin(params: PyTree) -> PyTree:
+    return {name: own for name, own in params.items() if name != _TWIN}
