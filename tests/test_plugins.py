@@ -154,7 +154,7 @@ def test_a_changed_source_is_another_run(here):
     registered.forget()
     before = (here / "runs/small/metrics.jsonl").read_bytes()
     (here / "mine.py").write_text(RECIPE.replace("fedprox(mu)", "fedprox(2 * mu)"))
-    text = refusal("run", "small.yaml", "--plain", "--plugin", "mine.py")
+    text = refusal("run", "small.yaml", "--out", "runs/small", "--plain", "--plugin", "mine.py")
     assert "belongs to another configuration" in text and "plugins.mine: '" in text
     text = refusal("run", "runs/small/config.yaml", "--out", "elsewhere", "--plain", "--plugin", "mine.py")
     assert "runs/small/config.yaml: plugins.mine: received '" in text and "source that is loaded" in text

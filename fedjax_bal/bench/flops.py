@@ -51,6 +51,7 @@ def count(program: ClosedJaxpr | Jaxpr) -> Iterator[int]:
     A loop counts as often as it runs, if that is known, and a branch as much as its longest arm.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> list(count(jax.make_jaxpr(jnp.dot)(jnp.zeros((2, 3)), jnp.zeros((3, 5)))))
         [60]
     """

@@ -45,7 +45,7 @@ class EvaluationSection(OptionsSection):
         return Evaluation(**self.arguments(shots=self.shots.bounds))
 
 
-@with_options(Execution, before={"checkpoint_every": "broken_clients"})
+@with_options(Execution, names={"differentiable": None}, before={"checkpoint_every": "broken_clients"})
 class ExecutionSection(OptionsSection):
     """How the work is laid out on the machine: the options of `fedjax_bal.options.Execution`, and checkpoints.
 

@@ -58,7 +58,7 @@ def test_cifar100_takes_the_fine_labels(tmp_path, where):
 def test_damage(folder10):
     good = (folder10 / "data_batch_3.bin").read_bytes()
     for content, message in (
-        (good[:-1], "integer of records of 3073 bytes.*found 6145 bytes"),
+        (good[:-1], "whole number of records of 3073 bytes.*found 6145 bytes"),
         (good + b"\0", "found 6147 bytes"),
         (b"", "found 0 bytes"),
         (good[:3073], "expected 2 records, as the other training files have, found 1"),
