@@ -81,6 +81,7 @@ def refusal(*arguments):
     return result.output
 
 
+@pytest.mark.slow
 def test_every_kind_is_used_like_what_is_built_in(here):
     (here / "own.yaml").write_text(OWN.replace("  - {recipe: fedavg}\n", "").replace("  - {recipe: feddisco}\n", ""))
     result = invoke("run", "own.yaml", "--plain", "--plugin", METHODS)

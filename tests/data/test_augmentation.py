@@ -45,6 +45,7 @@ def test_clients_get_copies_of_their_own_rows(federation):
     assert extra_bytes(larger) == (larger.copy > 0).sum() * SIDE * SIDE * 2
 
 
+@pytest.mark.slow
 def test_stored_copies_have_the_same_pixels_as_those_made_when_drawn(federation):
     made, stored = (augment(federation, COPIES, store=store) for store in (False, True))
     for ours, theirs in zip(everything(made), everything(stored), strict=True):

@@ -52,6 +52,7 @@ def test_token_ids_reach_the_model_as_they_are():
     assert ids.history[-1]["test_accuracy"] == pytest.approx(shares.history[-1]["test_accuracy"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_vector_trains_as_the_image_of_one_row_does():
     vectors = trained(models.build("mlp", CLASSES, (WORDS,), hidden=(5,)), COUNTS, mean=0.1, std=0.5)
     images = trained(

@@ -48,6 +48,7 @@ def test_mediators_and_copies_are_compared_by_divergence(here):
     assert ">KL</th>" in page and NOTE in page
 
 
+@pytest.mark.slow
 def test_clients_on_their_own_have_a_divergence_but_no_column(here):
     output, _, runs = compared(here, "methods=[{recipe: fedavg}]", "seeds=[0]")
     # Each client holds two classes evenly, of ten: log 10 - log 2.

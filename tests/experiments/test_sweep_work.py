@@ -114,6 +114,7 @@ def test_runs_come_to_what_they_come_to_alone(finished, tmp_path):
     assert [run["final_accuracy"] for run in swept] == [run["final_accuracy"] for run in alone]
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_goes_on_and_does_nothing_twice(finished, tmp_path):
     path, plan = tmp_path / "out", sweep(tmp_path, RATES, FEDAVG)
     asked = iter((False, True))

@@ -65,6 +65,7 @@ def trained(model, variables, images, real=None):
 
 
 @KINDS
+@pytest.mark.slow
 def test_a_network_of_ones_own_passes_the_battery(make):
     report = check_model(make())
     assert report.failed == () and report.skipped == ()

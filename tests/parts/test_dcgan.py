@@ -77,6 +77,7 @@ class Adam:
         self.params = jax.tree.map(move, self.params, self.first, self.second)
 
 
+@pytest.mark.slow
 def test_two_steps_equal_the_transcription():
     shape, key = (4, 4, 1), jax.random.key(4)
     iterations, batch_size, rate = 2, 3, 0.01

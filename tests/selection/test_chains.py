@@ -126,6 +126,7 @@ def many():
     return toys.federation()._replace(offsets=np.arange(61, dtype=np.int32), class_counts=classes)
 
 
+@pytest.mark.slow
 def test_mediators_group_and_weigh_by_what_clients_hold_with_their_copies():
     options = {"clients_per_round": 6, "rounds": 2, "rounds_per_dispatch": 2}
     copies = {"size": 2, "mediator_epochs": 1, "alpha": 1.0, "seed": 3}

@@ -67,13 +67,11 @@ ELSEWHERE = {
 }  # fmt: skip
 """Three bring no part, only another optimizer than fedadam for the server; the others are among the combinations."""
 ALONE = [name for name in RECIPES if name not in ELSEWHERE]
-COMBINED_TOO = {"fedprox", "scaffold", "rebafl", "feddyn", "fednova"}
-"""Of these the combinations are enough where time matters."""
-ALIKE = {"fedper", "fedbn", "local"}
-"""Of these fedrep and ditto are enough, which have leaves that stay with the clients, too."""
+QUICK = ("fedavg", "fedadam", "median", "astraea", "iwds", "fedrep", "fedbabu")
+"""One of each kind: the others, and those that are in a combination, run with --all."""
 
 
-@pytest.mark.parametrize("name", quick.only(ALONE, *(name for name in ALONE if name not in COMBINED_TOO | ALIKE)))
+@pytest.mark.parametrize("name", quick.only(ALONE, *(name for name in QUICK if name in ALONE)))
 def test_every_recipe_passes_every_check(name, monkeypatch):
     faking.replace_generators(monkeypatch, faking.simplest)
     recipe, options = every_recipe.small(name)
@@ -129,7 +127,9 @@ COMBINED = {
 }
 
 
-@pytest.mark.parametrize("name", COMBINED)
+@pytest.mark.parametrize(
+    "name", quick.only(COMBINED, "scaffold, rebafl, rare, clustered", "feddyn, fedlc, iwds, stale updates")
+)
 def test_combinations_pass_every_check(name):
     recipe, options = COMBINED[name]
     report = check_recipe(recipe, **options)

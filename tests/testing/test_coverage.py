@@ -174,6 +174,7 @@ def test_a_check_that_lacks_something_is_skipped_unless_it_fails():
     assert battery._run_check(failing, bench())[1:] == ("failed", "this is wrong")
 
 
+@pytest.mark.slow
 def test_padded_rows_are_looked_for_wherever_the_federation_has_any():
     full = federation(8, 4, 8, 12, 4, 8, 4, 8)
     assert checked("padded_rows", bench(model=ignoring_real(), federation=full)).outcome == "skipped"
@@ -222,6 +223,7 @@ def test_a_leak_is_told_by_where_it_comes_from(recipe, message):
     assert re.search(message, padding.padded_rows(Bench(recipe)))
 
 
+@pytest.mark.slow
 def test_a_client_that_comes_again_is_run_without_compilation_too():
     assert "between compiled and uncompiled" in compilation.jit(bench(Visits(True)))
 

@@ -40,6 +40,7 @@ def test_upcnn_loss_is_the_squared_error_of_what_it_decodes():
     assert float(value) == pytest.approx(float(error(decode(found, features(SECRET)), SECRET).mean()), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_vae_loss_against_numpy():
     found = fitted("vae")
     params, noise = {"params": found.variables.params}, RNG.normal(size=(50, 3)).astype(np.float32)
