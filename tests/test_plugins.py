@@ -147,6 +147,7 @@ def test_the_examples_conform(name):
     assert check_recipe(RECIPES[name]()).failed == ()
 
 
+@pytest.mark.slow
 def test_a_changed_source_is_another_run(here):
     (here / "small.yaml").write_text(SMALL)
     (here / "mine.py").write_text(RECIPE)

@@ -71,6 +71,7 @@ def test_a_partition_of_a_data_set(here):
     assert (here / "all.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_configuration_its_auxiliary_rows_and_methods_of_their_own(here):
     lines = lines_of("tiny.yaml", "--out", "tiny.svg")
     assert lines[0] == "fashion_mnist_small: iid, 4 clients, seed=0"

@@ -41,6 +41,7 @@ def after(batch_size, strategy="map", rounds=1, epochs=1, recipe=None):
     return sim.advance(0, sim.init(0)).snapshot.state.variables
 
 
+@pytest.mark.slow
 def test_one_step_each_gives_the_weighted_mean_of_the_clients_statistics():
     shards, model = federation(), network()
     start = build(recipes.fedavg(), model, shards, (shards.images, shards.labels), rounds=1).init(0).state.variables

@@ -45,6 +45,7 @@ def trained(model, inputs, **options):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_token_ids_reach_the_model_as_they_are():
     ids, shares = trained(bag_of_words(True), IDS), trained(bag_of_words(False), COUNTS)
     for own, same in zip(jax.tree.leaves(ids.variables), jax.tree.leaves(shares.variables), strict=True):

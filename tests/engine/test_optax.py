@@ -45,6 +45,7 @@ def test_a_run_is_that_of_the_package_s_own_optimizers(strategy):
     assert toys.largest_difference(variables(*given, strategy=strategy), variables(*own, strategy=strategy)) < 1e-6
 
 
+@pytest.mark.slow
 def test_schedules_of_clients_count_steps_and_those_of_the_server_rounds():
     own = optimizer("sgd", 1.0, step_schedule=FALLING), optimizer("sgd", 1.0, schedule=FALLING)
     wanted = variables(*own, delivery=bernoulli(1.0))

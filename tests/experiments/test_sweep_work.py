@@ -62,6 +62,7 @@ def test_every_run_has_a_row_whatever_came_of_it(finished):
     assert list(table[0])[:2] == ["training.optimizer.learning_rate", "partition.samples_per_client"]
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
     path, _, _, tables = watched
     final = read_table(path)

@@ -98,6 +98,7 @@ def test_linen_parameters_and_results_are_the_modules():
     np.testing.assert_allclose(outputs.logits, module.apply(made, IMAGES), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_nnx_results_are_the_modules_and_a_module_keeps_its_weights():
     module = Nnx(nnx.Rngs(7))
     model = from_nnx(module, SHAPE, 3)

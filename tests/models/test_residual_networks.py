@@ -136,6 +136,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_unit_and_every_normalisation_is_shown(name):
     side, norms, units = CASES[name]

@@ -67,6 +67,7 @@ def transcribed(key, judge, iterations, layers):
     return params, stats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", quick.only(["mean", "sum"], "mean"))
 def test_three_steps_of_adam_equal_the_transcription(layers, monkeypatch):
     faking.replace_generators(monkeypatch, lambda *sizes: faking.generator())

@@ -184,6 +184,7 @@ def check_records(records, models):
         assert record["test_loss"] == pytest.approx(loss_on_tests(w), rel=1e-8)
 
 
+@pytest.mark.slow
 def test_fedbabu_trains_the_body_and_leaves_every_bit_of_the_classifier():
     start, state, records = run(compiled(fedbabu()))
     got = state.variables.params

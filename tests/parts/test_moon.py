@@ -254,6 +254,7 @@ def test_padding_counts_for_nothing_and_neither_does_a_client_without_a_past():
     assert loss(images, [True] * 3, there=False) == 0
 
 
+@pytest.mark.slow
 def test_batch_statistics_are_remembered_and_used():
     with jax.enable_x64(False):
         model = with_projection(models.build("tiny_bn", 3, (4, 4, 1)), "side", 5)

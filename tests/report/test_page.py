@@ -80,6 +80,7 @@ def test_page_is_whole_and_self_contained(make_run, tmp_path, case):
         assert ElementTree.parse(folder / "plots" / name).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
+@pytest.mark.slow
 def test_a_page_with_cohorts_is_whole_too(make_run, make_cohorts, tmp_path):
     folder = make_cohorts(make_run(tmp_path / "run", methods=("fedavg", "<b>&"), rounds=5), even=("<b>&",))
     reader = parse(build(folder))

@@ -228,6 +228,7 @@ def test_a_client_that_comes_again_is_run_without_compilation_too():
     assert "between compiled and uncompiled" in compilation.jit(bench(Visits(True)))
 
 
+@pytest.mark.slow
 def test_each_workbench_traces_its_own_programs():
     traces = []
 
