@@ -27,7 +27,22 @@ def part(cls: type[T]) -> type[T]:
         >>> jax.tree.leaves(Scale(3.0))
         [3.0]
     """
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    made = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(made)
+    leaves = [field.name for field in fields if not field.metadata.get("static")]
+    others = [field.name for field in fields if field.metadata.get("static")]
+
+    # The class belongs to the structure. `register_dataclass` leaves it out of the comparison of structures: parts of
+    # two classes with as many leaves are equal to it, and one method could get the compiled program of another.
+    def flatten(own: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        keyed = [(jax.tree_util.GetAttrKey(name), getattr(own, name)) for name in leaves]
+        return keyed, (made, *(getattr(own, name) for name in others))
+
+    def unflatten(structure: tuple[Any, ...], values: Any) -> T:
+        return made(**dict(zip(leaves, values, strict=True)), **dict(zip(others, structure[1:], strict=True)))
+
+    jax.tree_util.register_pytree_with_keys(made, flatten, unflatten)
+    return made
 
 
 def static(default: Any) -> Any:

@@ -134,6 +134,11 @@ def test_part_equals_its_transcription(double, name):
     float64.assert_equal(float64.run(sim).variables.params, weights)
 
 
+def test_parts_of_two_classes_are_two_structures():
+    structures = [jax.tree.structure(own) for own in (Brier(), Ahead(), Slower(), Sam(), recipes.fedprox().parts[0])]
+    assert all(one != other for one in structures for other in structures if one is not other)
+
+
 @pytest.mark.parametrize("layout", [{}, LANES], ids=["one at a time", "lanes"])
 def test_what_is_carried_through_steps_begins_afresh_and_can_be_remembered(double, layout):
     sim = float64.simulation(Recipe("mine", (Slower(),)), **layout)
