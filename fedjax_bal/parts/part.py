@@ -27,7 +27,7 @@ def part(cls: type[T]) -> type[T]:
         >>> jax.tree.leaves(Scale(3.0))
         [3.0]
     """
-    made = dataclasses.dataclass(frozen=True)(cls)
+    made: Any = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(made)
     leaves = [field.name for field in fields if not field.metadata.get("static")]
     others = [field.name for field in fields if field.metadata.get("static")]
@@ -38,7 +38,7 @@ def part(cls: type[T]) -> type[T]:
         keyed = [(jax.tree_util.GetAttrKey(name), getattr(own, name)) for name in leaves]
         return keyed, (made, *(getattr(own, name) for name in others))
 
-    def unflatten(structure: tuple[Any, ...], values: Any) -> T:
+    def unflatten(structure: tuple[Any, ...], values: Any) -> Any:
         return made(**dict(zip(leaves, values, strict=True)), **dict(zip(others, structure[1:], strict=True)))
 
     jax.tree_util.register_pytree_with_keys(made, flatten, unflatten)
