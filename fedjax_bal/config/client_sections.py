@@ -61,7 +61,7 @@ class _Absence(Variant):
 
 
 class AvailabilitySection(_Absence):
-    """Which clients can be selected in a round.
+    """The clients that can be selected in a round.
 
     Attributes:
         name: `always`; `bernoulli`: each client with probability p; `periodic`: the same, redrawn every `period`
@@ -84,7 +84,7 @@ class AvailabilitySection(_Absence):
 
 
 class DeliverySection(_Absence):
-    """Which clients send their update back.
+    """The clients that send their update back.
 
     Attributes:
         name: `always`; `bernoulli`: each selected client with probability p; `trace`: read from a file.

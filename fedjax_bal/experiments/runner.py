@@ -166,7 +166,7 @@ class Runner:
         return saved
 
     def _find_gap(self, run: tuple[int, int], saved: SavedRun | None, due: Collection[int]) -> str | None:
-        """What a saved run lacks to go on to the same metrics; None if it lacks nothing."""
+        """Names the gap that keeps a saved run from going on to the same metrics; None without one."""
         title, lines = self.states[run].title, self.states[run].lines
         if [line["round"] for line in lines] != list(due):
             return f"metrics.jsonl lacks rounds of {title}"

@@ -160,7 +160,7 @@ def refilled_dirichlet(
 ) -> list[np.ndarray]:
     r"""Lets clients of equal size draw their rows by Dirichlet class laws, from classes that are filled up again.
 
-    Each client has a law q ~ Dirichlet(alpha, ..., alpha). A class whose rows are used up starts anew with all of them,
+    Each client has a law q ~ Dirichlet(alpha, ..., alpha). A class whose rows are used up is refilled with all of them,
     so that every client's classes follow its own law, whatever the others took: clients share rows of popular classes,
     and rows of others remain unused. No client has a row twice: one that would exceed a class has all of it, and draws
     the rest by its law over the others.

@@ -83,5 +83,5 @@ class Reader:
 
     @property
     def is_buildable(self) -> bool:
-        """Whether `build_for_tfds` writes it: not published, and not read from another set's folder."""
+        """Whether `build_for_tfds` can write it: it isn't published, and has a folder of its own."""
         return not self.tfds.published and self.tfds.train == self.name

@@ -72,7 +72,7 @@ def initial_state(
 ) -> State:
     """The state before the first round, placed; `on_host` keeps the clients' memory on the host.
 
-    `variables`, NumPy arrays that nobody else holds, take the place of a drawn model.
+    `variables`, NumPy arrays that nothing else refers to, replace the drawn model.
     """
     key, seats = jax.random.key(seed), 1 if on_host else None
     shapes = jax.eval_shape(lambda key, federation: init_state(setting, key, federation, seats), key, federation)
