@@ -165,8 +165,9 @@ class Execution:
         huge_factor: for "raise" and "exclude": an update is huge if the norm of the resulting parameters exceeds both
             this number and this number times the median of the round's; None for no such bound. Only the first pass
             of a chain over its clients is checked.
-        differentiable: give loops over clients, steps and batches a static length, so that `jax.grad` works through a
-            round of `make_round`; steps beyond a client's own are computed and dropped.
+        differentiable: give loops over clients, steps and batches a static length, and layers JAX's own derivatives, so
+            that `jax.grad` and `jax.jacfwd` work through a round of `make_round`; steps beyond a client's own are
+            computed and dropped.
     """
 
     strategy: Literal["auto", "map", "vmap"] = "auto"

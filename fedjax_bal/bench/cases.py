@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedjax_bal import models
 from fedjax_bal.bench import federations
 from fedjax_bal.bench.measure import Case
 from fedjax_bal.bench.workloads import WORKLOADS, Workload
@@ -78,7 +77,7 @@ def _workload(workload: Workload, wanted: BenchOptions, config: Config) -> Case:
         size, convolution = wanted.clients_per_round, config.model.convolution
         return federations.simulation_of(workload, federation, size, execution, convolution)
 
-    return Case(workload.name, make, lambda: federations.model_of(workload, "plain"), execution.precision)
+    return Case(workload.name, make, execution.precision)
 
 
 def _methods(wanted: BenchOptions) -> list[Case]:
@@ -89,8 +88,7 @@ def _methods(wanted: BenchOptions) -> list[Case]:
 
     def case(index: int) -> Case:
         method, simulation = comparison.methods[index], comparison.simulations[index]
-        plain = lambda: models.with_plain_convolution(simulation.setting.model)
-        return Case(method.name, lambda: simulation, plain, method.execution.options.precision)
+        return Case(method.name, lambda: simulation, method.execution.options.precision)
 
     return [case(index) for index in range(len(comparison.simulations))]
 

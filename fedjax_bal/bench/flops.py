@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
+from fedjax_bal.models import differentiable
 from fedjax_bal.types import Model
 
 
@@ -29,14 +30,14 @@ class Flops(NamedTuple):
 
 
 def model_flops(model: Model) -> Flops:
-    """Counts the operations per sample of a model built with `convolution="plain"`.
+    """Counts the operations per sample of a model, on JAX's own convolution.
 
     Example:
         >>> from fedjax_bal import models
         >>> model_flops(models.build("mlp", 10, (28, 28, 1)))  # 784 x 64 and 64 x 10 multiply-adds
         Flops(forward=101632, training=204544)
     """
-    key = jax.random.key(0)
+    model, key = differentiable(model), jax.random.key(0)
     variables = jax.eval_shape(model.init, key)
     images = jax.ShapeDtypeStruct((1, *model.input_shape), model.input_dtype)
     program = jax.make_jaxpr(lambda v, x: model.apply(v, x, train=True, key=key)[0].logits)(variables, images)

@@ -12,7 +12,6 @@ from fedjax_bal.bench.flops import model_flops
 from fedjax_bal.engine.device import chunked
 from fedjax_bal.engine.host import DispatchResult, Simulation, Snapshot
 from fedjax_bal.models import num_params
-from fedjax_bal.types import Model
 
 _DISPATCH_S = 1.0
 _FEWEST = 3
@@ -25,13 +24,11 @@ class Case(NamedTuple):
     Attributes:
         name: the name shown.
         make: builds the simulation.
-        plain: builds the same model with JAX's own convolution, to count its operations.
         precision: a name of `machine.PRECISIONS`, for the peak that the case is compared with.
     """
 
     name: str
     make: Callable[[], Simulation]
-    plain: Callable[[], Model]
     precision: str = "float32"
 
 
@@ -72,7 +69,6 @@ def measure(
         counted, `rounds_per_dispatch`; `clients_per_round`; `train_loss`, pairs of a round and its loss; `params`.
     """
     note(f"{case.name}: loading")
-    operations = model_flops(case.plain())
     peak(case.precision)
     machine.forget_peak()
     run, compile_s = _warm_up(case, note)
@@ -82,6 +78,7 @@ def measure(
     memory = machine.memory_peak()
     matmul = peak(case.precision)  # again, in case other programs slowed down the first try
     simulation, layout = run.simulation, run.simulation.setting.layout
+    operations = model_flops(simulation.setting.model)
     return {
         "workload": case.name,
         "client_updates_per_s": statistics.median(updates),

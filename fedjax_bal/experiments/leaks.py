@@ -114,14 +114,11 @@ def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> di
 
 def _invert_gradients(inputs: _AttackInputs, steps: int) -> dict[str, np.ndarray]:
     """Reconstructed images of the gradients of a few single images; the others stay black."""
-    model = inputs.model
-    plain = models.with_plain_convolution(model)
-    if jax.tree.structure(jax.eval_shape(plain.init, jax.random.key(0))) != jax.tree.structure(inputs.variables):
-        return {}  # the method has added to the network
+    model = models.differentiable(inputs.model)
     few = inputs.singles[:_GRADIENTS]
-    gradients = privacy.single_gradients(plain, inputs.variables, few, jnp.arange(len(few)))
+    gradients = privacy.single_gradients(model, inputs.variables, few, jnp.arange(len(few)))
     key, limits = jax.random.key(0), (_black(inputs.federation), _white(inputs.federation))
-    found = privacy.regress(key, plain, inputs.variables, gradients, of="gradient", iterations=steps, limits=limits)
+    found = privacy.regress(key, model, inputs.variables, gradients, of="gradient", iterations=steps, limits=limits)
     images = np.broadcast_to(np.asarray(_black(inputs.federation), np.float32), inputs.singles.shape).copy()
     images[: len(few)] = found.images
     return {"gradient/grnn": images}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.models import convolution
 from fedjax_bal.models.dcgan import Dcgan, build_dcgan
+from fedjax_bal.models.derivatives import any_derivative, differentiable
 from fedjax_bal.models.generator import Generator, build_generator
 from fedjax_bal.models.image_networks import doubled_twice, enlarging
 from fedjax_bal.models.layers import Conv, Linear, flatten
@@ -20,7 +21,6 @@ from fedjax_bal.models.registry import (
     num_params,
     options,
     own_model,
-    with_plain_convolution,
 )
 from fedjax_bal.models.wrapping import check_is_model
 
@@ -35,11 +35,13 @@ __all__ = [
     "Dcgan",
     "Generator",
     "Linear",
+    "any_derivative",
     "build",
     "build_dcgan",
     "build_generator",
     "check_is_model",
     "convolution",
+    "differentiable",
     "doubled_twice",
     "enlarging",
     "flatten",
@@ -48,7 +50,6 @@ __all__ = [
     "num_params",
     "options",
     "own_model",
-    "with_plain_convolution",
     "with_projection",
 ]
 

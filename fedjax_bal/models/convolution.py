@@ -9,7 +9,7 @@ XLA:CPU inside a loop; both cost a factor of ten and more. The convolution here 
 - clients that share a kernel: one convolution of all their images.
 
 Feature groups are treated like clients with different kernels. `convolution="plain"` in `fedjax_bal.models.build` is
-JAX's own convolution: slower, but with second derivatives.
+JAX's own convolution: slower, but with second derivatives, as is any form within `fedjax_bal.models.differentiable`.
 """
 
 import functools
@@ -21,10 +21,11 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
+from fedjax_bal.models.derivatives import fast_derivative
 from fedjax_bal.models.forms import gradients
 from fedjax_bal.models.forms.depthwise import depthwise
 from fedjax_bal.models.forms.rules import FORMS
-from fedjax_bal.models.geometry import LAYOUT, Geometry
+from fedjax_bal.models.geometry import LAYOUT, Geometry, plain_convolution
 
 PLAIN = 'build the model with convolution="plain"'
 _KNOWN = {"lhs_dilation", "rhs_dilation", "dimension_numbers", "feature_group_count", "precision"}
@@ -45,8 +46,8 @@ def convolution(
     """Convolves images with a kernel, in any stride and padding, and in feature groups.
 
     Its signature is that of `flax.linen.Conv`'s argument `conv_general_dilated`. It composes with `vmap` (of images,
-    kernel or both, nested too), with `grad`, loops and rematerialisation; it has no second derivatives and no forward
-    mode.
+    kernel or both, nested too), with `grad`, loops and rematerialisation; it has second derivatives and forward mode
+    only within `fedjax_bal.models.differentiable`.
 
     Args:
         images: `[B, H, W, K]`.
@@ -112,10 +113,6 @@ def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], A
     # The barriers keep XLA from folding the padding, slices and transpositions of the layers around into the forms
     # below: each is fast, and right on several CPU devices (see `forward.direct`), as it stands.
 
-    @jax.custom_vjp
-    def convolve(images: Array, kernel: Array) -> Array:
-        return _forward(geometry, form)(images, kernel)
-
     def forward(images: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
         images = lax.optimization_barrier(images)
         return _differentiable_once(_forward(geometry, form))(images, kernel), (images, kernel)
@@ -129,7 +126,10 @@ def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], A
         of_images = _differentiable_once(_forward(back, form))(cotangent, phases)
         return gradients.interleave_phases(of_images, geometry.strides, images.shape[1:3]), of_kernel
 
-    convolve.defvjp(forward, backward)
+    @fast_derivative(forward, backward, plain=functools.partial(plain_convolution, geometry=geometry))
+    def convolve(images: Array, kernel: Array) -> Array:
+        return _forward(geometry, form)(images, kernel)
+
     return convolve
 
 

@@ -35,6 +35,14 @@ class Geometry(NamedTuple):
         return height, width
 
 
+def plain_convolution(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K2 O"], geometry: Geometry) -> Array:
+    """JAX's own convolution; with a kernel of fewer channels than the images, in groups of channels."""
+    groups = images.shape[-1] // kernel.shape[2]
+    return lax.conv_general_dilated(
+        images, kernel, geometry.strides, geometry.pads, dimension_numbers=LAYOUT, feature_group_count=groups
+    )
+
+
 def pad_images(images: Float[Array, "... H W K"], pads: Pads, spread: tuple[int, int] = (1, 1)) -> Array:
     """Pads images with zeros, and optionally spreads their pixels apart; negative padding crops."""
     sides = [(*pad, step - 1) for pad, step in zip(pads, spread, strict=True)]

@@ -1,14 +1,13 @@
 """Batch normalisation in PyTorch's conventions that ignores padded rows, and normalisation in groups of channels."""
 
-import functools
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, PyTree
 
+from fedjax_bal.models.derivatives import fast_derivative
 from fedjax_bal.models.sums import channel_sums
 
 MOMENTUM = 0.9
@@ -83,30 +82,6 @@ class BatchNorm(nn.Module):
         return self.param("scale", initializers.ones, channels), self.param("bias", initializers.zeros, channels)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def normalise_batch(
-    images: Float[Array, "B H W K"],
-    scale: Float[Array, " K"],
-    shift: Float[Array, " K"],
-    real: Bool[Array, " B"] | None,
-    fallback: tuple[Array, Array],
-    epsilon: float = EPSILON,
-) -> tuple[Array, Array, Array, Array]:
-    """Normalises a batch by its own moments, or by `fallback` if no row is real, then scales and shifts it.
-
-    Returns the normalised images, mean and biased variance `[K]` as `moments` computes them, and the number of values.
-    Its derivative reads the images twice: once for two sums over each channel, once for the result.
-    """
-    mean, var, count = moments(images, real)
-    normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
-    return normalised, mean, var, count
-
-
-def _choose_moments(mean: Array, var: Array, count: Array, fallback: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The moments to normalise by: the batch's own, or the fallback if the batch is empty."""
-    return jnp.where(count > 0, mean, fallback[0]), jnp.where(count > 0, var, fallback[1])
-
-
 def _forward(
     images: Array, scale: Array, shift: Array, real: Array | None, fallback: tuple[Array, Array], epsilon: float
 ) -> PyTree:
@@ -135,7 +110,28 @@ def _backward(epsilon: float, saved: PyTree, cotangents: PyTree) -> PyTree:
     return of_images.astype(images.dtype), of_scale, of_shift, None, None
 
 
-normalise_batch.defvjp(_forward, _backward)
+@fast_derivative(_forward, _backward, nondiff_argnums=(5,))
+def normalise_batch(
+    images: Float[Array, "B H W K"],
+    scale: Float[Array, " K"],
+    shift: Float[Array, " K"],
+    real: Bool[Array, " B"] | None,
+    fallback: tuple[Array, Array],
+    epsilon: float = EPSILON,
+) -> tuple[Array, Array, Array, Array]:
+    """Normalises a batch by its own moments, or by `fallback` if no row is real, then scales and shifts it.
+
+    Returns the normalised images, mean and biased variance `[K]` as `moments` computes them, and the number of values.
+    Its derivative reads the images twice: once for two sums over each channel, once for the result.
+    """
+    mean, var, count = moments(images, real)
+    normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
+    return normalised, mean, var, count
+
+
+def _choose_moments(mean: Array, var: Array, count: Array, fallback: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The moments to normalise by: the batch's own, or the fallback if the batch is empty."""
+    return jnp.where(count > 0, mean, fallback[0]), jnp.where(count > 0, var, fallback[1])
 
 
 def _affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array, epsilon: float) -> Array:

@@ -6,16 +6,13 @@ gradient, as in PyTorch.
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-
-@jax.custom_vjp
-def max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """Maximum of each 2x2 block of pixels, `[B, H // 2, W // 2, K]`; ignores a last odd row or column."""
-    return functools.reduce(jnp.maximum, _corners(images))
+from fedjax_bal.models.derivatives import fast_derivative
 
 
 def _forward(images: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -34,7 +31,10 @@ def _backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
     return (jnp.pad(even, ((0, 0), (0, height % 2), (0, width % 2), (0, 0))),)
 
 
-max_pool.defvjp(_forward, _backward)
+@fast_derivative(_forward, _backward, plain=lambda images: _choose_first(_corners(images)))
+def max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
+    """Maximum of each 2x2 block of pixels, `[B, H // 2, W // 2, K]`; ignores a last odd row or column."""
+    return functools.reduce(jnp.maximum, _corners(images))
 
 
 def _corners(images: Array) -> list[Array]:
@@ -49,10 +49,10 @@ def _first_maximum(images: Array, highest: Array) -> Int[Array, "B H2 W2 K"]:
     return jnp.where(first == highest, 0, jnp.where(second == highest, 1, jnp.where(third == highest, 2, 3)))
 
 
-@jax.custom_vjp
-def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
-    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`; ignores the outside."""
-    return functools.reduce(jnp.maximum, _neighbours(images, -jnp.inf))
+def _choose_first(views: Sequence[Array]) -> Array:
+    """The maximum of the views; its derivative is that of the first one equal to it, not shared among equals."""
+    highest = functools.reduce(jnp.maximum, views)
+    return jnp.select([view == highest for view in views], views, highest)
 
 
 def _overlapping_forward(images: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -70,7 +70,14 @@ def _overlapping_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple
     return scatter(shares)
 
 
-overlapping_max_pool.defvjp(_overlapping_forward, _overlapping_backward)
+@fast_derivative(
+    _overlapping_forward,
+    _overlapping_backward,
+    plain=lambda images: _choose_first(_neighbours(images, -jnp.inf)),
+)
+def overlapping_max_pool(images: Float[Array, "B H W K"]) -> Float[Array, "B H2 W2 K"]:
+    """Maximum of the 3x3 window around every second pixel, `[B, ceil(H / 2), ceil(W / 2), K]`; ignores the outside."""
+    return functools.reduce(jnp.maximum, _neighbours(images, -jnp.inf))
 
 
 def _neighbours(images: Array, outside: float) -> list[Array]:

@@ -253,17 +253,6 @@ def _build(
     return Model(*_pure_functions(network, input_shape, entry.start), name, num_classes, input_shape, options)
 
 
-def with_plain_convolution(model: Model) -> Model:
-    """Rebuilds a model of `build`, with the same variables, on JAX's own convolution, which has second derivatives.
-
-    Example:
-        >>> plain = with_plain_convolution(build("mlp", 10, (28, 28, 1), hidden=(3,)))
-        >>> num_params(plain)
-        2395
-    """
-    return build(model.name, model.num_classes, model.input_shape, convolution="plain", **dict(model.options))
-
-
 def num_params(model: Model) -> int:
     """Number of trainable parameters, without computing any; running statistics do not count.
 

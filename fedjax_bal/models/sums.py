@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from fedjax_bal.models.derivatives import fast_derivative
+
 
 def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
     """Sums over all axes but the last."""
@@ -22,16 +24,10 @@ def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
     return summed[0].astype(values.dtype)
 
 
-@jax.custom_vjp
+@fast_derivative(lambda values, bias: (values + bias, None), lambda _, cotangent: (cotangent, channel_sums(cotangent)))
 def add_bias(values: Float[Array, "... K"], bias: Float[Array, " K"]) -> Float[Array, "... K"]:
     """Adds a bias to each channel; its gradient is a `channel_sums`."""
     return values + bias
-
-
-add_bias.defvjp(
-    lambda values, bias: (values + bias, None),
-    lambda _, cotangent: (cotangent, channel_sums(cotangent)),
-)
 
 
 def dense_product(
@@ -43,11 +39,6 @@ def dense_product(
     return _product(inputs, kernel)
 
 
-@jax.custom_vjp
-def _product(inputs: Float[Array, "B F"], kernel: Float[Array, "F O"]) -> Float[Array, "B O"]:
-    return inputs @ kernel
-
-
 def _product_gradients(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     inputs, kernel = saved
     # XLA:CPU's fastest product needs a left operand that is contiguous in memory. Without the barrier, XLA would fold
@@ -56,4 +47,6 @@ def _product_gradients(saved: tuple[Array, Array], cotangent: Array) -> tuple[Ar
     return cotangent @ kernel.T, transposed @ cotangent
 
 
-_product.defvjp(lambda inputs, kernel: (inputs @ kernel, (inputs, kernel)), _product_gradients)
+@fast_derivative(lambda inputs, kernel: (inputs @ kernel, (inputs, kernel)), _product_gradients)
+def _product(inputs: Float[Array, "B F"], kernel: Float[Array, "F O"]) -> Float[Array, "B O"]:
+    return inputs @ kernel

@@ -24,7 +24,7 @@ def record():
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "_DISPATCH_S", 0.02)
-        return measure.measure(measure.Case("toy", lambda: simulation, net), lambda precision: 1e9, 0.0)
+        return measure.measure(measure.Case("toy", lambda: simulation), lambda precision: 1e9, 0.0)
 
 
 def net():

@@ -9,7 +9,7 @@ import pytest
 import quick
 from jax import lax
 
-from fedjax_bal.models import BATCH_NORMALISED, MODELS, build, num_params, options, with_plain_convolution
+from fedjax_bal.models import BATCH_NORMALISED, MODELS, build, num_params, options
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.options import options_of, read_options
 from fedjax_bal.models.registry import _ENTRIES
@@ -403,7 +403,7 @@ def test_a_switch_of_a_network_is_an_option_without_further_ado():
 
 def test_a_model_knows_its_options_so_that_it_can_be_built_again():
     model = build("mlp", 10, (28, 28, 1), hidden=[np.int64(20), 30])
-    again = with_plain_convolution(model)
+    again = build(model.name, model.num_classes, model.input_shape, **dict(model.options))
     assert model.options == again.options == (("hidden", (20, 30)),)
     assert num_params(model) == num_params(again) == 785 * 20 + 21 * 30 + 31 * 10
 

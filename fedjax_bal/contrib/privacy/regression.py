@@ -62,7 +62,7 @@ def regress(
 
     Args:
         key: decides the networks' inputs and initial weights; those of target m don't depend on the other targets.
-        model: the model under attack; for `"gradient"` built with `convolution="plain"`, which has second derivatives.
+        model: the model under attack; for `"gradient"` one with second derivatives, `fedjax_bal.models.differentiable`.
         variables: the model's; they are not changed.
         target: features `[M, F]`, or, for `"gradient"`, M gradients as `single_gradients` gives them: like the model's
             params, with leaves `[M, ...]`.

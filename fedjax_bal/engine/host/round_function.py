@@ -23,6 +23,7 @@ from fedjax_bal.engine.device import (
 )
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.simulation import Simulation
+from fedjax_bal.models import any_derivative, differentiable
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
@@ -62,7 +63,7 @@ class RoundFunction:
         hyperparameters: the numbers of the recipe's parts and of both optimizers, by name; `step` takes them as an
             argument, so that they can be swept or differentiated.
         federation: the federation, on the device.
-        model: the model, as the recipe trains it.
+        model: the model, as the recipe trains it; with `Execution(differentiable=True)` it is `models.differentiable`.
     """
 
     hyperparameters: dict[str, Any]
@@ -103,7 +104,7 @@ class RoundFunction:
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
         local_test = LocalTest(None, jnp.zeros((), bool))
-        with jax.default_matmul_precision(matmul_precision(setting.precision)):
+        with jax.default_matmul_precision(matmul_precision(setting.precision)), any_derivative(setting.differentiable):
             after, info = run_round(setting, key, State(*state[1:]), row, self.federation, local_test)
         return RoundState(state.round + 1, *after), info
 
@@ -138,9 +139,8 @@ def make_round(
     """Makes a round of a method a pure function: an init/step pair, as in optax.
 
     `step` goes into `jax.jit`, `jax.lax.scan` over stacked plans, and `jax.vmap` over seeds, hyperparameters or plans.
-    With `Execution(differentiable=True)`, `jax.grad` goes through it, for a model built with `convolution="plain"`;
-    `jax.jacfwd` needs a network without layers that have derivatives of their own, as the package's have. It runs on
-    one device.
+    With `Execution(differentiable=True)`, `jax.grad` and `jax.jacfwd` go through it, and through the pair's `model`.
+    It runs on one device.
 
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
@@ -187,7 +187,8 @@ def make_round(
         server_optimizer=server_optimizer,
     )
     setting = simulation.setting
-    return RoundFunction(hyperparameters(setting), simulation.stored, setting.model, simulation)
+    model = differentiable(setting.model) if setting.differentiable else setting.model
+    return RoundFunction(hyperparameters(setting), simulation.stored, model, simulation)
 
 
 def hyperparameters(setting: Setting) -> dict[str, Any]:

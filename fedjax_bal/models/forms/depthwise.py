@@ -3,12 +3,12 @@
 import functools
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedjax_bal.models.derivatives import fast_derivative
 from fedjax_bal.models.forms import forward
-from fedjax_bal.models.geometry import Geometry, pad_images
+from fedjax_bal.models.geometry import Geometry, pad_images, plain_convolution
 
 
 def depthwise(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 O"], geometry: Geometry) -> Array:
@@ -23,10 +23,6 @@ def depthwise(images: Float[Array, "B H W K"], kernel: Float[Array, "h w 1 O"], 
 def _differentiable(geometry: Geometry) -> Callable[[Array, Array], Array]:
     """The convolution with one kernel for each channel; its derivative pads once, not once per tap."""
 
-    @jax.custom_vjp
-    def convolve(images: Array, kernel: Array) -> Array:
-        return _by_shifts(images, kernel, geometry)
-
     def save(images: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
         return convolve(images, kernel), (images, kernel)
 
@@ -36,7 +32,10 @@ def _differentiable(geometry: Geometry) -> Callable[[Array, Array], Array]:
         of_kernel = jnp.stack([(view * cotangent).sum((0, 1, 2)) for view in seen]).reshape(kernel.shape)
         return _image_gradient(images.shape[1:3], kernel, cotangent, geometry), of_kernel
 
-    convolve.defvjp(save, backward)
+    @fast_derivative(save, backward, plain=functools.partial(plain_convolution, geometry=geometry))
+    def convolve(images: Array, kernel: Array) -> Array:
+        return _by_shifts(images, kernel, geometry)
+
     return convolve
 
 
