@@ -1,7 +1,7 @@
 """Growth of cost with clients, with the cohort and with devices; and the padding that packing saves.
 
     python benchmarks/scaling.py [--only clients|ratio|cohorts|devices|packing] [--passes 3] [--largest 1000000]
-                                 [--methods fedavg,scaffold,rebafl] [--json FILE]
+                                 [--methods fedavg,scaffold,rebafl] [--client-memory auto|device|host] [--json FILE]
 
 Every size runs in a process of its own, whose peak of resident memory is then its own too, and the sizes take turns in
 several passes, of which the median counts. Pixels are random. The tables are markdown.
@@ -55,6 +55,9 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3, help="how often each size is measured (default 3)")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="the most clients (default 1000000)")
     parser.add_argument("--methods", default=",".join(METHODS), help="of the clients' section (default all three)")
+    parser.add_argument(
+        "--client-memory", default="auto", help="of the clients' section: auto, device or host (default auto)"
+    )
     parser.add_argument("--worker", nargs=2, metavar=("KIND", "ARGUMENTS"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
@@ -69,11 +72,16 @@ def main() -> None:
 
 def clients(asked: argparse.Namespace) -> list[Record]:
     sizes = [size for size in SIZES if size <= asked.largest]
-    wanted = [{"method": method, "clients": size} for method in asked.methods.split(",") for size in sizes]
+    wanted = [
+        {"method": method, "clients": size, "client_memory": asked.client_memory}
+        for method in asked.methods.split(",")
+        for size in sizes
+    ]
     records = in_turns("clients", wanted, asked.passes)
     print("\n## Clients\n")
     names = (
         "updates/s",
+        "per processor s",
         "round ms",
         "processor ms",
         "planning ms",
@@ -94,7 +102,7 @@ def cells_of_clients(found: Record) -> tuple[str, ...]:
     return (
         found["method"],
         f"{found['clients']:,}",
-        f"{COHORT / found['round_s']:,.0f}",
+        *(f"{COHORT / found[name]:,.0f}" for name in ("round_s", "round_processor_s")),
         *(f"{1e3 * found[name]:.2f}" for name in ("round_s", "round_processor_s", "plan_s", "plan_half_s")),
         *(size(found[name]) for name in ("client_memory_bytes", "peak_bytes", "checkpoint_bytes")),
         f"{found['save_s']:.2f}",
@@ -210,14 +218,14 @@ def print_table(headings: Iterable[Any], rows: Iterable[Iterable[Any]]) -> None:
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
-def measure_clients(method: str, clients: int) -> Record:
+def measure_clients(method: str, clients: int, client_memory: str) -> Record:
     """Cost of holding so many clients, training a cohort of them with a method, and saving the run."""
     from fedjax_bal.bench.machine import forget_peak, resident_peak
     from fedjax_bal.selection import bernoulli
 
     federation, federate_s = federated(clients)
     forget_peak()
-    simulation = simulation_on(federation, COHORT, 10, method)
+    simulation = simulation_on(federation, COHORT, 10, method, client_memory)
     snapshot, found = seconds_a_round(simulation)
     found |= {"federate_s": federate_s, "compile_s": simulation.compile_s}
     away = {"availability": bernoulli(0.5), "delivery": bernoulli(0.9)}
@@ -309,7 +317,9 @@ def federated(clients: int) -> tuple[Any, float]:
     return federation, time.perf_counter() - began
 
 
-def simulation_on(federation: Any, cohort: int, rounds: int, method: str = "fedavg") -> Any:
+def simulation_on(
+    federation: Any, cohort: int, rounds: int, method: str = "fedavg", client_memory: Any = "auto"
+) -> Any:
     """A simulation that never evaluates."""
     from fedjax_bal import models, recipes
     from fedjax_bal.bench.federations import HORIZON
@@ -325,7 +335,7 @@ def simulation_on(federation: Any, cohort: int, rounds: int, method: str = "feda
         local=LocalTraining(batch_size=ROWS, epochs=EPOCHS),
         participation=Participation(clients_per_round=cohort),
         evaluation=Evaluation(every=HORIZON),
-        execution=Execution(rounds_per_dispatch=rounds),
+        execution=Execution(rounds_per_dispatch=rounds, client_memory=client_memory),
     )
 
 

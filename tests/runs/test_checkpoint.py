@@ -29,7 +29,7 @@ def test_a_name_that_has_changed_is_read_as_the_present_one():
 def test_arrays_of_every_form_come_back_and_are_ordinary_npz_members():
     tree = {
         "scalar": np.float32(1.5),
-        "number": 3,
+        "number": np.int64(3),
         "mask": np.array([True, False]),
         "none": np.zeros((0, 4)),
         "columns first": np.asfortranarray(np.arange(6).reshape(2, 3)),

@@ -108,7 +108,7 @@ class Planner:
         available = availability.mask(seed, "availability", number, self.training, at_least_one=True)
         clients, selector = self.selector.select(selector, seed, number, available)
         cohort = np.zeros(len(self.sizes) + 1, bool)  # the last one is of empty places
-        cohort[clients] = True
+        cohort[np.minimum(clients, len(self.sizes))] = True
         arriving = self.participation.delivery.mask(seed, "delivery", number, cohort[:-1], at_least_one=False)
         plan = make_plan(clients, arriving)
         if speed is not None:
