@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -194,10 +194,12 @@ def command(asked: argparse.Namespace, contestant: Contestant, workload: str, fi
     return [python, "-m", "fedjax_bal", "bench", "--workload", workload, *data, *common]
 
 
-def run(words: list[str], limit: float) -> str | None:
+def run(words: list[str], limit: float, folder: Path = HERE, environment: Mapping[str, str] = os.environ) -> str | None:
     """Run a command with all that it starts; what went wrong, or None."""
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(words, cwd=HERE, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            words, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:

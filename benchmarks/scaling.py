@@ -1,13 +1,17 @@
 """Growth of cost with clients, with the cohort and with devices; and the padding that packing saves.
 
-    python benchmarks/scaling.py [--only clients|cohorts|devices|packing] [--passes 3] [--largest 1000000] [--json FILE]
+    python benchmarks/scaling.py [--only clients|ratio|cohorts|devices|packing] [--passes 3] [--largest 1000000]
+                                 [--methods fedavg,scaffold,rebafl] [--client-memory auto|device|host] [--json FILE]
 
 Every size runs in a process of its own, whose peak of resident memory is then its own too, and the sizes take turns in
 several passes, of which the median counts. Pixels are random. The tables are markdown.
 
-clients: 10^2 to 10^6 clients of 10 images (8x8), cohorts of 100, six local epochs of one batch: as many steps as in W3.
-    Planning goes on while the devices work. Memory is the most that is held beyond the imported packages; it is
-    compared with 2.5 times the data (images and labels) plus 16 bytes a row.
+clients: 10^2 to 10^6 clients of 10 images (8x8), cohorts of 100, six local epochs of one batch: as many steps as in W3,
+    on a network of 610 parameters, which SCAFFOLD keeps for every client: FedAvg, SCAFFOLD and ReBaFL. Planning is in
+    time of the processor, and goes on while the devices work; "half away" plans with half of the clients available and
+    a tenth of the updates lost.
+    Memory is the process's peak of resident memory. Then a checkpoint is written, of a run that is as long.
+ratio: FedAvg's rounds with 10^3 and with 10^6 clients, in turns in one process.
 cohorts: 1 to 4096 of 10^4 such clients.
 devices: W1 and W3 on one and two XLA devices of the same processor.
 packing: padded steps in cohorts of W4 and W4b, with clients on lanes, each of which goes on to its next client, or in
@@ -15,21 +19,28 @@ packing: padded steps in cohorts of W4 and W4b, with clients on lanes, each of w
 """
 
 import argparse
+import dataclasses
 import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import _common
 import numpy as np
 
+from fedjax_bal.types import size_in_bytes
+
 ROWS, SIDE, CLASSES = 10, 8, 10
 COHORT, EPOCHS = 100, 6
 SIZES = (10**2, 10**3, 10**4, 10**5, 10**6)
 COHORTS = (1, 4, 16, 64, 256, 1024, 4096)
+METHODS = ("fedavg", "scaffold", "rebafl")
+HIDDEN = (8,)
 DEVICES = (1, 2)
 WORKLOADS = ("W1", "W3")
 PACKED, ROUNDS_OF_PACKING = ("W4", "W4b"), 50
@@ -38,11 +49,15 @@ Record = dict[str, Any]
 
 
 def main() -> None:
-    sections = {"clients": clients, "cohorts": cohorts, "devices": devices, "packing": packing}
+    sections = {"clients": clients, "ratio": ratio, "cohorts": cohorts, "devices": devices, "packing": packing}
     parser = _common.parser(__doc__, file=True)
     parser.add_argument("--only", choices=sections, help="run one section")
     parser.add_argument("--passes", type=int, default=3, help="how often each size is measured (default 3)")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="the most clients (default 1000000)")
+    parser.add_argument("--methods", default=",".join(METHODS), help="of the clients' section (default all three)")
+    parser.add_argument(
+        "--client-memory", default="auto", help="of the clients' section: auto, device or host (default auto)"
+    )
     parser.add_argument("--worker", nargs=2, metavar=("KIND", "ARGUMENTS"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
@@ -57,34 +72,52 @@ def main() -> None:
 
 def clients(asked: argparse.Namespace) -> list[Record]:
     sizes = [size for size in SIZES if size <= asked.largest]
-    records = in_turns("clients", [{"clients": size} for size in sizes], asked.passes)
-    for record in records:
-        record["memory_share"] = record["memory_bytes"] / record["allowed_bytes"]
+    wanted = [
+        {"method": method, "clients": size, "client_memory": asked.client_memory}
+        for method in asked.methods.split(",")
+        for size in sizes
+    ]
+    records = in_turns("clients", wanted, asked.passes)
     print("\n## Clients\n")
-    print_table(
-        ("clients", "round ms", "planning ms", "select ms", "federate s", "memory MB", "allowed MB"),
-        (
-            (
-                f"{record['clients']:,}",
-                f"{1e3 * record['round_s']:.2f}",
-                f"{1e3 * record['plan_s']:.2f}",
-                f"{1e3 * record['select_s']:.2f}",
-                f"{record['federate_s']:.2f}",
-                f"{record['memory_bytes'] / 1e6:.0f}",
-                f"{record['allowed_bytes'] / 1e6:.0f}",
-            )
-            for record in records
-        ),
+    names = (
+        "updates/s",
+        "per processor s",
+        "round ms",
+        "processor ms",
+        "planning ms",
+        "half away ms",
+        "client memory",
+        "peak memory",
+        "checkpoint",
+        "saving s",
     )
-    if len(sizes) < 3:
-        return records
-    wanted = [{"few": sizes[1], "many": sizes[-1], "devices": devices} for devices in (1, 2)]
-    ratios = in_turns("ratio", wanted, asked.passes)
-    print(f"\na round with {sizes[-1]:,} clients against one with {sizes[1]:,}, in turns in one process:")
-    for found in ratios:
-        times = f"{1e3 * found['many_s']:.2f} and {1e3 * found['few_s']:.2f} ms"
-        print(f"- XLA devices: {found['devices']}: {found['ratio']:.2f} times as long ({times})")
-    return [*records, *ratios]
+    print_table(("method", "clients", *names), map(cells_of_clients, records))
+    return records
+
+
+def cells_of_clients(found: Record) -> tuple[str, ...]:
+    """A row of the table of methods and numbers of clients."""
+    from fedjax_bal.bench.command import size
+
+    return (
+        found["method"],
+        f"{found['clients']:,}",
+        *(f"{COHORT / found[name]:,.0f}" for name in ("round_s", "round_processor_s")),
+        *(f"{1e3 * found[name]:.2f}" for name in ("round_s", "round_processor_s", "plan_s", "plan_half_s")),
+        *(size(found[name]) for name in ("client_memory_bytes", "peak_bytes", "checkpoint_bytes")),
+        f"{found['save_s']:.2f}",
+    )
+
+
+def ratio(asked: argparse.Namespace) -> list[Record]:
+    wanted = [{"few": SIZES[1], "many": asked.largest, "devices": devices} for devices in DEVICES]
+    records = in_turns("ratio", wanted, asked.passes)
+    print(f"\n## A round with {asked.largest:,} clients against one with {SIZES[1]:,}, in turns in one process\n")
+    print_table(
+        ("XLA devices", "many, ms", "few, ms", "ratio"),
+        ((r["devices"], f"{1e3 * r['many_s']:.2f}", f"{1e3 * r['few_s']:.2f}", f"{r['ratio']:.2f}") for r in records),
+    )
+    return records
 
 
 def cohorts(asked: argparse.Namespace) -> list[Record]:
@@ -166,6 +199,7 @@ def in_turns(kind: str, wanted: list[Record], passes: int) -> list[Record]:
         for arguments, records in zip(wanted, found, strict=True):
             print(f"{kind} {arguments}, pass {turn + 1} of {passes}", file=sys.stderr, flush=True)
             records.append(in_a_process(kind, arguments))
+            print(f"  {records[-1]}", file=sys.stderr, flush=True)
     return [arguments | median(records) for arguments, records in zip(wanted, found, strict=True)]
 
 
@@ -184,29 +218,45 @@ def print_table(headings: Iterable[Any], rows: Iterable[Iterable[Any]]) -> None:
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
-def measure_clients(clients: int) -> Record:
-    """Cost of building a federation of so many clients, holding it and training a cohort."""
+def measure_clients(method: str, clients: int, client_memory: str) -> Record:
+    """Cost of holding so many clients, training a cohort of them with a method, and saving the run."""
     from fedjax_bal.bench.machine import forget_peak, resident_peak
+    from fedjax_bal.selection import bernoulli
 
-    warm_up()
-    forget_peak()
-    before = resident_peak()
     federation, federate_s = federated(clients)
-    simulation = simulation_on(federation, COHORT, 10)
-    round_s, plan_s = seconds_a_round(simulation)
-    held = resident_peak() - before
-    began = time.perf_counter()
-    simulation.selector.select((), 0, 0, np.ones(clients, bool))
-    select_s = time.perf_counter() - began
-    data = clients * ROWS * (SIDE * SIDE + 4)
-    return {
-        "round_s": round_s,
-        "plan_s": plan_s,
-        "select_s": select_s,
-        "federate_s": federate_s,
-        "memory_bytes": held,
-        "allowed_bytes": 2.5 * data + 16 * clients * ROWS,
-    }
+    forget_peak()
+    simulation = simulation_on(federation, COHORT, 10, method, client_memory)
+    snapshot, found = seconds_a_round(simulation)
+    found |= {"federate_s": federate_s, "compile_s": simulation.compile_s}
+    away = {"availability": bernoulli(0.5), "delivery": bernoulli(0.9)}
+    simulation.participation = dataclasses.replace(simulation.participation, **away)
+    found["plan_half_s"] = seconds_to_plan(simulation, snapshot)
+    found["client_memory_bytes"] = size_in_bytes(snapshot.state.memory)
+    return found | {"peak_bytes": resident_peak()} | saved(simulation, snapshot)
+
+
+def saved(simulation: Any, snapshot: Any) -> Record:
+    """Size of a run's checkpoint, seconds that writing it takes, and the peak of memory meanwhile."""
+    from fedjax_bal.bench.machine import forget_peak, resident_peak
+    from fedjax_bal.engine.host import fetch
+    from fedjax_bal.experiments.saved_runs import SavedRun, pack
+    from fedjax_bal.runs import checkpoint
+
+    plans = [simulation.plan(0, number, snapshot.selector)[0] for number in range(snapshot.round)]
+    asked = np.bincount(
+        np.concatenate([plan.clients.ravel() for plan in plans]), minlength=simulation.federation.num_clients
+    )
+    run = SavedRun(snapshot, np.zeros(1), np.zeros(1), np.zeros(1), asked.astype(np.int32))
+    forget_peak()
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        file = checkpoint.save(Path(folder), snapshot.round, pack(fetch(run)))
+        return {
+            "save_s": time.perf_counter() - began,
+            "checkpoint_bytes": file.stat().st_size,
+            "saving_peak_bytes": resident_peak(),
+            "rounds_saved": snapshot.round,
+        }
 
 
 def measure_ratio(few: int, many: int, devices: int, repeats: int = 25) -> Record:
@@ -229,8 +279,7 @@ def measure_ratio(few: int, many: int, devices: int, repeats: int = 25) -> Recor
 def measure_cohort(cohort: int) -> Record:
     """Ten thousand clients, of which so many train in a round."""
     federation, _ = federated(10**4)
-    round_s, plan_s = seconds_a_round(simulation_on(federation, cohort, max(1, 1000 // cohort)))
-    return {"round_s": round_s, "plan_s": plan_s}
+    return seconds_a_round(simulation_on(federation, cohort, max(1, 1000 // cohort)))[1]
 
 
 def measure_devices(workload: str, devices: int) -> Record:
@@ -268,7 +317,9 @@ def federated(clients: int) -> tuple[Any, float]:
     return federation, time.perf_counter() - began
 
 
-def simulation_on(federation: Any, cohort: int, rounds: int) -> Any:
+def simulation_on(
+    federation: Any, cohort: int, rounds: int, method: str = "fedavg", client_memory: Any = "auto"
+) -> Any:
     """A simulation that never evaluates."""
     from fedjax_bal import models, recipes
     from fedjax_bal.bench.federations import HORIZON
@@ -276,37 +327,40 @@ def simulation_on(federation: Any, cohort: int, rounds: int) -> Any:
     from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 
     return build(
-        recipes.fedavg(),
-        models.build("mlp", CLASSES, (SIDE, SIDE, 1)),
+        getattr(recipes, method)(),
+        models.build("mlp", CLASSES, (SIDE, SIDE, 1), hidden=HIDDEN),
         federation,
         (federation.images[:1], federation.labels[:1]),
         rounds=HORIZON,
         local=LocalTraining(batch_size=ROWS, epochs=EPOCHS),
         participation=Participation(clients_per_round=cohort),
         evaluation=Evaluation(every=HORIZON),
-        execution=Execution(rounds_per_dispatch=rounds),
+        execution=Execution(rounds_per_dispatch=rounds, client_memory=client_memory),
     )
 
 
-def seconds_a_round(simulation: Any, repeats: int = 9) -> tuple[float, float]:
-    """Median seconds of a round, and of planning one, over warm dispatches."""
-    snapshot = simulation.advance(0, simulation.init(0)).snapshot
-    took, planned = [], []
+def seconds_a_round(simulation: Any, repeats: int = 9) -> tuple[Any, Record]:
+    """A snapshot, and the median seconds of a round and of planning one, over warm dispatches."""
+    snapshot, took = simulation.advance(0, simulation.init(0)).snapshot, []
     for _ in range(repeats):
-        began = time.perf_counter()
-        simulation.schedule(0, snapshot.round, snapshot.selector)
-        planned.append(time.perf_counter() - began)
-        began = time.perf_counter()
+        wall, processor = time.perf_counter(), time.process_time()
         snapshot = simulation.advance(0, snapshot).snapshot
-        took.append(time.perf_counter() - began)
-    rounds = simulation.rounds_per_dispatch
-    return statistics.median(took) / rounds, statistics.median(planned) / rounds
+        took.append((time.perf_counter() - wall, time.process_time() - processor))
+    round_s, processor_s = (
+        statistics.median(each) / simulation.rounds_per_dispatch for each in zip(*took, strict=True)
+    )
+    plan_s = seconds_to_plan(simulation, snapshot, repeats)
+    return snapshot, {"round_s": round_s, "round_processor_s": processor_s, "plan_s": plan_s}
 
 
-def warm_up() -> None:
-    """Imports and compiles something, so that it doesn't count as what a federation holds."""
-    federation, _ = federated(COHORT)
-    seconds_a_round(simulation_on(federation, COHORT, 1), 1)
+def seconds_to_plan(simulation: Any, snapshot: Any, repeats: int = 9) -> float:
+    """Median seconds of the processor for planning a round."""
+    took = []
+    for _ in range(repeats):
+        began = time.process_time()
+        simulation.schedule(0, snapshot.round, snapshot.selector)
+        took.append(time.process_time() - began)
+    return statistics.median(took) / simulation.rounds_per_dispatch
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import device_name, versions
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
-from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, saved_template
+from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack, saved_template
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
 from fedjax_bal.experiments.summary import (
     cost_of,
@@ -203,7 +203,7 @@ class Runner:
     def save(self, run: tuple[int, int], saved: SavedRun) -> None:
         """Writes a checkpoint, and pictures if there are any."""
         self.conclusion.keep_pictures(run, saved.snapshot)  # first: a round with a checkpoint is never repeated
-        self.folder.save(*run, saved.snapshot.round, fetch(saved))
+        self.folder.save(*run, saved.snapshot.round, pack(fetch(saved)))
 
     def take(self, run: tuple[int, int], saved: SavedRun, result: DispatchResult, seconds: float) -> SavedRun:
         """Writes the results of a dispatch, which took so many seconds; returns the saved run after it."""

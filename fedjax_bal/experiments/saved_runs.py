@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.config import config_digest, run_digest
-from fedjax_bal.engine.host import Snapshot
+from fedjax_bal.engine.host import Snapshot, all_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.setup import Comparison
 from fedjax_bal.metrics import Counts
@@ -86,10 +86,29 @@ def load_newest(
         FolderError: the run was begun with other data.
     """
     wanted = saved_template(comparison, run)
-    pack = lambda saved: b"" if saved is None else checkpoint.encode(saved)
-    unpack = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
-    saved = processes().from_first(lambda: _newest(folder, run, wanted, note), pack, unpack)
+    encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
+    decode = lambda content: checkpoint.load(io.BytesIO(content), wanted) if content else None
+    saved = processes().from_first(lambda: _newest(folder, run, wanted, note), encode, decode)
     return saved and saved._replace(snapshot=saved.snapshot._replace(round=int(saved.snapshot.round)))
+
+
+def pack(saved: SavedRun) -> SavedRun:
+    """The run as its checkpoint holds it: without the memory of clients that never trained, which may be most of it."""
+    memory = rows_to_save(saved.snapshot.state.memory, saved.chosen)
+    return _with_memory(saved, memory)
+
+
+def unpack(saved: SavedRun, template: SavedRun) -> SavedRun:
+    """Undoes `pack`; what doesn't fit the template stays as it is."""
+    if saved.chosen.shape != template.chosen.shape or saved.chosen.dtype != template.chosen.dtype:
+        return saved
+    shapes = template.snapshot.state.memory
+    return _with_memory(saved, all_rows(saved.snapshot.state.memory, saved.chosen, shapes))
+
+
+def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
+    state = saved.snapshot.state._replace(memory=memory)
+    return saved._replace(snapshot=saved.snapshot._replace(state=state))
 
 
 def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
@@ -98,7 +117,7 @@ def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Cal
         owners.append(_owner(config_digest(folder.earlier), run))
     for file in checkpoint.generations(folder.checkpoints(*run)):
         try:
-            saved = checkpoint.load(file, wanted)
+            saved = checkpoint.load(file, wanted, unpack)
             if not any((saved.owner == owner).all() for owner in owners):
                 raise checkpoint.CheckpointError(f"{file}: belongs to another run")
         except checkpoint.CheckpointError as error:

@@ -6,12 +6,13 @@ import io
 import json
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from fedjax_bal.files import open_file, write_atomically
+from fedjax_bal.files import open_file, replacing
 
 GENERATIONS = 2
 _MANIFEST = "manifest.json"
@@ -29,18 +30,22 @@ def save(folder: Path, round: int, tree: Any) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"round-{round:08d}.npz"
-    write_atomically(file, encode(tree))
+    with replacing(file) as stream:
+        _write(stream, tree)
     for old in [*generations(folder)[GENERATIONS:], *_half_written(folder)]:
         old.unlink()
     return file
 
 
-def load(file: Path | IO[bytes], template: Any) -> Any:
+def load(
+    file: Path | IO[bytes], template: Any, restore: Callable[[Any, Any], Any] = lambda tree, template: tree
+) -> Any:
     """Reads a checkpoint and checks every byte of it; unpickles nothing. Leaves of the result are NumPy arrays.
 
     Args:
         file: the file, or its content.
         template: a pytree of the same structure, of arrays or their shapes.
+        restore: `restore(tree, template)` brings what was saved in fewer rows to the template's shapes.
 
     Raises:
         CheckpointError: the file is damaged, or was saved from a tree of other names, shapes or types.
@@ -53,11 +58,12 @@ def load(file: Path | IO[bytes], template: Any) -> Any:
     if set(wanted) != set(arrays):
         odd = sorted(set(wanted) ^ set(arrays))[0]
         raise CheckpointError(f"{file}: holds another state than this program's (they differ in {odd})")
-    for name, leaf in wanted.items():
-        saved, needed = (f"{np.dtype(a.dtype).name}{list(np.shape(a))}" for a in (arrays[name], leaf))
+    tree = restore(jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted]), template)
+    for (name, leaf), found in zip(wanted.items(), jax.tree_util.tree_leaves(tree), strict=True):
+        saved, needed = (f"{np.dtype(a.dtype).name}{list(np.shape(a))}" for a in (found, leaf))
         if saved != needed:
             raise CheckpointError(f"{file}: {name} is {saved}, this program needs {needed}")
-    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
+    return tree
 
 
 def generations(folder: Path) -> list[Path]:
@@ -78,23 +84,37 @@ def _half_written(folder: Path) -> list[Path]:
 
 def encode(tree: Any) -> bytes:
     """The content of a checkpoint's file."""
+    buffer = io.BytesIO()
+    _write(buffer, tree)
+    return buffer.getvalue()
+
+
+def _write(stream: IO[bytes], tree: Any) -> None:
     import jax
 
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     members = {f"{jax.tree_util.keystr(path)}.npy": _npy(leaf) for path, leaf in leaves}
-    sums = {name: hashlib.sha256(content).hexdigest() for name, content in members.items()}
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    sums = {}
+    for name, pieces in members.items():
+        digest = hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece)
+        sums[name] = digest.hexdigest()
+    with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr(_MANIFEST, json.dumps({"format": 1, "sha256": sums}))
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
+        for name, pieces in members.items():
+            about = zipfile.ZipInfo(name)
+            about.file_size = sum(map(len, pieces))  # beyond 2 GB the archive takes another form
+            with archive.open(about, "w") as member:
+                for piece in pieces:
+                    member.write(piece)
 
 
-def _npy(leaf: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.asarray(leaf), allow_pickle=False)
-    return buffer.getvalue()
+def _npy(leaf: Any) -> tuple[bytes, Any]:
+    """The header of an npy file, and the array's own memory, which may be most of the machine's: it isn't copied."""
+    array, header = np.asarray(leaf, order="C"), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    return header.getvalue(), array.reshape(-1).view(np.uint8).data
 
 
 def _decode(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
@@ -105,19 +125,17 @@ def _decode(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                 raise ValueError("it is packed, which no checkpoint is")
             sums = json.loads(archive.read(_MANIFEST))["sha256"]
-            members = {name: archive.read(name) for name in sums}
-        wrong = [name for name, content in members.items() if hashlib.sha256(content).hexdigest() != sums[name]]
-        if wrong:
-            raise CheckpointError(f"{file}: damaged (the checksum of {wrong[0]} is wrong)")
-        return {name.removesuffix(".npy"): _array(content) for name, content in members.items()}
+            return {name.removesuffix(".npy"): _array(archive.read(name), name, sums[name], file) for name in sums}
     except CheckpointError:
         raise
     except Exception as error:  # a flipped byte can make the archive's reader fail in any way
         raise CheckpointError(f"{file}: damaged ({error})") from error
 
 
-def _array(content: bytes) -> np.ndarray:
-    """Reads an array whose header can't claim more than the content holds."""
+def _array(content: bytes, name: str, digest: str, file: Path | IO[bytes]) -> np.ndarray:
+    """Checks and reads an array, whose header can't claim more than the content holds."""
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise CheckpointError(f"{file}: damaged (the checksum of {name} is wrong)")
     stream = io.BytesIO(content)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, fortran, dtype = read[np.lib.format.read_magic(stream)](stream)

@@ -9,6 +9,8 @@ from fedjax_bal.selection.draws import generator
 from fedjax_bal.selection.trace import Trace, trace
 from fedjax_bal.validate import is_number, whole_number
 
+_FEW = 400  # clients per eligible one above which jumping to each draw beats drawing them all
+
 
 @dataclasses.dataclass(frozen=True)
 class Presence:
@@ -30,17 +32,29 @@ class Presence:
         if min(self.probabilities) >= 1:
             return eligible
         rng = generator(seed, purpose, round // self.period)
+        if not at_least_one and _FEW * np.count_nonzero(eligible) < len(eligible):
+            return self._mask_of_few(rng, eligible)
         chance = self._chances(len(eligible))
         mask = (rng.random(len(eligible)) < chance) & eligible
         if mask.any() or not at_least_one or not eligible.any():
             return mask
         return _draw_nonempty(rng, np.broadcast_to(chance, eligible.shape), eligible)
 
+    def _mask_of_few(self, rng: np.random.Generator, eligible: np.ndarray) -> np.ndarray:
+        # Client i's draw is the generator's i-th word, which it can jump to: the same draws as for all clients.
+        mask, clients, following = np.zeros(len(eligible), bool), np.flatnonzero(eligible), 0
+        for client in clients.tolist():
+            rng.bit_generator.advance(client - following)  # type: ignore[attr-defined]
+            mask[client] = rng.random() < self.probabilities[client % len(self.probabilities)]
+            following = client + 1
+        return mask
+
     def _chances(self, clients: int) -> np.ndarray:
         """Returns each client's probability, or the one that all share."""
         if len(self.probabilities) == 1:
             return np.array(self.probabilities[0])
-        return np.tile(self.probabilities, -(-clients // len(self.probabilities)))[:clients]
+        repeats = -(-clients // len(self.probabilities))
+        return np.broadcast_to(self.probabilities, (repeats, len(self.probabilities))).ravel()[:clients]
 
 
 def always() -> Presence:

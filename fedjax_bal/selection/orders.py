@@ -13,6 +13,8 @@ from fedjax_bal.validate import whole_number
 LOSS = "loss"
 """Slot of the probe that `power_of_choice` learns from: local losses `Float[G, L]`."""
 
+_AHEAD = 4
+
 
 def round_robin(clients_per_round: int) -> Selector:
     """Selects clients in the order of their numbers, continuing from the round before; skips unavailable ones.
@@ -39,9 +41,10 @@ def round_robin(clients_per_round: int) -> Selector:
     groups = whole_number("clients_per_round", clients_per_round)
 
     def select(state: np.ndarray, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        total = len(available)
-        in_turn = (np.arange(total) + int(state)) % total
-        chosen = in_turn[available[in_turn]][:groups]
+        total, reach, chosen = len(available), groups, np.zeros(0, np.int64)
+        while len(chosen) < groups and reach < _AHEAD * total:  # further and further ahead, until there are enough
+            in_turn = (np.arange(min(reach, total)) + int(state)) % total
+            chosen, reach = in_turn[available[in_turn]][:groups], _AHEAD * reach
         following = (chosen[-1] + 1) % total if len(chosen) else int(state)
         return single(chosen, groups, total), np.array(following, np.int64)
 

@@ -11,7 +11,7 @@ import small_run
 
 from fedjax_bal.config import config_digest
 from fedjax_bal.experiments import Stopped, set_up
-from fedjax_bal.experiments.saved_runs import saved_template
+from fedjax_bal.experiments.saved_runs import saved_template, unpack
 from fedjax_bal.metrics import Counts
 from fedjax_bal.runs import RunFolder, checkpoint
 
@@ -76,7 +76,7 @@ def test_checkpoints_of_earlier_versions_are_continued_or_made_again(at_once, tm
     for method in range(len(METHODS)):
         folder = RunFolder(path).checkpoints(method, 0)
         newest = checkpoint.generations(folder)[0]
-        saved = checkpoint.load(newest, saved_template(set_up(config), (method, 0)))
+        saved = checkpoint.load(newest, saved_template(set_up(config), (method, 0)), unpack)
         # These knew their whole configuration, and had nothing counted after their last round.
         owner = np.frombuffer(hashlib.sha256(f"{config_digest(config)} {method} 0".encode()).digest(), np.uint8)
         snapshot = saved.snapshot._replace(counts=Counts())

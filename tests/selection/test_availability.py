@@ -57,6 +57,16 @@ def test_clustered_repeats_the_list_over_clients():
     np.testing.assert_allclose(share, np.tile([0.5, 0.5, 0.3, 0.3, 0.2], 4), atol=0.04)
 
 
+@pytest.mark.parametrize("presence", [bernoulli(0.5), clustered([0.2, 0.9, 0.5])])
+def test_draws_for_few_of_many_are_those_for_all(presence):
+    few = np.zeros(50_000, bool)
+    few[np.random.default_rng(0).choice(50_000, 100, replace=False)] = True
+    for number in range(3):
+        of_all = presence.mask(7, "delivery", number, np.ones(50_000, bool), at_least_one=False)
+        assert 0 < (of_all & few).sum() < 100
+        assert (presence.mask(7, "delivery", number, few, at_least_one=False) == (of_all & few)).all()
+
+
 def test_draws_depend_on_seed_round_and_purpose_only():
     presence = bernoulli(0.5)
     one = presence.mask(1, "availability", 2, ALL, at_least_one=True)

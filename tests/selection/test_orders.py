@@ -69,6 +69,17 @@ def test_round_robin_passes_over_those_away_and_waits_where_nobody_is_there():
     assert walk([np.arange(10) == 4, ALL], 2) == [[4, 10], [5, 6]]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.1, 1.0])
+def test_round_robin_looks_as_far_ahead_as_it_must(share):
+    available = np.random.default_rng(0).random(1000) < share
+    for start in (0, 400, 999):
+        in_turn = (np.arange(1000) + start) % 1000
+        wanted = in_turn[available[in_turn]][:7]
+        clients, after = round_robin(7).select(np.array(start), 0, 0, available)
+        assert clients[:, 0].tolist() == [*wanted, *[1000] * (7 - len(wanted))]
+        assert after == ((wanted[-1] + 1) % 1000 if len(wanted) else start)
+
+
 def test_round_robin_never_repeats_a_client_in_a_round():
     assert walk([ALL[:3]] * 2, 5) == [[0, 1, 2, 3, 3], [0, 1, 2, 3, 3]]
 

@@ -106,3 +106,28 @@ def repeat_for_clients(row: PyTree, num_clients: int) -> PyTree:
         return rows
 
     return jax.tree.map(one, row)
+
+
+def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:
+    """The rows of clients that were asked to train, `asked[N]` times, ascending, and then one of a client that wasn't.
+
+    The memory of a client that never trained is that of all others like it. All rows, if that isn't fewer.
+    """
+    trained, rest = np.flatnonzero(asked), np.flatnonzero(asked == 0)[:1]
+    if len(trained) + len(rest) >= len(asked):
+        return memory
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[np.append(trained, rest)], memory)
+
+
+def all_rows(saved: PyTree, asked: np.ndarray, shapes: PyTree) -> PyTree:
+    """Undoes `rows_to_save`; leaves of other shapes than it returns stay as they are."""
+    trained = np.flatnonzero(asked)
+
+    def one(leaf: np.ndarray, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        if leaf.dtype != shape.dtype or leaf.shape != (len(trained) + 1, *shape.shape[1:]) or leaf.shape == shape.shape:
+            return leaf
+        rows = repeat_for_clients(leaf[-1:], len(asked))
+        rows[trained] = leaf[:-1]
+        return rows
+
+    return jax.tree.map(one, saved, shapes)

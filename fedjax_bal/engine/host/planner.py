@@ -107,8 +107,9 @@ class Planner:
         speed, availability = self.participation.speed, self.participation.availability
         available = availability.mask(seed, "availability", number, self.training, at_least_one=True)
         clients, selector = self.selector.select(selector, seed, number, available)
-        all_clients = np.broadcast_to(np.True_, self.sizes.shape)
-        arriving = self.participation.delivery.mask(seed, "delivery", number, all_clients, at_least_one=False)
+        cohort = np.zeros(len(self.sizes) + 1, bool)  # the last one is of empty places
+        cohort[np.minimum(clients, len(self.sizes))] = True
+        arriving = self.participation.delivery.mask(seed, "delivery", number, cohort[:-1], at_least_one=False)
         plan = make_plan(clients, arriving)
         if speed is not None:
             steps = self._local_steps(plan)

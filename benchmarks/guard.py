@@ -1,0 +1,160 @@
+"""Two commits in one run, in turns, so that the machine's drift meets both: names what got worse by more than 5%.
+
+    python benchmarks/guard.py OLD [NEW] [--workloads W1,W2,W3,W4,W5] [--passes 3] [--seconds 3] [--json FILE]
+
+NEW is the working tree unless a commit is given. Client updates per second and seconds of compiling are medians of all
+passes of `fedjax-bal bench` on random pixels, each a process of its own. Where both commits have `benchmarks/aot.py`
+and its extra is installed, the launches of a local step on the accelerator `--target` are counted, too. The exit code
+is 1 if anything got worse. Run it alone on the machine: compiling differs by several per cent from run to run.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import _common
+from _results import figure
+from run_all import run
+
+HOME = Path(__file__).parents[1]
+TOLERATED = 0.95
+MORE_IS_BETTER = {"client_updates_per_s": True, "compile_s": False, "launches": False}
+
+
+class Measured(NamedTuple):
+    """One figure of a workload, of the old commit or the new one."""
+
+    side: str
+    workload: str
+    name: str
+    value: float
+
+
+class Change(NamedTuple):
+    """A figure of both commits; the ratio is above 1 where the new one is better."""
+
+    workload: str
+    name: str
+    old: float
+    new: float
+    ratio: float
+
+    @property
+    def worse(self) -> bool:
+        """Whether it is named."""
+        return self.ratio < TOLERATED
+
+
+def main() -> None:
+    asked = parse()
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        trees = {"old": stack.enter_context(checked_out(asked.old, folder / "old")), "new": HOME}
+        if asked.new:
+            trees["new"] = stack.enter_context(checked_out(asked.new, folder / "new"))
+        changes = compare(measured(asked, trees, folder / "figures.json"))
+    _common.write_figures(asked.json, [change._asdict() | {"worse": change.worse} for change in changes])
+    print("\n".join(table(changes)))
+    sys.exit(
+        "\n".join(f"{one.workload}: {one.name} got worse: {one.ratio:.2f}" for one in changes if one.worse) or None
+    )
+
+
+def parse() -> argparse.Namespace:
+    parser = _common.parser(__doc__, file=True)
+    parser.add_argument("old", help="the commit to compare with")
+    parser.add_argument("new", nargs="?", help="default: the working tree")
+    parser.add_argument("--workloads", default="W1,W2,W3,W4,W5")
+    parser.add_argument("--passes", type=int, default=3, help="how often each is measured (default 3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of steady state for each run (default 3)")
+    parser.add_argument("--target", default="h200", help="the accelerator whose launches are counted (default h200)")
+    parser.add_argument(
+        "--limit", type=float, default=600.0, help="seconds after which a run is given up (default 600)"
+    )
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def checked_out(commit: str, folder: Path) -> Iterator[Path]:
+    """A commit's files, in a temporary folder."""
+    git = ["git", "-C", str(HOME), "worktree"]
+    subprocess.run([*git, "add", "--quiet", "--detach", str(folder), commit], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run([*git, "remove", "--force", str(folder)], check=True)
+
+
+def measured(asked: argparse.Namespace, trees: dict[str, Path], file: Path) -> Iterator[Measured]:
+    """All figures, the commits in turns; each pass begins with the other one."""
+    for workload in asked.workloads.split(","):
+        for turn in range(asked.passes):
+            for side in sorted(trees, reverse=turn % 2 == 0):
+                words = ["-m", "fedjax_bal", "bench", "--workload", workload, "--synthetic"]
+                problem = answer(trees[side], [*words, "--seconds", str(asked.seconds), "--json"], file, asked.limit)
+                if problem:
+                    sys.exit(f"{workload}, {side}: {problem}")
+                (record,) = json.loads(file.read_text())
+                print(
+                    f"{workload} pass {turn + 1} {side}: {figure(record['client_updates_per_s'])} updates/s", flush=True
+                )
+                yield from (
+                    Measured(side, workload, name, record[name]) for name in ("client_updates_per_s", "compile_s")
+                )
+        yield from launches(asked, trees, workload, file)
+
+
+def launches(asked: argparse.Namespace, trees: dict[str, Path], workload: str, file: Path) -> Iterator[Measured]:
+    """Launches of a local step of both commits; none where one of them can't be counted, which is said."""
+    found = []
+    for side, tree in trees.items():
+        words = ["benchmarks/aot.py", "--target", asked.target, "--workload", workload, "--save"]
+        has_tool = (tree / words[0]).exists()
+        problem = answer(tree, words, file, asked.limit) if has_tool else "it has no benchmarks/aot.py"
+        if problem:
+            print(f"{workload} launches: skipped, {side}: {problem}", flush=True)
+            return
+        (figures,) = json.loads(file.read_text()).values()
+        found.append(Measured(side, workload, "launches", figures["loops"][figures["step"]]["launches"]))
+    yield from found
+
+
+def answer(tree: Path, words: list[str], file: Path, limit: float) -> str | None:
+    """Runs a command of a commit, whose last argument is the file for its answer; what went wrong, or None."""
+    file.unlink(missing_ok=True)
+    path = os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")])
+    return run([sys.executable, *words, str(file)], limit, tree, os.environ | {"PYTHONPATH": path})
+
+
+def compare(figures: Iterable[Measured]) -> list[Change]:
+    """The medians of both commits."""
+    values: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for one in figures:
+        values.setdefault((one.workload, one.name), {"old": [], "new": []})[one.side].append(one.value)
+    changes = []
+    for (workload, name), sides in values.items():
+        old, new = (statistics.median(sides[side]) for side in ("old", "new"))
+        changes.append(Change(workload, name, old, new, new / old if MORE_IS_BETTER[name] else old / new))
+    return changes
+
+
+def table(changes: list[Change]) -> list[str]:
+    """The comparison as a Markdown table."""
+    lines = ["| workload | figure | old | new | ratio, above 1 is better | |", "|---|---|---|---|---|---|"]
+    for one in changes:
+        verdict = "**worse**" if one.worse else ""
+        numbers = f"{figure(one.old)} | {figure(one.new)} | {one.ratio:.2f}"
+        lines.append(f"| {one.workload} | {one.name} | {numbers} | {verdict} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
