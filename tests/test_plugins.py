@@ -246,6 +246,18 @@ class Broken(Loss):
 """,
         ["line 14", "AttributeError", "nothing"],
     ),
+    "a hook whose result doesn't fit": (
+        """    return Recipe("mine", (Odd(),))
+
+from fedjax_bal.parts import Loss, part
+
+@part
+class Odd(Loss):
+    def loss(self, outputs, batch, params, ctx):
+        return outputs.logits
+""",
+        ["Odd: a method returns what doesn't fit", "check_part", "scalar-output functions. Output had shape: (50, 10)"],
+    ),
     "a metric": (
         """    return Recipe("mine", ())
 
@@ -454,3 +466,33 @@ def test_a_name_means_one_thing():
         register("recipe", "mine")(recipes.fedprox)
     with pytest.raises(ValueError, match="'fedavg', which exists already"):
         register("recipe", "fedavg")(recipes.fedprox)
+
+
+BIBTEX = """
+    @article{own2026,
+      author = {Own, Ada and Other, Bo},
+      year = {2026},
+      journal = {Notes},
+    }
+"""
+
+
+def test_a_recipe_of_ones_own_can_be_cited():
+    register("recipe", "mine", citation=BIBTEX)(lambda: recipes.Recipe("mine"))
+    together = recipes.citation(recipes.combine(recipes.fedprox(), RECIPES["mine"]()))
+    keys = [line for line in together.splitlines() if line.startswith("@")]
+    assert [key[key.index("{") + 1 : -1] for key in keys] == ["mcmahan2017fedavg", "li2020fedprox", "own2026"]
+    assert recipes.short_citation("mine") == "Own and Other, Notes 2026"
+    load_plugins([str(METHODS)])
+    for name in ("fedntd", "focal", "feddisco", "fedrod", "creff", "ccvr", "fedsam"):
+        assert recipes.short_citation(name) and recipes.citation(RECIPES[name]()).count("@") == 2 + (name == "focal")
+
+
+@pytest.mark.parametrize(
+    "text", ["Own, 2026", "@article{own2026,\n  author = {Own, Ada},\n}", BIBTEX.replace("journal", "name"), 3]
+)
+def test_a_citation_that_cannot_be_read_is_refused(text):
+    with pytest.raises(ValueError, match="recipe 'mine': citation: received .*, must be BibTeX, entries with"):
+        register("recipe", "mine", citation=text)(lambda: recipes.Recipe("mine"))
+    with pytest.raises(ValueError, match="metric 'mine': received a citation, which only recipes and parts have"):
+        register("metric", "mine", citation=BIBTEX)(lambda result: 1.0)

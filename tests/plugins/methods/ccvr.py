@@ -12,6 +12,7 @@ from fedjax_bal.parts import Closing, RunSetting, part, static
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Batch, Key, Outcome, ServerContext, Variables
 
+from .bibtex import CCVR
 from .heads import head_of, retrained
 
 
@@ -114,7 +115,7 @@ class VirtualRepresentations(Closing):
         return variables._replace(params={**variables.params, "head": head})
 
 
-@fedjax_bal.register("recipe", "ccvr")
+@fedjax_bal.register("recipe", "ccvr", citation=CCVR)
 def ccvr(
     per_class: Annotated[int, Ge(1)] = 200,
     epochs: Annotated[int, Ge(1)] = 1,

@@ -14,6 +14,7 @@ from fedjax_bal.parts import Refine, Report, RunSetting, Server, part, static
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Batch, Key, Model, Outcome, PyTree, ServerContext, Variables
 
+from .bibtex import CREFF
 from .heads import head_of, retrained
 
 
@@ -180,7 +181,7 @@ def _width(model: Model, variables: Variables) -> int:
     return jax.eval_shape(lambda: model.apply(variables, image, train=False)[0].features).shape[-1]
 
 
-@fedjax_bal.register("recipe", "creff")
+@fedjax_bal.register("recipe", "creff", citation=CREFF)
 def creff(
     per_class: Annotated[int, Ge(1)] = 100,
     match_steps: Annotated[int, Ge(0)] = 100,

@@ -11,6 +11,8 @@ from fedjax_bal.parts import Weigh, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Cohort, ServerContext
 
+from .bibtex import FEDDISCO
+
 
 @part
 class DiscrepancyWeights(Weigh):
@@ -41,7 +43,7 @@ class DiscrepancyWeights(Weigh):
         return jnp.where(fair.sum() > 0, fair, shares)
 
 
-@fedjax_bal.register("recipe", "feddisco")
+@fedjax_bal.register("recipe", "feddisco", citation=FEDDISCO)
 def feddisco(a: Annotated[float, Ge(0)] = 0.5, b: Annotated[float, Ge(0)] = 0.1) -> Recipe:
     """FedAvg whose weights take the discrepancy of a client's classes into account.
 

@@ -11,6 +11,8 @@ from fedjax_bal.parts import Loss, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Batch, Context, Outputs, PyTree
 
+from .bibtex import FEDNTD
+
 
 @part
 class NotTrueDistillation(Loss):
@@ -49,7 +51,7 @@ def not_true_divergence(student: Array, teacher: Array, labels: Array, temperatu
     return (jnp.exp(wanted) * (wanted - found)).sum(-1)
 
 
-@fedjax_bal.register("recipe", "fedntd")
+@fedjax_bal.register("recipe", "fedntd", citation=FEDNTD)
 def fedntd(beta: Annotated[float, Ge(0)] = 1.0, temperature: Annotated[float, Gt(0)] = 1.0) -> Recipe:
     """Not-true distillation: keeps the received model's knowledge of classes that a client lacks.
 

@@ -12,6 +12,7 @@ from fedjax_bal.parts import Loss, Personal, PriorCalibration, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, Variables
 
+from .bibtex import FEDROD
 from .heads import head_of
 
 _OWN = "own_head"
@@ -84,7 +85,7 @@ def _check_linear(model: Model, params: PyTree, head: PyTree) -> None:
         )
 
 
-@fedjax_bal.register("recipe", "fedrod")
+@fedjax_bal.register("recipe", "fedrod", citation=FEDROD)
 def fedrod() -> Recipe:
     """Balanced softmax for the global model, and a classifier of each client's own for its own rows.
 

@@ -10,6 +10,8 @@ from fedjax_bal.parts import Shift, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Context, PyTree
 
+from .bibtex import FEDSAM
+
 
 @part
 class SharpnessAware(Shift):
@@ -33,7 +35,7 @@ class SharpnessAware(Shift):
         return optax.tree.add_scale(params, self.rho / (optax.tree.norm(grads) + 1e-12), grads)
 
 
-@fedjax_bal.register("recipe", "fedsam")
+@fedjax_bal.register("recipe", "fedsam", citation=FEDSAM)
 def fedsam(rho: Annotated[float, Ge(0)] = 0.05) -> Recipe:
     """FedAvg with sharpness-aware local steps.
 

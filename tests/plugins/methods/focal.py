@@ -11,6 +11,8 @@ from fedjax_bal.parts import Criterion, part
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Context
 
+from .bibtex import FOCAL
+
 
 @part
 class FocalLoss(Criterion):
@@ -34,7 +36,7 @@ class FocalLoss(Criterion):
         return -(doubt**self.gamma) * log_probability
 
 
-@fedjax_bal.register("recipe", "focal")
+@fedjax_bal.register("recipe", "focal", citation=FOCAL)
 def focal(gamma: Annotated[float, Ge(0)] = 2.0) -> Recipe:
     """FedAvg with the focal loss in local training.
 
