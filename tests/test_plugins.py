@@ -93,7 +93,8 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     assert [run["geometric_mean"] for run in runs] == [line["geometric_mean"] for line in lines[1::2]]
     config = (here / "runs/own/config.yaml").read_text()
     assert "beta: 0.5, temperature: 1.0" in config and "plugins: {methods: " in config
-    assert "geometric mean" in (here / "runs/own/report.html").read_text()
+    page = (here / "runs/own/report.html").read_text()
+    assert "geometric mean" in page and "fedjax-bal run config.yaml --plugin methods<" in page
     assert invoke("report", "runs/own").exit_code == 0
     assert "geometric mean" not in (here / "runs/own/report.html").read_text()
 
@@ -132,6 +133,7 @@ def test_a_sweep_over_own_methods(here):
     assert len(losses) == 16  # every method does something of its own, in each of two rounds
     assert all(float(row["geometric_mean"]) >= 0 for row in rows)
     assert "plugins: {methods: " in (here / "runs/swept/sweep.yaml").read_text()
+    assert "fedjax-bal sweep sweep.yaml --plugin methods<" in (here / "runs/swept/sweep.html").read_text()
     again = ("sweep", "runs/swept/sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
     assert invoke(*again).exit_code == 0
     (here / "methods/fedntd.py").write_text((METHODS / "fedntd.py").read_text() + "# changed\n")
