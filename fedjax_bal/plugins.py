@@ -42,7 +42,7 @@ _COLUMNS = frozenset(  # of the files with metrics
 _loaded: dict[str, None] = {}  # what `load_plugins` was given
 
 
-def register(kind: str, name: str) -> Callable[[T], T]:
+def register(kind: str, name: str, *, citation: str = "") -> Callable[[T], T]:
     """Registers a function or a class, so that a configuration can name it.
 
     | kind | what | from then on |
@@ -61,6 +61,7 @@ def register(kind: str, name: str) -> Callable[[T], T]:
     Args:
         kind: one of these.
         name: letters, digits and `_`; none that exists.
+        citation: BibTeX of the papers behind a recipe or a part, for `fedjax_bal.citation` and the list of recipes.
 
     Returns:
         A decorator that returns what it gets.
@@ -91,11 +92,21 @@ def register(kind: str, name: str) -> Callable[[T], T]:
         try:
             entries = getattr(importlib.import_module(f"fedjax_bal.{package}"), registry)
             entries.add(name, entry(name, own), Owner(plugin, getattr(own, "__qualname__", what)))
+            if citation:
+                _cite(registry, name, citation)
         except ValueError as error:
             raise ValueError(f"{what}: {error}") from error
         return own
 
     return add
+
+
+def _cite(registry: str, name: str, citation: str) -> None:
+    from fedjax_bal.recipes import cite
+
+    if registry != "RECIPES":
+        raise ValueError("received a citation, which only recipes and parts have: leave it out")
+    cite(name, citation)
 
 
 def load_plugins(targets: Iterable[str] = ()) -> None:

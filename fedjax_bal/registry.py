@@ -1,8 +1,9 @@
 """Registries: what a configuration can name, and which plug-in has added it."""
 
 import contextlib
+import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -81,17 +82,26 @@ class Registry(Mapping[str, T]):
 
 
 @contextlib.contextmanager
-def plugin_errors() -> Iterator[None]:
-    """Turns an error that a plug-in's code raises into a `PluginError` that names the file and the line."""
+def plugin_errors(used: Iterable[object] = ()) -> Iterator[None]:
+    """Turns an error that a plug-in's code raises into a `PluginError` that names the file and the line.
+
+    A result of the wrong shape is only noticed later, in code of the package: such an error is put down to the
+    plug-ins' parts among those that are `used`.
+    """
     try:
         yield
     except (PluginError, MemoryError):
         raise
     except Exception as error:
-        line = _line_in_plugin(error)
-        if line is None:
+        line, own = _line_in_plugin(error), _from_plugins(used)
+        if line is not None:
+            raise PluginError(f"{line}: {described(error)}") from error
+        if not own or isinstance(error, ValueError | RuntimeError | OSError):
             raise
-        raise PluginError(f"{line}: {described(error)}") from error
+        text = " ".join(described(error).split())
+        raise PluginError(
+            f"{', '.join(own)}: a method returns what doesn't fit, which fedjax_bal.check_part names: {text}"
+        ) from error
 
 
 def described(error: BaseException) -> str:
@@ -100,14 +110,25 @@ def described(error: BaseException) -> str:
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 
 
+def _from_plugins(used: Iterable[object]) -> list[str]:
+    """The classes among those of some objects that come from plug-ins, each with its file."""
+    kinds = dict.fromkeys(type(one) for one in used)
+    files = {kind: getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
+    return [f"{file}, {kind.__qualname__}" for kind, file in files.items() if file and _in_plugin(Path(file))]
+
+
+def _in_plugin(file: Path) -> bool:
+    sources = [plugin.source for plugin in PLUGINS.values() if plugin.source]
+    return any(file.resolve() == source or source in file.resolve().parents for source in sources)
+
+
 def _line_in_plugin(error: BaseException | None) -> str | None:
     """The innermost line of a plug-in that an error, or the error behind it, passed through."""
-    sources = [plugin.source for plugin in PLUGINS.values() if plugin.source]
     found = None
-    while error is not None and sources:
+    while error is not None and PLUGINS:
         for frame, line in traceback.walk_tb(error.__traceback__):
             file = Path(frame.f_code.co_filename).resolve()
-            if any(file == source or source in file.parents for source in sources):
+            if _in_plugin(file):
                 found = f"{file}, line {line}"
         error = error.__cause__
     return found

@@ -301,7 +301,7 @@ class ServerContext(NamedTuple):
         cohort: the `Cohort`; None while the round's broadcast is made, and in evaluation.
         model: the model.
         federation: the federation, of whose rows a part may read the auxiliary ones.
-        key: a key of the part's own in this round, for `reduce` and `step`; None in methods that get one.
+        key: a key of the part's own, in `init_server`, and of this round, in `reduce` and `step`; None elsewhere.
     """
 
     round: Array

@@ -7,6 +7,7 @@ from fedjax_bal.data import DATASETS, SCHEMES
 from fedjax_bal.metrics import METRICS
 from fedjax_bal.models import MODELS
 from fedjax_bal.recipes import RECIPES
+from fedjax_bal.recipes.citations import PLUGIN_PAPERS
 from fedjax_bal.registry import PLUGINS
 from fedjax_bal.selection import SELECTORS
 
@@ -19,6 +20,7 @@ def forget():
         registry._owners.clear()
     for name in [name for name in sys.modules if name.startswith(plugins._PREFIX)]:
         del sys.modules[name]
+    PLUGIN_PAPERS.clear()
     PLUGINS.clear()
     plugins._loaded.clear()
     plugins._digest.cache_clear()

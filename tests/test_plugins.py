@@ -93,7 +93,8 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     assert [run["geometric_mean"] for run in runs] == [line["geometric_mean"] for line in lines[1::2]]
     config = (here / "runs/own/config.yaml").read_text()
     assert "beta: 0.5, temperature: 1.0" in config and "plugins: {methods: " in config
-    assert "geometric mean" in (here / "runs/own/report.html").read_text()
+    page = (here / "runs/own/report.html").read_text()
+    assert "geometric mean" in page and "fedjax-bal run config.yaml --plugin methods<" in page
     assert invoke("report", "runs/own").exit_code == 0
     assert "geometric mean" not in (here / "runs/own/report.html").read_text()
 
@@ -132,6 +133,7 @@ def test_a_sweep_over_own_methods(here):
     assert len(losses) == 16  # every method does something of its own, in each of two rounds
     assert all(float(row["geometric_mean"]) >= 0 for row in rows)
     assert "plugins: {methods: " in (here / "runs/swept/sweep.yaml").read_text()
+    assert "fedjax-bal sweep sweep.yaml --plugin methods<" in (here / "runs/swept/sweep.html").read_text()
     again = ("sweep", "runs/swept/sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
     assert invoke(*again).exit_code == 0
     (here / "methods/fedntd.py").write_text((METHODS / "fedntd.py").read_text() + "# changed\n")
@@ -246,6 +248,30 @@ class Broken(Loss):
 """,
         ["line 14", "AttributeError", "nothing"],
     ),
+    "a hook whose result doesn't fit": (
+        """    return Recipe("mine", (Odd(),))
+
+from fedjax_bal.parts import Loss, part
+
+@part
+class Odd(Loss):
+    def loss(self, outputs, batch, params, ctx):
+        return outputs.logits
+""",
+        ["Odd: a method returns what doesn't fit", "check_part", "scalar-output functions. Output had shape: (50, 10)"],
+    ),
+    "weights of another shape": (
+        """    return Recipe("mine", (Odd(),))
+
+from fedjax_bal.parts import Weigh, part
+
+@part
+class Odd(Weigh):
+    def weigh(self, weights, cohort, server):
+        return cohort.class_counts
+""",
+        ["Odd.weigh: received the shape (2, 10), must be (2,), one for each chain"],
+    ),
     "a metric": (
         """    return Recipe("mine", ())
 
@@ -273,7 +299,7 @@ def test_an_exception_in_a_plugin_is_named_with_its_line(here, name):
     (here / "mine.py").write_text(RECIPE[: RECIPE.index("    return")] + body)
     (here / "small.yaml").write_text(SMALL)
     text = refusal("run", "small.yaml", "--plain", "--plugin", "mine.py")
-    assert f"{here / 'mine.py'}, " in text and all(fragment in text for fragment in fragments), text
+    assert (f"{here / 'mine.py'}, " in text or ".weigh: " in text) and all(own in text for own in fragments), text
 
 
 @pytest.mark.parametrize(
@@ -454,3 +480,33 @@ def test_a_name_means_one_thing():
         register("recipe", "mine")(recipes.fedprox)
     with pytest.raises(ValueError, match="'fedavg', which exists already"):
         register("recipe", "fedavg")(recipes.fedprox)
+
+
+BIBTEX = """
+    @article{own2026,
+      author = {Own, Ada and Other, Bo},
+      year = {2026},
+      journal = {Notes},
+    }
+"""
+
+
+def test_a_recipe_of_ones_own_can_be_cited():
+    register("recipe", "mine", citation=BIBTEX)(lambda: recipes.Recipe("mine"))
+    together = recipes.citation(recipes.combine(recipes.fedprox(), RECIPES["mine"]()))
+    keys = [line for line in together.splitlines() if line.startswith("@")]
+    assert [key[key.index("{") + 1 : -1] for key in keys] == ["mcmahan2017fedavg", "li2020fedprox", "own2026"]
+    assert recipes.short_citation("mine") == "Own and Other, Notes 2026"
+    load_plugins([str(METHODS)])
+    for name in ("fedntd", "focal", "feddisco", "fedrod", "creff", "ccvr", "fedsam"):
+        assert recipes.short_citation(name) and recipes.citation(RECIPES[name]()).count("@") == 2 + (name == "focal")
+
+
+@pytest.mark.parametrize(
+    "text", ["Own, 2026", "@article{own2026,\n  author = {Own, Ada},\n}", BIBTEX.replace("journal", "name"), 3]
+)
+def test_a_citation_that_cannot_be_read_is_refused(text):
+    with pytest.raises(ValueError, match="recipe 'mine': citation: received .*, must be BibTeX, entries with"):
+        register("recipe", "mine", citation=text)(lambda: recipes.Recipe("mine"))
+    with pytest.raises(ValueError, match="metric 'mine': received a citation, which only recipes and parts have"):
+        register("metric", "mine", citation=BIBTEX)(lambda result: 1.0)

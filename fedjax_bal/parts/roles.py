@@ -310,7 +310,7 @@ class Server(Part, abc.ABC):
 
     @abc.abstractmethod
     def init_server(self, server: ServerContext) -> PyTree:
-        """The state before the first round."""
+        """The state before the first round; `server.key` is for what is drawn."""
 
     @abc.abstractmethod
     def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:

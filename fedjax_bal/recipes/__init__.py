@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fedjax_bal.recipes.averaging import fedadagrad, fedadam, fedavg, fedavgm, fedprox, fedyogi
 from fedjax_bal.recipes.cbfl import cbfl
-from fedjax_bal.recipes.citations import citation, short_citation
+from fedjax_bal.recipes.citations import citation, cite, short_citation
 from fedjax_bal.recipes.client_selection import astraea, flcir
 from fedjax_bal.recipes.drift import feddyn, fednova, moon, scaffold
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
@@ -26,6 +26,7 @@ __all__ = [
     "balanced_softmax",
     "cbfl",
     "citation",
+    "cite",
     "combine",
     "crop_flip",
     "ditto",
@@ -57,7 +58,7 @@ __all__ = [
     "trimmed_mean",
 ]
 
-_NOT_RECIPES = ("RECIPES", "Recipe", "citation", "combine", "short_citation")
+_NOT_RECIPES = ("RECIPES", "Recipe", "citation", "cite", "combine", "short_citation")
 RECIPES: Registry[Callable[..., Recipe]] = Registry(
     {name: globals()[name] for name in __all__ if name not in _NOT_RECIPES}
 )

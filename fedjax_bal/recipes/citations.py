@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import inspect
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 if TYPE_CHECKING:
     from fedjax_bal.recipes import Recipe
 
-_FIELD = re.compile(r"^  (\w+) *= \{(.*)\},\n", re.MULTILINE)
+_FIELD = re.compile(r"^ *(\w+) *= *\{(.*)\},?$", re.MULTILINE)
 _OWN = re.compile(r"^  (?:venue|recipes) .*\n", re.MULTILINE)
 
 
@@ -31,21 +32,42 @@ class Paper(NamedTuple):
 @functools.cache
 def papers() -> Mapping[str, Paper]:
     """All papers by the keys of their entries, in the order of the file; an entry is a block with a field a line."""
-    blocks = resources.files("fedjax_bal.recipes").joinpath("papers.bib").read_text("utf-8").split("\n\n")[1:]
+    return _read(resources.files("fedjax_bal.recipes").joinpath("papers.bib").read_text("utf-8").partition("\n\n")[2])
+
+
+PLUGIN_PAPERS: dict[str, Mapping[str, Paper]] = {}
+"""The papers behind plug-ins' recipes, by the recipe's name, each by its key."""
+
+
+def cite(recipe: str, bibtex: str) -> None:
+    """Makes the papers behind a recipe of one's own known; raises `ValueError` for text that can't be read."""
+    try:
+        PLUGIN_PAPERS[recipe] = _read(bibtex)
+    except (AttributeError, KeyError, StopIteration, ValueError):
+        raise ValueError(
+            f"citation: received {bibtex!r:.80}, must be BibTeX, entries with a blank line between two, each with "
+            "author, year, and booktitle or journal, a field a line in braces"
+        ) from None
+
+
+def _read(bibtex: str) -> dict[str, Paper]:
+    """Papers by key; an entry is a block with a field a line."""
+    blocks = inspect.cleandoc(bibtex).split("\n\n")
     return {block[block.index("{") + 1 : block.index(",")]: _paper(block.strip()) for block in blocks}
 
 
 def _paper(entry: str) -> Paper:
-    fields = dict(_FIELD.findall(entry))
+    fields = {"recipes": "", **dict(_FIELD.findall(entry))}
     families = [author.partition(",")[0] for author in fields["author"].split(" and ")]
     named = f"{families[0]} et al." if len(families) > 2 else " and ".join(families)
-    short = f"{named}, {fields['venue']} {fields['year']}"
+    venue = next(fields[name] for name in ("venue", "booktitle", "journal") if name in fields)
+    short = f"{named}, {venue} {fields['year']}"
     return Paper(_OWN.sub("", entry), short, tuple(fields["recipes"].split(", ")))
 
 
-def _behind(name: str) -> list[str]:
-    """The keys of a recipe's papers."""
-    return [key for key, paper in papers().items() if name in paper.recipes]
+def _behind(name: str) -> dict[str, Paper]:
+    """A recipe's papers by key."""
+    return {key: paper for key, paper in papers().items() if name in paper.recipes} | {**PLUGIN_PAPERS.get(name, {})}
 
 
 def citation(recipe: "Recipe") -> str:
@@ -54,33 +76,33 @@ def citation(recipe: "Recipe") -> str:
     FedAvg's comes first, since every recipe changes it, then those of the combined recipes in their order, each once.
 
     Args:
-        recipe: one of the package's recipes, or a combination of several, found by its name.
+        recipe: a recipe, or a combination of several, found by its name.
 
     Returns:
         The entries, with an empty line between two.
 
     Raises:
-        ValueError: a name that isn't made of the package's recipes.
+        ValueError: a name that isn't made of recipes with known papers.
 
     Example:
         >>> from fedjax_bal.recipes import balanced_softmax, combine, scaffold
         >>> print(*(line for line in citation(combine(scaffold(), balanced_softmax())).splitlines() if "@" in line))
         @inproceedings{mcmahan2017fedavg, @inproceedings{karimireddy2020scaffold, @inproceedings{ren2020balanced,
     """
-    keys: dict[str, None] = {}
+    found: dict[str, Paper] = {}
     for name in ("fedavg", *recipe.name.split("+")):
-        keys |= dict.fromkeys(_behind(name) or _refuse(recipe.name, name))
-    return "\n\n".join(papers()[key].bibtex for key in keys)
+        found |= _behind(name) or _refuse(recipe.name, name)
+    return "\n\n".join(paper.bibtex for paper in found.values())
 
 
 def short_citation(name: str) -> str:
-    """Authors, venue and year of a recipe's papers, in a line; empty where the recipe isn't the package's.
+    """Authors, venue and year of a recipe's papers, in a line; empty where none is known.
 
     Example:
         >>> short_citation("iwds")
         'Tang et al., FTL-IJCAI 2021; Cui et al., CVPR 2019'
     """
-    return "; ".join(papers()[key].short for key in _behind(name))
+    return "; ".join(paper.short for paper in _behind(name).values())
 
 
 def _refuse(whole: str, name: str) -> NoReturn:
@@ -90,5 +112,5 @@ def _refuse(whole: str, name: str) -> NoReturn:
     inside = "" if name == whole else f" in {whole!r}"
     raise ValueError(
         f"recipe name: received {name!r}{inside}, must be one of {', '.join(known)}, or several joined with "
-        f"'+'{hint} The papers of a recipe of your own aren't known here: ask for those of the recipes beside it"
+        f"'+'{hint} Those of a recipe of your own come with `register(..., citation=...)`"
     )

@@ -1,9 +1,9 @@
 """HTML of which all pages are made: the document, tables, lists of terms and figures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.report.wording import Table
 
@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def command(text: str, config: Mapping[str, Any]) -> str:
+    """A command that repeats a configuration, with the names of the plug-ins that it needs."""
+    plugins = config.get("plugins")
+    flags = [f" --plugin {name}" for name in (plugins if isinstance(plugins, Mapping) else ())]
+    return f"<pre>{escape(text + ''.join(flags))}</pre>"
 
 
 def document(title: str, parts: Iterable[str]) -> str:

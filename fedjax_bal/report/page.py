@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.metrics import MethodSummary, compare
 from fedjax_bal.report.details import broken, details, ending
-from fedjax_bal.report.markup import definitions, document, encoded, figures, grid, note
+from fedjax_bal.report.markup import command, definitions, document, encoded, figures, grid, note
 from fedjax_bal.report.table_files import table_files
 from fedjax_bal.report.wording import LONGEST_NAME, Table, printable, table, table_notes, tied, verdict
 from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
@@ -88,7 +88,7 @@ def _page(run: RunRecord, pictures: Sequence["Picture"]) -> str:
         "<h2>Machine and speed</h2>",
         definitions(_machine(run.summary)),
         "<h2>How to reproduce</h2>",
-        f"<p>{escape(REPRODUCE)}</p><pre>fedjax-bal run config.yaml</pre>",
+        f"<p>{escape(REPRODUCE)}</p>{command('fedjax-bal run config.yaml', run.config)}",
         f"<details><summary>config.yaml</summary><pre>{escape(run.config_text)}</pre></details>",
     ]
     return document(f"{name}: federated learning report", parts)

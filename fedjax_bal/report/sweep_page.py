@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedjax_bal.report.curves import sweep_curves
-from fedjax_bal.report.markup import document, encoded, figures, grid
+from fedjax_bal.report.markup import command, document, encoded, figures, grid
 from fedjax_bal.report.sweep_results import (
     TEST,
     VALIDATION,
@@ -66,7 +66,7 @@ def page(results: Results, pictures: Sequence["Picture"]) -> str:
         "<h2>All settings</h2>",
         _all_table(results),
         "<h2>How to reproduce</h2>",
-        "<pre>fedjax-bal sweep sweep.yaml</pre>",
+        command("fedjax-bal sweep sweep.yaml", results.sheet),
         f"<details><summary>sweep.yaml</summary><pre>{escape(results.text)}</pre></details>",
     ]
     return document(f"{results.name}: federated learning sweep", parts)

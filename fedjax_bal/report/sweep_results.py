@@ -21,6 +21,7 @@ class Results(NamedTuple):
             along these is chance, over which means are taken.
         rows: of `results.csv`, values as numbers, texts or None.
         text: `sweep.yaml`.
+        sheet: its content.
         asked: how many runs the sweep asks for; None where that is not known.
     """
 
@@ -28,6 +29,7 @@ class Results(NamedTuple):
     axes: tuple[tuple[str, ...], ...]
     rows: list[dict[str, Any]]
     text: str
+    sheet: Mapping[str, Any]
     asked: int | None = None
 
     @property
@@ -62,7 +64,7 @@ def read_results(folder: Path) -> Results:
     rows = own.read_results([key for axis in every for key in axis])
     seeds = {"seed", "seeds", "partition_seeds"}
     axes = tuple(axis for axis in every if not {key.rpartition(".")[2] for key in axis} <= seeds)
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text, _asked(sheet))
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, _asked(sheet))
 
 
 def cells(results: Results, method: str, figure: str) -> list[Cell]:

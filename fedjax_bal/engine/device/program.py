@@ -29,10 +29,12 @@ def init_state(setting: Setting, key: Key, federation: Federation, seats: int | 
     The initial weights depend on the run's key alone, so that all methods share them. The devices keep the memory of
     `seats` clients, by default of all.
     """
-    return state_of(setting, setting.model.init(purpose_key(key, "init")), federation, seats)
+    return state_of(setting, key, setting.model.init(purpose_key(key, "init")), federation, seats)
 
 
-def state_of(setting: Setting, variables: Variables, federation: Federation, seats: int | None = None) -> State:
+def state_of(
+    setting: Setting, key: Key, variables: Variables, federation: Federation, seats: int | None = None
+) -> State:
     """The state before the first round for a given initial model; the other arguments are those of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
@@ -40,7 +42,10 @@ def state_of(setting: Setting, variables: Variables, federation: Federation, sea
     memory = jax.tree.map(spread, memory | own_memory(setting, variables))
     state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
     server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
-    slots = {part.slot: part.init_server(seen_by(part, server)) for part in setting.parts_with(Server)}
+    slots = {
+        part.slot: part.init_server(seen_by(part, server)._replace(key=purpose_key(key, f"init/{part.slot}")))
+        for part in setting.parts_with(Server)
+    }
     return state._replace(server=slots)
 
 

@@ -167,7 +167,11 @@ def _chain_weights(setting: Setting, server: ServerContext) -> ChainWeights:
 def _weights(parts: list[Weigh], server: ServerContext) -> Array:
     weights = server.cohort.sizes * server.cohort.delivered
     for part in parts:
-        weights = part.weigh(weights, server.cohort, seen_by(part, server))
+        weights, wanted = part.weigh(weights, server.cohort, seen_by(part, server)), weights.shape
+        if weights.shape != wanted:  # others would be broadcast, and train something else
+            raise ValueError(
+                f"{part.slot}.weigh: received the shape {weights.shape}, must be {wanted}, one for each chain"
+            )
     total = weights.sum()
     return weights / jnp.where(total > 0, total, 1.0)
 

@@ -80,7 +80,7 @@ def initial_state(
     if variables is None:
         # The initial model has a program of its own, which all methods on this model share.
         variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
-    state = jax.jit(state_of, static_argnames="seats", out_shardings=places)(setting, variables, federation, seats)
+    state = jax.jit(state_of, static_argnames="seats", out_shardings=places)(setting, key, variables, federation, seats)
     if not on_host:
         return state
     return state._replace(memory=repeat_for_clients(state.memory, federation.num_clients))

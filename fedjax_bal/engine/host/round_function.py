@@ -77,7 +77,7 @@ class RoundFunction:
         if variables is None:
             state = init_state(setting, key, self.federation)
         else:
-            state = state_of(setting, variables, self.federation)
+            state = state_of(setting, key, variables, self.federation)
         return RoundState(jnp.zeros((), jnp.int32), *state)
 
     def step(

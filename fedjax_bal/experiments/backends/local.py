@@ -53,9 +53,10 @@ class LocalBatch:
 
     def compile(self) -> BuiltBatch:
         """Makes the initial models and compiles the program; raises `ValueError` if it doesn't fit into memory."""
-        self._stack = stack = open_stack(*self._given)
-        self._given = (), ()
-        return BuiltBatch(stack.compile(), stack.device_bytes, device_name())
+        with plugin_errors(part for member in self._given[0] for part in member.simulation.setting.parts):
+            self._stack = stack = open_stack(*self._given)
+            self._given = (), ()
+            return BuiltBatch(stack.compile(), stack.device_bytes, device_name())
 
     def advance(self, resting: Sequence[bool]) -> StepResult:
         """Runs the rounds of one dispatch, but for runs that rest."""

@@ -1,0 +1,45 @@
+"""The guide's table of roles, and its own method through the command line."""
+
+import doctest
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedjax_bal import parts
+from fedjax_bal.cli.app import app
+from fedjax_bal.parts import Part
+
+ROLES = Path(parts.__file__).parents[1] / "guide" / "roles.md"
+
+
+def rows():
+    """The cells of the table's rows, by role."""
+    lines = [line.strip("|").split("|") for line in ROLES.read_text().splitlines() if line.startswith("| ")]
+    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in lines}
+
+
+def test_the_table_has_every_role_with_its_methods_and_a_part_that_plays_it():
+    table, roles = rows(), {name: kind for name, kind in vars(parts).items() if inspect.isabstract(kind)}
+    assert set(table) == {"role", "any part", *roles}
+    for name, role in roles.items():
+        methods, example = re.findall(r"`(\w+)`", table[name][0]), table[name][-1].strip("`")
+        assert set(role.__abstractmethods__) <= set(methods) and all(hasattr(role, method) for method in methods)
+        assert not example or issubclass(getattr(parts, example), role)
+    assert all(hasattr(Part, method) for method in re.findall(r"`(\w+)`", table["any part"][0]))
+
+
+@pytest.mark.slow
+def test_the_guides_method_is_a_plugin(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = ROLES.read_text()
+    Path("confident.py").write_text(doctest.script_from_examples(text.partition("The conformance battery")[0]))
+    (command,) = re.findall(r"```bash\nfedjax-bal (.*)\n```", text)
+    small = ["training.rounds=2", "seeds=[0]", "model={name: mlp}", "--plain", "--out", "here"]
+    result = CliRunner().invoke(app, [*shlex.split(command), *small])
+    assert result.exit_code == 0, result.output
+    names = ("fedavg", "confident", "balanced_softmax+confident")
+    assert all(f'"method": "{name}"' in Path("here/metrics.jsonl").read_text() for name in names)
