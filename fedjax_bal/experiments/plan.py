@@ -43,6 +43,11 @@ class Sweep(NamedTuple):
     points: tuple[Point, ...]  # all combinations, in order
     text: str  # the whole sweep as YAML, with its base written out
 
+    @property
+    def configs(self) -> dict[str, Config]:
+        """The configurations of the points by their labels."""
+        return {point.label: point.config for point in self.points}
+
 
 def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
     """Reads and checks a sweep file.

@@ -1,8 +1,9 @@
 """A run's folder: its owner, and its files, written by sessions and read by sessions and reports."""
 
 import io
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,10 @@ class RunFolder:
         self.path = path
         self.files = files or OutputFiles(path)
         self.earlier: Config | None = None
+
+    def exists(self) -> bool:
+        """Whether the folder is a run's."""
+        return (self.path / _CONFIG).is_file()
 
     def claimed(self, config: Config) -> AbstractContextManager[None]:
         """A context that makes the folder, checks that it is free or that the configuration continues it, and locks it.
@@ -235,12 +240,12 @@ class RunFolder:
         return here
 
 
-def choose_folder(path: Path, config: Config) -> tuple[Path, str]:
-    """Finds the folder for a configuration's runs: the first of NAME, NAME-2, NAME-3, ... that isn't another's.
+def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, str]:
+    """Finds the folder for a session's runs: the first of NAME, NAME-2, NAME-3, ... without a conflict.
 
     Returns:
-        The folder, and the keys in which NAME's configuration differs if it isn't that one. Whatever else is wrong with
-        a folder is left to `RunFolder.claimed`.
+        The folder, and the conflict with NAME if it isn't that one. Whatever else is wrong with a folder, so that
+        `conflict` raises an error, is left to the one who claims it.
 
     Example:
         >>> import tempfile
@@ -249,23 +254,21 @@ def choose_folder(path: Path, config: Config) -> tuple[Path, str]:
         ...     mine.path.mkdir()
         ...     mine.begin(load_config(None, ["training.rounds=10"]), fresh=False)
         ...     for rounds in (20, 5):
-        ...         place, differing = choose_folder(mine.path, load_config(None, [f"training.rounds={rounds}"]))
+        ...         asked = load_config(None, [f"training.rounds={rounds}"])
+        ...         place, differing = choose_folder(mine.path, lambda path: RunFolder(path).conflict(asked))
         ...         print(f"{place.name}: {differing or 'goes on'}")
         mine: goes on
         mine-2: training.rounds: 10 here, 5 asked for
     """
-    place, number = path, 1
-    first = conflict = _known_conflict(path, config)
-    while conflict:
-        number += 1
-        place = path.with_name(f"{path.name}-{number}")
-        conflict = _known_conflict(place, config)
-    return place, first
+    first = known_conflict(path, conflict)
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(place for place in others if not known_conflict(place, conflict)) if first else path, first
 
 
-def _known_conflict(place: Path, config: Config) -> str:
+def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
+    """The conflict with a folder; empty for one that can't be asked, as it is missing, damaged or something else."""
     try:
-        return RunFolder(place).conflict(config)
+        return conflict(place)
     except (FolderError, OSError):
         return ""
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.listing import LISTINGS
-from fedjax_bal.runs import RunFolder
+from fedjax_bal.runs import RunFolder, SweepFolder
 
 BAD = {
     "unknown data set": (["dataset.name=fashin_mnist"], ["dataset.name", "'fashin_mnist'", "did you mean"]),
@@ -107,6 +107,30 @@ def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypat
     refused = invoke("run", "small.yaml", "--out", "runs/small")
     assert refused.exit_code == 2
     assert "runs/small: belongs to another configuration" in refused.output
+    assert "training.rounds: 9 here, 7 asked for" in refused.output
+
+
+def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
+    def begin(plan, path, *_, **__):
+        folder = SweepFolder(path)
+        with folder.claimed():
+            folder.begin(plan.text, plan.configs)
+            for label, config in plan.configs.items():
+                folder.point(label).check(config)
+                folder.point(label).begin(config, fresh=False)
+
+    monkeypatch.setattr("fedjax_bal.cli.app.sweep_command", begin)
+    (here / "grid.yaml").write_text(f"{small_run.TEXT}sweep: [{{training.batch_size: [10, 20]}}]\n")
+    assert invoke("sweep", "grid.yaml").output == invoke("sweep", "grid.yaml", "training.rounds=9").output == ""
+    for _ in range(2):
+        assert invoke("sweep", "grid.yaml").output.splitlines() == [
+            "runs/small holds another sweep; this one goes to runs/small-2. They differ in",
+            "  batch_size=10: training.rounds: 9 here, 7 asked for",
+        ]
+    assert sorted(folder.name for folder in here.glob("runs/*")) == ["small", "small-2"]
+    refused = invoke("sweep", "grid.yaml", "--out", "runs/small")
+    assert refused.exit_code == 2
+    assert "runs/small: holds another sweep, and nothing in it is touched" in refused.output
     assert "training.rounds: 9 here, 7 asked for" in refused.output
 
 
