@@ -61,7 +61,12 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     """
     source = os.fspath(path)
     data = dict(read_mapping(path))
-    axes = read_axes(data.pop("sweep", None), source)
+    if "sweep" not in data:
+        raise ConfigError(
+            f"{source}: lacks the key `sweep`, a list of axes such as [{{training.rounds: [10, 20]}}]: add it, or use "
+            f"`fedjax-bal run {source}` for a single configuration"
+        )
+    axes = read_axes(data.pop("sweep"), source)
     data = _on_base(data, File(path).parent, source)
     changes = parse_overrides(overrides)
     _refuse_swept(changes, axes, source)

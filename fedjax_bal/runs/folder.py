@@ -26,7 +26,7 @@ _PERSONALISED = f"personalised/{_RUN}.json"
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
 _WRITTEN = (
     *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, "plots/*.svg"),
-    *("tables.csv", "tables.md", "tables.tex"),
+    *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "md", "tex")),
     *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.npz.part")),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",

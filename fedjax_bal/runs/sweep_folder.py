@@ -1,4 +1,4 @@
-"""A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `curves.csv`, `costs.json` and `sweep.html`."""
+"""A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `curves.csv`, `tables.*`, `costs.json` and `sweep.html`."""
 
 import csv
 import io
@@ -78,7 +78,9 @@ class SweepFolder:
         begun = {own.path.name for own in self.points() if own.exists()}
         if begun and begun.isdisjoint(points):
             return "sweep: other values, so that none of the points asked for is here"
-        asks = ((label, lambda path, config=config: RunFolder(path).conflict(config)) for label, config in points.items())
+        asks = (
+            (label, lambda path, config=config: RunFolder(path).conflict(config)) for label, config in points.items()
+        )
         found = ((label, known_conflict(self.point(label).path, conflict)) for label, conflict in asks)
         return next((f"{label}: {conflict}" for label, conflict in found if conflict), "")
 
@@ -146,10 +148,12 @@ class SweepFolder:
         entries = [{**dict(zip(_OF_RUN, run, strict=True)), **own} for run, own in costs.items()]
         self.files.write_json(_COSTS, entries)
 
-    def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes) -> Path:
-        """Replaces the sweep's page, its figures, SVG documents by name, and its table of curves; returns the page."""
+    def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
+        """Replaces the sweep's page, its figures, SVG documents by name, its curves, and its tables by ending."""
         file = self.files.write_page(_PAGE, page, figures)
         self.files.write(_CURVES, curves)
+        for ending, content in tables.items():
+            self.files.write(f"tables.{ending}", content)
         return file
 
     def _check_owner(self) -> None:
