@@ -62,10 +62,9 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     source = os.fspath(path)
     data = dict(read_mapping(path))
     if "sweep" not in data:
-        raise ConfigError(
-            f"{source}: lacks the key `sweep`, a list of axes such as [{{training.rounds: [10, 20]}}]: add it, or use "
-            f"`fedjax-bal run {source}` for a single configuration"
-        )
+        single = "" if "base" in data else f", or use `fedjax-bal run {source}` for a single configuration"
+        wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
+        raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it{single}")
     axes = read_axes(data.pop("sweep"), source)
     data = _on_base(data, File(path).parent, source)
     changes = parse_overrides(overrides)

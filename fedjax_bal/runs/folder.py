@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_bal.config import Config, ConfigError, continues, differences, is_resolved, load_config, resolved_yaml
 from fedjax_bal.files import parse_json
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
-from fedjax_bal.runs.record import RunRecord, read_config, read_metrics, read_pictures, read_summary
+from fedjax_bal.runs.record import RunRecord, missing_plugins, read_config, read_metrics, read_pictures, read_summary
 from fedjax_bal.runs.schema import ResumableLine
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
@@ -152,6 +152,10 @@ class RunFolder:
     def read_configuration(self) -> Config:
         """The configuration that the folder belongs to; raises `ConfigError` if it is missing or damaged."""
         return load_config(self.path / _CONFIG)
+
+    def missing_plugins(self) -> list[str]:
+        """The plug-ins that the runs used and that aren't loaded."""
+        return missing_plugins(self.path / _CONFIG)
 
     def export_file(self, name: str) -> Path:
         """The place of an exported model in the folder, which `fresh` leaves alone."""

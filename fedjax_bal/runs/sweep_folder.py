@@ -12,6 +12,7 @@ from fedjax_bal.config import Config, ConfigError, parse_yaml, read_yaml, receiv
 from fedjax_bal.files import read_bytes
 from fedjax_bal.runs.folder import RunFolder, known_conflict
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
+from fedjax_bal.runs.record import missing_plugins
 
 _SHEET, _RESULTS, _CURVES, _COSTS, _PAGE = "sweep.yaml", "results.csv", "curves.csv", "costs.json", "sweep.html"
 _POINTS = "points"
@@ -106,6 +107,10 @@ class SweepFolder:
         if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
             raise FolderError(f"{path}: has no list of axes under `sweep`; {_AGAIN}")
         return sheet, text
+
+    def missing_plugins(self) -> list[str]:
+        """The plug-ins that the runs used and that aren't loaded."""
+        return missing_plugins(self.path / _SHEET)
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """The rows of the table, values as numbers, texts or None.

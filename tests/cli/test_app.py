@@ -247,3 +247,17 @@ def test_ctrl_c_says_how_to_go_on_which_comes_to_the_same_lines(tmp_path):
     assert results[0] == results[1]
     final = [json.loads((f / "runs" / "small" / "summary.json").read_text())["runs"] for f in folders]
     assert final[0] == final[1]
+
+
+def test_run_and_sweep_name_each_other_for_a_file_of_the_other_kind(here):
+    (here / "small.yaml").write_text(small_run.TEXT)
+    (here / "grid.yaml").write_text("base: small.yaml\nsweep: [{training.rounds: [1, 2]}]\n")
+    for command in ("run", "bench"):
+        result = invoke(command, "grid.yaml")
+        assert result.exit_code == 2
+        wanted = "fedjax-bal: grid.yaml: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep grid.yaml`\n"
+        assert result.output == wanted
+    result = invoke("sweep", "small.yaml")
+    assert result.exit_code == 2 and result.output.count("\n") == 1
+    assert "small.yaml: lacks the key `sweep`" in result.output
+    assert result.output.endswith("or use `fedjax-bal run small.yaml` for a single configuration\n")
