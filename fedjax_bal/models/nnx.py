@@ -123,7 +123,7 @@ class _NnxNetwork:
         chosen: list[str] = []
 
         def run() -> tuple[Any, Any]:
-            net = self._rebuild(*self._drawn, None)
+            net = self._rebuild(self._drawn[0], self._drawn[1], None)
             net.eval()
             known = [str(key) for key, layer in nnx.iter_children(net) if callable(layer)]
             asked = [wanted] if wanted in known else known

@@ -8,6 +8,7 @@ from fedjax_bal.report.details import Details
 from fedjax_bal.report.sweep_results import Results, setting_of
 from fedjax_bal.report.table_files import as_files, statistics
 from fedjax_bal.report.wording import DEVIATION_IN_WORDS, LONGEST_NAME, Table, interval_in_words, points, printable
+from fedjax_bal.runs import LARGEST
 from fedjax_bal.validate import is_number
 
 _HEADINGS = (
@@ -30,7 +31,7 @@ def sweep_tables(results: Results) -> dict[str, bytes]:
     keys = [key for axis in results.axes for key in axis]
     rows = [{**{key: runs[0][key] for key in keys}, **row} for runs in settings.values() for row in statistics(runs)]
     accuracies = [row for row in rows if row["metric"] == "final_accuracy"]
-    cells = [(*(str(row[key]) for key in keys), *_cells(row)) for row in accuracies]
+    cells = [(*(printable(str(row[key]), LONGEST_NAME) for key in keys), *_cells(row)) for row in accuracies]
     title = "Final accuracy at each setting"
     return as_files([Details(title, Table((*keys, *_HEADINGS), cells), _note(list(settings.values())))], rows)
 
@@ -38,7 +39,8 @@ def sweep_tables(results: Results) -> dict[str, bytes]:
 def _run(row: Mapping[str, Any], partition: int | None) -> dict[str, Any]:
     """A row as a run whose seed is a `Draw`; without numbers unless it is done."""
     done = row["status"] == "done"
-    known = {key: value if key not in METRICS or (done and is_number(value)) else None for key, value in row.items()}
+    fits = lambda value: done and is_number(value) and abs(value) <= LARGEST
+    known = {key: value if key not in METRICS or fits(value) else None for key, value in row.items()}
     return {**known, "seed": Draw(partition, (row["point"], row.get("seed")))}
 
 
