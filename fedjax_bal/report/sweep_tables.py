@@ -57,4 +57,5 @@ def _note(settings: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     partitions = [len({draw.partition for draw in own}) for own in draws]
     several = max(partitions, default=1) > 1
     crossed = several and any(len(own) > count for own, count in zip(draws, partitions, strict=True))
-    return DEVIATION_IN_WORDS + interval_in_words(partitions=several, crossed=crossed)
+    covered = interval_in_words(partitions=several, crossed=crossed)
+    return f"{DEVIATION_IN_WORDS}{covered} That of a mean is computed in the same way."
