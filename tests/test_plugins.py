@@ -19,7 +19,7 @@ from fedjax_bal.cli.app import app
 from fedjax_bal.cli.distributed import shared_facts
 from fedjax_bal.config import load_config
 from fedjax_bal.data import DataError, load
-from fedjax_bal.experiments import RayBackend
+from fedjax_bal.experiments import RayBackend, load_run
 from fedjax_bal.experiments.backends.ray.messages import Failure
 from fedjax_bal.experiments.backends.ray.worker import Worker
 from fedjax_bal.plugins import load_plugins
@@ -95,8 +95,30 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     assert "beta: 0.5, temperature: 1.0" in config and "plugins: {methods: " in config
     page = (here / "runs/own/report.html").read_text()
     assert "geometric mean" in page and "fedjax-bal run config.yaml --plugin methods<" in page
-    assert invoke("report", "runs/own").exit_code == 0
+    result = invoke("report", "runs/own")
+    assert result.exit_code == 0
+    assert "metrics of these plug-ins are left out: 'methods'; give them with --plugin" in result.output
     assert "geometric mean" not in (here / "runs/own/report.html").read_text()
+    result = invoke("report", "runs/own", "--plugin", METHODS)
+    assert "plug-ins" not in result.output and "geometric mean" in (here / "runs/own/report.html").read_text()
+    asked = "runs/own/config.yaml: plugins.methods: received '"
+    for command in (("export", "runs/own"), ("run", "runs/own/config.yaml")):
+        text = refusal(*command)
+        assert (
+            asked in text
+            and text.count("\n") == 1
+            and "no plug-in of this name is loaded; give it with --plugin" in text
+        )
+    with pytest.raises(ValueError, match=f"^{asked}.* give it with --plugin"):
+        load_run("runs/own")
+    (here / "small.yaml").write_text(SMALL.replace("mine", "fedavg"))
+    text = refusal("run", "small.yaml", "--out", "runs/own")
+    assert "its config.yaml can't be read" in text and asked in text and text.count("\n") == 1
+    assert invoke("export", "runs/own", "--method", "fedntd", "--plugin", METHODS).exit_code == 0
+    load_plugins([str(METHODS)])
+    variables = load_run("runs/own").variables("fedntd", seed=0)
+    registered.forget()
+    assert variables.params
 
 
 @pytest.mark.parametrize(
@@ -138,8 +160,8 @@ def test_a_sweep_over_own_methods(here):
     assert invoke(*again).exit_code == 0
     (here / "methods/fedntd.py").write_text((METHODS / "fedntd.py").read_text() + "# changed\n")
     assert "sweep.yaml (learning_rate=0.02): plugins.methods: received '" in refusal(*again)
-    text = refusal("sweep", "sweep.yaml", "--plain", "--plugin", "methods")
-    assert "holds another sweep (its sweep.yaml differs in more than the values of the axes, in plugins)" in text
+    text = refusal("sweep", "sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
+    assert "holds another sweep" in text and "learning_rate=0.02: plugins.methods: '" in text
 
 
 @pytest.mark.slow
@@ -375,8 +397,13 @@ def test_a_configuration_never_imports_code(here, line, monkeypatch):
 def test_a_plugin_that_is_not_loaded_is_asked_for(here):
     (here / "small.yaml").write_text(SMALL + "plugins: {mine: '0123'}\n")
     text = refusal("run", "small.yaml")
+    assert text.endswith(
+        "plugins.mine: received '0123', but no plug-in of this name is loaded; give it with --plugin\n"
+    )
+    assert text.count("\n") == 1  # that its recipe is unknown, too, is no news
+    (here / "small.yaml").write_text(SMALL)
+    text = refusal("run", "small.yaml")
     assert "methods.0.recipe: received 'mine'; allowed: " in text and "one of your own needs --plugin FILE" in text
-    assert "plugins.mine: received '0123', but no plug-in of this name is loaded; give it with --plugin" in text
     assert "leave the key out, and name the file with --plugin" in refusal("run", "plugins=[mine.py]")
 
 

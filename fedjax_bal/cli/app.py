@@ -82,12 +82,14 @@ def run(
     with messages():
         from fedjax_bal.config import load_config
         from fedjax_bal.contrib.trackers import open_trackers
+        from fedjax_bal.runs import RunFolder
 
         paths, overrides = split_arguments(arguments or [])
         config = load_config(paths[0] if paths else None, overrides)
         wanted = devices_of(devices)
         place = place_of(distributed, coordinator, process_id, processes, os.environ)
-        folder = out or next_folder(config, shown=is_first_process(place))
+        conflict = lambda path: RunFolder(path).conflict(config)
+        folder = out or next_folder(config.name, "configuration", conflict, shown=is_first_process(place))
         trackers = open_trackers(track or () if is_first_process(place) else (), folder)
         split_cpu_for([config], wanted)
         with joined_processes(place, lambda: shared_facts(config), wanted) as all_devices:
@@ -103,7 +105,10 @@ def sweep(
             help="A sweep: a configuration with a list of axes, then changes for all its runs.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="The sweep's folder; by default runs/NAME.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The sweep's folder; by default runs/NAME, or the next free one of runs/NAME-2, ..."),
+    ] = None,
     data_dir: DataDir = None,
     devices: Devices = None,
     together: Annotated[
@@ -124,9 +129,10 @@ def sweep(
     plain: Plain = False,
     plugin: Plugins = None,
 ) -> None:
-    """Run a grid of configurations; the same command again goes on where it stopped."""
+    """Run a grid of configurations; the same again, or with more values, rounds or seeds, goes on where it stopped."""
     with messages():
         from fedjax_bal.experiments import load_sweep
+        from fedjax_bal.runs import SweepFolder
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
@@ -137,7 +143,8 @@ def sweep(
         plan = load_sweep(paths[0], overrides)
         wanted = devices_of(devices)
         split_cpu_for([point.config for point in plan.points], wanted)
-        folder, where = out or Path("runs") / plan.name, {"engine": engine, "address": address}
+        conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
+        folder, where = out or next_folder(plan.name, "sweep", conflict), {"engine": engine, "address": address}
         sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, plain=plain, **where)
 
 

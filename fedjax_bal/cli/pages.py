@@ -27,6 +27,10 @@ def write_pages(folders: list[Path], out: Path | None) -> None:
     if out is None:
         for folder in folders:
             say(console, f"report: {build_page(folder)}")
+            missing = SweepFolder(folder).missing_plugins() or RunFolder(folder).missing_plugins()
+            if missing:
+                names = ", ".join(missing)
+                say(console, f"{folder}: metrics of these plug-ins are left out: {names}; give them with --plugin")
         if len(folders) == 1 or any(SweepFolder(folder).exists() for folder in folders):
             return
     with drawing():

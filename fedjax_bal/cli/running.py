@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,17 @@ _WIDE = 110
 _NARROW = 78
 
 
-def next_folder(config: Any, *, shown: bool) -> Path:
-    """The folder for a configuration's runs; says so, if `shown`, where it isn't the one of its name."""
+def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
+    """The folder for a configuration or a sweep, as `what` says; says so, if `shown`, where it isn't that of its name.
+
+    `conflict` asks a folder for what keeps this one from going on there.
+    """
     from fedjax_bal.runs import choose_folder
 
-    named = Path("runs") / config.name
-    folder, conflict = choose_folder(named, config)
-    if conflict and shown:
-        say(Output(), f"{named} holds another configuration; this one goes to {folder}. They differ in\n  {conflict}")
+    named = Path("runs") / name
+    folder, differing = choose_folder(named, conflict)
+    if differing and shown:
+        say(Output(), f"{named} holds another {what}; this one goes to {folder}. They differ in\n  {differing}")
     return folder
 
 

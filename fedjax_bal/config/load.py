@@ -52,7 +52,11 @@ def load_config(
         fedjax_bal.config.problems.ConfigError: command line: training.rouns: unknown key; allowed: ...
     """
     source = "built-in quickstart" if path is None else os.fspath(path)
-    data, overridden = _overridden(read_mapping(path), [_parse_override(text) for text in overrides])
+    sheet = read_mapping(path)
+    of_sweep = next((key for key in ("sweep", "base") if key in sheet), None)
+    if of_sweep:
+        raise ConfigError(f"{source}: has the key `{of_sweep}`, so it is a sweep: use `fedjax-bal sweep {source}`")
+    data, overridden = _overridden(sheet, [_parse_override(text) for text in overrides])
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
     raise_all(source, problems, overridden)
@@ -112,10 +116,9 @@ def _quickstart() -> File:
 
 
 def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any, list[Problem]]:
-    found = plugin_problems(data.get("plugins", {})) if check_plugins else []
+    of_plugins = plugin_problems(data.get("plugins", {}))
     data = {key: value for key, value in data.items() if key != "plugins"}
     sheet, problems = check_section(UnresolvedConfig, data)
-    problems += found
     entries = data.get("methods")
     base = {key: value for key, value in data.items() if key in Sections.model_fields}
     methods, found = read_methods(entries if isinstance(entries, list) else [], base)
@@ -131,8 +134,8 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
     if sheet is not None and sheet.partition_seeds is not None and len(sheet.partition_seeds) != len(sheet.seeds):
         text = f"received {len(sheet.partition_seeds)} seeds, must be as many as the {len(sheet.seeds)} of `seeds`"
         problems.append(Problem(("partition_seeds",), text))
-    if problems:
-        return None, problems
+    if problems or (check_plugins and of_plugins):
+        return None, of_plugins or problems  # whatever else is wrong may be because a plug-in is missing
     shared = {key: getattr(sheet, key) for key in UnresolvedConfig.model_fields if key != "methods"}
     config = Config(methods=tuple(methods), **shared)
     return config.model_copy(update={"plugins": used_plugins(config)}), []

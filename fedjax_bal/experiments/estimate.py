@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from fedjax_bal.engine.device import mean_cross_entropy
 from fedjax_bal.engine.host import Simulation
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
+from fedjax_bal.parts import Shift
 from fedjax_bal.types import Batch, Variables, size_in_bytes
 
 _TRIES = 5
@@ -27,7 +28,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(batches: Sequence[SweepBatch]) -> Estimate:
-    """Times one local step of every network; leaves out what parts add to a step (a generator, a second network)."""
+    """Times one local step of every network; of what parts add to a step it counts gradients, no further networks."""
     tasks = [task for batch in batches for task in batch.tasks]
     if not tasks:
         return Estimate(0, 0, 0.0, 0)
@@ -47,7 +48,8 @@ def _seconds(task: SweepRun, paces: dict[Any, float]) -> float:
         paces[key] = _time_a_step(simulation)
     trainings = selector.chains * selector.chain_length * selector.passes * rounds
     tests = -(-rounds // setting.evaluation.every) * setting.test_images / setting.batch_size
-    steps = trainings * simulation.steps_of_clients.mean() + _FORWARD * tests
+    gradients = 1 + sum(part.needs_gradient for part in setting.parts_with(Shift))
+    steps = gradients * trainings * simulation.steps_of_clients.mean() + _FORWARD * tests
     return float(paces[key] * steps / setting.layout.devices)
 
 

@@ -43,6 +43,11 @@ class Sweep(NamedTuple):
     points: tuple[Point, ...]  # all combinations, in order
     text: str  # the whole sweep as YAML, with its base written out
 
+    @property
+    def configs(self) -> dict[str, Config]:
+        """The configurations of the points by their labels."""
+        return {point.label: point.config for point in self.points}
+
 
 def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
     """Reads and checks a sweep file.
@@ -56,7 +61,11 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     """
     source = os.fspath(path)
     data = dict(read_mapping(path))
-    axes = read_axes(data.pop("sweep", None), source)
+    if "sweep" not in data:
+        single = "" if "base" in data else f", or use `fedjax-bal run {source}` for a single configuration"
+        wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
+        raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it{single}")
+    axes = read_axes(data.pop("sweep"), source)
     data = _on_base(data, File(path).parent, source)
     changes = parse_overrides(overrides)
     _refuse_swept(changes, axes, source)

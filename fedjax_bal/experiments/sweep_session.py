@@ -31,7 +31,7 @@ def run_sweep(
     """
     display = SweepProgress(console, plain=plain)
     if not dry_run:
-        folder.begin(sweep.text)
+        folder.begin(sweep.text, sweep.configs)
     work = SweepWork(sweep, folder, display, **options, look=dry_run)
     for line in sweep_outline(sweep, work):
         display.note(line)

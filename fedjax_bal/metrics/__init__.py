@@ -7,6 +7,7 @@ from fedjax_bal.metrics.results import RoundResult, RunHistory
 from fedjax_bal.metrics.seeds import (
     Curve,
     Difference,
+    Draw,
     MethodSummary,
     Spread,
     class_accuracies,
@@ -18,6 +19,7 @@ from fedjax_bal.metrics.seeds import (
     pooled_confusion,
     ranked_clients,
     spread,
+    spread_of_draws,
 )
 from fedjax_bal.metrics.stopping import EarlyStopping, stopping_metrics
 from fedjax_bal.metrics.table import (

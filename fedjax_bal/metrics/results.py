@@ -57,7 +57,7 @@ class RoundResult:
 
     @cached_property
     def client_accuracies(self) -> np.ndarray | None:
-        """The global model's accuracy on each client's own test rows, rising; None without test rows."""
+        """Accuracy of the model that each client uses on its own test rows, rising; None without test rows."""
         hits = self.evaluation.client_hits
         return None if hits is None else np.sort(client_accuracies(np.asarray(hits), self._test_sizes))
 

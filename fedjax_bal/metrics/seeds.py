@@ -5,7 +5,8 @@ standard deviation or an interval of one seed is None.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,13 @@ class Spread(NamedTuple):
     mean: float | None
     std: float | None
     seeds: int
+
+
+class Draw(NamedTuple):
+    """The draws behind a run of a sweep: the seed of its partition, None where not known, and its own."""
+
+    partition: int | None
+    seed: Hashable
 
 
 class Difference(NamedTuple):
@@ -126,13 +134,25 @@ def spread(values: Sequence[float | None]) -> Spread:
     return Spread(mean, std, known.size)
 
 
-def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
-    r"""Mean of `ours - theirs` over common seeds, with its two-sided 95% Student t interval.
+def spread_of_draws(values: Mapping[Any, float]) -> Spread:
+    """The spread of numbers by seed or `Draw`; those of one partition are averaged first if there are several.
+
+    >>> spread_of_draws({Draw(5, 0): 1.0, Draw(5, 1): 3.0, Draw(6, 0): 4.0, Draw(6, 1): 4.0})
+    Spread(mean=3.0, std=1.4142135623730951, seeds=2)
+    """
+    groups: dict[Any, list[float]] = {}
+    for draw, value in values.items():
+        groups.setdefault(draw.partition if isinstance(draw, Draw) else draw, []).append(value)
+    return spread([fmean(own) for own in groups.values()] if len(groups) > 1 else list(values.values()))
+
+
+def paired_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference:
+    r"""Mean of `ours - theirs` over common seeds, or draws, with its two-sided 95% Student t interval.
 
     With n differences of mean d and sample standard deviation s the interval is
     $d \pm t_{0.975, n-1}\, s / \sqrt{n}$.
     """
-    own = spread([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
+    own = spread_of_draws({seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs})
     return Difference(own.mean, *mean_interval(own), own.seeds)
 
 

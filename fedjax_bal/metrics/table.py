@@ -50,9 +50,10 @@ CURVE = ReportTable(
     "metric was best, which unlike the best of all was not picked on the test set.",
 )
 CLIENTS = ReportTable(
-    "Clients, global model",
-    "The global model on each client's own test images, at the last evaluation; every client counts the same. "
-    "Spread: standard deviation over clients. Worst 10%: mean of that tenth of them.",
+    "Clients",
+    "The model that each client uses, on its own test images at the last evaluation: the global one, or its own with a "
+    "method that gives it one. Every client counts the same. Spread: standard deviation over clients. Worst 10%: mean "
+    "of that tenth of them.",
 )
 OWN_MODELS = ReportTable(
     "Clients, own models",

@@ -1,5 +1,6 @@
 """Models of the user's own `flax.linen` modules."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -8,25 +9,10 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError, InvalidRngError
 
-from fedjax_bal.models import convolution as convolutions
+from fedjax_bal.models import wrapping
 from fedjax_bal.models.normalization import moments
-from fedjax_bal.models.wrapping import (
-    HEAD,
-    NO_KEY,
-    assemble_model,
-    by_channel,
-    check_classifier,
-    check_result,
-    checked_shape,
-    choose_head,
-    counted_rows,
-    mask_of,
-    mode_arguments,
-    moment_pairs,
-    rename_key,
-)
+from fedjax_bal.models.wrapping import HEAD, Usage
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
-from fedjax_bal.validate import whole_number
 
 _RECORDED = ("classifier_input", "norm_inputs", "taps")
 
@@ -90,41 +76,52 @@ def from_linen(
     """
     if not isinstance(module, nn.Module):
         raise ValueError(f"module: received {module!r}, must be a flax.linen module, for instance Net()")
-    name, shape, classes = type(module).__name__, checked_shape(input_shape), whole_number("num_classes", num_classes)
-    modes = {train: mode_arguments(name, module.__call__, train) for train in (True, False)}
-    convolve = None if convolution == "plain" else convolutions.where_supported(convolution)
-    cast = (lambda batch: batch) if dtype is None else lambda batch: batch.astype(dtype)
+    network = _LinenNetwork(module, wrapping.usage_of(module, input_shape, num_classes, convolution, dtype), head)
+    return wrapping.assemble_model(network.usage, network.init, network.forward, network.classify)
 
-    def init(key: Key) -> dict[str, PyTree]:
-        return dict(module.init(key, cast(jnp.zeros((1, *shape))), mutable=["params", "batch_stats"], **modes[False]))
 
-    found = _find_classifier(module, init, cast(jnp.zeros((1, *shape))), modes[False], head)
-    check_result(name, found.logits, found.features, classes)
+class _LinenNetwork:
+    """The functions of a model that calls a module; `wanted` is the name of its classifier, if it has it."""
+
+    def __init__(self, module: nn.Module, usage: Usage, wanted: str) -> None:
+        self.module, self.usage = module, usage
+        self.found = _find_classifier(self, wanted)
+        wrapping.check_result(usage, self.found.logits, self.found.features)
+
+    def draw(self, key: Key) -> dict[str, PyTree]:
+        """The initial collections."""
+        collections = ["params", "batch_stats"]
+        return dict(self.module.init(key, self.usage.example, mutable=collections, **self.usage.modes[False]))
+
+    def init(self, key: Key) -> Variables:
+        """The initial variables."""
+        collections = self.draw(key)
+        params = wrapping.rename_key(collections["params"], self.found.name, HEAD)
+        return Variables(params, collections.get("batch_stats", {}))
 
     def forward(
-        variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
+        self, variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
     ) -> tuple[Outputs, PyTree]:
-        collections = {"params": rename_key(variables.params, HEAD, found.name), "batch_stats": variables.stats}
+        """Outputs and running statistics."""
+        params = wrapping.rename_key(variables.params, HEAD, self.found.name)
+        collections = {"params": params, "batch_stats": variables.stats}
         mutable = [*_RECORDED, "batch_stats"] if train else [*_RECORDED]
-        with nn.intercept_methods(_interceptor(found.name, convolve, real)):
+        call = functools.partial(self.module.apply, collections, self.usage.cast(images), **self.usage.modes[train])
+        with nn.intercept_methods(_interceptor(self.found.name, self.usage.convolve, real)):
             try:
-                result: Any = module.apply(collections, cast(images), mutable=mutable, rngs=key, **modes[train])
+                result: Any = call(mutable=mutable, rngs=key)
             except InvalidRngError as error:
-                raise ValueError(NO_KEY) from error
+                raise ValueError(wrapping.NO_KEY) from error
         logits, changed = result
-        features = changed["classifier_input"][found.name]["inputs"][-1]
+        features = changed["classifier_input"][self.found.name]["inputs"][-1]
         taps = tuple(jax.tree.leaves(changed.get("taps", {})))
-        outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
+        outputs = Outputs(logits, features, taps, wrapping.moment_pairs(changed.get("norm_inputs", {})))
         return outputs, changed.get("batch_stats", variables.stats)
 
-    def initial(key: Key) -> Variables:
-        collections = init(key)
-        return Variables(rename_key(collections["params"], found.name, HEAD), collections.get("batch_stats", {}))
-
-    def classify(params: PyTree, features: Array) -> Array:
+    def classify(self, params: PyTree, features: Array) -> Array:
+        """The logits of features."""
+        found = self.found
         return jnp.asarray(found.module.apply({"params": params[HEAD]}, features, *found.args, **found.kwargs))
-
-    return assemble_model(name, initial, forward, classify, shape, classes, dtype)
 
 
 class _Classifier(NamedTuple):
@@ -138,12 +135,11 @@ class _Classifier(NamedTuple):
     logits: Any
 
 
-def _find_classifier(
-    module: nn.Module, init: Callable[[Key], dict[str, PyTree]], batch: Array, mode: dict[str, Any], wanted: str
-) -> _Classifier:
+def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
     """Calls a network once, in the abstract, and watches its submodules."""
     calls: dict[str, tuple[nn.Module, tuple, dict, Any]] = {}
     found: list[_Classifier] = []
+    usage = network.usage
 
     def watch(next_fun: Callable, args: tuple, kwargs: dict[str, Any], context: nn.module.InterceptorContext) -> Any:
         result = next_fun(*args, **kwargs)
@@ -152,13 +148,13 @@ def _find_classifier(
         return result
 
     def run() -> None:
-        collections = init(jax.random.key(0))
+        collections = network.draw(jax.random.key(0))
         with nn.intercept_methods(watch):
-            logits = module.apply(collections, batch, **mode)
+            logits = network.module.apply(collections, usage.example, **usage.modes[False])
         known = [name for name in calls if name in collections["params"]]
         returning = next((name for name in known if calls[name][-1] is logits), None)
-        name = choose_head(type(module).__name__, wanted, known, returning)
-        check_classifier(type(module).__name__, name, collections.get("batch_stats", {}))
+        name = wrapping.choose_head(usage.name, wanted, known, returning)
+        wrapping.check_classifier(usage.name, name, collections.get("batch_stats", {}))
         own, (features, *args), kwargs, _ = calls[name]
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (features, logits))
         found.append(_Classifier(name, own, tuple(args), kwargs, *shapes))
@@ -166,7 +162,7 @@ def _find_classifier(
     try:
         jax.eval_shape(run)
     except FlaxError as error:
-        raise ValueError(f"{type(module).__name__}: {error}") from error
+        raise ValueError(f"{usage.name}: {error}") from error
     return found[0]
 
 
@@ -181,8 +177,10 @@ def _interceptor(head: str, convolve: Callable | None, real: Array | None) -> Ca
             module.sow("classifier_input", "inputs", args[0])
         if isinstance(module, nn.BatchNorm):
             inputs = args[0]
-            module.sow("norm_inputs", "moments", moments(by_channel(inputs), counted_rows(inputs, real))[:2])
-            kwargs = {"mask": mask_of(inputs, real), **kwargs}
+            module.sow(
+                "norm_inputs", "moments", moments(wrapping.by_channel(inputs), wrapping.counted_rows(inputs, real))[:2]
+            )
+            kwargs = {"mask": wrapping.mask_of(inputs, real), **kwargs}
         if isinstance(module, nn.Conv) and module.conv_general_dilated is None and convolve is not None:
             # The same layer on the same variables, with another convolution; it comes by here too, and goes on.
             return module.clone(parent=module.scope, conv_general_dilated=convolve)(*args, **kwargs)

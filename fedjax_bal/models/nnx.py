@@ -4,28 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from fedjax_bal.models import convolution as convolutions
+from fedjax_bal.models import wrapping
 from fedjax_bal.models.normalization import moments
-from fedjax_bal.models.wrapping import (
-    HEAD,
-    NO_KEY,
-    assemble_model,
-    by_channel,
-    check_classifier,
-    check_result,
-    checked_shape,
-    choose_head,
-    counted_rows,
-    mask_of,
-    mode_arguments,
-    rename_key,
-)
+from fedjax_bal.models.wrapping import HEAD, Usage
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
-from fedjax_bal.validate import whole_number
 
 
 def from_nnx(
@@ -62,6 +47,7 @@ def from_nnx(
         ValueError: the module needs other arguments, returns something else than logits, or no classifier can be found.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> class Net(nnx.Module):
         ...     def __init__(self, rngs):
         ...         self.conv = nnx.Conv(3, 8, (3, 3), rngs=rngs)
@@ -80,50 +66,74 @@ def from_nnx(
     net = nnx.clone(module) if fixed else module(rngs=nnx.Rngs(0))
     if not isinstance(net, nnx.Module):
         raise ValueError(f"module: received {module!r}, must be a class or function that makes a flax.nnx module")
-    name, shape, classes = type(net).__name__, checked_shape(input_shape), whole_number("num_classes", num_classes)
-    modes = {train: mode_arguments(name, net.__call__, train) for train in (True, False)}
-    cast = (lambda batch: batch) if dtype is None else lambda batch: batch.astype(dtype)
-    _prepare(net, None if convolution == "plain" else convolutions.where_supported(convolution))
-    structure, params, stats, keys, others = nnx.split(net, nnx.Param, nnx.BatchStat, nnx.RngKey, ...)
+    usage = wrapping.usage_of(net, input_shape, num_classes, convolution, dtype)
+    network = _NnxNetwork(net, None if fixed else module, usage, head)
+    return wrapping.assemble_model(usage, network.init, network.forward, network.classify)
 
-    def rebuild(params: PyTree, stats: PyTree, key: Key | None) -> nnx.Module:
-        own = keys if key is None else _draw_keys(keys, key)
-        return nnx.merge(structure, params, stats, own, others, copy=True)
 
-    head = _find_classifier(
-        name, lambda: rebuild(params, stats, None), cast(jnp.zeros((1, *shape))), modes, head, classes
-    )
-    check_classifier(name, head, nnx.to_pure_dict(stats))
-    classifier, _, rest = nnx.split(getattr(net, head), nnx.Param, ...)
+class _NnxNetwork:
+    """The functions of a model that calls a network, made anew by `make`, or always begun as it is if that is None."""
 
-    def init(key: Key) -> Variables:
-        drawn: Sequence[Any] = (params, stats)
-        if not fixed:
-            _, *drawn, _ = nnx.split(module(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat, ...)
-        own, statistics = (nnx.to_pure_dict(state) for state in drawn)
-        return Variables(rename_key(own, head, HEAD), statistics)
+    def __init__(self, net: nnx.Module, make: Callable[..., nnx.Module] | None, usage: Usage, wanted: str) -> None:
+        self._make, self._usage = make, usage
+        _prepare(net, usage.convolve)
+        self._structure, *self._drawn, self._keys, self._others = nnx.split(
+            net, nnx.Param, nnx.BatchStat, nnx.RngKey, ...
+        )
+        self._head = self._find_classifier(wanted)
+        wrapping.check_classifier(usage.name, self._head, nnx.to_pure_dict(self._drawn[1]))
+        self._classifier, _, self._rest = nnx.split(getattr(net, self._head), nnx.Param, ...)
+
+    def init(self, key: Key) -> Variables:
+        """The initial variables."""
+        drawn: Sequence[Any] = self._drawn
+        if self._make is not None:
+            _, *drawn, _ = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat, ...)
+        params, stats = (nnx.to_pure_dict(state) for state in drawn)
+        return Variables(wrapping.rename_key(params, self._head, HEAD), stats)
 
     def forward(
-        variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
+        self, variables: Variables, images: Array, train: bool, key: Key | None, real: Array | None
     ) -> tuple[Outputs, PyTree]:
-        if train and key is None and jax.tree.leaves(keys):
-            raise ValueError(NO_KEY)
-        own = rebuild(rename_key(variables.params, HEAD, head), variables.stats, key)
+        """Outputs and running statistics."""
+        if train and key is None and jax.tree.leaves(self._keys):
+            raise ValueError(wrapping.NO_KEY)
+        own = self._rebuild(wrapping.rename_key(variables.params, HEAD, self._head), variables.stats, key)
         own.train() if train else own.eval()
         norms = [layer for _, layer in sorted(_batch_norms(own), key=lambda pair: pair[0])]
         for layer in norms:
             vars(layer)["real"] = real
-        logits, seen = _watch(own, [head], cast(images), modes[train])
+        logits, seen = _watch(own, [self._head], self._usage.cast(images), self._usage.modes[train])
         shown = tuple(layer.take_moments() for layer in norms)
-        outputs = Outputs(logits, seen[head][0], (), shown)
+        outputs = Outputs(logits, seen[self._head][0], (), shown)
         return outputs, nnx.to_pure_dict(nnx.state(own, nnx.BatchStat))
 
-    def classify(params: PyTree, features: Array) -> Array:
-        own: Any = nnx.merge(classifier, params[HEAD], rest, copy=True)
+    def classify(self, params: PyTree, features: Array) -> Array:
+        """The logits of features."""
+        own: Any = nnx.merge(self._classifier, params[HEAD], self._rest, copy=True)
         own.eval()
         return own(features)
 
-    return assemble_model(name, init, forward, classify, shape, classes, dtype)
+    def _rebuild(self, params: PyTree, stats: PyTree, key: Key | None) -> nnx.Module:
+        keys = self._keys if key is None else _draw_keys(self._keys, key)
+        return nnx.merge(self._structure, params, stats, keys, self._others, copy=True)
+
+    def _find_classifier(self, wanted: str) -> str:
+        """The attribute with the classifier, found by a call in the abstract."""
+        chosen: list[str] = []
+
+        def run() -> tuple[Any, Any]:
+            net = self._rebuild(self._drawn[0], self._drawn[1], None)
+            net.eval()
+            known = [str(key) for key, layer in nnx.iter_children(net) if callable(layer)]
+            asked = [wanted] if wanted in known else known
+            logits, seen = _watch(net, asked, self._usage.example, self._usage.modes[False])
+            returning = next((key for key, (_, result) in seen.items() if result is logits), None)
+            chosen.append(wrapping.choose_head(self._usage.name, wanted, known, returning))
+            return logits, seen[chosen[0]][0]
+
+        wrapping.check_result(self._usage, *jax.eval_shape(run))
+        return chosen[0]
 
 
 class _MaskedBatchNorm(nnx.BatchNorm):
@@ -131,8 +141,8 @@ class _MaskedBatchNorm(nnx.BatchNorm):
 
     def __call__(self, x: Array, use_running_average: bool | None = None, *, mask: Array | None = None) -> Array:
         real = vars(self).get("real")
-        vars(self)["moments"] = moments(by_channel(x), counted_rows(x, real))[:2]
-        return super().__call__(x, use_running_average, mask=mask_of(x, real) if mask is None else mask)
+        vars(self)["moments"] = moments(wrapping.by_channel(x), wrapping.counted_rows(x, real))[:2]
+        return super().__call__(x, use_running_average, mask=wrapping.mask_of(x, real) if mask is None else mask)
 
     def take_moments(self) -> tuple[Array, Array]:
         """Removes what `__call__` has noted, and returns the moments."""
@@ -176,28 +186,3 @@ def _watch(
     result = net(batch, **mode)
     vars(net).update(layers)
     return result, seen
-
-
-def _find_classifier(
-    name: str,
-    make: Callable[[], nnx.Module],
-    batch: Array,
-    modes: dict[bool, dict[str, bool]],
-    wanted: str,
-    num_classes: int,
-) -> str:
-    """The attribute with the classifier, found by a call in the abstract."""
-    chosen: list[str] = []
-
-    def run() -> tuple[Any, Any]:
-        net = make()
-        net.eval()
-        known = [str(key) for key, layer in nnx.iter_children(net) if callable(layer)]
-        logits, seen = _watch(net, [wanted] if wanted in known else known, batch, modes[False])
-        returning = next((key for key, (_, result) in seen.items() if result is logits), None)
-        chosen.append(choose_head(name, wanted, known, returning))
-        return logits, seen[chosen[0]][0]
-
-    logits, features = jax.eval_shape(run)
-    check_result(name, logits, features, num_classes)
-    return chosen[0]

@@ -2,12 +2,13 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import whole_number
 
@@ -46,7 +47,45 @@ def check_is_model(model: Any) -> None:
     )
 
 
-def mode_arguments(name: str, call: Callable, train: bool) -> dict[str, Any]:
+class Usage(NamedTuple):
+    """How a user's network is called.
+
+    Attributes:
+        name: the name of its class.
+        input_shape: the shape of one input.
+        num_classes: C.
+        modes: the further arguments of a call in training, and in evaluation.
+        convolve: the convolution in place of its own; None leaves these.
+        dtype: type that a batch is converted to; None leaves it.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    num_classes: int
+    modes: Mapping[bool, dict[str, Any]]
+    convolve: Callable | None
+    dtype: Any
+
+    def cast(self, batch: Array) -> Array:
+        """The batch as the network takes it."""
+        return batch if self.dtype is None else batch.astype(self.dtype)
+
+    @property
+    def example(self) -> Array:
+        """A batch of one input."""
+        return self.cast(jnp.zeros((1, *self.input_shape)))
+
+
+def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, convolution: str, dtype: Any) -> Usage:
+    """How a module is called, with checked arguments of `from_linen` or `from_nnx`."""
+    name, classes = type(network).__name__, whole_number("num_classes", num_classes)
+    shape = tuple(whole_number("input_shape", side) for side in input_shape)
+    modes = {train: _mode_arguments(name, network.__call__, train) for train in (True, False)}
+    convolve = None if convolution == "plain" else convolutions.where_supported(convolution)
+    return Usage(name, shape, classes, modes, convolve, dtype)
+
+
+def _mode_arguments(name: str, call: Callable, train: bool) -> dict[str, Any]:
     """The arguments by which a network's `__call__` is told whether it trains; refuses others that it needs."""
     _, *others = inspect.signature(call).parameters.values()
     unknown = [
@@ -87,8 +126,9 @@ def check_classifier(name: str, head: str, stats: Mapping[str, PyTree]) -> None:
         )
 
 
-def check_result(name: str, logits: Any, features: Any, num_classes: int) -> None:
+def check_result(usage: Usage, logits: Any, features: Any) -> None:
     """Refuses logits and features that are not of one row each for one input."""
+    name, num_classes = usage.name, usage.num_classes
     if not hasattr(logits, "shape") or logits.shape != (1, num_classes):
         received = f"an array of shape {logits.shape}" if hasattr(logits, "shape") else type(logits).__name__
         raise ValueError(
@@ -129,15 +169,9 @@ def by_channel(inputs: Array) -> Array:
 
 
 def assemble_model(
-    name: str,
-    init: Callable[[Key], Variables],
-    forward: Forward,
-    head: Callable[[PyTree, Array], Array],
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    dtype: Any = None,
+    usage: Usage, init: Callable[[Key], Variables], forward: Forward, head: Callable[[PyTree, Array], Array]
 ) -> Model:
-    """Makes a model of the functions of a network, which takes inputs of a type; None for float32."""
+    """Makes a model of the functions of a network."""
 
     def apply(
         variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None
@@ -150,11 +184,6 @@ def assemble_model(
         return outputs, variables._replace(stats=stats)
 
     init, apply = jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
-    tokens = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
+    tokens = usage.dtype is not None and jnp.issubdtype(usage.dtype, jnp.integer)
     kind = "int32" if tokens else "float32"
-    return Model(init, apply, head, name, num_classes, input_shape, input_dtype=kind)
-
-
-def checked_shape(input_shape: Iterable[int]) -> tuple[int, ...]:
-    """The shape of one input, as whole numbers of at least 1."""
-    return tuple(whole_number("input_shape", side) for side in input_shape)
+    return Model(init, apply, head, usage.name, usage.num_classes, usage.input_shape, input_dtype=kind)

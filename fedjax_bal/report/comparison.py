@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.files import write_atomically
-from fedjax_bal.metrics import MethodSummary, compare
+from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.markup import definitions, document, encoded, figures
 from fedjax_bal.report.page import display_name, draws_partitions, entries, methods_table
-from fedjax_bal.report.wording import LONGEST_NAME, printable, verdict
+from fedjax_bal.report.table_files import summarise_group, table_files
+from fedjax_bal.report.wording import verdict
 from fedjax_bal.runs import FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
@@ -23,14 +24,20 @@ _OF_DATA = ("dataset", "partition", "partition_seeds", "auxiliary", "evaluation.
 def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     """Writes one page about 2 to 20 different run folders with the same classes; returns the page.
 
+    Its tables lie beside it, for `comparison.html` in `comparison-tables.csv`, `.md` and `.tex`.
+
     Raises:
         FolderError: a folder can't be read, the folders don't go together, or the file can't be written.
     """
     from fedjax_bal.report.gallery import draw
 
     both = join(folders)
-    page = encoded(_page(both, draw(both)))
+    groups = _groups(both.summary["runs"], _data_of_methods(both.config))
+    page = encoded(_page(both, [summarise_group(runs) for runs in groups], draw(both)))
+    tables = table_files(groups, both.summary["target_accuracy"], _own_partitions(both))
     try:
+        for ending, content in tables.items():
+            write_atomically(file.with_name(f"{file.stem}-tables.{ending}"), content)
         write_atomically(file, page)
     except OSError as error:
         raise FolderError(f"{file}: can't be written ({error.strerror}); choose another place with --out") from error
@@ -86,9 +93,13 @@ def _renamed(run: RunRecord, name: str) -> RunRecord:
     return run._replace(lines=[called(line) for line in run.lines], summary=summary)
 
 
-def _page(both: RunRecord, pictures: Sequence["Picture"]) -> str:
+def _own_partitions(both: RunRecord) -> bool:
+    """Tells whether each seed of all folders has a partition of its own."""
+    return all(map(draws_partitions, both.config.values()))
+
+
+def _page(both: RunRecord, groups: Sequence[Sequence[MethodSummary]], pictures: Sequence["Picture"]) -> str:
     configs = both.config
-    groups = _compared(both.summary["runs"], _data_of_methods(configs))
     rounds = {entry["rounds"] for entry in both.summary["runs"]}
     differing = _differences(configs)
     apart = _apart(groups, [key for key, _ in differing]) if len(groups) > 1 else ""
@@ -99,7 +110,7 @@ def _page(both: RunRecord, pictures: Sequence["Picture"]) -> str:
         f'<p class=unfinished role="status">{escape(unlike)}</p>' if unlike else "",
         *(f"<p class=verdict>{escape(text)}</p>" for text in _verdicts(groups)),
         "<h2>Comparison</h2>",
-        methods_table(groups, both.summary["target_accuracy"], all(map(draws_partitions, configs.values()))),
+        methods_table(groups, both.summary["target_accuracy"], _own_partitions(both)),
         figures(pictures),
         "<h2>Where the settings differ</h2>",
         definitions(differing) or "<p>Nowhere.</p>",
@@ -107,13 +118,12 @@ def _page(both: RunRecord, pictures: Sequence["Picture"]) -> str:
     return document("comparison of runs", parts)
 
 
-def _compared(runs: Sequence[Mapping[str, Any]], data: Mapping[str, Hashable]) -> list[list[MethodSummary]]:
-    """The methods, one group for all that share their data, each set against the first one of its group."""
+def _groups(runs: Sequence[Mapping[str, Any]], data: Mapping[str, Hashable]) -> list[list[Mapping[str, Any]]]:
+    """The runs, one group for all whose methods share their data."""
     groups: dict[Hashable, list[Mapping[str, Any]]] = {}
     for run in runs:
         groups.setdefault(data.get(run["method"]), []).append(run)
-    shorten = lambda summary: summary._replace(method=printable(summary.method, LONGEST_NAME))
-    return [[shorten(summary) for summary in compare(group)] for group in groups.values()]
+    return list(groups.values())
 
 
 def _data_of_methods(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Hashable]:

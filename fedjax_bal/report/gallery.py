@@ -120,9 +120,10 @@ def _over_clients(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
     values = _known(methods, lambda method: ranked_clients(run.lines, method))
     if values:
         caption = (
-            "The global model on each client's own test images at the last evaluation, clients in rising order, mean "
-            "over seeds: the left end shows the clients that it serves worst, and a flat line serves all alike. A "
-            "client with few test images can only have a few values, so that lines have steps."
+            "The model that each client uses, on its own test images at the last evaluation: the global one, or its "
+            "own with a method that gives it one. Clients in rising order, mean over seeds: the left end shows those "
+            "that the method serves worst, and a flat line serves all alike. A client with few test images can only "
+            "have a few values, so that lines have steps."
         )
         yield "clients", "Accuracy by client", caption, plots.accuracy_by_client(values)
 

@@ -6,11 +6,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_bal.metrics import MethodSummary, compare
+from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.details import broken, details, ending
 from fedjax_bal.report.markup import command, definitions, document, encoded, figures, grid, note
-from fedjax_bal.report.table_files import table_files
-from fedjax_bal.report.wording import LONGEST_NAME, Table, printable, table, table_notes, tied, verdict
+from fedjax_bal.report.table_files import comparison_table, summarise_group, table_files
+from fedjax_bal.report.wording import LONGEST_NAME, Table, printable, table_notes, tied, verdict
 from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
     run = own.read()
     pictures = draw(run)
     page = _page(run, pictures)
-    tables = table_files(run.summary["runs"], run.summary.get("target_accuracy"), draws_partitions(run.config))
+    tables = table_files([run.summary["runs"]], run.summary.get("target_accuracy"), draws_partitions(run.config))
     try:
         documents = {picture.name: picture.document for picture in pictures}
         return own.write_report(encoded(page), documents, tables)
@@ -70,7 +70,7 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
 
 def _page(run: RunRecord, pictures: Sequence["Picture"]) -> str:
     name = str(run.summary.get("name") or run.config.get("name") or "run")
-    summaries = [s._replace(method=printable(s.method, LONGEST_NAME)) for s in compare(run.summary["runs"])]
+    summaries = summarise_group(run.summary["runs"])
     missing = missing_runs(run.config, run.summary["runs"])
     unfinished = bool(missing) or not run.summary["finished"]
     parts = [
@@ -133,13 +133,10 @@ def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | Non
     summaries = [summary for group in groups for summary in group]
     if not summaries:
         return "<p>No run has been evaluated yet.</p>"
-    text = table(summaries, target, baseline=None if len(groups) == 1 else "the first method on the same data")
-    if len(groups) == len(summaries) > 1:
-        text = _without_column(text, 2)
     alone = lambda group: len(group) == 1 < len(groups)
     marked = [mark and not alone(group) for group in groups for mark in _best(group)]
     notes = "".join(map(note, table_notes(summaries, partitions=partitions)))
-    return grid("Comparison of methods", text, marked) + notes
+    return grid("Comparison of methods", comparison_table(groups, target), marked) + notes
 
 
 def _best(summaries: Sequence[MethodSummary]) -> list[bool]:
@@ -147,11 +144,6 @@ def _best(summaries: Sequence[MethodSummary]) -> list[bool]:
     finals = [] if tied(summaries) else [s.final.mean for s in summaries if s.final.mean is not None]
     best = max(finals, default=None)
     return [best is not None and summary.final.mean == best for summary in summaries]
-
-
-def _without_column(text: Table, place: int) -> Table:
-    cut = lambda cells: (*cells[:place], *cells[place + 1 :])
-    return Table(cut(text.headings), [cut(row) for row in text.rows])
 
 
 def _details(runs: Sequence[Mapping[str, Any]]) -> str:

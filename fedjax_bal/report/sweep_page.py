@@ -19,6 +19,7 @@ from fedjax_bal.report.sweep_results import (
     neighbours,
     read_results,
 )
+from fedjax_bal.report.sweep_tables import sweep_tables
 from fedjax_bal.report.wording import LONGEST_NAME, Table, printable
 from fedjax_bal.runs import FolderError, SweepFolder, as_csv
 
@@ -33,9 +34,9 @@ _HOW_PICKED = {
 
 
 def build_sweep(folder: Path) -> Path:
-    """Writes `sweep.html`, `plots/*.svg` and `curves.csv` into a sweep's folder; returns the page.
+    """Writes `sweep.html`, `plots/*.svg`, `curves.csv`, and `tables.csv`, `.md` and `.tex` into a sweep's folder.
 
-    The sweep may be unfinished, which the page then says.
+    The sweep may be unfinished, which the page then says. Returns the page.
 
     Raises:
         FolderError: a file is missing or damaged, or the folder can't be written to.
@@ -48,7 +49,8 @@ def build_sweep(folder: Path) -> Path:
     pictures = to_pictures(sweep_figures(results))
     html = encoded(page(results, pictures))
     try:
-        return own.write_page(html, {picture.name: picture.document for picture in pictures}, curves)
+        documents = {picture.name: picture.document for picture in pictures}
+        return own.write_page(html, documents, curves, sweep_tables(results))
     except OSError as error:
         raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_bal.config import ConfigError, parse_yaml
 from fedjax_bal.runs import SweepFolder
 
 TEST, VALIDATION = "final_accuracy", "validation_accuracy"
@@ -23,6 +24,7 @@ class Results(NamedTuple):
         text: `sweep.yaml`.
         sheet: its content.
         asked: how many runs the sweep asks for; None where that is not known.
+        partitions: the seed of the partition of each row; None where it is not known, or the same for all.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Results(NamedTuple):
     text: str
     sheet: Mapping[str, Any]
     asked: int | None = None
+    partitions: tuple[int | None, ...] = ()
 
     @property
     def methods(self) -> list[str]:
@@ -64,7 +67,24 @@ def read_results(folder: Path) -> Results:
     rows = own.read_results([key for axis in every for key in axis])
     seeds = {"seed", "seeds", "partition_seeds"}
     axes = tuple(axis for axis in every if not {key.rpartition(".")[2] for key in axis} <= seeds)
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, _asked(sheet))
+    partitions = tuple(_partition_seed(sheet, row) for row in rows)
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, _asked(sheet), partitions)
+
+
+def _partition_seed(sheet: Mapping[str, Any], row: Mapping[str, Any]) -> int | None:
+    """The seed of a row's partition: that of `partition_seeds` in the place of its own seed, or `partition.seed`."""
+    own = dict(zip(*(_seeds({**sheet, **row}.get(key)) for key in ("seeds", "partition_seeds")), strict=False))
+    found = own.get(row.get("seed"), row.get("partition.seed"))
+    return found if isinstance(found, int) else None
+
+
+def _seeds(value: Any) -> list[int]:
+    """A list of seeds, which a table has as text."""
+    try:
+        found = parse_yaml(value, "seeds") if isinstance(value, str) else value
+    except ConfigError:
+        return []
+    return [seed for seed in found if isinstance(seed, int)] if isinstance(found, list) else []
 
 
 def cells(results: Results, method: str, figure: str) -> list[Cell]:
@@ -73,11 +93,11 @@ def cells(results: Results, method: str, figure: str) -> list[Cell]:
     for row in results.rows:
         if row["method"] == method:
             done = row["status"] == "done" and isinstance(row.get(figure), int | float)
-            found.setdefault(_setting(results, row), []).append(row[figure] if done else None)
+            found.setdefault(setting_of(results, row), []).append(row[figure] if done else None)
     return [_cell(setting, values) for setting, values in found.items()]
 
 
-def _setting(results: Results, row: Mapping[str, Any]) -> tuple[Any, ...]:
+def setting_of(results: Results, row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The value of each axis: that of its only key, or all in one text."""
     return tuple(row[axis[0]] if len(axis) == 1 else ", ".join(str(row[key]) for key in axis) for axis in results.axes)
 
@@ -115,7 +135,7 @@ def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
 
 def values(results: Results, axis: int) -> list[Any]:
     """The values of an axis, numbers in rising order, others as the sweep has them."""
-    found = list(dict.fromkeys(_setting(results, row)[axis] for row in results.rows))
+    found = list(dict.fromkeys(setting_of(results, row)[axis] for row in results.rows))
     return sorted(found) if is_numeric(results, axis) else found
 
 
@@ -137,7 +157,7 @@ def neighbours(results: Results, method: str) -> list[tuple[Cell | None, Cell | 
 
 def is_numeric(results: Results, axis: int) -> bool:
     """Tells whether an axis has several values, all of them numbers."""
-    found = {_setting(results, row)[axis] for row in results.rows}
+    found = {setting_of(results, row)[axis] for row in results.rows}
     return len(found) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedjax_bal.metrics import METRICS, TEXT, compare, mean_interval, paired_difference, spread
+from fedjax_bal.metrics import METRICS, TEXT, MethodSummary, compare, mean_interval, paired_difference, spread_of_draws
 from fedjax_bal.report.details import Details, details
 from fedjax_bal.report.markup import encoded
-from fedjax_bal.report.wording import LONGEST_NAME, MINUS, printable, table, table_notes
+from fedjax_bal.report.wording import LONGEST_NAME, MINUS, Table, printable, table, table_notes
 from fedjax_bal.runs import as_csv
 
 _LATEX = str.maketrans(
@@ -17,33 +17,59 @@ _LATEX = str.maketrans(
 )
 
 
-def table_files(runs: Sequence[Mapping[str, Any]], target: float | None, partitions: bool = False) -> dict[str, bytes]:
-    """The tables of `runs` of a `summary.json`, by the ending of their file.
+def table_files(
+    groups: Sequence[Sequence[Mapping[str, Any]]], target: float | None, partitions: bool = False
+) -> dict[str, bytes]:
+    """The tables of `runs` of a `summary.json`, by the ending of their file; the runs of a group share their data.
 
     Markdown and LaTeX have the tables of the page: means, ± standard deviations over seeds, paired differences with
-    their intervals. CSV has a row for each method and each metric of the summary: n, mean, standard deviation, 95%
-    interval of the mean, and the paired difference from the first method with its interval. `target` is the share that
-    counts as reached; `partitions` tells whether each seed has a partition of its own.
+    their intervals. CSV has the statistics of each group. `target` is the share that counts as reached; `partitions`
+    tells whether each seed has a partition of its own.
     """
-    summaries = [own._replace(method=printable(own.method, LONGEST_NAME)) for own in compare(runs)]
-    notes = " ".join(table_notes(summaries, partitions=partitions))
-    comparison = Details("Comparison of methods", table(summaries, target), notes)
-    shown = [comparison, *details(runs)]
+    summaries = [summarise_group(runs) for runs in groups]
+    notes = " ".join(table_notes([own for group in summaries for own in group], partitions=partitions))
+    comparison = Details("Comparison of methods", comparison_table(summaries, target), notes)
+    shown = [comparison, *details([run for runs in groups for run in runs])]
+    return as_files(shown, [row for runs in groups for row in statistics(runs)])
+
+
+def as_files(shown: Sequence[Details], rows: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+    """Tables in Markdown and LaTeX, and `rows` in CSV, by the ending of their file."""
     texts = {
-        "csv": as_csv(list(_numbers(runs))),
+        "csv": as_csv(rows),
         "md": "\n".join(map(_markdown, shown)),
         "tex": "% Needs \\usepackage{booktabs}.\n" + "\n".join(map(_latex, shown)),
     }
     return {ending: encoded(text) for ending, text in texts.items()}
 
 
-def _numbers(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def summarise_group(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
+    """The methods of runs that share their data, set against the first one, under names that fit a table."""
+    return [own._replace(method=printable(own.method, LONGEST_NAME)) for own in compare(runs)]
+
+
+def comparison_table(groups: Sequence[Sequence[MethodSummary]], target: float | None) -> Table:
+    """The comparison of methods, each set against the first one of its group; without that column if all are alone."""
+    summaries = [summary for group in groups for summary in group]
+    text = table(summaries, target, baseline=None if len(groups) == 1 else "the first method on the same data")
+    if not len(groups) == len(summaries) > 1:
+        return text
+    cut = lambda cells: (*cells[:2], *cells[3:])
+    return Table(cut(text.headings), [cut(row) for row in text.rows])
+
+
+def statistics(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The numbers of runs that share their data: a row for each method and each metric that any run has.
+
+    It has n, mean, standard deviation, 95% interval of the mean, and the paired difference from the first method with
+    its interval. The seed of a run may be a `Draw`.
+    """
     methods = list(dict.fromkeys(run["method"] for run in runs))
     for name in (metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT):
         known = [run for run in runs if run.get(name) is not None]
         by_seed = {own: {run["seed"]: run[name] for run in known if run["method"] == own} for own in methods}
         for method in methods if known else ():
-            mean = spread(list(by_seed[method].values()))
+            mean = spread_of_draws(by_seed[method])
             row: dict[str, Any] = {"method": method, "metric": name, "n": mean.seeds, "mean": mean.mean}
             row |= {"deviation": mean.std} | dict(zip(("low", "high"), mean_interval(mean), strict=True))
             keys = ("difference", "difference_low", "difference_high", "pairs")

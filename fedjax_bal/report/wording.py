@@ -7,8 +7,9 @@ from fedjax_bal.metrics import NOTHING, SHARE, Difference, MethodSummary, Spread
 
 MINUS = "\N{MINUS SIGN}"
 LONGEST_NAME = 80
+DEVIATION_IN_WORDS = "“±” is the sample standard deviation over seeds. "
 SPREAD_IN_WORDS = (
-    "“±” is the sample standard deviation over seeds. “Mean of last 5” averages the last five evaluations of a run. "
+    f"{DEVIATION_IN_WORDS}“Mean of last 5” averages the last five evaluations of a run. "
     "“Best” is the highest accuracy of a run, picked on the test set itself and so flattering. "
 )
 _INTERVAL = (
@@ -20,6 +21,10 @@ _SEEDS_ALONE = "It speaks of the variation between seeds only, not of other part
 _PARTITIONS_TOO = (
     "Each seed has a partition of its own, so that it covers the draw of the partition too, but not other data sets"
 )
+_CROSSED = (
+    "The seeds on one partition are averaged first, so that it covers the draw of the partition, but not other seeds "
+    "or data sets"
+)
 
 KL_IN_WORDS = (
     "KL: divergence of the classes behind each averaged model from uniform, in nats (0 is even), mean over chains, "
@@ -27,9 +32,12 @@ KL_IN_WORDS = (
 )
 
 
-def interval_in_words(*, partitions: bool) -> str:
-    """What the 95% intervals say; `partitions` tells whether each seed has a partition of its own."""
-    return _INTERVAL.format(covered=_PARTITIONS_TOO if partitions else _SEEDS_ALONE)
+def interval_in_words(*, partitions: bool, crossed: bool = False) -> str:
+    """What the 95% intervals say.
+
+    `partitions` tells whether each seed has a partition of its own, `crossed` whether several run on each of several.
+    """
+    return _INTERVAL.format(covered=_CROSSED if crossed else _PARTITIONS_TOO if partitions else _SEEDS_ALONE)
 
 
 class Table(NamedTuple):

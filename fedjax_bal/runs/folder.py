@@ -1,8 +1,9 @@
 """A run's folder: its owner, and its files, written by sessions and read by sessions and reports."""
 
 import io
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from fedjax_bal.config import Config, ConfigError, continues, differences, is_resolved, load_config, resolved_yaml
 from fedjax_bal.files import parse_json
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
-from fedjax_bal.runs.record import RunRecord, read_config, read_metrics, read_pictures, read_summary
+from fedjax_bal.runs.record import RunRecord, missing_plugins, read_config, read_metrics, read_pictures, read_summary
 from fedjax_bal.runs.schema import ResumableLine
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
@@ -25,7 +26,7 @@ _PERSONALISED = f"personalised/{_RUN}.json"
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
 _WRITTEN = (
     *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, "plots/*.svg"),
-    *("tables.csv", "tables.md", "tables.tex"),
+    *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "md", "tex")),
     *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.npz.part")),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
@@ -46,6 +47,10 @@ class RunFolder:
         self.path = path
         self.files = files or OutputFiles(path)
         self.earlier: Config | None = None
+
+    def exists(self) -> bool:
+        """Whether the folder is a run's."""
+        return (self.path / _CONFIG).is_file()
 
     def claimed(self, config: Config) -> AbstractContextManager[None]:
         """A context that makes the folder, checks that it is free or that the configuration continues it, and locks it.
@@ -148,6 +153,10 @@ class RunFolder:
         """The configuration that the folder belongs to; raises `ConfigError` if it is missing or damaged."""
         return load_config(self.path / _CONFIG)
 
+    def missing_plugins(self) -> list[str]:
+        """The plug-ins that the runs used and that aren't loaded."""
+        return missing_plugins(self.path / _CONFIG)
+
     def export_file(self, name: str) -> Path:
         """The place of an exported model in the folder, which `fresh` leaves alone."""
         self.files.make_folder(_EXPORTS)
@@ -235,12 +244,12 @@ class RunFolder:
         return here
 
 
-def choose_folder(path: Path, config: Config) -> tuple[Path, str]:
-    """Finds the folder for a configuration's runs: the first of NAME, NAME-2, NAME-3, ... that isn't another's.
+def choose_folder(path: Path, conflict: Callable[[Path], str]) -> tuple[Path, str]:
+    """Finds the folder for a session's runs: the first of NAME, NAME-2, NAME-3, ... without a conflict.
 
     Returns:
-        The folder, and the keys in which NAME's configuration differs if it isn't that one. Whatever else is wrong with
-        a folder is left to `RunFolder.claimed`.
+        The folder, and the conflict with NAME if it isn't that one. Whatever else is wrong with a folder, so that
+        `conflict` raises an error, is left to the one who claims it.
 
     Example:
         >>> import tempfile
@@ -249,23 +258,21 @@ def choose_folder(path: Path, config: Config) -> tuple[Path, str]:
         ...     mine.path.mkdir()
         ...     mine.begin(load_config(None, ["training.rounds=10"]), fresh=False)
         ...     for rounds in (20, 5):
-        ...         place, differing = choose_folder(mine.path, load_config(None, [f"training.rounds={rounds}"]))
+        ...         asked = load_config(None, [f"training.rounds={rounds}"])
+        ...         place, differing = choose_folder(mine.path, lambda path: RunFolder(path).conflict(asked))
         ...         print(f"{place.name}: {differing or 'goes on'}")
         mine: goes on
         mine-2: training.rounds: 10 here, 5 asked for
     """
-    place, number = path, 1
-    first = conflict = _known_conflict(path, config)
-    while conflict:
-        number += 1
-        place = path.with_name(f"{path.name}-{number}")
-        conflict = _known_conflict(place, config)
-    return place, first
+    first = known_conflict(path, conflict)
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(place for place in others if not known_conflict(place, conflict)) if first else path, first
 
 
-def _known_conflict(place: Path, config: Config) -> str:
+def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
+    """The conflict with a folder; empty for one that can't be asked, as it is missing, damaged or something else."""
     try:
-        return RunFolder(place).conflict(config)
+        return conflict(place)
     except (FolderError, OSError):
         return ""
 

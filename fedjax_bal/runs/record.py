@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from fedjax_bal.config import LARGEST_YAML, ConfigError, parse_yaml
+from fedjax_bal.config import LARGEST_YAML, ConfigError, parse_yaml, received_value
 from fedjax_bal.files import open_file, parse_json, read_bytes
+from fedjax_bal.registry import PLUGINS
 from fedjax_bal.runs.metric_lines import LONGEST_LINE, read_lines
 from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError
 from fedjax_bal.runs.schema import JsonObject, MetricLine, SummaryFile, misfit
@@ -43,6 +44,15 @@ def read_config(path: Path) -> tuple[dict[str, Any], str]:
     if not isinstance(config, dict):
         raise _damaged(path, 1, "a mapping of sections such as dataset and training", _shown(config))
     return config, text
+
+
+def missing_plugins(path: Path) -> list[str]:
+    """The plug-ins that a configuration or a sweep has recorded and that aren't loaded; none if it can't be read."""
+    try:
+        recorded = read_config(path)[0].get("plugins")
+    except FolderError:
+        return []
+    return [received_value(name) for name in recorded if name not in PLUGINS] if isinstance(recorded, dict) else []
 
 
 def read_summary(path: Path) -> dict[str, Any]:

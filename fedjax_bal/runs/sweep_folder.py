@@ -1,4 +1,4 @@
-"""A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `curves.csv`, `costs.json` and `sweep.html`."""
+"""A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `curves.csv`, `tables.*`, `costs.json` and `sweep.html`."""
 
 import csv
 import io
@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from fedjax_bal.config import ConfigError, parse_yaml, read_yaml
+from fedjax_bal.config import Config, ConfigError, parse_yaml, read_yaml, received_value
 from fedjax_bal.files import read_bytes
-from fedjax_bal.runs.folder import RunFolder
+from fedjax_bal.runs.folder import RunFolder, known_conflict
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
+from fedjax_bal.runs.record import missing_plugins
 
 _SHEET, _RESULTS, _CURVES, _COSTS, _PAGE = "sweep.yaml", "results.csv", "curves.csv", "costs.json", "sweep.html"
 _POINTS = "points"
@@ -54,25 +55,43 @@ class SweepFolder:
         """
         return self.files.locked(self._check_owner)
 
-    def begin(self, text: str) -> None:
-        """Writes sweep.yaml; a folder's sweep may get more values on its axes, and no other change.
+    def conflict(self, text: str, points: Mapping[str, Config]) -> str:
+        """What keeps a sweep, given as sweep.yaml and its points by label, from going on here; empty if nothing does.
+
+        A folder's sweep may get other values on its axes, more rounds, and more seeds.
 
         Raises:
-            FolderError: the folder holds another sweep.
+            FolderError: sweep.yaml can't be read.
         """
         try:
-            known = _without_values(self.files.read(_SHEET).decode())
+            known = self.files.read(_SHEET).decode()
+            here, asked = _axes(known), _axes(text)
         except FileNotFoundError:
-            known = None
+            return ""
         except (OSError, ValueError) as error:
             raise FolderError(
                 f"{self.path}: its sweep.yaml can't be read ({error}); choose another with --out"
             ) from error
-        if known is not None and known != (asked := _without_values(text)):
-            keys = [key for key in {**known[0], **asked[0]} if known[0].get(key) != asked[0].get(key)]
+        if known == text:
+            return ""
+        if here != asked:
+            return f"sweep: the keys {received_value(here)} here, {received_value(asked)} asked for"
+        begun = {own.path.name for own in self.points() if own.exists()}
+        if begun and begun.isdisjoint(points):
+            return "sweep: other values, so that none of the points asked for is here"
+        asks = (
+            (label, lambda path, config=config: RunFolder(path).conflict(config)) for label, config in points.items()
+        )
+        found = ((label, known_conflict(self.point(label).path, conflict)) for label, conflict in asks)
+        return next((f"{label}: {conflict}" for label, conflict in found if conflict), "")
+
+    def begin(self, text: str, points: Mapping[str, Config]) -> None:
+        """Writes sweep.yaml; raises `FolderError` if the folder holds a sweep that this one doesn't continue."""
+        differing = self.conflict(text, points)
+        if differing:
             raise FolderError(
-                f"{self.path}: holds another sweep (its sweep.yaml differs in more than the values of the axes"
-                f"{f', in {keys[0]}' if keys else ''}), and nothing in it is touched; choose another folder with --out"
+                f"{self.path}: holds another sweep, and nothing in it is touched; choose another folder with --out, or "
+                f"ask for the same sweep, with other values, more rounds or more seeds. They differ in\n  {differing}"
             )
         self.files.write(_SHEET, text.encode())
 
@@ -88,6 +107,10 @@ class SweepFolder:
         if not isinstance(axes, list) or not axes or not all(isinstance(axis, dict) and axis for axis in axes):
             raise FolderError(f"{path}: has no list of axes under `sweep`; {_AGAIN}")
         return sheet, text
+
+    def missing_plugins(self) -> list[str]:
+        """The plug-ins that the runs used and that aren't loaded."""
+        return missing_plugins(self.path / _SHEET)
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """The rows of the table, values as numbers, texts or None.
@@ -130,10 +153,12 @@ class SweepFolder:
         entries = [{**dict(zip(_OF_RUN, run, strict=True)), **own} for run, own in costs.items()]
         self.files.write_json(_COSTS, entries)
 
-    def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes) -> Path:
-        """Replaces the sweep's page, its figures, SVG documents by name, and its table of curves; returns the page."""
+    def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
+        """Replaces the sweep's page, its figures, SVG documents by name, its curves, and its tables by ending."""
         file = self.files.write_page(_PAGE, page, figures)
         self.files.write(_CURVES, curves)
+        for ending, content in tables.items():
+            self.files.write(f"tables.{ending}", content)
         return file
 
     def _check_owner(self) -> None:
@@ -163,13 +188,12 @@ def _value(text: str) -> Any:
     return (int(text) if text.lstrip("-").isdecimal() else number) if math.isfinite(number) else None
 
 
-def _without_values(text: str) -> tuple[Any, Any]:
-    """A sweep without the values of its axes."""
+def _axes(text: str) -> list[Any]:
+    """The keys of a sweep's axes."""
     sheet = parse_yaml(text, _SHEET)
     if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
         raise ValueError("it is no sweep")
-    axes = [list(axis) if isinstance(axis, dict) else axis for axis in sheet.pop("sweep")]
-    return sheet, axes
+    return [list(axis) if isinstance(axis, dict) else axis for axis in sheet["sweep"]]
 
 
 def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:

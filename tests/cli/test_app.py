@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.listing import LISTINGS
-from fedjax_bal.runs import RunFolder
+from fedjax_bal.runs import RunFolder, SweepFolder
 
 BAD = {
     "unknown data set": (["dataset.name=fashin_mnist"], ["dataset.name", "'fashin_mnist'", "did you mean"]),
@@ -107,6 +107,30 @@ def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypat
     refused = invoke("run", "small.yaml", "--out", "runs/small")
     assert refused.exit_code == 2
     assert "runs/small: belongs to another configuration" in refused.output
+    assert "training.rounds: 9 here, 7 asked for" in refused.output
+
+
+def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
+    def begin(plan, path, *_, **__):
+        folder = SweepFolder(path)
+        with folder.claimed():
+            folder.begin(plan.text, plan.configs)
+            for label, config in plan.configs.items():
+                folder.point(label).check(config)
+                folder.point(label).begin(config, fresh=False)
+
+    monkeypatch.setattr("fedjax_bal.cli.app.sweep_command", begin)
+    (here / "grid.yaml").write_text(f"{small_run.TEXT}sweep: [{{training.batch_size: [10, 20]}}]\n")
+    assert invoke("sweep", "grid.yaml").output == invoke("sweep", "grid.yaml", "training.rounds=9").output == ""
+    for _ in range(2):
+        assert invoke("sweep", "grid.yaml").output.splitlines() == [
+            "runs/small holds another sweep; this one goes to runs/small-2. They differ in",
+            "  batch_size=10: training.rounds: 9 here, 7 asked for",
+        ]
+    assert sorted(folder.name for folder in here.glob("runs/*")) == ["small", "small-2"]
+    refused = invoke("sweep", "grid.yaml", "--out", "runs/small")
+    assert refused.exit_code == 2
+    assert "runs/small: holds another sweep, and nothing in it is touched" in refused.output
     assert "training.rounds: 9 here, 7 asked for" in refused.output
 
 
@@ -223,3 +247,17 @@ def test_ctrl_c_says_how_to_go_on_which_comes_to_the_same_lines(tmp_path):
     assert results[0] == results[1]
     final = [json.loads((f / "runs" / "small" / "summary.json").read_text())["runs"] for f in folders]
     assert final[0] == final[1]
+
+
+def test_run_and_sweep_name_each_other_for_a_file_of_the_other_kind(here):
+    (here / "small.yaml").write_text(small_run.TEXT)
+    (here / "grid.yaml").write_text("base: small.yaml\nsweep: [{training.rounds: [1, 2]}]\n")
+    for command in ("run", "bench"):
+        result = invoke(command, "grid.yaml")
+        assert result.exit_code == 2
+        wanted = "fedjax-bal: grid.yaml: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep grid.yaml`\n"
+        assert result.output == wanted
+    result = invoke("sweep", "small.yaml")
+    assert result.exit_code == 2 and result.output.count("\n") == 1
+    assert "small.yaml: lacks the key `sweep`" in result.output
+    assert result.output.endswith("or use `fedjax-bal run small.yaml` for a single configuration\n")

@@ -78,7 +78,7 @@ def test_keys_whose_ends_are_alike_keep_all_of_their_names(write):
 
 
 BAD = [
-    ("base: small.yaml", "sweep: received null, must be a list of axes"),
+    ("base: small.yaml", "lacks the key `sweep`, a list of axes"),
     ("base: 3\nsweep: [{seeds: [[0]]}]", "base: received 3, must be the path of a configuration"),
     ("base: none.yaml\nsweep: [{seeds: [[0]]}]", "none.yaml: there is no such file"),
     ("base: sweep.yaml\nsweep: [{seeds: [[0]]}]", "base: sweep.yaml is a sweep itself"),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import small_run
-from small_sweep import FEDAVG, carry, read_table, watch
+from small_sweep import FEDAVG, carry, outcome, read_table, watch
 from small_sweep import sweep as sweep_of
 
 from fedjax_bal.engine.host import stack
@@ -201,6 +201,26 @@ def test_a_run_that_stopped_early_is_done_and_one_that_diverged_keeps_its_lines(
     assert "2 done or given up before" in said
     assert again == rows
     assert [small_run.metrics(folder) for folder in sorted((tmp_path / "out" / "points").iterdir())] == lines
+
+
+# Rounds are evaluated by twos, and two are in a dispatch: 3 ends neither.
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_more_rounds_and_seeds_come_to_the_same_bits(tmp_path, rounds):
+    few, asked = (f"training.rounds={rounds}", "seeds=[0]"), ("training.rounds=4", "seeds=[0, 1]")
+    carry(sweep(tmp_path, RATES, *few), tmp_path / "out")
+    _, _, said = carry(sweep(tmp_path, RATES, *asked), tmp_path / "out")
+    assert f"from round {rounds} on" in said and "12 runs (2 done or given up before)" in said  # two have diverged
+    carry(sweep(tmp_path, RATES, *asked), tmp_path / "at once")
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "at once")
+    for axes, changes, differing in (
+        (RATES, few, "training.rounds: 4 here, "),
+        (RATES.replace("0.05, 0.2", "0.3"), few, "none of the points asked for is here"),
+        ("sweep: [{training.batch_size: [10]}]", asked, "training.batch_size"),
+    ):
+        with pytest.raises(FolderError, match=f"(?s)holds another sweep.*{differing}"):
+            carry(sweep(tmp_path, axes, *changes), tmp_path / "out")
+    carry(sweep(tmp_path, RATES.replace("0.05", "0.05, 0.1"), *asked), tmp_path / "out", dry_run=True)
 
 
 def test_another_sweep_is_kept_out(finished, tmp_path):

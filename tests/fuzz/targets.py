@@ -436,7 +436,7 @@ def _read_leavings(case: Path) -> None:
     run.read_leaks(0, 0)
     run.read_personalised(0, 0)
     sweep.read_costs()
-    sweep.begin((case / "in" / "sweep.yaml").read_bytes().decode("utf-8", "replace") if not _special(case) else "")
+    sweep.begin((case / "in" / "sweep.yaml").read_bytes().decode("utf-8", "replace") if not _special(case) else "", {})
 
 
 def _special(case: Path) -> bool:

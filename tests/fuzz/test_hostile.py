@@ -204,7 +204,7 @@ def pipes():
         "config": (lambda folder: load_config(folder / "pipe"), "is a pipe; give a YAML file"),
         "npz": (lambda folder: load("npz", path=str(folder / "pipe")), "is a pipe"),
         "checkpoint": (lambda folder: load_checkpoint(folder / "pipe", {}), "is a pipe"),
-        "sweep": (lambda folder: SweepFolder(folder).begin("sweep: [{a: [1]}]"), "is a pipe"),
+        "sweep": (lambda folder: SweepFolder(folder).begin("sweep: [{a: [1]}]", {}), "is a pipe"),
         "report": (build, "config.yaml: can't be read .is a pipe"),
         "sweep page": (build_sweep, "sweep.yaml: is a pipe"),
     }

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+import small_run
 import toys
 from flat import build
 
@@ -124,9 +125,14 @@ def test_a_wrong_hyperparameter_is_named(recipe, values, message):
         recipe(**values)
 
 
-def test_centralised_training_is_a_method_of_a_configuration():
+@pytest.mark.slow
+def test_centralised_training_is_a_method_of_a_configuration(tmp_path):
     documented = " ".join(inspect.getdoc(personal).partition("    {")[2].split())
     config = load_config(None, ["methods=[{recipe: fedavg}, {" + documented + "]"])
     among, alone = (config.for_method(index) for index in range(2))
     assert (alone.partition.clients, alone.selection.clients_per_round, alone.availability.name) == (1, 1, "always")
     assert among.partition.clients > 1
+    small = ["training.rounds=1", "model={name: mlp}", "seeds=[0]", "methods=[{recipe: fedavg}, {" + documented + "]"]
+    small_run.run(tmp_path / "run", small_run.config(tmp_path, *small, "selection.clients_per_round=2"))
+    clients = {line["method"]: line["clients"] for line in small_run.metrics(tmp_path / "run")}
+    assert clients["centralised"] == 1 and set(clients) == {"fedavg", "centralised"}

@@ -20,7 +20,7 @@ RUNS += [one("[x] | 50%", 0, 0.6, macro=1), one("[x] | 50%", 1, 0.8, rounds_to_t
 
 
 def test_csv_has_n_mean_deviation_and_intervals():
-    table = list(csv.DictReader(io.StringIO(table_files(RUNS, None)["csv"].decode())))
+    table = list(csv.DictReader(io.StringIO(table_files([RUNS], None)["csv"].decode())))
     rows = {(row["method"], row["metric"]): row for row in table}
     first = rows["a_b", "final_accuracy"]
     assert (first["n"], first["difference"], first["pairs"]) == ("3", "", "")
@@ -36,7 +36,7 @@ def test_csv_has_n_mean_deviation_and_intervals():
 
 
 def test_markdown_and_latex_have_the_tables_of_the_page():
-    texts = {ending: content.decode() for ending, content in table_files(RUNS, None).items()}
+    texts = {ending: content.decode() for ending, content in table_files([RUNS], None).items()}
     rows = [line for line in texts["md"].splitlines() if line.startswith("|")]
     assert len({row.count("|") for row in rows}) == 1 and len(rows) == 4
     assert rows[2].startswith(f"| a_b | 60.0 ± 10.0 | {NOTHING} | 60.0 ± 10.0 |") and rows[2].endswith("| 3 |")
@@ -50,6 +50,6 @@ def test_markdown_and_latex_have_the_tables_of_the_page():
 def test_tables_lie_beside_the_report_and_without_runs_are_empty(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     build(folder)
-    for ending, content in table_files([], 0.5).items():
+    for ending, content in table_files([[]], 0.5).items():
         assert content
         assert (folder / f"tables.{ending}").stat().st_size > len(content)

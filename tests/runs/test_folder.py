@@ -32,20 +32,21 @@ def test_another_configuration_is_refused_and_named(tmp_path):
 
 def test_the_next_folder_is_the_first_without_another_configuration(tmp_path):
     config = lambda *changes: small_run.config(tmp_path, *changes)
+    choose = lambda path, asked: choose_folder(path, lambda place: RunFolder(place).conflict(asked))
     first = tmp_path / "run"
     second, third = tmp_path / "run-2", tmp_path / "run-3"
-    assert choose_folder(first, config()) == (first, "")
+    assert choose(first, config()) == (first, "")
     claim(first, config())
-    assert choose_folder(first, config("training.rounds=8")) == (first, "")
-    place, differing = choose_folder(first, config("training.rounds=5", "name=other"))
+    assert choose(first, config("training.rounds=8")) == (first, "")
+    place, differing = choose(first, config("training.rounds=5", "name=other"))
     assert place == second
     assert differing == "name: 'small' here, 'other' asked for\n  training.rounds: 7 here, 5 asked for"
     claim(second, config("training.rounds=5"))
-    assert choose_folder(first, config("training.rounds=6"))[0] == second
-    assert choose_folder(first, config("training.rounds=4"))[0] == third
+    assert choose(first, config("training.rounds=6"))[0] == second
+    assert choose(first, config("training.rounds=4"))[0] == third
     third.mkdir()
     (third / "thesis.tex").write_text("precious")
-    assert choose_folder(first, config("training.rounds=4"))[0] == third  # where it is refused
+    assert choose(first, config("training.rounds=4"))[0] == third  # where it is refused
 
 
 def test_a_folder_of_somebody_elses_is_refused(tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_bal.data.row_numbers import cut, rows_by_label
+from fedjax_bal.data.row_numbers import cut, even_sizes, rows_by_label
 from fedjax_bal.validate import checked_labels, whole_number
 
 _LARGEST_ALPHA = 1e12  # beyond it shares are equal to six digits, and their sum would overflow
@@ -17,6 +17,13 @@ def checked_pool(labels: np.ndarray, num_clients: int) -> tuple[int, list[np.nda
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     rows, _, sizes = rows_by_label(labels)
     return num_clients, cut(rows, sizes), sizes
+
+
+def checked_even_pool(labels: np.ndarray, num_clients: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """Returns `checked_pool`'s rows and numbers, and the sizes `Int[N]` of equal clients, each of at least a row."""
+    num_clients, by_class, quotas = checked_pool(labels, num_clients)
+    total, _, _ = checked_room(int(quotas.sum()), num_clients, 1)
+    return by_class, quotas, even_sizes(total, num_clients)
 
 
 def checked_number(name: str, value: Any, allowed: Callable[[Any], bool], rule: str) -> float:

@@ -5,10 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_word, checked_alpha, checked_pool, checked_room
+from fedjax_bal.data.partition.arguments import check_word, checked_alpha, checked_even_pool, checked_pool
 from fedjax_bal.data.partition.dealing import client_counts, deal_by_class, shuffled
 from fedjax_bal.data.partition.sizes import client_sizes
-from fedjax_bal.data.row_numbers import even_sizes
 
 _LEAST_SHARE, _TINY = 1e-12, 1e-300
 _AT_ONCE, _CELLS = 64, 4_000_000
@@ -148,10 +147,9 @@ def balanced_dirichlet(
         >>> {len(rows) for rows in parts}, len(np.unique(np.concatenate(parts)))
         ({20}, 1000)
     """
-    num_clients, by_class, quotas = checked_pool(labels, num_clients)
-    total, _, _ = checked_room(int(quotas.sum()), num_clients, 1)
-    laws = rng.dirichlet(np.full(len(quotas), checked_alpha(alpha)), num_clients)
-    counts = client_counts(rng, laws + _LEAST_SHARE, even_sizes(total, num_clients), quotas)
+    by_class, quotas, sizes = checked_even_pool(labels, num_clients)
+    laws = rng.dirichlet(np.full(len(quotas), checked_alpha(alpha)), len(sizes))
+    counts = client_counts(rng, laws + _LEAST_SHARE, sizes, quotas)
     return deal_by_class(shuffled(rng, by_class), counts.T)
 
 
@@ -187,10 +185,9 @@ def refilled_dirichlet(
         FedDyn's partition (see `client_dirichlet`) in the form of github.com/woodenchild95/FL-Simulator. There a
         client that draws on both sides of a refill may have a row twice.
     """
-    num_clients, by_class, quotas = checked_pool(labels, num_clients)
-    total, _, _ = checked_room(int(quotas.sum()), num_clients, 1)
-    laws = rng.dirichlet(np.full(len(quotas), max(checked_alpha(alpha), _TINY)), num_clients)
-    counts = _draw_by_own_law(rng, laws, even_sizes(total, num_clients), quotas).T
+    by_class, quotas, sizes = checked_even_pool(labels, num_clients)
+    laws = rng.dirichlet(np.full(len(quotas), max(checked_alpha(alpha), _TINY)), len(sizes))
+    counts = _draw_by_own_law(rng, laws, sizes, quotas).T
     # Consecutive rows of a class that is repeated are different ones, as long as they aren't more than the class has.
     repeated = [np.resize(rows, asked) for rows, asked in zip(shuffled(rng, by_class), counts.sum(axis=1), strict=True)]
     return deal_by_class(repeated, counts)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import checked_alpha, checked_pool, checked_room
+from fedjax_bal.data.partition.arguments import checked_alpha, checked_even_pool
 from fedjax_bal.data.partition.dealing import deal_by_class
 from fedjax_bal.data.partition.dirichlet import draw_counts
-from fedjax_bal.data.row_numbers import cut, even_sizes
+from fedjax_bal.data.row_numbers import cut
 
 _GROUP = 10
 
@@ -45,9 +45,8 @@ def equal_cut_dirichlet(
         Data via Classifier Re-Training with Federated Features (CReFF), 2022, the authors' code. Both need at least
         ten clients, and draw until it succeeds, which may never end.
     """
-    num_clients, by_class, sizes = checked_pool(labels, num_clients)
-    total, _, _ = checked_room(int(sizes.sum()), num_clients, 1)
-    alpha = checked_alpha(alpha)
+    by_class, quotas, sizes = checked_even_pool(labels, num_clients)
+    alpha, total, num_clients = checked_alpha(alpha), int(quotas.sum()), len(sizes)
     members = [min(_GROUP, num_clients - first) for first in range(0, num_clients, _GROUP)]
     ends = int(_GROUP / num_clients * total) * np.arange(1, len(members))
     owner = np.empty(total, np.int64)  # the group of each row
@@ -58,4 +57,4 @@ def equal_cut_dirichlet(
         held = np.array([len(rows) for rows in own])
         counts = draw_counts(rng, held, count, alpha, int(0.5 * held.sum() / count), level=True)
         line += deal_by_class(own, counts)
-    return cut(np.concatenate(line), even_sizes(total, num_clients))
+    return cut(np.concatenate(line), sizes)

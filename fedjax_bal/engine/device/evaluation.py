@@ -27,7 +27,7 @@ class TestSet(NamedTuple):
 
 
 def chunked(images: np.ndarray, labels: np.ndarray, size: int = CHUNK) -> TestSet:
-    """Cuts a test set, `[T, H, W, K]` and `[T]`, into chunks of equal size; padding in the last one is not real."""
+    """Cuts a test set, `[T, ...]` and `[T]`, into chunks of equal size; padding in the last one is not real."""
     if len(images) == 0 or len(images) != len(labels):
         raise ValueError(
             f"test set: received {len(images)} images and {len(labels)} labels; both must be the same, and at least 1"

@@ -148,7 +148,7 @@ def simulate(
         recipe: the method, from `fedjax_bal.recipes`.
         model: the model, from `fedjax_bal.models.build`, or `from_linen` or `from_nnx` for a network of your own.
         federation: the federation, from `fedjax_bal.data.federate`.
-        test: images `[T, H, W, K]` and labels `[T]`.
+        test: inputs `[T, ...]`, shaped and scaled like the training inputs (images `[T, H, W, K]`), and labels `[T]`.
         rounds: communication rounds.
         seed: from 0 to 2**32 - 1; decides initial weights, availability, selection, delivery and batches. Methods
             that are compared with the same seed share all of them.
