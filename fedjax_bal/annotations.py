@@ -19,6 +19,7 @@ from pydantic import (
     AllowInfNan,
     BeforeValidator,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     Strict,
     TypeAdapter,
     ValidationError,
@@ -83,6 +84,10 @@ class Readable:
         """Reads the value."""
         return core_schema.no_info_plain_validator_function(self._read)
 
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Says in words what is allowed."""
+        return {"description": f"must be {self.wanted}"}
+
     def _read(self, value: Any) -> Any:
         try:
             return self.read(value)
@@ -119,6 +124,10 @@ class OneOf:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Refuses other names."""
         return core_schema.no_info_plain_validator_function(self._one_of_them)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Lists the names."""
+        return {"enum": sorted({*self.names(), *self.also()})}
 
     def _one_of_them(self, value: Any) -> str:
         if not isinstance(value, str) or value not in self.names():

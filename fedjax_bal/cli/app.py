@@ -1,4 +1,4 @@
-"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `export`, `list` and `data`."""
+"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `export`, `list`, `config` and `data`."""
 
 import io
 import os
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedjax_bal._version import __version__
 from fedjax_bal.cli.arguments import (
     Coordinator,
     DataDir,
@@ -22,6 +23,7 @@ from fedjax_bal.cli.arguments import (
     split_arguments,
     split_cpu_for,
 )
+from fedjax_bal.cli.config import explain, schema
 from fedjax_bal.cli.console import INTERRUPTED, Output, fail, messages, names_table, printing
 from fedjax_bal.cli.data import list_datasets, prepare
 from fedjax_bal.cli.describe import describe
@@ -32,11 +34,9 @@ from fedjax_bal.cli.running import next_folder, run_command
 from fedjax_bal.cli.sweeping import sweep_command
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Federated-learning simulation for class imbalance and label skew.",
 )
 
 
@@ -52,13 +52,29 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        Output().print(f"fedjax-bal {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Federated-learning simulation for class imbalance and label skew."""
+
+
 @app.command()
 def run(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG] [KEY=VALUE ...]",
-            help="A YAML file (none: the built-in quickstart), then changes such as training.rounds=30 or seeds=[0].",
+            help="A YAML file or a built-in configuration (none: the quickstart; see fedjax-bal list configs), then "
+            "changes such as rounds=30, lr=0.1, methods=[fedavg,rebafl] or seeds=3.",
         ),
     ] = None,
     out: Annotated[
@@ -209,14 +225,7 @@ app.command("export")(printing(export))
 
 @app.command("list")
 def list_names(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="KIND",
-            help="recipes, models, selectors, partitions, datasets, metrics, optimizers, schedules, availability, "
-            "delivery, or speeds.",
-        ),
-    ],
+    what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="One of the kinds; none to see them.")] = None,
     plugin: Plugins = None,
 ) -> None:
     """List what a configuration can name."""
@@ -225,6 +234,11 @@ def list_names(
 
         Output().print(names_table((name, text.splitlines()) for name, text in listing(what).items()))
 
+
+config = typer.Typer(no_args_is_help=True, help="The keys of configurations: explain them, or write their JSON Schema.")
+for _name, _command in (("explain", explain), ("schema", schema)):
+    config.command(_name)(printing(_command))
+app.add_typer(config, name="config")
 
 data = typer.Typer(no_args_is_help=True, help="Data sets: list, prepare and describe them.")
 for _name, _command in (("list", list_datasets), ("prepare", prepare), ("describe", describe)):

@@ -5,9 +5,11 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from fedjax_bal.config import nearest_choices
 
-def listing(what: str) -> dict[str, str]:
-    """The names of one kind, one of `LISTINGS`, each with a text of one or more lines.
+
+def listing(what: str | None) -> dict[str, str]:
+    """The names of one kind, one of `LISTINGS`, each with a text of one or more lines; for None the kinds.
 
     Example:
         >>> print(listing("partitions")["shards"])
@@ -19,8 +21,10 @@ def listing(what: str) -> dict[str, str]:
         takes mu=0.001
         from Li et al., MLSys 2020
     """
+    if what is None:
+        return {kind: f"fedjax-bal list {kind}" for kind in LISTINGS}
     if what not in LISTINGS:
-        raise ValueError(f"list: received {what!r}; allowed: {', '.join(LISTINGS)}")
+        raise ValueError(f"list: received {what!r}; {nearest_choices(what, LISTINGS)}")
     return LISTINGS[what]()
 
 
@@ -110,6 +114,17 @@ def _speeds() -> dict[str, str]:
     return {name: _described(function) for name, function in SPEEDS.items()}
 
 
+def _configs() -> dict[str, str]:
+    from fedjax_bal.config import builtin_configs
+
+    heads = {name: file.read_text(encoding="utf-8").partition("\n\n")[0] for name, file in builtin_configs().items()}
+    return {name: _first_sentence(head.partition("\n#\n")[0].replace("\n#", "")[2:]) for name, head in heads.items()}
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].removesuffix(".") + "."
+
+
 LISTINGS: dict[str, Callable[[], dict[str, str]]] = {
     "recipes": _recipes,
     "models": _models,
@@ -122,6 +137,7 @@ LISTINGS: dict[str, Callable[[], dict[str, str]]] = {
     "availability": _availability,
     "delivery": _delivery,
     "speeds": _speeds,
+    "configs": _configs,
 }
 """Kind -> function that makes its list, which imports only what it needs."""
 

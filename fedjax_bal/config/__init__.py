@@ -9,9 +9,17 @@ from fedjax_bal.config.client_sections import SelectionSection
 from fedjax_bal.config.configuration import Config, MethodConfig, MethodEntry, RecipeChoice, UnresolvedConfig
 from fedjax_bal.config.data_sections import AuxiliarySection, DatasetSection
 from fedjax_bal.config.held_out import ClientTestSection, ValidationSection
-from fedjax_bal.config.load import apply_changes, build_config, load_config, parse_overrides, read_mapping
+from fedjax_bal.config.load import (
+    apply_changes,
+    build_config,
+    builtin_configs,
+    load_config,
+    parse_overrides,
+    read_mapping,
+)
 from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
+from fedjax_bal.config.reference import KeyReference, explained, json_schema, key_references
 from fedjax_bal.config.resolved import (
     config_digest,
     config_leaves,
@@ -33,6 +41,7 @@ __all__ = [
     "ConfigError",
     "DatasetSection",
     "KeyPath",
+    "KeyReference",
     "MethodConfig",
     "MethodEntry",
     "RecipeChoice",
@@ -42,6 +51,7 @@ __all__ = [
     "ValidationSection",
     "apply_changes",
     "build_config",
+    "builtin_configs",
     "check_section",
     "config_digest",
     "config_leaves",
@@ -49,7 +59,10 @@ __all__ = [
     "differences",
     "dotted_path",
     "dump_yaml",
+    "explained",
     "is_resolved",
+    "json_schema",
+    "key_references",
     "load_config",
     "merge_sections",
     "nearest_choices",

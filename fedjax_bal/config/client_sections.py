@@ -1,6 +1,6 @@
 """The sections of a configuration on clients: selection, availability, delivery and speed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, MinLen
@@ -22,7 +22,7 @@ class SelectionSection(Variant):
     choice: ClassVar[str | None] = "name"
 
     name: Annotated[str, OneOf(lambda: SelectionSection.names())] = "uniform"
-    clients_per_round: Count
+    clients_per_round: Count = 10
 
     @classmethod
     def names(cls) -> Sequence[str]:
@@ -32,11 +32,18 @@ class SelectionSection(Variant):
         return tuple(SELECTORS)
 
     @classmethod
+    def function(cls, name: str) -> Callable[..., Any]:
+        """The function of a selector."""
+        from fedjax_bal.selection import SELECTORS
+
+        return SELECTORS[name]
+
+    @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a selector, without those that the federation gives."""
-        from fedjax_bal.selection import FROM_FEDERATION, SELECTORS
+        from fedjax_bal.selection import FROM_FEDERATION
 
-        return parameters(SELECTORS[name], skip=("clients_per_round", *FROM_FEDERATION))
+        return parameters(cls.function(name), skip=("clients_per_round", *FROM_FEDERATION))
 
 
 _File = Annotated[str, TextThat("the path of a file", lambda text: text.strip() and "\0" not in text)]

@@ -10,7 +10,7 @@ from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, TextTh
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge_sections, to_plain
 
-_FOLDER_NAME = TextThat(
+FOLDER_NAME = TextThat(
     "a name of letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100 characters",
     re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch,
 )
@@ -86,9 +86,9 @@ class ReportedResults(Section):
 class UnresolvedConfig(Sections):
     """A configuration as read, its methods not checked yet."""
 
-    name: Annotated[str, _FOLDER_NAME]
+    name: Annotated[str, FOLDER_NAME]
     methods: Annotated[tuple[_Entry, ...], MinLen(1)]
-    seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT]
+    seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT] = (0,)
     partition_seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT] | None = None
     paper: ReportedResults | None = None
 

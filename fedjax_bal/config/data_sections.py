@@ -1,6 +1,6 @@
 """The sections of a configuration on the data set, its partition, and the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
@@ -25,7 +25,7 @@ class DatasetSection(Variant):
 
     choice: ClassVar[str | None] = "name"
 
-    name: Annotated[str, OneOf(lambda: DatasetSection.names())]
+    name: Annotated[str, OneOf(lambda: DatasetSection.names())] = "fashion_mnist_small"
 
     @classmethod
     def names(cls) -> Sequence[str]:
@@ -53,7 +53,8 @@ class PartitionSection(Variant):
     """How the training images are divided among clients.
 
     Attributes:
-        scheme: one of `fedjax_bal.data.SCHEMES`, or an alias of one; its parameters stand beside it.
+        scheme: one of `fedjax_bal.data.SCHEMES`, or an alias of one; its parameters stand beside it. Without it,
+            `dirichlet` at an alpha of 0.3.
         clients: N, the number of clients.
         seed: the seed of the partition alone.
         imbalance_factor: the largest class over the smallest, before the scheme divides the remaining images; 1 keeps
@@ -65,8 +66,8 @@ class PartitionSection(Variant):
     choice: ClassVar[str | None] = "scheme"
 
     scheme: Annotated[str, OneOf(lambda: PartitionSection.names(), lambda: PartitionSection.other_names())]
-    clients: Count
-    seed: Seed
+    clients: Count = 20
+    seed: Seed = 0
     imbalance_factor: Annotated[Number, Ge(1)] = 1.0
     imbalance_profile: Literal["exponential", "step"] = "exponential"
     imbalance_order: Literal["label", "frequency", "random"] = "label"
@@ -108,15 +109,24 @@ class PartitionSection(Variant):
         return {**{key: getattr(self, key) for key in self.common()}, "parameters": self.parameters}
 
     @classmethod
+    def function(cls, name: str) -> Callable[..., Any]:
+        """The function of a scheme."""
+        from fedjax_bal.data import SCHEMES
+
+        return SCHEMES[name]
+
+    @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a scheme."""
-        from fedjax_bal.data import FROM_DATASET, SCHEMES
+        from fedjax_bal.data import FROM_DATASET
 
-        return parameters(SCHEMES[name], skip=("rng", "labels", "num_clients", *FROM_DATASET))
+        return parameters(cls.function(name), skip=("rng", "labels", "num_clients", *FROM_DATASET))
 
 
 def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replaces a scheme's alias by its name, and adds the parameters that the alias implies."""
+    """Replaces a scheme's alias by its name, and adds the parameters that the alias implies, or a scheme if none is."""
+    if "scheme" not in value:
+        return {"scheme": "dirichlet", "alpha": 0.3, **value}
     alias = _alias(value)
     return value if alias is None else {**alias.parameters, **value, "scheme": alias.scheme}
 
@@ -159,7 +169,7 @@ class ModelSection(Variant):
 
     choice: ClassVar[str | None] = "name"
 
-    name: Annotated[str, OneOf(lambda: ModelSection.names())]
+    name: Annotated[str, OneOf(lambda: ModelSection.names())] = "mlp"
     convolution: Literal["fast", "plain"] = "fast"
 
     @classmethod

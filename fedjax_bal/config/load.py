@@ -6,7 +6,7 @@ from pathlib import Path as File
 from typing import Any
 
 from fedjax_bal.config.anchors import with_absolute_paths
-from fedjax_bal.config.configuration import Config, MethodEntry, UnresolvedConfig
+from fedjax_bal.config.configuration import FOLDER_NAME, Config, MethodEntry, UnresolvedConfig
 from fedjax_bal.config.methods import read_methods
 from fedjax_bal.config.problems import (
     ConfigError,
@@ -19,7 +19,8 @@ from fedjax_bal.config.problems import (
 )
 from fedjax_bal.config.provenance import plugin_problems, used_plugins
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import Section, check_section, choose_variant
+from fedjax_bal.config.sections import Section, check_section, choose_variant, merge_sections
+from fedjax_bal.config.short_forms import full_path, written_out
 from fedjax_bal.config.yaml_text import parse_yaml, read_yaml
 
 _COMMAND_LINE = "command line"
@@ -32,10 +33,11 @@ def load_config(
     """Reads, changes and checks a configuration.
 
     Args:
-        path: a YAML file; None for the built-in quickstart.
-        overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML. Choosing another
-            optimizer, scheme, law or recipe drops the parameters of the one before. A relative path counts from the
-            working directory here, and in a file from its folder.
+        path: a YAML file, or the name of a built-in configuration; None for the quickstart.
+        overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML; the end of a path is
+            enough where no other key ends like it. Choosing another optimizer, scheme, law or recipe drops the
+            parameters of the one before. A relative path counts from the working directory here, and in a file from
+            its folder.
         recorded: take the digests of plug-ins from the file, that of a run folder, whatever is loaded now.
 
     Returns:
@@ -47,16 +49,17 @@ def load_config(
     Example:
         >>> load_config(None, ["training.rounds=3", "seeds=[7]"]).training.rounds
         3
+        >>> short = load_config("quickstart", ["rounds=3", "lr=0.1", "methods=[fedavg, rebafl]", "seeds=2"])
+        >>> short.training.rounds, [method.name for method in short.methods], short.seeds
+        (3, ['fedavg', 'rebafl'], (0, 1))
         >>> load_config(None, ["training.rouns=3"])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         fedjax_bal.config.problems.ConfigError: command line: training.rouns: unknown key; allowed: ...
     """
-    source = "built-in quickstart" if path is None else os.fspath(path)
-    sheet = read_mapping(path)
-    of_sweep = next((key for key in ("sweep", "base") if key in sheet), None)
-    if of_sweep:
-        raise ConfigError(f"{source}: has the key `{of_sweep}`, so it is a sweep: use `fedjax-bal sweep {source}`")
-    data, overridden = _overridden(sheet, [_parse_override(text) for text in overrides])
+    source, sheet = source_name(path), read_mapping(path)
+    if "sweep" in sheet:
+        raise ConfigError(f"{source}: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep {source}`")
+    data, overridden = _overridden(sheet, parse_overrides(overrides))
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
     raise_all(source, problems, overridden)
@@ -64,16 +67,66 @@ def load_config(
 
 
 def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
-    """Reads a YAML file, or the built-in quickstart for None, as a mapping whose keys aren't checked yet.
+    """Reads a configuration as a mapping whose keys aren't checked yet, laid over its `base` if it has one.
 
-    Paths of files in it become absolute. Raises `ConfigError` if it can't be read or holds something else.
+    Paths of files in it become absolute, and short forms are written out. Raises `ConfigError` if it can't be read or
+    holds something else.
+
+    Args:
+        path: a YAML file, or the name of a built-in configuration; None for the quickstart.
     """
-    source = "built-in quickstart" if path is None else os.fspath(path)
-    data = read_yaml(_quickstart() if path is None else path, source)
+    data, file = _read_over_base(path, ()), find_config(path)
+    return {"name": file.stem, **data} if "name" not in data and FOLDER_NAME.accepts(file.stem) else data
+
+
+def source_name(path: str | os.PathLike[str] | None) -> str:
+    """The name of a configuration in messages."""
+    return "built-in quickstart" if path is None else os.fspath(path)
+
+
+def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...]) -> Mapping[str, Any]:
+    source, file = source_name(path), find_config(path)
+    data = read_yaml(file, source)
     if not isinstance(data, Mapping):
         wanted = f"must be a mapping of {', '.join(UnresolvedConfig.model_fields)}"
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received_value(data)}'}, {wanted}")
-    return with_absolute_paths(dict(data), os.curdir if path is None else os.path.dirname(source))
+    data = written_out(with_absolute_paths(dict(data), os.curdir if path is None else file.parent))
+    return data if "base" not in data else _over_base(data, file, source, (*above, os.path.realpath(file)))
+
+
+def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, ...]) -> Mapping[str, Any]:
+    base = data.pop("base")
+    if not isinstance(base, str) or not base:
+        wanted = "must be the path of a configuration, or the name of a built-in one"
+        raise ConfigError(f"{source}: base: received {received_value(base)}, {wanted}")
+    beside = file.parent / base
+    if os.path.realpath(beside) in above:
+        raise ConfigError(f"{source}: base: received {received_value(base)}, which is based on this file itself")
+    below = _read_over_base(beside if beside.suffix else base, above)
+    if "sweep" in below:
+        raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
+    methods = {key: data.pop(key) for key in ("methods",) if key in data}
+    return merge_sections(UnresolvedConfig, below, data) | methods  # a list is replaced as a whole, methods too
+
+
+def find_config(path: str | os.PathLike[str] | None) -> File:
+    """The file of a configuration: the one at a path, or a built-in one of that name; None is the quickstart."""
+    name = "quickstart" if path is None else os.fspath(path)
+    if path is not None and (File(name).suffix or "\0" in name or os.path.lexists(name)):
+        return File(name)
+    found = builtin_configs()
+    if name not in found:
+        near = nearest_choices(name, found).partition("; ")[2]
+        text = "is neither a file nor a built-in configuration (fedjax-bal list configs)"
+        raise ConfigError(f"{name}: {text}{near and f'; {near}'}")
+    return found[name]
+
+
+def builtin_configs() -> dict[str, File]:
+    """The built-in configurations: file by name, its path below `configs` without the ending."""
+    package = File(__file__).parents[1]
+    folder = next(place for place in (package / "configs", package.parent / "configs") if place.is_dir())
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
 
 
 def build_config(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]], source: str) -> Config:
@@ -109,12 +162,6 @@ def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     return [_parse_override(text) for text in overrides]
 
 
-def _quickstart() -> File:
-    package = File(__file__).parents[1]
-    installed = package / "configs" / "quickstart.yaml"
-    return installed if installed.exists() else package.parent / "configs" / "quickstart.yaml"
-
-
 def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any, list[Problem]]:
     of_plugins = plugin_problems(data.get("plugins", {}))
     data = {key: value for key, value in data.items() if key != "plugins"}
@@ -142,9 +189,25 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
 
 
 def _overridden(data: Any, parsed: Sequence[tuple[KeyPath, Any]]) -> tuple[Any, list[KeyPath]]:
-    for path, value in _choices_first(parsed):
-        data = _assign(data, UnresolvedConfig, path, value, ())
-    return data, [path for path, _ in parsed]
+    paths = []
+    for given, value in _choices_first(parsed):
+        path = full_path(given, data, _COMMAND_LINE)
+        section = _section_of(path)
+        if isinstance(value, str) and section not in (None, MethodEntry) and section.choice not in (None, path[-1]):
+            path = (*path, str(section.choice))  # partition=iid is partition.scheme=iid
+        data = _assign(data, UnresolvedConfig, path, written_out(value, section, path), ())
+        paths.append(path)
+    return data, paths
+
+
+def _section_of(path: KeyPath) -> type[Section] | None:
+    """The class of the section at a path, or of the section whose choice the path names."""
+    section: type[Section] | None = UnresolvedConfig
+    for key in path:
+        if section is None or key == section.choice:
+            return section
+        section = section if section is MethodEntry and str(key).isdigit() else section.child(str(key))
+    return section
 
 
 def _choices_first(parsed: Sequence[tuple[KeyPath, Any]]) -> list[tuple[KeyPath, Any]]:

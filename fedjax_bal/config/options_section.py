@@ -7,20 +7,28 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import create_model
 
 from fedjax_bal.annotations import checkable
+from fedjax_bal.config.parameters import documented
 from fedjax_bal.config.sections import Section
 from fedjax_bal.options import ADDED
 
 
 class OptionsSection(Section):
-    """A section with the options of a dataclass as keys; `option_keys` is the key of each field."""
+    """A section with the options of a dataclass, `options_type`, as keys; `option_keys` is the key of each field."""
 
     option_keys: ClassVar[Mapping[str, str]] = {}
+    options_type: ClassVar[type | None] = None
     added_keys: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def later(cls) -> frozenset[str]:
         """The keys of options that `fedjax_bal.options.added` declares."""
         return frozenset(cls.added_keys)
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """What the keys mean, those of options from the dataclass."""
+        texts = documented(cls.options_type)
+        return {key: texts.get(field, "") for field, key in cls.option_keys.items()} | super().meanings()
 
     def arguments(self, **others: Any) -> dict[str, Any]:
         """The options by the names of their fields, with some replaced by others."""
@@ -56,6 +64,7 @@ def with_options(
         }
         naming = {"__module__": section.__module__, "__doc__": section.__doc__}
         made: type[S] = create_model(section.__name__, __base__=section, **naming, **added)
+        made.options_type = options
         made.option_keys = {field.name: key for key, field in fields.items() if key in made.model_fields}
         made.added_keys = frozenset(key for key, field in fields.items() if key and field.metadata.get(ADDED))
         _put_in_order(made, before)

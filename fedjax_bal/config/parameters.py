@@ -1,6 +1,8 @@
 """Parameters of functions as keys of a section."""
 
 import inspect
+import itertools
+import re
 import typing
 from collections.abc import Callable, Collection
 from typing import Annotated, Any
@@ -23,6 +25,10 @@ def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict
     A parameter that neither its annotation nor its default explains (a function, a dtype) is left out. The default of a
     momentum is 0 where the function has None.
 
+    Args:
+        function: a function or a class.
+        skip: parameters to leave out.
+
     Example:
         >>> def dirichlet(rng, alpha: float, min_size: int = 10): ...
         >>> fields = parameters(dirichlet, skip=["rng"])
@@ -38,6 +44,24 @@ def parameters(function: Callable[..., Any], skip: Collection[str] = ()) -> dict
         if kind is not None:
             found[name] = (kind, ... if default is parameter.empty else default)
     return found
+
+
+def documented(thing: Any) -> dict[str, str]:
+    """Reads the texts on arguments or attributes, by name, from the docstring of a function or class.
+
+    Example:
+        >>> documented(parameters)["function"]
+        'a function or a class.'
+    """
+    _, _, block = re.sub(r"^Attributes:$", "Args:", inspect.getdoc(thing) or "", flags=re.M).partition("\nArgs:\n")
+    found: dict[str, str] = {}
+    for line in itertools.takewhile(lambda line: not line or line.startswith(" "), block.splitlines()):
+        entry = re.match(r" {4}(\w+): (.*)", line)
+        if entry:
+            found[entry[1]] = entry[2]
+        elif found:
+            found[list(found)[-1]] += " " + line.strip()
+    return {name: text.strip() for name, text in found.items()}
 
 
 def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:

@@ -66,12 +66,12 @@ class ExecutionSection(OptionsSection):
 class Sections(Section):
     """The sections that describe one federation and its training; each may be overridden for one method."""
 
-    dataset: DatasetSection
-    partition: PartitionSection
+    dataset: DatasetSection = Field(default_factory=DatasetSection.default)
+    partition: PartitionSection = Field(default_factory=PartitionSection.default)
     auxiliary: AuxiliarySection = Field(default_factory=AuxiliarySection.default)
-    model: ModelSection
-    training: TrainingSection
-    selection: SelectionSection
+    model: ModelSection = Field(default_factory=ModelSection.default)
+    training: TrainingSection = Field(default_factory=TrainingSection.default)
+    selection: SelectionSection = Field(default_factory=SelectionSection.default)
     availability: AvailabilitySection = Field(default_factory=AvailabilitySection.default)
     delivery: DeliverySection = Field(default_factory=DeliverySection.default)
     speed: SpeedSection = Field(default_factory=SpeedSection.default)

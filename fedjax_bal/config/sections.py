@@ -1,7 +1,8 @@
 """The base of all sections of a configuration: checked as a whole, immutable, merged key by key."""
 
+import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
@@ -9,7 +10,11 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from fedjax_bal.annotations import names_of, wanted
-from fedjax_bal.config.problems import KeyPath, Problem, nearest_choices, received_value
+from fedjax_bal.config.parameters import documented
+from fedjax_bal.config.problems import KeyPath, Problem, dotted_path, nearest_choices, received_value
+
+SYNONYMS = {"lr": "learning_rate", "epochs": "local_epochs", "steps": "local_steps", "wd": "weight_decay"}
+"""Keys that others call differently, with what they are called here."""
 
 
 class Section(BaseModel):
@@ -47,6 +52,11 @@ class Section(BaseModel):
         return frozenset()
 
     @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """What the keys mean, from the docstrings of this class and those that it extends."""
+        return {key: text for kind in reversed(cls.__mro__) for key, text in documented(kind).items()}
+
+    @classmethod
     def child(cls, key: str) -> "type[Section] | None":
         """Returns the section under a key, if the key has one."""
         field = cls.model_fields.get(key)
@@ -75,6 +85,12 @@ class Variant(Section):
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The fields that a choice adds, as pydantic's `create_model` takes them."""
         raise NotImplementedError
+
+    @classmethod
+    def function(cls, name: str) -> Callable[..., Any] | None:
+        """The function of a choice, whose docstring explains the parameters; None if there is none."""
+        del name
+        return None
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
@@ -200,10 +216,31 @@ def _problem(section: type[Section], value: Any, detail: dict[str, Any]) -> Prob
     return Problem(key, f"received {received_value(received)}, must be {wanted(annotation, received)}")
 
 
+def places_of(section: type[Section], value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yields the paths of all keys below a section, with the parameters of the names that a value chooses."""
+    value = value if isinstance(value, Mapping) else {}
+    here = section.chosen(value) or section
+    for key in here.model_fields:
+        below = here.child(key)
+        yield (*path, key)
+        if below is not None and below.choice != "recipe":  # methods are a list
+            yield from places_of(below, value.get(key), (*path, key))
+
+
 def _unknown_key(owner: type[Section], key: Any) -> str:
     whose = f" for {owner.picked}" if owner.picked else ""
     space = "; YAML needs a space after the colon" if ":" in str(key) else ""
-    return f"unknown key{whose}; {nearest_choices(key, owner.model_fields)}{space}"
+    choices = nearest_choices(key, owner.model_fields)
+    hint = "" if "did you mean" in choices else _hint_below(owner, str(key))
+    return f"unknown key{whose}; {choices}{hint}{space}"
+
+
+def _hint_below(owner: type[Section], key: str) -> str:
+    """Suggests the keys deeper down that are called like an unknown key, or nearly so."""
+    places = list(places_of(owner, {}))
+    meant = SYNONYMS.get(key) or next(iter(difflib.get_close_matches(key, [str(p[-1]) for p in places], 1, 0.8)), None)
+    found = [repr(dotted_path(place)) for place in places if place[-1] == meant]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _section_at(section: type[Section], value: Any, path: Sequence[Any]) -> type[Section]:
@@ -231,7 +268,7 @@ def _annotation_at(section: type[Section], value: Any, path: Sequence[Any]) -> A
 def _wanted_at(section: type[Section], value: Any, path: Sequence[Any]) -> str:
     owner = _section_at(section, value, path[:-1]) if path else section
     below = owner.child(str(path[-1])) if path else section
-    if below is not None:
+    if below is not None and below.choice != "recipe":  # methods are a list
         return f"a mapping of {', '.join(below.model_fields)}"
     return wanted(_annotation_at(section, value, path))
 

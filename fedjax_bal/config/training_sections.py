@@ -1,6 +1,6 @@
 """The sections of a configuration on training: rounds, local steps, optimizers and their schedules."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -33,11 +33,16 @@ class ScheduleSection(Variant):
         return tuple(schedule_names())
 
     @classmethod
-    def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The parameters of a schedule."""
+    def function(cls, name: str) -> Callable[..., Any]:
+        """The function that makes a schedule."""
         from fedjax_bal.optim import schedule_factory
 
-        return parameters(schedule_factory(name))
+        return schedule_factory(name)
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The parameters of a schedule."""
+        return parameters(cls.function(name))
 
     @property
     def built(self) -> Any:
@@ -89,11 +94,16 @@ class OptimizerSection(Variant):
         return tuple(optimizer_names())
 
     @classmethod
-    def parameters_of(cls, name: str) -> Mapping[str, Any]:
-        """The options of an optimizer."""
+    def function(cls, name: str) -> Callable[..., Any]:
+        """The function of optax."""
         import optax
 
-        return parameters(getattr(optax, name), skip=cls.model_fields)
+        return getattr(optax, name)
+
+    @classmethod
+    def parameters_of(cls, name: str) -> Mapping[str, Any]:
+        """The options of an optimizer."""
+        return parameters(cls.function(name), skip=cls.model_fields)
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -153,9 +163,11 @@ class TrainingSection(OptionsSection):
         early_stopping: whether a run ends once its validation metric has stopped improving.
     """
 
-    rounds: Count
-    batch_size: Count
-    optimizer: LocalOptimizerSection
+    rounds: Count = 50
+    batch_size: Count = 50
+    optimizer: LocalOptimizerSection = Field(
+        default_factory=lambda: LocalOptimizerSection.model_validate({"learning_rate": 0.05})
+    )
     server_optimizer: ServerOptimizerSection = Field(default_factory=ServerOptimizerSection.default)
     early_stopping: EarlyStoppingSection = Field(default_factory=EarlyStoppingSection.default)
 
@@ -163,6 +175,13 @@ class TrainingSection(OptionsSection):
     def options(self) -> LocalTraining:
         """The library's options."""
         return LocalTraining(**self.arguments(optimizer=self.optimizer.built))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_epoch(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not {"local_epochs", "local_steps"}.isdisjoint(value):
+            return value
+        return {**value, "local_epochs": 1}
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Self:

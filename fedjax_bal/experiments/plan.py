@@ -4,22 +4,18 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path as File
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import (
     Config,
     ConfigError,
     KeyPath,
-    UnresolvedConfig,
     apply_changes,
     build_config,
     dotted_path,
     dump_yaml,
-    merge_sections,
     parse_overrides,
     read_mapping,
-    received_value,
     with_absolute_paths,
 )
 from fedjax_bal.experiments.axes import Axis, combinations, path_of, read_axes
@@ -52,9 +48,8 @@ class Sweep(NamedTuple):
 def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Sweep:
     """Reads and checks a sweep file.
 
-    It holds the keys of a configuration and the key `sweep`, a list of axes (see `read_axes`). With `base`, the path of
-    a configuration, relative to the file, it needs only the keys that differ from that one. `overrides` are changes for
-    all points, as on the command line of `run`.
+    It holds the keys of a configuration and the key `sweep`, a list of axes (see `read_axes`). `overrides` are changes
+    for all points, as on the command line of `run`.
 
     Raises:
         ConfigError: anything is wrong, in any of its points; one problem a line.
@@ -62,11 +57,10 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     source = os.fspath(path)
     data = dict(read_mapping(path))
     if "sweep" not in data:
-        single = "" if "base" in data else f", or use `fedjax-bal run {source}` for a single configuration"
         wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
-        raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it{single}")
+        single = f"use `fedjax-bal run {source}` for a single configuration"
+        raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it, or {single}")
     axes = read_axes(data.pop("sweep"), source)
-    data = _on_base(data, File(path).parent, source)
     changes = parse_overrides(overrides)
     _refuse_swept(changes, axes, source)
     data = apply_changes(data, changes, "command line")
@@ -98,19 +92,6 @@ def _refuse_repeats(points: Sequence[Point], source: str) -> None:
     for place, point in enumerate(points):
         if places.setdefault(point.label, place) != place:
             raise ConfigError(f"{source}: sweep: two points are called {point.label}; make their values differ")
-
-
-def _on_base(data: dict[str, Any], folder: File, source: str) -> dict[str, Any]:
-    if "base" not in data:
-        return data
-    base = data.pop("base")
-    if not isinstance(base, str) or not base:
-        raise ConfigError(f"{source}: base: received {received_value(base)}, must be the path of a configuration")
-    below = read_mapping(folder / base)
-    if "sweep" in below:
-        raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
-    methods = {key: data.pop(key) for key in ("methods",) if key in data}
-    return merge_sections(UnresolvedConfig, below, data) | methods  # a list is replaced as a whole, methods too
 
 
 def _point(

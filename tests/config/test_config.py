@@ -18,6 +18,7 @@ from fedjax_bal.config import (
     parameters,
     resolved_yaml,
 )
+from fedjax_bal.config.reference import explained, json_schema, key_references
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.optim import optimizers
 from fedjax_bal.recipes import RECIPES
@@ -324,7 +325,7 @@ def test_differences_name_the_keys():
         ),
         ("seeds=[true]", ["seeds: received [True], must be a list"]),
         ("seeds=[-1]", ["seeds: received [-1], must be a list", "an integer from 0 to 4294967295"]),
-        ("seeds=4", ["seeds: received 4, must be a list"]),
+        ("seeds=0", ["seeds: received 0, must be a list"]),
         ("methods=[]", ["methods: received [], must be a list, not empty, each item a mapping with the key recipe"]),
         ("methods=[3]", ["methods.0: received 3, must be a mapping with the key recipe"]),
         (
@@ -382,9 +383,9 @@ def test_a_bad_override_is_told_as_the_command_line_s(override, fragments):
         (TEXT.replace("rounds: 40", "rounds: 0"), ["my.yaml: training.rounds: received 0, must be an integer"]),
         (
             TEXT.replace("seed: 0", "sed: 0"),
-            ["partition.seed: missing, must be an integer from 0", "partition.sed: unk"],
+            ["partition.sed: unknown key", "did you mean 'seed'?"],
         ),
-        (TEXT.replace("model: {name: rebafl_fmnist}", ""), ["model: missing, must be a mapping of name, convolution"]),
+        (TEXT.partition("methods:")[0], ["methods: missing, must be a list, not empty, each item a mapping"]),
         (TEXT.replace("classes_per_client: 2, ", ""), ["partition.classes_per_client: missing, must be an integer"]),
         (
             TEXT.replace("learning_rate: 0.05, ", ""),
@@ -457,6 +458,88 @@ def test_a_missing_file_and_a_directory(tmp_path):
 
 def test_a_file_may_begin_with_a_byte_order_mark(write):
     assert load_config(write(b"\xef\xbb\xbf" + TEXT.encode())) == load_config(None)
+
+
+# Short forms, defaults and bases.
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("rounds=3", "training.rounds=3"),
+        ("lr=0.1", "training.optimizer.learning_rate=0.1"),
+        ("momentum=0.3", "training.optimizer.momentum=0.3"),
+        ("epochs=2", "training.local_epochs=2"),
+        ("clients_per_round=3", "selection.clients_per_round=3"),
+        ("optimizer.decay=0.9", "training.optimizer.decay=0.9"),
+        ("p=0.2", "availability.p=0.2"),
+        ("seeds=2", "seeds=[0, 1]"),
+        ("partition=iid", "partition.scheme=iid"),
+        ("training.server_optimizer=adam", "training.server_optimizer.name=adam"),
+        ("dataset=MNIST", "dataset.name=mnist"),
+        ("dataset.name=Fashion-MNIST", "dataset.name=fashion_mnist"),
+        ("methods=fedavg", "methods=[{recipe: fedavg}]"),
+        ("methods=[FedAvg,fed_prox]", "methods=[{recipe: fedavg},{recipe: fedprox}]"),
+        ("methods.1.recipe=FedProx", "methods.1.recipe=fedprox"),
+    ],
+)
+def test_a_short_form_stands_for_the_whole(short, whole):
+    assert load_config(None, [short]) == load_config(None, [whole])
+
+
+@pytest.mark.parametrize(
+    ("override", "fragment"),
+    [
+        ("seed=3", "seed: several keys are called so; give the whole path: partition.seed, seeds"),
+        ("metrix=loss", "metrix: unknown key"),
+        ("learning_rat=3", "did you mean 'training.optimizer.learning_rate' or 'training.server_optimizer.learning"),
+        ("training.lr=3", "did you mean 'optimizer.learning_rate' or 'server_optimizer.learning_rate'?"),
+        ("methods=[FedProks]", "methods.0.recipe: received 'FedProks'; allowed: "),
+    ],
+)
+def test_a_short_form_that_is_unclear_is_told(override, fragment):
+    assert fragment in refusal(None, [override])
+
+
+def test_a_file_needs_its_methods_alone(write):
+    config = load_config(write("methods: [fedavg]"))
+    assert (config.name, config.seeds) == ("my", (0,))
+    assert (config.partition.scheme, config.partition.parameters["alpha"]) == ("dirichlet", 0.3)
+    assert (config.training.local_epochs, config.training.optimizer.learning_rate) == (1, 0.05)
+    assert load_config(write("methods: [fedavg]\ntraining: {local_steps: 3}")).training.local_epochs is None
+    assert "optimizer.learning_rate: missing" in refusal(write("methods: [fedavg]\ntraining: {optimizer: adam}"))
+
+
+def test_a_file_changes_its_base(write, tmp_path):
+    write("base: quickstart\nname: mine\ntraining: {rounds: 3}\nmethods: [fedprox]")
+    config = load_config(str(tmp_path / "my.yaml"))
+    assert config == load_config(None, ["name=mine", "rounds=3", "methods=fedprox"])
+    (tmp_path / "third.yaml").write_text("base: my.yaml\nseeds: 1")
+    assert load_config(str(tmp_path / "third.yaml")).training.rounds == 3
+
+
+def test_a_base_in_a_circle_is_refused(write, tmp_path):
+    (tmp_path / "other.yaml").write_text("base: my.yaml")
+    assert "base: received 'my.yaml', which is based on this file itself" in refusal(write("base: other.yaml"))
+
+
+def test_built_in_configurations_have_names():
+    assert load_config("papers/rebafl/table1_fmnist_m20").name == "rebafl_table1_fmnist_m20"
+    assert "'quickstart'" in refusal("quikstart")
+
+
+def test_every_key_is_in_the_schema():
+    schema = json_schema()
+    for key in key_references():
+        node = schema
+        for name in key.path.split("."):
+            node = next(kind for kind in [node, *node.get("anyOf", [])] if "properties" in kind)["properties"][name]
+
+
+def test_a_key_is_explained_by_the_end_of_its_path():
+    local, server = explained("lr")
+    assert (local.path, local.default, server.default) == ("training.optimizer.learning_rate", "", "1.0")
+    assert [key.path for key in explained("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
 
 
 # The pieces.

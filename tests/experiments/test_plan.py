@@ -81,7 +81,7 @@ BAD = [
     ("base: small.yaml", "lacks the key `sweep`, a list of axes"),
     ("base: 3\nsweep: [{seeds: [[0]]}]", "base: received 3, must be the path of a configuration"),
     ("base: none.yaml\nsweep: [{seeds: [[0]]}]", "none.yaml: there is no such file"),
-    ("base: sweep.yaml\nsweep: [{seeds: [[0]]}]", "base: sweep.yaml is a sweep itself"),
+    ("base: sweeps/clients\nsweep: [{seeds: [[0]]}]", "base: sweeps/clients is a sweep itself"),
     ("base: small.yaml\nsweep: [{training.rouns: [3]}]", r"\(rouns=3\): training.rouns: unknown key.*did you mean"),
     ("base: small.yaml\nsweep: [{training.rounds: [3, 0]}]", r"\(rounds=0\): training.rounds: received 0"),
     ("base: small.yaml\nsweep: [{name.x: [3]}]", r"\(x=3\): name.x: name is 'small', which has no keys"),

@@ -1,0 +1,142 @@
+"""The reference of all keys of a configuration, derived from the sections that check them."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+
+from fedjax_bal.annotations import names_of, wanted
+from fedjax_bal.config.configuration import UnresolvedConfig
+from fedjax_bal.config.parameters import documented
+from fedjax_bal.config.problems import KeyPath, dotted_path, nearest_choices, received_value
+from fedjax_bal.config.sections import SYNONYMS, Section, Variant
+
+_BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+
+
+class KeyReference(NamedTuple):
+    """What is known of a key.
+
+    Attributes:
+        path: its keys, dotted.
+        choices: the names that it is a parameter of (`dirichlet`); empty for a key that is always there.
+        meaning: from the docstring; empty where there is none.
+        allowed: its values, in words that complete "must be".
+        default: as a message shows it; empty for a key that has to be given.
+    """
+
+    path: str
+    choices: tuple[str, ...]
+    meaning: str
+    allowed: str
+    default: str
+
+
+def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()) -> Iterator[KeyReference]:
+    """Yields the reference of every key, section by section, parameters of a choice after the keys of its section.
+
+    Example:
+        >>> next(key for key in key_references() if key.path == "availability.p").choices
+        ('bernoulli', 'periodic')
+    """
+    meanings = section.meanings()
+    for key, field in section.model_fields.items():
+        below = section.child(key)
+        allowed = f"a mapping of {', '.join(below.model_fields)}" if below else _allowed(field.rebuild_annotation())
+        default = "" if below or field.is_required() else received_value(field.get_default(call_default_factory=True))
+        yield KeyReference(dotted_path((*path, key)), (), meanings.get(key, ""), allowed, default)
+        if below is not None and key != "methods":
+            yield from key_references(below, (*path, key))
+    if issubclass(section, Variant):
+        yield from _parameters(section, path)
+
+
+def _parameters(section: type[Variant], path: KeyPath) -> Iterator[KeyReference]:
+    """The parameters of all choices, those that are the same for several of them once."""
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for name in section.names():
+        meanings = documented(section.function(name))
+        for key, (annotation, default) in section.parameters_of(name).items():
+            shown = "" if default is ... else received_value(default)
+            found.setdefault((key, meanings.get(key, ""), _allowed(annotation), shown), []).append(name)
+    for (key, meaning, allowed, default), names in found.items():
+        yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
+
+
+def _allowed(annotation: Any) -> str:
+    names = names_of(annotation)
+    return f"one of {', '.join(sorted(names.names()))}" if names else wanted(annotation)
+
+
+def explained(key: str) -> list[KeyReference]:
+    """The references of a key, given by its path or the end of it, and of the keys directly below; `all` is every key.
+
+    Raises:
+        ValueError: there is no such key.
+
+    Example:
+        >>> [(key.path, key.default) for key in explained("rounds")]
+        [('training.rounds', '50')]
+    """
+    *above, last = key.split(".")
+    end = ".".join([*above, SYNONYMS.get(last, last)])
+    known = list(key_references())
+    if key == "all":
+        return known
+    found = [one for one in known if f".{one.path}".endswith(f".{end}")]
+    if not found:
+        near = nearest_choices(last, {one.path.rpartition(".")[2] for one in known}).partition("; ")[2]
+        raise ValueError(
+            f"config explain: {received_value(key)} is no key; {near or 'fedjax-bal config explain all lists them'}"
+        )
+    below = {one.path for one in found if any(other.path.startswith(f"{one.path}.") for other in known)}
+    return [one for one in known if one in found or one.path.rpartition(".")[0] in below]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration, for editors: keys, types and names, but not what excludes what.
+
+    Example:
+        >>> json_schema()["properties"]["training"]["properties"]["rounds"]["minimum"]
+        1
+    """
+    whole = _schema(UnresolvedConfig)
+    entry = {"type": "object", "required": ["recipe"]}
+    own = {
+        "base": {"type": "string", "description": "the configuration that this one changes"},
+        "sweep": {"type": "array", "items": {"type": "object"}, "description": "the axes of a sweep"},
+        "methods": {"type": "array", "items": {"anyOf": [{"type": "string"}, entry]}},
+        "seeds": {"anyOf": [whole["properties"]["seeds"], {"type": "integer", "minimum": 1}]},
+    }
+    heading = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "fedjax_bal configuration"}
+    return {**heading, **whole, "properties": {**whole["properties"], **own}}
+
+
+def _schema(section: type[Section]) -> dict[str, Any]:
+    meanings = section.meanings()
+    properties = {key: _property(section, key, meanings.get(key, "")) for key in section.model_fields}
+    if issubclass(section, Variant):
+        for name in section.names():
+            for key, (annotation, _) in section.parameters_of(name).items():
+                properties.setdefault(key, _type_schema(annotation))
+    whole = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {"anyOf": [{"type": "string"}, whole]} if section.choice else whole
+
+
+def _property(section: type[Section], key: str, meaning: str) -> dict[str, Any]:
+    below, field = section.child(key), section.model_fields[key]
+    if key == "methods":
+        return {}
+    kind = _schema(below) if below else _type_schema(field.rebuild_annotation())
+    return kind | ({"description": meaning} if meaning else {})
+
+
+def _type_schema(annotation: Any) -> Any:
+    return _with_bounds(TypeAdapter(annotation).json_schema())
+
+
+def _with_bounds(schema: Any) -> Any:
+    """Renames bounds, which pydantic leaves under its own names where a value is converted before it is checked."""
+    if isinstance(schema, dict):
+        return {_BOUNDS.get(key, key): _with_bounds(value) for key, value in schema.items()}
+    return [_with_bounds(item) for item in schema] if isinstance(schema, list) else schema
