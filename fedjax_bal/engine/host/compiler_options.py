@@ -2,8 +2,9 @@
 
 from typing import Any
 
-import jax
 from jax.errors import JaxRuntimeError
+
+from fedjax_bal.target import target_platform
 
 LIBRARY_OPERATIONS = {
     "xla_cpu_experimental_ynn_fusion_type": ",".join(
@@ -23,7 +24,7 @@ def compile_for_backend(lowered: Any) -> Any:
     A version of XLA that doesn't know the options compiles without them. See jax issues 39741 (sums that differ between
     calls) and 39257 (sums that crash).
     """
-    if jax.default_backend() != "cpu":
+    if target_platform() != "cpu":
         return lowered.compile()
     try:
         return lowered.compile(compiler_options=LIBRARY_OPERATIONS)
