@@ -22,9 +22,9 @@ FLOORS = (
         "annotations",
         "optim",
     ),
-    *("models", "data", "selection", "parts", "recipes", "metrics", "options", "engine.processes", "engine.device"),
-    *("engine.host", "config", "plugins", "runs", "contrib.privacy", "contrib.trackers", "experiments", "report"),
-    *("testing", "bench", "cli", "__main__"),
+    *("optim", "models", "data", "selection", "parts", "recipes", "metrics", "options", "engine.processes"),
+    *("engine.device", "engine.host", "config", "plugins", "runs", "contrib.privacy", "contrib.trackers"),
+    *("experiments", "report", "testing", "bench", "cli", "__main__"),
 )
 
 

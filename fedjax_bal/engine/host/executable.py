@@ -49,11 +49,8 @@ def lower_dispatch(
     """
     whole = setting.layout.replicated
     if keys is None:
-        program, key, places = (
-            dispatch,
-            jax.eval_shape(jax.random.key, 0),
-            shardings(state, data[0].num_clients, setting.layout),
-        )
+        program, key = dispatch, jax.eval_shape(jax.random.key, 0)
+        places = shardings(state, data[0].num_clients, setting.layout)
     else:
         program, key, places = dispatch_together, keys, jax.tree.map(lambda leaf: whole, state)
     shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)

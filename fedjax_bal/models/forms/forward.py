@@ -8,7 +8,6 @@ XLA:CPU computes a convolution at the speed of its matrix product only for some 
 import functools
 import math
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
