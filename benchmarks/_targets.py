@@ -84,8 +84,8 @@ def devices_of(name: str) -> Sequence[Any]:
         ValueError: the extra `aot` isn't installed.
     """
     # libtpu would ask a server of Google's cloud for these, and wait; and allow one process at a time.
-    for name, value in _LIBTPU.items():
-        os.environ.setdefault(name, value)
+    for variable, value in _LIBTPU.items():
+        os.environ.setdefault(variable, value)
     from jax.experimental import topologies
 
     target = TARGETS[name]
