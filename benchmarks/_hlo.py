@@ -13,7 +13,9 @@ _LINE = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _REFERENCE = re.compile(r"%([\w.\-]+)")
 _CONVOLUTION = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id")
-_FREE += ("opt-barrier", "add-dependency", "copy-done", "async-done")
+_FREE += ("opt-barrier", "add-dependency", "copy-done", "slice-done", "async-done")
+_STARTS = ("copy-start", "slice-start")
+_NO_WORK = ("ConcatBitcast", "AllocateBuffer")
 _VIEWS = ("bitcast", "get-tuple-element", "reshape")
 _PARTIAL = ("dynamic-slice", "gather", "slice")
 
@@ -38,6 +40,11 @@ class Instruction(NamedTuple):
     def size(self) -> int:
         """Bytes of its result."""
         return sum(math.prod(shape) * _width(kind) for kind, shape in self.shapes)
+
+    @property
+    def runs_beside(self) -> bool:
+        """Whether it only starts a copy, which goes on beside the kernels that follow."""
+        return self.operation in _STARTS
 
     def attribute(self, pattern: str) -> str:
         """What the group of a pattern finds in its attributes; nothing if it isn't there."""
@@ -68,7 +75,8 @@ class Program(NamedTuple):
     def kernels(self, name: str) -> Iterator[Instruction]:
         """What a computation launches itself, without loops, branches and calls."""
         for instruction in self.computations[name].values():
-            if instruction.operation not in _FREE and not instruction.called:
+            idle = any(f'"{target}"' in instruction.attributes for target in _NO_WORK)
+            if instruction.operation not in _FREE and not instruction.called and not idle:
                 yield instruction
 
     def inner(self, name: str) -> Iterator[Instruction]:
@@ -102,8 +110,8 @@ class Program(NamedTuple):
     def traffic(self, name: str, instruction: Instruction) -> int:
         """Bytes that a kernel reads and writes; of slices and updates in place only what they touch."""
         computation = self.computations[name]
-        if instruction.operation == "copy-start":
-            return 2 * computation[instruction.operands[0]].size
+        if instruction.operation in _STARTS:  # its result lists source and destination, of which a slice is smaller
+            return 2 * min(math.prod(shape) * _width(kind) for kind, shape in instruction.shapes if shape)
         if instruction.operation == "fusion":
             inner = self.fused(instruction)
             return sum(_read(inner, each) for each in inner.values() if each.operation == "parameter") + _written(inner)

@@ -104,8 +104,17 @@ def _kernel(
     peak = target.peaks.get(precision, target.peaks["float32"]) * SHARE_OF_PEAK
     roofline = max(size / (target.bandwidth * SHARE_OF_BANDWIDTH), flops / peak)
     seconds = int(cycles) / target.clock if cycles and target.clock else roofline
-    if target.platform == "cuda":
+    if instruction.runs_beside:
+        seconds = 0.0
+    elif target.platform == "cuda":
         seconds = max(seconds, LAUNCH_S)
-    work = {each.operation for each in program.fused(instruction).values()} - {"parameter", "bitcast", "tuple"}
+    work = {each.operation for each in program.fused(instruction).values()} - {
+        "parameter",
+        "bitcast",
+        "tuple",
+        "get-tuple-element",
+    }
     source = instruction.attribute(r'op_name="([^"]*)"')
-    return Kernel(instruction.name, source, size, flops, seconds, work <= {"copy", "copy-start"})
+    return Kernel(
+        instruction.name, source, size, flops, seconds, bool(work) and work <= {"copy", "copy-start", "slice-start"}
+    )

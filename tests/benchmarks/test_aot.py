@@ -131,6 +131,16 @@ def test_a_convolution_counts_each_tap_once():
     assert spread.flops(spread.entry, instruction) == 2 * (2 * 6 * 6 * 8) * (3 * 4)
 
 
+def test_a_copy_beside_other_work_counts_what_it_moves_but_no_time():
+    text = """ENTRY %main (x: f32[8,4]) -> f32[2,4] {
+  %x = f32[8,4]{1,0} parameter(0)
+  %begun = ((f32[8,4]{1,0}), f32[2,4]{1,0:S(1)}, s32[]) slice-start(%x), slice={[0:2], [0:4]}
+  ROOT %done = f32[2,4]{1,0:S(1)} slice-done(%begun)
+}"""
+    ((kernel,),) = [loop.kernels for loop in _loops.loops_of(text, _targets.TARGETS["v5e"], "float32")]
+    assert (kernel.size, kernel.seconds, kernel.copies) == (2 * 2 * 4 * 4, 0.0, True)
+
+
 def test_a_kernel_takes_as_long_as_its_memory_its_products_or_its_launch():
     times = {kernel.name: kernel.seconds for kernel in loops()["1"].kernels}
     assert set(times.values()) == {_loops.LAUNCH_S}

@@ -362,3 +362,17 @@ def test_the_form_for_stacked_clients_is_the_platforms():
     widest = lambda platform: max(map(int, re.findall(r",(\d+)\] = concatenate", text[platform])))
     assert (widest("cpu"), widest("gpu")) == (9 * 64, 3 * 64)
     assert "feature_group_count=2" in text["tpu"]
+
+
+def test_forms_of_other_platforms_give_the_same_numbers():
+    images, kernel = operands((6, 7), (3, 3), 6, 17)
+    stacked = jnp.stack([images, images + 1]), jnp.stack([kernel, 2 * kernel])
+    both = lambda images, kernel: jax.vmap(jax.grad(lambda *pair: (convolution(*pair) ** 2).sum(), (0, 1)))(
+        images, kernel
+    )
+    expected = jax.jit(both)(*stacked)
+    for platform in ("gpu", "tpu"):
+        with compiling_for([SimpleNamespace(platform=platform)]):
+            found = jax.jit(both)(*stacked)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)

@@ -53,12 +53,11 @@ def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], g
 def convolve_by_products(images: Array, kernel: Array, geometry: Geometry) -> Float[Array, "B H2 W2 O"]:
     """Convolves with matrix products only, which `jax.vmap` over kernels turns into batched products."""
     # As in `convolve`, but with products in place of XLA's convolution, which would become a grouped one under `vmap`.
-    height, width, inputs, outputs = kernel.shape
+    *size, inputs, outputs = kernel.shape
     if inputs <= FEW_INPUTS:
         return forward.by_blocks(images, kernel, geometry)
-    # On accelerators what counts is how many numbers a form copies for each pixel: patches, or the two sides of rows.
-    fewer = target_platform() != "cpu" and width * inputs + height * outputs < height * width * inputs
-    if geometry.strides == (1, 1) and (outputs <= FEW_OUTPUTS or fewer):
+    few = geometry.strides == (1, 1) and outputs <= FEW_OUTPUTS
+    if few or _rows_copy_less(size, inputs, outputs, geometry):
         return forward.by_rows(images, kernel, geometry)
     return forward.by_patches(images, kernel, geometry)
 
@@ -85,7 +84,16 @@ def gradient_by_products(
     """The gradient with respect to the kernel by matrix products only, for `jax.vmap` over clients."""
     if images.shape[-1] <= FEW_INPUTS:
         return gradients.by_blocks(images, cotangent, size, geometry)
+    if _rows_copy_less(size, images.shape[-1], cotangent.shape[-1], geometry):
+        return gradients.by_rows(images, cotangent, size, geometry)
     return gradients.by_patches(images, cotangent, size, geometry)
+
+
+def _rows_copy_less(size: Sequence[int], inputs: int, outputs: int, geometry: Geometry) -> bool:
+    """Whether shifted rows copy fewer numbers for each pixel than patches: what counts on accelerators."""
+    height, width = size
+    fewer = width * inputs + height * outputs < height * width * inputs
+    return fewer and geometry.strides == (1, 1) and target_platform() != "cpu"
 
 
 def convolve_stacked(images: Array, kernel: Array, geometry: Geometry) -> Float[Array, "B H2 W2 O"]:
