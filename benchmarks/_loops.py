@@ -13,6 +13,7 @@ SHARE_OF_BANDWIDTH, SHARE_OF_PEAK = 0.85, 0.6
 """What a good kernel reaches."""
 
 _THUNK = re.compile(r"^(\s*)\d+: (k\w+)")
+_VIEWS = {"parameter", "bitcast", "tuple", "get-tuple-element"}
 _CONTROL = ("kWhile", "kConditional", "kCommandBuffer", "kSequential")
 
 
@@ -108,12 +109,7 @@ def _kernel(
         seconds = 0.0
     elif target.platform == "cuda":
         seconds = max(seconds, LAUNCH_S)
-    work = {each.operation for each in program.fused(instruction).values()} - {
-        "parameter",
-        "bitcast",
-        "tuple",
-        "get-tuple-element",
-    }
+    work = {each.operation for each in program.fused(instruction).values()} - _VIEWS
     source = instruction.attribute(r'op_name="([^"]*)"')
     return Kernel(
         instruction.name, source, size, flops, seconds, bool(work) and work <= {"copy", "copy-start", "slice-start"}
