@@ -39,3 +39,8 @@ def write_figures(file: Path | None, figures: Any) -> None:
     """Writes figures as JSON, if there is a file to write to."""
     if file is not None:
         file.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def read_figures(file: Path) -> Any:
+    """The figures in a file, none if there isn't one."""
+    return json.loads(file.read_text()) if file.exists() else {}

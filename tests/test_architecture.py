@@ -9,10 +9,22 @@ import fedjax_bal
 ROOT = Path(fedjax_bal.__file__).parent
 # From the ground up: a package imports only from those before it.
 FLOORS = (
-    *("_version", "errors", "registry", "files", "caches", "balance", "types", "validate", "annotations", "optim"),
-    *("models", "data", "selection", "parts", "recipes", "metrics", "options", "engine.processes", "engine.device"),
-    *("engine.host", "config", "plugins", "runs", "contrib.privacy", "contrib.trackers", "experiments", "report"),
-    *("testing", "bench", "cli", "__main__"),
+    *(
+        "_version",
+        "errors",
+        "registry",
+        "files",
+        "caches",
+        "target",
+        "balance",
+        "types",
+        "validate",
+        "annotations",
+        "optim",
+    ),
+    *("optim", "models", "data", "selection", "parts", "recipes", "metrics", "options", "engine.processes"),
+    *("engine.device", "engine.host", "config", "plugins", "runs", "contrib.privacy", "contrib.trackers"),
+    *("experiments", "report", "testing", "bench", "cli", "__main__"),
 )
 
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_bal.target import target_platform
+
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _SIDE = {"cpu": 2048}
 _SIDE_OF_ACCELERATORS = 8192
@@ -38,7 +40,7 @@ def matmul_peak(precision: str = "float32", repeats: int = 5) -> float:
 
     A multiply-add is two operations; `precision` is a name of `PRECISIONS`.
     """
-    side = _SIDE.get(jax.default_backend(), _SIDE_OF_ACCELERATORS)
+    side = _SIDE.get(target_platform(), _SIDE_OF_ACCELERATORS)
     kind, exactness = PRECISIONS[precision]
     operands = [jax.device_put(jnp.full((side, side), 1 / side, kind), device) for device in jax.devices()]
     product = jax.jit(lambda a: jnp.dot(a, a, precision=exactness))

@@ -89,7 +89,7 @@ class PartitionSection(Variant):
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> type[Section] | None:
         """The class with the parameters of the scheme, given by its name or an alias."""
-        return super().chosen(by_own_name(value))
+        return super().chosen(_with_scheme(value))
 
     @model_validator(mode="before")
     @classmethod
@@ -101,7 +101,7 @@ class PartitionSection(Variant):
             raise refused(
                 (key,), f"received {value[key]!r}, which the scheme's name says already; leave it out", value[key]
             )
-        return by_own_name(value)
+        return _with_scheme(value)
 
     @property
     def drawing(self) -> dict[str, Any]:
@@ -123,10 +123,12 @@ class PartitionSection(Variant):
         return parameters(cls.function(name), skip=("rng", "labels", "num_clients", *FROM_DATASET))
 
 
+def _with_scheme(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return by_own_name(value) if "scheme" in value else {"scheme": "dirichlet", "alpha": 0.3, **value}
+
+
 def by_own_name(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replaces a scheme's alias by its name, and adds the parameters that the alias implies, or a scheme if none is."""
-    if "scheme" not in value:
-        return {"scheme": "dirichlet", "alpha": 0.3, **value}
+    """Replaces a scheme's alias by its name, and adds the parameters that the alias implies."""
     alias = _alias(value)
     return value if alias is None else {**alias.parameters, **value, "scheme": alias.scheme}
 

@@ -6,18 +6,18 @@ the threads that happen to be idle, so that their last digit differs from run to
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.derivatives import fast_derivative
+from fedjax_bal.target import target_platform
 
 
 def channel_sums(values: Float[Array, "... K"]) -> Float[Array, " K"]:
     """Sums over all axes but the last."""
     rows = values.reshape(-1, values.shape[-1])
-    if jax.default_backend() != "cpu":
+    if target_platform() != "cpu":
         return rows.sum(0)
     ones = jnp.ones((1, rows.shape[0]), rows.dtype)
     summed = lax.dot(ones, rows, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
@@ -34,7 +34,7 @@ def dense_product(
     inputs: Float[Array, "... F"], kernel: Float[Array, "F O"], dimension_numbers: Any, **settings: Any
 ) -> Float[Array, "... O"]:
     """Multiplies inputs `[..., F]` by a kernel `[F, O]`; the argument `dot_general` of `flax.linen.Dense`."""
-    if inputs.ndim != 2 or jax.default_backend() != "cpu":
+    if inputs.ndim != 2 or target_platform() != "cpu":
         return lax.dot_general(inputs, kernel, dimension_numbers, **settings)
     return _product(inputs, kernel)
 

@@ -1,4 +1,6 @@
+import re
 from itertools import product
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -14,6 +16,7 @@ from fedjax_bal.models import convolution as module
 from fedjax_bal.models.convolution import convolution, of_name
 from fedjax_bal.models.forms import forward, gradients, rules
 from fedjax_bal.models.geometry import Geometry, pad_images, patches
+from fedjax_bal.target import compiling_for
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 SHAPES = (
@@ -347,3 +350,29 @@ def test_patches_come_in_the_order_of_the_flattened_kernel():
     images = jnp.arange(2 * 3 * 4 * 2.0).reshape(2, 3, 4, 2)
     result = patches(images, (2, 3), Geometry((1, 1), ((0, 0), (0, 0))))
     np.testing.assert_array_equal(result[1, 1, 0], images[1, 1:3, 0:3].ravel())
+
+
+def test_the_form_for_stacked_clients_is_the_platforms():
+    """On CPUs patches; on GPUs the form that copies less, rows for an image gradient; on TPUs a grouped convolution."""
+    images, kernel = jnp.ones((2, 3, 8, 8, 64)), jnp.ones((2, 3, 3, 64, 32))
+    text = {}
+    for platform in ("cpu", "gpu", "tpu"):
+        with compiling_for([SimpleNamespace(platform=platform)]):
+            text[platform] = str(jax.make_jaxpr(jax.vmap(convolution))(images, kernel))
+    widest = lambda platform: max(map(int, re.findall(r",(\d+)\] = concatenate", text[platform])))
+    assert (widest("cpu"), widest("gpu")) == (9 * 64, 3 * 64)
+    assert "feature_group_count=2" in text["tpu"]
+
+
+def test_forms_of_other_platforms_give_the_same_numbers():
+    images, kernel = operands((6, 7), (3, 3), 6, 17)
+    stacked = jnp.stack([images, images + 1]), jnp.stack([kernel, 2 * kernel])
+    both = lambda images, kernel: jax.vmap(jax.grad(lambda *pair: (convolution(*pair) ** 2).sum(), (0, 1)))(
+        images, kernel
+    )
+    expected = jax.jit(both)(*stacked)
+    for platform in ("gpu", "tpu"):
+        with compiling_for([SimpleNamespace(platform=platform)]):
+            found = jax.jit(both)(*stacked)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)

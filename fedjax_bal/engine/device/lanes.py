@@ -58,18 +58,22 @@ def train_in_lanes(
     # In every turn all lanes take one local step together. A lane whose client is done moves on to the next place of
     # its queue, with fresh variables and optimizer, so no lane waits for the slowest client of a bucket; a lane whose
     # queue is empty computes steps that are never written. The host knows how many steps each client takes, so the
-    # number of turns is given, not a condition. Writing results and restarting lanes touch all parameters: the branch
-    # spends that only in turns in which some client is done.
-    def turn(_: Array, carry: tuple[Lanes, LocalState]) -> tuple[Lanes, LocalState]:
-        lanes, ends = carry
+    # number of turns is given. Writing results and restarting lanes touch all parameters, so an inner loop takes turns
+    # until some client is done: a branch in every turn would copy all lanes and results even where it changes nothing.
+    def stretch(carry: tuple[Array, Lanes, LocalState]) -> tuple[Array, Lanes, LocalState]:
+        turns, lanes, ends = carry
         numbers = chains_at(lanes.place)
-        training, done = jax.vmap(step_lane)(numbers, lanes.step, lanes.training)
-        lanes = Lanes(training, lanes.place + done, jnp.where(done, 0, lanes.step + 1))
 
-        def move_on(lanes: Lanes, ends: LocalState) -> tuple[Lanes, LocalState]:
-            return _restart(start(chains_at(lanes.place)), done, lanes), _write(ends, numbers, done, lanes)
+        def turn(carry: tuple[Array, LocalState, Array, Array]) -> tuple[Array, LocalState, Array, Array]:
+            turns, training, steps, _ = carry
+            training, done = jax.vmap(step_lane)(numbers, steps, training)
+            return turns + 1, training, steps + 1, done
 
-        return lax.cond(done.any(), move_on, lambda *same: same, lanes, ends)
+        none_done = lambda carry: (carry[0] < assignment.turns) & ~carry[3].any()
+        first = (turns, lanes.training, lanes.step, jnp.zeros(numbers.shape, bool))
+        turns, training, steps, done = lax.while_loop(none_done, turn, first)
+        lanes = Lanes(training, lanes.place + done, jnp.where(done, 0, steps))
+        return turns, _restart(start(chains_at(lanes.place)), done, lanes), _write(ends, numbers, done, lanes)
 
     def start_lane(number: Array) -> LocalState:
         own, _, _, ctx = client_of(number)
@@ -80,7 +84,8 @@ def train_in_lanes(
     start, places = jax.vmap(start_lane) if apart else runs.starts(start_lane), assignment.starts[:-1]
     lanes = Lanes(start(chains_at(places)), places, jnp.zeros_like(places))
     untrained = start(jnp.arange(count))._replace(optimizer=None)
-    return lax.fori_loop(0, assignment.turns, turn, (lanes, untrained))[1]
+    first = (jnp.zeros((), jnp.int32), lanes, untrained)
+    return lax.while_loop(lambda carry: carry[0] < assignment.turns, stretch, first)[2]
 
 
 def _enter(

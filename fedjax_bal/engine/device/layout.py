@@ -2,9 +2,10 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedjax_bal.target import target_devices
 
 CLIENTS = "clients"
 
@@ -29,7 +30,7 @@ class Layout:
     @property
     def mesh(self) -> Mesh:
         """The devices, along the axis of clients."""
-        return Mesh(np.array(jax.devices()[: self.devices]), (CLIENTS,))
+        return Mesh(np.array(target_devices()[: self.devices]), (CLIENTS,))
 
     @property
     def replicated(self) -> NamedSharding:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
 from fedjax_bal.engine.device import (
     DispatchPlan,
@@ -42,16 +43,20 @@ def compile_to_fit(setting: Setting, lower: Callable[[Setting], Any], *, fixed: 
 def lower_dispatch(
     setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None, keep: bool = False
 ) -> Any:
-    """Lowers the program of a dispatch, for a state of these shapes; given the keys of several runs, for all of them.
+    """Lowers the program of a dispatch, for state and data of these shapes; given several runs' keys, for all of them.
 
     `keep` keeps the state before the dispatch, which takes as much memory again.
     """
     whole = setting.layout.replicated
     if keys is None:
-        program, key, places = dispatch, jax.random.key(0), shardings(state, data[0].num_clients, setting.layout)
+        program, key = dispatch, jax.eval_shape(jax.random.key, 0)
+        places = shardings(state, data[0].num_clients, setting.layout)
     else:
         program, key, places = dispatch_together, keys, jax.tree.map(lambda leaf: whole, state)
     shapes = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, places)
+    # The data may lie on other devices than those that the program is compiled for.
+    place = lambda leaf: NamedSharding(setting.layout.mesh, leaf.sharding.spec)
+    data = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place(leaf)), data)
     # The state alone is donated: it is as large as the model, or N times as large with a memory per client, and the
     # program writes the new one into the same buffers. It is kept only if a fault may make the host repeat the
     # dispatch from it. Federation and test set serve every dispatch and are never donated.

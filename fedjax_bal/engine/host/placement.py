@@ -8,6 +8,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Sharding
 
 from fedjax_bal.engine.device import Layout
+from fedjax_bal.target import target_platform
 from fedjax_bal.types import PyTree
 
 _ALIGNMENT = 64  # bytes at which XLA's CPU client takes an array as it is
@@ -49,7 +50,7 @@ def _everywhere(leaf: Any) -> Any:
 
 
 def _shareable(tree: PyTree) -> PyTree:
-    return jax.tree.map(_aligned, tree) if jax.default_backend() == "cpu" else tree
+    return jax.tree.map(_aligned, tree) if target_platform() == "cpu" else tree
 
 
 def _aligned(array: Any) -> Any:

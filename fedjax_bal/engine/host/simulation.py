@@ -142,19 +142,18 @@ class Simulation:
         """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
         if self._compiled is not None:
             return 0.0
-        began, state = time.perf_counter(), self._shapes
-        if self.keeps_memory_on_host:
-            seats = self._any_schedule(self.setting).seats.size
-            seated = lambda leaf: jax.ShapeDtypeStruct((seats, *leaf.shape[1:]), leaf.dtype)
-            state = state._replace(memory=jax.tree.map(seated, state.memory))
-
-        def lower(setting: Setting) -> Any:
-            keep = self.execution.repeats_rounds
-            return lower_dispatch(setting, state, self._any_schedule(setting), self.on_device, keep=keep)
-
-        self.setting, self._compiled = compile_to_fit(self.setting, lower, fixed=self.execution.chunk != "auto")
+        began, fixed = time.perf_counter(), self.execution.chunk != "auto"
+        self.setting, self._compiled = compile_to_fit(self.setting, self.lower, fixed=fixed)
         self.compile_s = time.perf_counter() - began
         return self.compile_s
+
+    def lower(self, setting: Setting) -> Any:
+        """Lowers the program of a dispatch with this setting, for the devices that programs are compiled for."""
+        state, schedule = self._shapes, self._any_schedule(setting)
+        if self.keeps_memory_on_host:
+            seated = lambda leaf: jax.ShapeDtypeStruct((schedule.seats.size, *leaf.shape[1:]), leaf.dtype)
+            state = state._replace(memory=jax.tree.map(seated, state.memory))
+        return lower_dispatch(setting, state, schedule, self.on_device, keep=self.execution.repeats_rounds)
 
     def advance(self, seed: int, snapshot: Snapshot) -> DispatchResult:
         """Runs the next rounds of a run, as many as one dispatch holds.

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedjax_bal.engine.device import Layout
 from fedjax_bal.engine.host.packing import choose_width
+from fedjax_bal.target import target_platform
 from fedjax_bal.validate import whole_number
 
 
@@ -14,7 +15,7 @@ def resolve_strategy(strategy: str) -> str:
     """Resolves "auto": "map" on CPUs, where true step counts and unbatched convolutions win, "vmap" on accelerators."""
     if strategy != "auto":
         return strategy
-    return "map" if jax.default_backend() == "cpu" else "vmap"
+    return "map" if target_platform() == "cpu" else "vmap"
 
 
 def device_count(devices: str | int) -> int:
@@ -24,7 +25,7 @@ def device_count(devices: str | int) -> int:
         return total
     if whole_number("execution.devices", devices) > total:
         raise ValueError(
-            f"execution.devices: received {devices}, but jax has {total} {jax.default_backend()} device(s): ask for at "
+            f"execution.devices: received {devices}, but jax has {total} {target_platform()} device(s): ask for at "
             "most as many; more CPU devices have to be set before jax starts, with jax_num_cpu_devices"
         )
     return int(devices)

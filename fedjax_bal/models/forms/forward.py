@@ -8,12 +8,12 @@ XLA:CPU computes a convolution at the speed of its matrix product only for some 
 import functools
 import math
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.geometry import LAYOUT, Geometry, pad_images, patches
+from fedjax_bal.target import target_platform
 
 LARGEST_BLOCK = 4
 
@@ -27,7 +27,7 @@ def direct(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geo
     # XLA's fast library on CPUs takes convolutions with more than 16 channels in or out, and with no more padding
     # than leaves the images' size as it is. Others go to another library, which is slower and, once two devices use it
     # at a time, returns wrong numbers after some hundred calls (jax 0.10.2 and 0.11.2).
-    if jax.default_backend() == "cpu":
+    if target_platform() == "cpu":
         images, kernel, geometry = _fit_library(images, kernel, geometry)
     result = lax.conv_general_dilated(images, kernel, geometry.strides, geometry.pads, dimension_numbers=LAYOUT)
     return result[..., :outputs]

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from fedjax_bal.models.forms import forward
 from fedjax_bal.models.geometry import Geometry, pad_images
+from fedjax_bal.target import target_platform
 
 CACHED = 500_000
 """Numbers that `by_rows` copies at a time, so that they stay in a core's cache."""
@@ -49,8 +50,8 @@ def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geom
     """The gradient with respect to a kernel of stride 1, as a product of shifted images and shifted cotangents.
 
     Copies of the images shifted sideways, times copies of the cotangent shifted upwards: the product is square, whereas
-    that of `by_patches` has h times as many rows as columns, and the copies are smaller. Batches too large for the
-    processor's cache are processed a few images at a time.
+    that of `by_patches` has h times as many rows as columns, and the copies are smaller. On CPUs batches too large for
+    the processor's cache are processed a few images at a time.
     """
     count, height = images.shape[:2]
     (top, _), columns = geometry.pads
@@ -66,7 +67,8 @@ def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geom
         return flat[0].T @ flat[1]
 
     each = height * width * (size[1] * images.shape[-1] + size[0] * cotangent.shape[-1])
-    summed = _in_chunks(product, images, cotangent, _chunk(count, each))
+    chunk = _chunk(count, each) if target_platform() == "cpu" else count
+    summed = _in_chunks(product, images, cotangent, chunk)
     return summed.reshape(size[1], images.shape[-1], size[0], -1).transpose(2, 0, 1, 3)
 
 

@@ -1,7 +1,7 @@
 """Rules that choose the form of a convolution for a shape.
 
-The rules for one client are those that `benchmarks/forms.py` finds fastest on CPUs. The rules for stacked clients hold
-for every backend: a matrix product with a client axis is fast everywhere, a convolution with one is not.
+The rules for one client are those that `benchmarks/forms.py` finds fastest on CPUs. For stacked clients a matrix
+product with a client axis is fast on CPUs and GPUs, a convolution with one on TPUs (estimated by `benchmarks/aot.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from fedjax_bal.models.forms import forward, gradients
 from fedjax_bal.models.geometry import Geometry
+from fedjax_bal.target import target_platform
 
 FEW_INPUTS = 4
 FEW_OUTPUTS = 16
@@ -52,10 +53,11 @@ def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], g
 def convolve_by_products(images: Array, kernel: Array, geometry: Geometry) -> Float[Array, "B H2 W2 O"]:
     """Convolves with matrix products only, which `jax.vmap` over kernels turns into batched products."""
     # As in `convolve`, but with products in place of XLA's convolution, which would become a grouped one under `vmap`.
-    inputs, outputs = kernel.shape[2:]
+    *size, inputs, outputs = kernel.shape
     if inputs <= FEW_INPUTS:
         return forward.by_blocks(images, kernel, geometry)
-    if outputs <= FEW_OUTPUTS and geometry.strides == (1, 1):
+    few = geometry.strides == (1, 1) and outputs <= FEW_OUTPUTS
+    if few or _rows_copy_less(size, inputs, outputs, geometry):
         return forward.by_rows(images, kernel, geometry)
     return forward.by_patches(images, kernel, geometry)
 
@@ -82,11 +84,34 @@ def gradient_by_products(
     """The gradient with respect to the kernel by matrix products only, for `jax.vmap` over clients."""
     if images.shape[-1] <= FEW_INPUTS:
         return gradients.by_blocks(images, cotangent, size, geometry)
+    if _rows_copy_less(size, images.shape[-1], cotangent.shape[-1], geometry):
+        return gradients.by_rows(images, cotangent, size, geometry)
     return gradients.by_patches(images, cotangent, size, geometry)
 
 
+def _rows_copy_less(size: Sequence[int], inputs: int, outputs: int, geometry: Geometry) -> bool:
+    """Whether shifted rows copy fewer numbers for each pixel than patches: what counts on accelerators."""
+    height, width = size
+    fewer = width * inputs + height * outputs < height * width * inputs
+    return fewer and geometry.strides == (1, 1) and target_platform() != "cpu"
+
+
+def convolve_stacked(images: Array, kernel: Array, geometry: Geometry) -> Float[Array, "B H2 W2 O"]:
+    """Convolves in the form that is fastest for `jax.vmap` over kernels on the target."""
+    form = forward.direct if target_platform() == "tpu" else convolve_by_products
+    return form(images, kernel, geometry)
+
+
+def gradient_stacked(
+    images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry
+) -> Float[Array, "h w K O"]:
+    """The gradient with respect to the kernel in the form that is fastest for `jax.vmap` over clients on the target."""
+    form = gradients.direct if target_platform() == "tpu" else gradient_by_products
+    return form(images, cotangent, size, geometry)
+
+
 FORMS = {
-    "fast": Form(convolve, weight_gradient, convolve_by_products, gradient_by_products),
+    "fast": Form(convolve, weight_gradient, convolve_stacked, gradient_stacked),
     "products": Form(convolve_by_products, gradient_by_products, convolve_by_products, gradient_by_products),
     "grouped": Form(forward.direct, gradients.direct, forward.direct, gradients.direct),
 }

@@ -23,6 +23,7 @@ from fedjax_bal.experiments.backends.ray.messages import (
 from fedjax_bal.experiments.setup import SharedInputs, set_up
 from fedjax_bal.plugins import load_plugins
 from fedjax_bal.registry import PluginError, described, plugin_errors
+from fedjax_bal.target import target_platform
 
 
 def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,7 +108,7 @@ def _start_jax(devices: int, gpus: bool) -> None:
 
 
 def _missing_gpus(devices: int) -> str | None:
-    if jax.default_backend() == "cpu":
+    if target_platform() == "cpu":
         return "the machine has a GPU, but jax can't use it: install jax for its GPUs there, as in jax[cuda13]"
     if jax.device_count() < devices:
         return f"jax sees {jax.device_count()} of the {devices} devices that were asked for"

@@ -1,0 +1,43 @@
+"""The devices that programs are compiled for: jax's own, or others that needn't be there."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+_CHOSEN: list[Sequence[Any]] = []
+
+
+def target_devices() -> Sequence[Any]:
+    """The devices that programs are compiled for."""
+    return _CHOSEN[-1] if _CHOSEN else jax.devices()
+
+
+def target_platform() -> str:
+    """The platform that programs are compiled for: "cpu", "gpu" or "tpu".
+
+    Example:
+        >>> target_platform() in ("cpu", "gpu", "tpu")
+        True
+    """
+    if not _CHOSEN:
+        return jax.default_backend()
+    platform = _CHOSEN[-1][0].platform
+    return "gpu" if platform in ("cuda", "rocm") else platform
+
+
+@contextlib.contextmanager
+def compiling_for(devices: Sequence[Any]) -> Iterator[None]:
+    """Programs are compiled for these devices; nothing can be run on them, or placed there.
+
+    `devices` are those of a `jax.experimental.topologies` description, which needs no such device.
+    """
+    # What has been traced for one platform has its forms of convolutions and sums.
+    jax.clear_caches()
+    _CHOSEN.append(devices)
+    try:
+        yield
+    finally:
+        _CHOSEN.pop()
+        jax.clear_caches()
