@@ -19,6 +19,7 @@ from fedjax_bal.cli.arguments import (
     ProcessId,
     check_engine,
     devices_of,
+    most_devices,
     split_arguments,
     split_cpu_for,
 )
@@ -82,6 +83,7 @@ def run(
     with messages():
         from fedjax_bal.config import load_config
         from fedjax_bal.contrib.trackers import open_trackers
+        from fedjax_bal.runs import RunFolder
 
         paths, overrides = split_arguments(arguments or [])
         config = load_config(paths[0] if paths else None, overrides)
@@ -89,7 +91,9 @@ def run(
         place = place_of(distributed, coordinator, process_id, processes, os.environ)
         folder = out or next_folder(config, shown=is_first_process(place))
         trackers = open_trackers(track or () if is_first_process(place) else (), folder)
-        split_cpu_for([config], wanted)
+        # Where several processes share the work, each has as many as it is asked for.
+        before = most_devices([config]) if place else None if fresh else RunFolder(folder).read_devices()
+        split_cpu_for([config], wanted or before)
         with joined_processes(place, lambda: shared_facts(config), wanted) as all_devices:
             run_command(config, folder, data_dir, all_devices, trackers, fresh=fresh, plain=plain)
 
@@ -127,6 +131,7 @@ def sweep(
     """Run a grid of configurations; the same command again goes on where it stopped."""
     with messages():
         from fedjax_bal.experiments import load_sweep
+        from fedjax_bal.runs import SweepFolder
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
@@ -135,9 +140,9 @@ def sweep(
             raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")
         check_engine(engine, address)
         plan = load_sweep(paths[0], overrides)
-        wanted = devices_of(devices)
-        split_cpu_for([point.config for point in plan.points], wanted)
         folder, where = out or Path("runs") / plan.name, {"engine": engine, "address": address}
+        wanted = devices_of(devices)
+        split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
         sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, plain=plain, **where)
 
 

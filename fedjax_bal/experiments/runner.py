@@ -61,9 +61,11 @@ class Runner:
     ) -> None:
         self.config, self.folder, self.display = config, folder, display
         self.should_stop, self.mirror = should_stop, mirror
-        self.comparison: Comparison = set_up(config, data_dir, devices, inputs)
+        begun = None if fresh else folder.read_devices()
+        self.comparison: Comparison = set_up(config, inputs=inputs or SharedInputs(data_dir, devices, begun))
         processes().agree(self._data())
         folder.begin(config, fresh=fresh)
+        self._note_devices(begun)
         self.conclusion = Conclusion(self.comparison, folder, display)
         methods = list(enumerate(config.methods))
         self.states = {(index, seed): RunState(own.name, seed) for seed in config.seeds for index, own in methods}
@@ -111,6 +113,13 @@ class Runner:
             self.display.note(f"{self.states[run].title}: going on after round {done}")
         batch = SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
         yield from BatchTraining(batch, {0: self}, [saved], _RunObserver(self, run, done)).task(LocalBackend())
+
+    def _note_devices(self, begun: int | None) -> None:
+        """Writes the number of devices that share the work; says so if the runs were begun with another."""
+        devices = max(own.setting.layout.devices for own in self.comparison.simulations)
+        if begun not in (None, devices):
+            self.display.note(f"begun on {begun} device(s), goes on with {devices}: last digits may differ")
+        self.folder.write_devices(devices)
 
     def stopping(self) -> bool:
         """Whether the user of any process wants to stop."""

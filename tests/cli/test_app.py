@@ -81,7 +81,7 @@ def test_run_writes_everything_and_says_where(here):
     assert "report: runs/small/report.html" in result.output
     written = {entry.name for entry in folder.iterdir()}
     own = {"config.yaml", "metrics.jsonl", "summary.json", "report.html", "plots", "checkpoints", ".lock"}
-    assert written == own | {"tables.csv", "tables.md", "tables.tex"}
+    assert written == own | {"execution.json", "tables.csv", "tables.md", "tables.tex"}
     HTMLParser().feed((folder / "report.html").read_text())
 
     (folder / "report.html").unlink()
