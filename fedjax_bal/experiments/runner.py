@@ -13,7 +13,7 @@ from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.backends.backend import BatchTask, BuiltBatch, StepResult
-from fedjax_bal.experiments.backends.local import LocalBackend
+from fedjax_bal.experiments.backends.local import LocalBackend, compiled_ahead
 from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import device_name, versions
@@ -97,8 +97,10 @@ class Runner:
             for run, saved in starts.items():
                 if saved:
                     self.show(run, saved.snapshot.round, 0.0)
+            left = [run for run, saved in starts.items() if not (saved and self.over(run, saved.snapshot.round))]
             tasks = (self._task(run, starts.pop(run)) for run in self.states)
-            LocalBackend().run_tasks(tasks, lambda: self._stop_asked)
+            with compiled_ahead(dict.fromkeys(map(self.comparison.simulation, left))):
+                LocalBackend().run_tasks(tasks, lambda: self._stop_asked)
         finally:
             self._write_summary()
         return self.finish()
