@@ -20,6 +20,14 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
+def keep_compiled_programs_by_default() -> None:
+    """Does so where it is possible, unless the user has chosen another folder, or switched jax's cache off."""
+    import jax
+
+    if jax.config.jax_enable_compilation_cache and not jax.config.jax_compilation_cache_dir:
+        keep_compiled_programs(lambda text: None)
+
+
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Gives matplotlib a writable cache folder; import it within this context."""
