@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 
 def keep_compiled_programs(note: Callable[[str], None]) -> None:
@@ -24,7 +25,8 @@ def keep_compiled_programs_by_default() -> None:
     """Does so where it is possible, unless the user has chosen another folder, or switched jax's cache off."""
     import jax
 
-    if jax.config.jax_enable_compilation_cache and not jax.config.jax_compilation_cache_dir:
+    known: Any = jax.config
+    if known.jax_enable_compilation_cache and not known.jax_compilation_cache_dir:
         keep_compiled_programs(lambda text: None)
 
 

@@ -68,9 +68,8 @@ class SharedInputs:
     def layout(self, config: MethodConfig) -> Layout:
         """The devices that share the work."""
         wanted = self.devices or config.execution.options.devices
-        count = device_count(wanted)
-        goes_on = self.devices is None and wanted == "auto" and self.begun is not None
-        return Layout(devices=min(count, self.begun) if goes_on else count)
+        count, begun = device_count(wanted), None if self.devices or wanted != "auto" else self.begun
+        return Layout(devices=count if begun is None else min(count, begun))
 
     def dataset(self, config: MethodConfig) -> Dataset:
         """The data set."""

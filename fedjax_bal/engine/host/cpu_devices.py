@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import warnings
+from typing import Any
 
 import jax
 
@@ -38,5 +39,6 @@ def cores() -> int:
 
 
 def _is_set() -> bool:
+    known: Any = jax.config
     flags = os.environ.get("XLA_FLAGS", "")
-    return jax.config.jax_num_cpu_devices >= 0 or "xla_force_host_platform_device_count" in flags
+    return known.jax_num_cpu_devices >= 0 or "xla_force_host_platform_device_count" in flags
