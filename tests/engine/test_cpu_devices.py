@@ -1,5 +1,6 @@
 """The CPU as one device for each core: split before jax starts, with one message where it's too late."""
 
+import os
 import subprocess
 import sys
 import warnings
@@ -47,4 +48,6 @@ def test_no_message_where_the_user_has_set_the_number(monkeypatch):
 def test_before_jax_starts_the_number_is_that_of_the_cores_or_what_is_asked_for(code, devices):
     begin = "" if code != "pass" else 'import jax; jax.config.update("jax_num_cpu_devices", 5); '
     program = f"{begin}from fedjax_bal.engine.host import device_count, split_cpu; {code}; print(device_count('auto'))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == f"{devices}\n"
+    unset = {name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=unset)
+    assert done.stdout == f"{devices}\n", done.stderr
