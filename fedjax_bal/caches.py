@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 
 def keep_compiled_programs(note: Callable[[str], None]) -> None:
@@ -18,6 +19,15 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def keep_compiled_programs_by_default() -> None:
+    """Does so where it is possible, unless the user has chosen another folder, or switched jax's cache off."""
+    import jax
+
+    known: Any = jax.config
+    if known.jax_enable_compilation_cache and not known.jax_compilation_cache_dir:
+        keep_compiled_programs(lambda text: None)
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ class Execution:
     Attributes:
         strategy: how clients are executed, not what they compute: "map", one after another on each device; "vmap",
             several at a time; "auto", the former on CPUs and the latter on accelerators.
-        devices: how many of jax's devices share the work; "auto" for all.
+        devices: how many of jax's devices share the work; "auto" for all, of which a CPU has one for each core.
         chunk: clients at a time on each device under "vmap"; "auto" for as many as waste little and fit into memory.
         client_memory: where a method's memory of each client is kept, "device" or "host"; "auto" for the devices if it
             fits there.

@@ -30,7 +30,8 @@ collect_ignore = ["plugins"]  # what tests load as a user does
 
 gc.set_threshold(200_000, 50, 100)  # what jax has traced stays, and need not be looked through again and again
 install_import_hook("fedjax_bal.balance", "beartype.beartype")
-jax.config.update("jax_num_cpu_devices", 2)  # so that tests meet several devices
+jax.config.update("jax_num_cpu_devices", 2)  # so that tests meet several devices, whatever the machine
+os.environ["JAX_NUM_CPU_DEVICES"] = "2"  # in processes that they start, too
 
 
 def pytest_addoption(parser):

@@ -63,12 +63,12 @@ def config(tmp_path: Path, *overrides: str) -> Config:
     return load_config(file, overrides)
 
 
-def run(path: Path, wanted: Config, *, fresh: bool = False, should_stop=lambda: False, trackers=()) -> Quiet:
+def run(path: Path, wanted: Config, *, should_stop=lambda: False, trackers=(), **options) -> Quiet:
     """One session in a folder; raises what the runner raises."""
     display, folder = Quiet(), RunFolder(path)
     mirror = Mirror(trackers, tracked_runs(wanted), path, display.note)
     with folder.claimed(wanted), contextlib.closing(mirror):
-        Runner(wanted, folder, display, fresh=fresh, should_stop=should_stop, mirror=mirror).run()
+        Runner(wanted, folder, display, should_stop=should_stop, mirror=mirror, **options).run()
     return display
 
 

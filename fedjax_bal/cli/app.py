@@ -20,6 +20,7 @@ from fedjax_bal.cli.arguments import (
     ProcessId,
     check_engine,
     devices_of,
+    most_devices,
     split_arguments,
     split_cpu_for,
 )
@@ -107,7 +108,9 @@ def run(
         conflict = lambda path: RunFolder(path).conflict(config)
         folder = out or next_folder(config.name, "configuration", conflict, shown=is_first_process(place))
         trackers = open_trackers(track or () if is_first_process(place) else (), folder)
-        split_cpu_for([config], wanted)
+        # Where several processes share the work, each has as many as it is asked for.
+        before = most_devices([config]) if place else None if fresh else RunFolder(folder).read_devices()
+        split_cpu_for([config], wanted or before)
         with joined_processes(place, lambda: shared_facts(config), wanted) as all_devices:
             run_command(config, folder, data_dir, all_devices, trackers, fresh=fresh, plain=plain)
 
@@ -157,10 +160,10 @@ def sweep(
             raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")
         check_engine(engine, address)
         plan = load_sweep(paths[0], overrides)
-        wanted = devices_of(devices)
-        split_cpu_for([point.config for point in plan.points], wanted)
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
         folder, where = out or next_folder(plan.name, "sweep", conflict), {"engine": engine, "address": address}
+        wanted = devices_of(devices)
+        split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
         sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, plain=plain, **where)
 
 

@@ -33,7 +33,11 @@ Plugins = Annotated[
 
 DataDir = Annotated[Path | None, typer.Option(help="Where the data sets' own files are.")]
 Devices = Annotated[
-    str | None, typer.Option(metavar="N|all", help="Devices to share the work; on a CPU by default one.")
+    str | None,
+    typer.Option(
+        metavar="N|all",
+        help="Devices to share the work; by default as many as before, or else all, on a CPU one for each core.",
+    ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")]
 Distributed = Annotated[
@@ -81,16 +85,18 @@ def check_engine(name: str, address: str | None) -> None:
 
 
 def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
-    """Sets the number of CPU devices, before jax starts."""
+    """Sets the number of CPU devices, before jax starts; None for all that the configurations ask for."""
     from fedjax_bal.engine.host import split_cpu
 
-    # One, unless asked: the number of devices decides in which order updates are added up, and the same command should
-    # add them up alike on machines with different numbers of cores.
-    split_cpu(devices or most_devices(configs))
+    asked, least = _asked(configs), most_devices(configs)
+    split_cpu(devices or ("auto" if "auto" in asked else least), 1 if devices else least)
 
 
 def most_devices(configs: Sequence[Any]) -> int:
     """The most devices that any method of the configurations asks for; 1 if none asks for a number."""
+    return max((int(number) for number in _asked(configs) if number != "auto"), default=1)
+
+
+def _asked(configs: Sequence[Any]) -> set[str | int]:
     methods = [config.for_method(index) for config in configs for index in range(len(config.methods))]
-    asked = [method.execution.options.devices for method in methods]
-    return max((int(number) for number in asked if number != "auto"), default=1)
+    return {method.execution.options.devices for method in methods}

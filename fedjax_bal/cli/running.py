@@ -87,6 +87,7 @@ def _console(*, shown: bool) -> Iterator[Console]:
 
 
 def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
+    from fedjax_bal.experiments import cost_of
     from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
 
     page = build_page(path)
@@ -100,6 +101,7 @@ def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
     if shows_divergence(summaries):
         console.print(KL_IN_WORDS, markup=False, highlight=False)
     console.print(verdict(summaries), markup=False, highlight=False)
+    say(console, cost_of(summary["cost"]).in_words(summary["wall_s"]))
     say(console, f"report: {page}")
 
 

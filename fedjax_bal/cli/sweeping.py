@@ -39,7 +39,7 @@ def sweep_command(
     folder, console = SweepFolder(path), Output()
     place = data_dir and str(data_dir.absolute())
     if engine == "ray":
-        devices = _devices_per_batch(plan, devices)
+        devices = _devices_per_batch(plan, devices or folder.read_devices())
     with (
         contextlib.nullcontext() if dry_run else folder.claimed(),
         _backend(engine, address, devices, place) as backend,

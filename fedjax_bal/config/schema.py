@@ -49,7 +49,8 @@ class EvaluationSection(OptionsSection):
 class ExecutionSection(OptionsSection):
     """How the work is laid out on the machine: the options of `fedjax_bal.options.Execution`, and checkpoints.
 
-    A CPU is a single device unless `--devices` asks for more.
+    A CPU has a device for each core unless `--devices` asks for another number; a folder's runs go on with those that
+    they began with.
 
     Attributes:
         checkpoint_every: rounds between two checkpoints.

@@ -13,7 +13,7 @@ from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.backends.backend import BatchTask, BuiltBatch, StepResult
-from fedjax_bal.experiments.backends.local import LocalBackend
+from fedjax_bal.experiments.backends.local import LocalBackend, compiled_ahead
 from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import device_name, versions
@@ -61,9 +61,11 @@ class Runner:
     ) -> None:
         self.config, self.folder, self.display = config, folder, display
         self.should_stop, self.mirror = should_stop, mirror
-        self.comparison: Comparison = set_up(config, data_dir, devices, inputs)
+        begun = None if fresh else folder.read_devices()
+        self.comparison: Comparison = set_up(config, inputs=inputs or SharedInputs(data_dir, devices, begun))
         processes().agree(self._data())
         folder.begin(config, fresh=fresh)
+        self._note_devices(begun)
         self.conclusion = Conclusion(self.comparison, folder, display)
         methods = list(enumerate(config.methods))
         self.states = {(index, seed): RunState(own.name, seed) for seed in config.seeds for index, own in methods}
@@ -95,8 +97,10 @@ class Runner:
             for run, saved in starts.items():
                 if saved:
                     self.show(run, saved.snapshot.round, 0.0)
+            left = [run for run, saved in starts.items() if not (saved and self.over(run, saved.snapshot.round))]
             tasks = (self._task(run, starts.pop(run)) for run in self.states)
-            LocalBackend().run_tasks(tasks, lambda: self._stop_asked)
+            with compiled_ahead(dict.fromkeys(map(self.comparison.simulation, left))):
+                LocalBackend().run_tasks(tasks, lambda: self._stop_asked)
         finally:
             self._write_summary()
         return self.finish()
@@ -111,6 +115,13 @@ class Runner:
             self.display.note(f"{self.states[run].title}: going on after round {done}")
         batch = SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
         yield from BatchTraining(batch, {0: self}, [saved], _RunObserver(self, run, done)).task(LocalBackend())
+
+    def _note_devices(self, begun: int | None) -> None:
+        """Writes the number of devices that share the work; says so if the runs were begun with another."""
+        devices = max(own.setting.layout.devices for own in self.comparison.simulations)
+        if begun not in (None, devices):
+            self.display.note(f"begun on {begun} device(s), goes on with {devices}: last digits may differ")
+        self.folder.write_devices(devices)
 
     def stopping(self) -> bool:
         """Whether the user of any process wants to stop."""

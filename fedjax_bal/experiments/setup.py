@@ -49,11 +49,12 @@ class Comparison:
 class SharedInputs:
     """Data sets, federations and models, each built only once for all methods that use it.
 
-    `devices`, the number of devices that share the work, takes precedence over the configurations unless it is None.
+    `devices`, the number of devices that share the work, takes precedence over the configurations unless it is None;
+    `begun`, that with which the runs were begun, if they were, takes the place of "auto" in these.
     """
 
-    def __init__(self, data_dir: str | os.PathLike | None, devices: str | int | None) -> None:
-        self.data_dir, self.devices = data_dir, devices
+    def __init__(self, data_dir: str | os.PathLike | None, devices: str | int | None, begun: int | None = None) -> None:
+        self.data_dir, self.devices, self.begun = data_dir, devices, begun
         self.made: dict[str, Any] = {}
         self.larger: dict[tuple[Any, ...], Federation] = {}
 
@@ -66,8 +67,9 @@ class SharedInputs:
 
     def layout(self, config: MethodConfig) -> Layout:
         """The devices that share the work."""
-        wanted = config.execution.options.devices if self.devices is None else self.devices
-        return Layout(devices=device_count(wanted))
+        wanted = self.devices or config.execution.options.devices
+        count, begun = device_count(wanted), None if self.devices or wanted != "auto" else self.begun
+        return Layout(devices=count if begun is None else min(count, begun))
 
     def dataset(self, config: MethodConfig) -> Dataset:
         """The data set."""

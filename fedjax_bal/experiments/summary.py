@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_bal.config import Config, MethodConfig
 from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
+from fedjax_bal.experiments.display.tally import duration
 from fedjax_bal.experiments.saved_runs import RunState
 from fedjax_bal.metrics import RunHistory, rank_correlations, summarise_run
 from fedjax_bal.parts import Batches
@@ -39,6 +40,24 @@ class Cost(NamedTuple):
         """Rates of training, compilation apart; None before anything was trained."""
         counts = {"client_updates_per_s": self.client_updates, "samples_per_s": self.samples}
         return {name: round(count / self.train_s, 3) if self.train_s > 0 else None for name, count in counts.items()}
+
+    def in_words(self, wall_s: float) -> str:
+        """The client updates, their pace, and the share of so many seconds in which compilation was waited for.
+
+        Example:
+            >>> Cost(compile_s=21.0, train_s=60.0, client_updates=6000).in_words(wall_s=84.0)
+            '6,000 client updates in 1:24, 100.0/s while training; compiling took 25% of the time'
+        """
+        pace, share = self.client_updates / max(self.train_s, 1e-9), self.compile_s / max(wall_s, 1e-9)
+        return (
+            f"{self.client_updates:,} client updates in {duration(wall_s)}, {pace:,.1f}/s while training; "
+            f"compiling took {min(share, 1):.0%} of the time"
+        )
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """The sum of costs."""
+    return Cost(*map(sum, zip(*costs, strict=True)))
 
 
 def cost_of(saved: Any) -> Cost:

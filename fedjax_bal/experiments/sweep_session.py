@@ -1,5 +1,6 @@
 """One session of a sweep: outline, batches, table."""
 
+import time
 from typing import Any
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from fedjax_bal.experiments.display.sweep import SweepProgress
 from fedjax_bal.experiments.outline import batch_title, sweep_outline
 from fedjax_bal.experiments.plan import Sweep
 from fedjax_bal.experiments.results_table import ResultsTable
+from fedjax_bal.experiments.summary import total
 from fedjax_bal.experiments.sweep_work import SweepWork
 from fedjax_bal.runs import SweepFolder
 
@@ -39,7 +41,7 @@ def run_sweep(
         return [], False
     titles = [batch_title(sweep, own) for own in work.batches]
     display.start(titles, [own.rounds // len(own.tasks) for own in work.batches])
-    table, stopped = ResultsTable(sweep, folder, work), False
+    table, stopped, began = ResultsTable(sweep, folder, work), False, time.monotonic()
     try:
         work.run(table.update)
     except Stopped:
@@ -47,4 +49,6 @@ def run_sweep(
     finally:
         display.stop()
         rows = table.finish()
+    if work.costs:
+        display.note(total(own.cost for own in work.costs).in_words(time.monotonic() - began))
     return rows, stopped

@@ -72,7 +72,7 @@ class SweepWork:
         self.costs: list[BatchCosts] = []
         self.written: Callable[[], object] = lambda: None
         self._saved: dict[tuple[int, tuple[int, int]], SavedRun | None] = {}
-        inputs, tasks = SharedInputs(data_dir, devices), []
+        inputs, tasks = SharedInputs(data_dir, devices, folder.read_devices()), []
         find = self._find_left if look else self._resume
         for number, point in enumerate(sweep.points):
             try:

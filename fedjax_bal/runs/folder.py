@@ -18,6 +18,7 @@ from fedjax_bal.runs.schema import ResumableLine
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
+_EXECUTION, _MOST_DEVICES = "execution.json", 1024
 _LARGEST_METRICS = 2**32
 _RUN = "method-{}-seed-{}"
 _EXPORTS = "exports"
@@ -25,7 +26,7 @@ _CHECKPOINTS, _PICTURES, _LEAKS = f"checkpoints/{_RUN}", f"pictures/{_RUN}.npz",
 _PERSONALISED = f"personalised/{_RUN}.json"
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
 _WRITTEN = (
-    *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, "plots/*.svg"),
+    *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, _EXECUTION, "plots/*.svg"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "md", "tex")),
     *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.npz.part")),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
@@ -74,6 +75,20 @@ class RunFolder:
                 self.files.remove(*_WRITTEN)
             self.files.write(_CONFIG, resolved_yaml(config).encode())
             self.files.make_folder("checkpoints")
+
+    def read_devices(self) -> int | None:
+        """The number of devices that the folder's runs were begun with; None for runs without a checkpoint.
+
+        Earlier versions, which wrote none, used one.
+        """
+        known = (self._mapping(_EXECUTION) or {}).get("devices")
+        if isinstance(known, int) and 1 <= known <= _MOST_DEVICES:
+            return int(known)
+        return 1 if any(self.path.glob(_CHECKPOINTS.format("*", "*") + "/round-*.npz")) else None
+
+    def write_devices(self, devices: int) -> None:
+        """Writes the number of devices that share the work."""
+        self.files.write_json(_EXECUTION, {"devices": devices})
 
     def checkpoints(self, method: int, seed: int) -> Path:
         """The folder of one run's checkpoints."""

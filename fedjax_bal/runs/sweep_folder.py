@@ -47,6 +47,10 @@ class SweepFolder:
         folder = self.path / _POINTS
         return [RunFolder(own) for own in sorted(folder.iterdir()) if own.is_dir()] if folder.is_dir() else []
 
+    def read_devices(self) -> int | None:
+        """The number of devices that its runs were begun with; None before the first checkpoint."""
+        return next((known for known in (point.read_devices() for point in self.points()) if known), None)
+
     def claimed(self) -> AbstractContextManager[None]:
         """A context that makes the folder, checks that it is a sweep's or free, and locks it.
 

@@ -1,6 +1,7 @@
 """The command line: what a user meets when something is wrong, and when the process is killed."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -79,9 +80,11 @@ def test_run_writes_everything_and_says_where(here):
     assert "control variates" in result.output
     folder = here / "runs" / "small"
     assert "report: runs/small/report.html" in result.output
+    closing = r"^[1-9]\d* client updates in \d+:\d\d, [\d,.]+/s while training; compiling took \d+% of the time$"
+    assert re.search(closing, result.output, re.MULTILINE)
     written = {entry.name for entry in folder.iterdir()}
     own = {"config.yaml", "metrics.jsonl", "summary.json", "report.html", "plots", "checkpoints", ".lock"}
-    assert written == own | {"tables.csv", "tables.md", "tables.tex"}
+    assert written == own | {"execution.json", "tables.csv", "tables.md", "tables.tex"}
     HTMLParser().feed((folder / "report.html").read_text())
 
     (folder / "report.html").unlink()

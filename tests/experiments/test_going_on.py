@@ -87,3 +87,30 @@ def test_checkpoints_of_earlier_versions_are_continued_or_made_again(at_once, tm
     else:
         assert "fedavg, seed 0 was finished by an earlier version" in display.notes[0]
     assert results(path) == results(at_once)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
+    path, brief, wanted = tmp_path / "run", short(tmp_path, 2), short(tmp_path, 4)
+    small_run.run(path, brief)
+    record = path / "execution.json"
+    assert json.loads(record.read_text()) == {"devices": 2}
+    record.unlink()  # as earlier versions leave a folder, which used one
+    assert "begun on" not in "".join(small_run.run(path, wanted).notes)
+    assert json.loads(record.read_text()) == {"devices": 1}
+    asked = small_run.run(path, wanted, devices=2)
+    assert "begun on 1 device(s), goes on with 2: last digits may differ" in asked.notes
+    small_run.run(path, wanted, fresh=True)
+    assert json.loads(record.read_text()) == {"devices": 2}
+
+
+@pytest.mark.parametrize("text", ['{"devices": 0}', '{"devices": "2"}', '{"devices": 1e99}', '{"devices": 1e6}', "[]"])
+def test_a_damaged_record_of_devices_is_that_of_an_earlier_version(tmp_path, text):
+    folder = RunFolder(tmp_path)
+    (tmp_path / "execution.json").write_text(text)
+    assert folder.read_devices() is None
+    (folder.checkpoints(0, 0)).mkdir(parents=True)
+    (folder.checkpoints(0, 0) / "round-00000002.npz").touch()
+    assert folder.read_devices() == 1
+    folder.write_devices(4)
+    assert folder.read_devices() == 4

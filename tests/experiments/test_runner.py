@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ import quick
 import small_run
 
 from fedjax_bal import data
+from fedjax_bal.engine.host import executable
 from fedjax_bal.experiments import Stopped
 from fedjax_bal.experiments.backends import local
 from fedjax_bal.runs import FolderError
@@ -195,3 +197,30 @@ def test_time_counts_rounds_that_are_not_evaluated_too(tmp_path, monkeypatch):
     small_run.run(tmp_path / "run", one)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["round"], line["wall_s"]) for line in lines] == [(2, 2.0), (4, 4.0), (6, 6.0), (7, 7.0)]
+
+
+@pytest.mark.slow
+def test_methods_that_differ_in_numbers_alone_are_compiled_once_by_a_thread(tmp_path, monkeypatch):
+    threads, compile_for_backend = [], executable.compile_for_backend
+
+    def counted(lowered):
+        threads.append(threading.current_thread().name)
+        return compile_for_backend(lowered)
+
+    monkeypatch.setattr(executable, "compile_for_backend", counted)
+    monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
+    methods = "methods=[{recipe: fedavg}, {recipe: fedprox, mu: 0.1}, {recipe: fedprox, mu: 1.0, name: strong}]"
+    small_run.run(tmp_path / "run", small_run.config(tmp_path, methods, "training.rounds=2"))
+    assert threads == ["compilation_0"] * 2
+    small_run.run(tmp_path / "run", small_run.config(tmp_path, methods, "training.rounds=2"))
+    assert len(threads) == 2  # a finished run needs none
+
+
+@pytest.mark.slow
+def test_an_error_of_the_thread_is_that_of_the_run(tmp_path, monkeypatch):
+    def refuse(lowered):
+        raise ValueError("no such program")
+
+    monkeypatch.setattr(executable, "compile_for_backend", refuse)
+    with pytest.raises(ValueError, match="no such program"):
+        small_run.run(tmp_path / "run", small_run.config(tmp_path))

@@ -1,8 +1,9 @@
 """Compiles the program of a dispatch, and places its state."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
 import numpy as np
@@ -26,18 +27,57 @@ from fedjax_bal.engine.host.placement import put
 from fedjax_bal.types import Federation, Key, PyTree, Variables
 
 
-def compile_to_fit(setting: Setting, lower: Callable[[Setting], Any], *, fixed: bool) -> tuple[Setting, Any]:
+class Program:
+    """A compiled program, which several simulations may share."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs it."""
+        return self._compiled(*args)
+
+    def memory_analysis(self) -> Any:
+        """XLA's account of the memory that it needs."""
+        return self._compiled.memory_analysis()
+
+
+# Programs in use by any simulation. One is traced from nothing but what is in its key, so that methods of a comparison
+# and batches of a sweep that differ in numbers alone share it.
+_PROGRAMS: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
+
+
+def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: bool) -> tuple[Setting, Any]:
     """Compiles a program, with fewer clients at a time until it fits into memory.
 
-    `lower` gives the lowered program for a setting; `fixed` forbids another number of clients at a time. Returns the
-    setting that fits, and the program; raises ValueError if not even a single client at a time fits.
+    `build` compiles it for a setting; `fixed` forbids another number of clients at a time. Returns the setting that
+    fits, and the program; raises ValueError if not even a single client at a time fits.
     """
     while True:
-        layout, compiled = setting.layout, compile_for_backend(lower(setting))
+        layout, compiled = setting.layout, build(setting)
         width = fit_to_memory(layout, program_bytes(compiled), free_bytes(layout), fixed=fixed)
         if width is None:
             return setting, compiled
         setting = dataclasses.replace(setting, layout=dataclasses.replace(layout, width=width))
+
+
+def compile_dispatch(
+    setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None, keep: bool = False
+) -> Program:
+    """Compiles the program that `lower_dispatch` lowers, unless a simulation has it already."""
+    leaves, structure = jax.tree.flatten((setting, state, schedule, data, keys))
+    key = structure, tuple(map(_kind, leaves)), keep
+    program = _PROGRAMS.get(key)
+    if program is None:
+        lowered = lower_dispatch(setting, state, schedule, data, keys=keys, keep=keep)
+        _PROGRAMS[key] = program = Program(compile_for_backend(lowered))
+    return program
+
+
+def _kind(leaf: Any) -> Hashable:
+    """What a program knows of an argument: all but its value."""
+    kind = getattr(leaf, "dtype", type(leaf))
+    return np.shape(leaf), kind, getattr(leaf, "weak_type", None), getattr(leaf, "sharding", None)
 
 
 def lower_dispatch(

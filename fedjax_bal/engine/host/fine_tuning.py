@@ -20,6 +20,7 @@ from fedjax_bal.engine.device import (
     purpose_key,
 )
 from fedjax_bal.engine.host.assignment import assign
+from fedjax_bal.engine.host.compiler_options import compile_for_backend
 from fedjax_bal.engine.host.executable import compile_to_fit
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
@@ -97,11 +98,12 @@ class FineTuner:
         return FineTuned(accuracies, int(np.count_nonzero(broken)))
 
     def _compile(self, *given: Any) -> tuple[Setting, Any]:
-        def lower(setting: Setting) -> Any:
+        def build(setting: Setting) -> Any:
             jitted = jax.jit(fine_tune, out_shardings=setting.layout.replicated)
-            return jitted.lower(setting, *given, self._cohorts(setting)[0], self.simulation.stored)
+            cohort = self._cohorts(setting)[0]
+            return compile_for_backend(jitted.lower(setting, *given, cohort, self.simulation.stored))
 
-        return compile_to_fit(self._setting, lower, fixed=self.simulation.execution.chunk != "auto")
+        return compile_to_fit(self._setting, build, fixed=self.simulation.execution.chunk != "auto")
 
     def _cohorts(self, setting: Setting) -> list[FineTuningCohort]:
         """The clients, as many at a time as a round has; empty places are marked with N."""

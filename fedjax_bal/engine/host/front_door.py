@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_bal.caches import keep_compiled_programs_by_default
 from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, chunked
 from fedjax_bal.engine.host.compatibility import (
@@ -144,6 +145,10 @@ def simulate(
 ) -> Result:
     """Trains a federation and evaluates the global model.
 
+    Compiled programs are kept in the user's cache folder, `~/.cache/fedjax_bal` or below `XDG_CACHE_HOME`, unless
+    jax has another one: `jax.config.update("jax_compilation_cache_dir", FOLDER)`; without any, set
+    `jax_enable_compilation_cache` to False. On a CPU all cores are used, unless jax has started with fewer devices.
+
     Args:
         recipe: the method, from `fedjax_bal.recipes`.
         model: the model, from `fedjax_bal.models.build`, or `from_linen` or `from_nnx` for a network of your own.
@@ -212,6 +217,7 @@ def simulate(
         execution=execution,
         server_optimizer=server_optimizer,
     )
+    keep_compiled_programs_by_default()
     snapshot, history, confusion = simulation.init(seed, variables), [], np.zeros((0, 0), np.int32)
     while snapshot.round < rounds and not rule.over(history):
         done = simulation.advance(seed, snapshot)

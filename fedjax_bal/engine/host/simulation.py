@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Mapping
+from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +24,13 @@ from fedjax_bal.engine.device import (
 from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, scatter
 from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch, fit_variables
-from fedjax_bal.engine.host.executable import compile_to_fit, initial_state, lower_dispatch, place_state
+from fedjax_bal.engine.host.executable import (
+    compile_dispatch,
+    compile_to_fit,
+    initial_state,
+    lower_dispatch,
+    place_state,
+)
 from fedjax_bal.engine.host.faults import exclude_faults, fault_message, find_faults
 from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import divide, replicate
@@ -84,7 +91,7 @@ class Simulation:
         execution: how the work is laid out, and how broken clients are handled.
         batch_size: B as requested; the setting's is no larger than the largest client.
         groups: masks over the classes by which accuracies are averaged, from `fedjax_bal.metrics.shot_groups`.
-        compile_s: seconds spent on compiling, 0 before.
+        compile_s: seconds spent on compiling, or on waiting for a thread that compiles; 0 before.
         rounds_per_dispatch: rounds in one program.
         on_device: federation and test set, on the devices.
         keeps_memory_on_host: whether the clients' memory is kept on the host.
@@ -121,6 +128,7 @@ class Simulation:
         self.keeps_memory_on_host = place == "host"
         self._shapes: State = shapes
         self._compiled: Any = None
+        self._started: Future[Any] | None = None
         self._ahead: tuple[Any, Dispatch] | None = None
 
     @property
@@ -143,17 +151,33 @@ class Simulation:
         if self._compiled is not None:
             return 0.0
         began, fixed = time.perf_counter(), self.execution.chunk != "auto"
-        self.setting, self._compiled = compile_to_fit(self.setting, self.lower, fixed=fixed)
+        self.setting, self._compiled = compile_to_fit(self.setting, self._program, fixed=fixed)
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
+    def compile_ahead(self, thread: Executor) -> None:
+        """Has a thread compile the program; `compile` waits for it, and raises its errors."""
+        # The thread only compiles: what the machine's free memory decides is decided while nothing else is trained.
+        if self._compiled is None:
+            self._started = thread.submit(self._compile, self.setting)
+
     def lower(self, setting: Setting) -> Any:
         """Lowers the program of a dispatch with this setting, for the devices that programs are compiled for."""
+        return lower_dispatch(setting, *self._arguments(setting), keep=self.execution.repeats_rounds)
+
+    def _program(self, setting: Setting) -> Any:
+        started, self._started = self._started, None
+        return self._compile(setting) if started is None else started.result()
+
+    def _compile(self, setting: Setting) -> Any:
+        return compile_dispatch(setting, *self._arguments(setting), keep=self.execution.repeats_rounds)
+
+    def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree]:
         state, schedule = self._shapes, self._any_schedule(setting)
         if self.keeps_memory_on_host:
             seated = lambda leaf: jax.ShapeDtypeStruct((schedule.seats.size, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
-        return lower_dispatch(setting, state, schedule, self.on_device, keep=self.execution.repeats_rounds)
+        return state, schedule, self.on_device
 
     def advance(self, seed: int, snapshot: Snapshot) -> DispatchResult:
         """Runs the next rounds of a run, as many as one dispatch holds.

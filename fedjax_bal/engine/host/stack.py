@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_bal.engine.device import DispatchPlan, Setting, State, side_by_side
 from fedjax_bal.engine.host.assignment import StepCounts, assign
-from fedjax_bal.engine.host.executable import compile_to_fit, lower_dispatch
+from fedjax_bal.engine.host.executable import compile_dispatch, compile_to_fit
 from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.planner import Dispatch
@@ -121,11 +121,11 @@ class Stack:
         began, execution = time.perf_counter(), self.members[0].simulation.execution
         shapes = jax.eval_shape(lambda: self._state)
 
-        def lower(setting: Setting) -> Any:
+        def build(setting: Setting) -> Any:
             schedule, keep = self._any_schedule(setting), execution.repeats_rounds
-            return lower_dispatch(setting, shapes, schedule, self._data, keys=self._keys, keep=keep)
+            return compile_dispatch(setting, shapes, schedule, self._data, keys=self._keys, keep=keep)
 
-        self.setting, self._compiled = compile_to_fit(self.setting, lower, fixed=execution.chunk != "auto")
+        self.setting, self._compiled = compile_to_fit(self.setting, build, fixed=execution.chunk != "auto")
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.engine.device import Layout
+from fedjax_bal.engine.host.cpu_devices import split_cpu, warn_of_idle_cores
 from fedjax_bal.engine.host.packing import choose_width
 from fedjax_bal.target import target_platform
 from fedjax_bal.validate import whole_number
@@ -19,9 +20,11 @@ def resolve_strategy(strategy: str) -> str:
 
 
 def device_count(devices: str | int) -> int:
-    """Checks a number of devices; "auto" is all that jax has."""
+    """Checks a number of devices; "auto" is all that jax has, on a CPU one for each core unless jax has started."""
+    split_cpu()
     total = jax.device_count()
     if devices == "auto":
+        warn_of_idle_cores()
         return total
     if whole_number("execution.devices", devices) > total:
         raise ValueError(

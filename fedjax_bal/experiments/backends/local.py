@@ -2,10 +2,13 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from fedjax_bal.engine.host import DispatchResult, Member, Snapshot, Stack, StackOfOne, open_stack
+import jax
+
+from fedjax_bal.engine.host import DispatchResult, Member, Simulation, Snapshot, Stack, StackOfOne, open_stack
 from fedjax_bal.experiments.backends.backend import BatchHandle, BatchTask, BuiltBatch, StepResult, Stopped
 from fedjax_bal.experiments.environment import device_name
 from fedjax_bal.experiments.grouping import SweepBatch
@@ -38,6 +41,20 @@ class LocalBackend:
                 raise Stopped
             with contextlib.closing(task):
                 _run(task)
+
+
+@contextlib.contextmanager
+def compiled_ahead(simulations: Iterable[Simulation]) -> Iterator[None]:
+    """Within this context a thread compiles the programs of simulations, in this order, while others are trained."""
+    # At the end it is not waited for: XLA can't be interrupted, and whoever stops the training has all saved. Several
+    # processes would have to compile at the same moments.
+    thread = ThreadPoolExecutor(1, "compilation")
+    try:
+        for simulation in simulations if jax.process_count() == 1 else ():
+            simulation.compile_ahead(thread)
+        yield
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)
 
 
 class LocalBatch:

@@ -1,0 +1,89 @@
+"""Programs are compiled once for all that differ in numbers alone, and ahead of time by a thread."""
+
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import chex
+import jax
+import pytest
+import toys
+from flat import build
+
+from fedjax_bal import recipes
+from fedjax_bal.engine.host import executable
+from fedjax_bal.engine.host.stack import Member, Stack
+from fedjax_bal.optim import optimizer
+
+
+def simulation(rate=0.1, recipe=None, **changes):
+    options = {
+        "rounds": 2, "batch_size": 4, "local_epochs": 1, "local_optimizer": optimizer("sgd", rate),
+        "clients_per_round": 4, "rounds_per_dispatch": 2, "strategy": "map", "devices": 1,
+    }  # fmt: skip
+    return build(recipe or recipes.fedavg(), toys.network(), toys.federation(), toys.test_set(), **(options | changes))
+
+
+def end(sim):
+    """The state after the last round."""
+    return jax.device_get(sim.advance(0, sim.init(0)).snapshot.state)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The names of the threads that compile something."""
+    names, compile_for_backend = [], executable.compile_for_backend
+
+    def counted(lowered):
+        names.append(threading.current_thread().name)
+        return compile_for_backend(lowered)
+
+    monkeypatch.setattr(executable, "compile_for_backend", counted)
+    monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
+    return names
+
+
+def test_methods_that_differ_in_numbers_alone_share_a_program(compiled):
+    sims = [simulation(rate, recipes.fedprox(mu=mu)) for rate, mu in ((0.1, 0.5), (0.2, 0.5), (0.1, 2.0))]
+    ends = [end(sim) for sim in sims]
+    assert len(compiled) == 1
+    assert all(toys.largest_difference(ends[0], other) > 1e-4 for other in ends[1:])
+    executable._PROGRAMS.clear()
+    again = simulation(0.1, recipes.fedprox(mu=2.0))
+    chex.assert_trees_all_equal(end(again), ends[2])
+    assert len(compiled) == 2
+    for other in (simulation(0.1, recipes.fedavg()), simulation(0.1, recipes.fedprox(mu=2.0), batch_size=3)):
+        other.compile()
+    assert len(compiled) == 4
+
+
+@pytest.mark.slow
+def test_batches_of_a_sweep_with_as_many_runs_share_a_program(compiled):
+    stacks = []
+    for seeds in ((0, 1), (2, 3), (4, 5, 6)):
+        members = [Member(simulation(0.1 * (1 + seed)), seed) for seed in seeds]
+        stacks.append(Stack(members, [member.simulation.init(member.seed) for member in members]))
+        stacks[-1].compile()
+    assert len(compiled) == 2
+
+
+def test_a_program_is_freed_with_the_last_simulation_that_has_it(compiled):
+    sim = simulation()
+    sim.compile()
+    assert len(executable._PROGRAMS) == 1
+    del sim
+    gc.collect()
+    assert len(executable._PROGRAMS) == 0
+
+
+def test_a_thread_compiles_ahead_and_its_errors_appear_where_the_program_is_needed(compiled, monkeypatch):
+    first, second = simulation(), simulation(0.1, recipes.fedprox(mu=0.5))
+    with ThreadPoolExecutor(1, "compilation") as thread:
+        first.compile_ahead(thread)
+        first.compile()
+        monkeypatch.setattr(executable, "compile_for_backend", lambda lowered: (_ for _ in ()).throw(ValueError("no")))
+        second.compile_ahead(thread)
+    assert [name.split("_")[0] for name in compiled] == ["compilation"]
+    assert first.compile_s > 0 == second.compile_s
+    with pytest.raises(ValueError, match="no"):
+        second.compile()

@@ -1,0 +1,47 @@
+"""Compiled programs go into the user's cache folder, unless it can't be written or the user has chosen otherwise."""
+
+import jax
+import pytest
+
+from fedjax_bal import caches
+
+FOLDER = "jax_compilation_cache_dir"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The user's cache folder, with jax as it is before anything is set."""
+    limits = ("jax_persistent_cache_min_compile_time_secs", "jax_persistent_cache_min_entry_size_bytes")
+    names = (FOLDER, "jax_enable_compilation_cache", *limits)
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update(FOLDER, None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    yield tmp_path / "home"
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_the_library_keeps_programs_in_the_users_cache_folder(home):
+    caches.keep_compiled_programs_by_default()
+    assert getattr(jax.config, FOLDER) == str(home / "fedjax_bal" / "xla")
+    assert (home / "fedjax_bal" / "xla").is_dir()
+
+
+def test_a_folder_that_the_user_has_chosen_stays(home, tmp_path):
+    jax.config.update(FOLDER, str(tmp_path / "own"))
+    caches.keep_compiled_programs_by_default()
+    assert getattr(jax.config, FOLDER) == str(tmp_path / "own")
+    assert not home.exists()
+
+
+def test_nothing_is_kept_where_jaxs_cache_is_off(home):
+    jax.config.update("jax_enable_compilation_cache", False)
+    caches.keep_compiled_programs_by_default()
+    assert getattr(jax.config, FOLDER) is None
+    assert not home.exists()
+
+
+def test_a_folder_that_can_not_be_written_is_tolerated(home):
+    home.write_text("a file where the folder would be")
+    caches.keep_compiled_programs_by_default()
+    assert getattr(jax.config, FOLDER) is None
