@@ -49,7 +49,7 @@ def logit_adjustment(tau: NonNegative = 1.0, counts: str = "local", epsilon: Sha
 def ldam(
     margin: NonNegative = 0.5,
     scale: Positive = 30.0,
-    reweight_from: CountOrZero | None = 160,
+    reweight_from: CountOrZero | None = None,
     beta: Share = 0.9999,
     counts: str = "local",
 ) -> Recipe:
@@ -58,20 +58,20 @@ def ldam(
     Args:
         margin: that of the rarest class, at least 0.
         scale: factor on cosines, above 0.
-        reweight_from: the round, from 0, in which weights set in: in the paper after four fifths of training. None for
-            never.
+        reweight_from: the round, from 0, in which weights set in (LDAM-DRW): in the paper after four fifths of
+            training, 160 epochs of 200. None for never.
         beta: of the weights, see `class_balanced`.
         counts: whose samples: "local", the client's, or "global", all clients', which they would have to tell.
 
     Example:
-        >>> [part.slot for part in ldam().parts]
-        ['LabelMargins', 'ClassBalancedLoss']
-        >>> ldam(reweight_from=None).parts
+        >>> ldam().parts
         (LabelMargins(margin=0.5, scale=30.0, counts='local'),)
+        >>> [part.slot for part in ldam(reweight_from=160).parts]
+        ['LabelMargins', 'ClassBalancedLoss']
 
     References:
-        Cao et al., 2019, section 3 and the authors' code, whose 200 epochs re-weight from 160 on; there the weighted
-        losses of a batch are divided by the sum of their weights, here by their number.
+        Cao et al., 2019, section 3, and the authors' code, where the weighted losses of a batch are divided by the
+        sum of their weights, here by their number.
     """
     one_of("ldam: counts", counts, SCOPES)
     margins = LabelMargins(margin, scale, counts)
