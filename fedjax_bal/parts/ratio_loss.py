@@ -82,7 +82,7 @@ def ratios(steps: Array) -> Array:
 def _class_steps(server: ServerContext) -> Array:
     """The step of the classifier's weights for each class, `Float[C, W]`, without those of biases."""
     federation, params = server.federation, server.variables.params
-    rows = jnp.asarray(balanced_rows(federation))
+    rows = balanced_rows(federation)  # as they are: where shapes alone are asked for, images are NumPy's
     images = normalised(federation.images[rows], federation.mean, federation.std)
     features = server.model.apply(server.variables, images, train=False)[0].features
     labels = federation.labels[rows]
