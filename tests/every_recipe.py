@@ -25,10 +25,20 @@ def normalised_layers() -> dict[str, Any]:
     return larger_images() | {"model": models.build("tiny_bn", toys.CLASSES, (4, 4, 1))}
 
 
+def ill_conditioned() -> dict[str, Any]:
+    """Ratios whose divisors nearly cancel, so that they enlarge rounding."""
+    return {"tolerance": 2e-3}
+
+
 def without_statistics() -> dict[str, Any]:
     """A network without batch statistics."""
     return {"model": toys.network(), "federation": toys.federation(), "test": toys.test_set()}
 
 
-SPECIAL = {"cbfl": larger_images, "ditto": without_statistics, "fedbn": normalised_layers}
-"""Recipes that the battery's own network doesn't suit."""
+SPECIAL = {
+    "cbfl": larger_images,
+    "ditto": without_statistics,
+    "fedbn": normalised_layers,
+    "ratio_loss": ill_conditioned,
+}
+"""Recipes that the battery's own network or tolerance doesn't suit."""

@@ -39,15 +39,17 @@ def smoothed_prior(class_counts: Num[Array, "*batch C"], epsilon: Float[Array, "
 
 @jax.jit
 def prior_calibrated_logits(
-    logits: Float[Array, "*batch C"], prior: Float[Array, "*#batch C"]
+    logits: Float[Array, "*batch C"], prior: Float[Array, "*#batch C"], tau: Num[Array, ""] | float = 1.0
 ) -> Float[Array, "*batch C"]:
-    r"""Logits whose softmax weighs every class by its prior.
+    r"""Logits whose softmax weighs every class by its prior, or by a power of it.
 
-    $z_c + \log p_c$. A class of prior 0 is excluded exactly: its probability is 0 and no gradient reaches its logit.
+    $z_c + \tau \log p_c$. A class of prior 0 is excluded exactly, whatever the power: its probability is 0 and no
+    gradient reaches its logit.
 
     Args:
         logits: `[..., C]`.
         prior: `[C]`, or one per row; need not sum to one.
+        tau: the power, 0 or more.
 
     Returns:
         `[..., C]`, finite.
@@ -59,10 +61,11 @@ def prior_calibrated_logits(
         [0.75, 0.25, 0.0]
 
     References:
-        ReBaFL, eq. 8 and 9; balanced softmax (Ren et al., 2020), eq. 4.
+        ReBaFL, eq. 8 and 9; balanced softmax (Ren et al., 2020), eq. 4; with tau, the logit-adjusted loss of Menon et
+        al., "Long-Tail Learning via Logit Adjustment", ICLR 2021, eq. 10.
     """
     present = prior > 0
-    return jnp.where(present, logits + jnp.log(jnp.where(present, prior, 1.0)), EXCLUDED)
+    return jnp.where(present, logits + tau * jnp.log(jnp.where(present, prior, 1.0)), EXCLUDED)
 
 
 @jax.jit

@@ -7,6 +7,7 @@ model's options. `from_linen` and `from_nnx` make one of a network of your own.
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.models import convolution
+from fedjax_bal.models.cosine import simplex, unit, with_cosine_head
 from fedjax_bal.models.dcgan import Dcgan, build_dcgan
 from fedjax_bal.models.derivatives import any_derivative, differentiable
 from fedjax_bal.models.generator import Generator, build_generator
@@ -50,6 +51,9 @@ __all__ = [
     "num_params",
     "options",
     "own_model",
+    "simplex",
+    "unit",
+    "with_cosine_head",
     "with_projection",
 ]
 

@@ -36,23 +36,38 @@ from fedjax_bal.parts.balanced_softmax import PriorCalibration
 from fedjax_bal.parts.batch_statistics import BATCH_STATISTICS, FreshStatistics, OwnStatistics
 from fedjax_bal.parts.cbfl_fakes import Fakes
 from fedjax_bal.parts.cbfl_generator import LocalGenerator, SharedGenerator
+from fedjax_bal.parts.class_balanced import ClassBalancedLoss
+from fedjax_bal.parts.class_counts import SCOPES
 from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.ditto import SeparateModel
 from fedjax_bal.parts.faults import Faults, StaleUpdates
+from fedjax_bal.parts.fedacg import BeforeLookahead
 from fedjax_bal.parts.fedavg_ft import RefinedHead
 from fedjax_bal.parts.fedbabu import FrozenHead
+from fedjax_bal.parts.fedcm import ClientMomentum
 from fedjax_bal.parts.feddyn import DynamicRegularisation
+from fedjax_bal.parts.fedetf import SimplexClassifier
+from fedjax_bal.parts.fedexp import Extrapolation
 from fedjax_bal.parts.fedlc import LogitCalibration
+from fedjax_bal.parts.fedlesam import GlobalAscent
+from fedjax_bal.parts.fedlmd import LabelMaskingDistillation
+from fedjax_bal.parts.fednh import PrototypeClassifier
 from fedjax_bal.parts.fednova import NormalisedAveraging
+from fedjax_bal.parts.fedproto import PrototypeDistance
 from fedjax_bal.parts.fedprox import Proximal
 from fedjax_bal.parts.fedrep import HeadThenBody
 from fedjax_bal.parts.fedrs import RestrictedSoftmax
+from fedjax_bal.parts.fedsam import Ascent
+from fedjax_bal.parts.fedvls import LogitSuppression, VacantClassDistillation
 from fedjax_bal.parts.flcir import CompositionProbe, ParticipatingShare
 from fedjax_bal.parts.iwds import SCHEDULES, DecayedResampling
+from fedjax_bal.parts.lade import Disentangling
+from fedjax_bal.parts.ldam import LabelMargins
 from fedjax_bal.parts.moon import ModelContrast
 from fedjax_bal.parts.part import Part, RunSetting, part, parts_with, static
 from fedjax_bal.parts.personal import OwnHead, OwnModel, OwnNormalisation
+from fedjax_bal.parts.ratio_loss import RatioLoss
 from fedjax_bal.parts.rebafl import FeatureTransfer
 from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
 from fedjax_bal.parts.roles import (
@@ -85,8 +100,13 @@ __all__ = [
     "BALANCED",
     "BATCH_STATISTICS",
     "SCHEDULES",
+    "SCOPES",
+    "Ascent",
     "Augmentation",
     "Batches",
+    "BeforeLookahead",
+    "ClassBalancedLoss",
+    "ClientMomentum",
     "Closing",
     "CompositionProbe",
     "ControlVariates",
@@ -94,18 +114,24 @@ __all__ = [
     "CropAndFlip",
     "DecayedResampling",
     "Deliver",
+    "Disentangling",
     "Draw",
     "DynamicRegularisation",
+    "Extrapolation",
     "Fakes",
     "Faults",
     "FeatureTransfer",
     "FreshStatistics",
     "FrozenHead",
+    "GlobalAscent",
     "Gradient",
     "HeadThenBody",
+    "LabelMargins",
+    "LabelMaskingDistillation",
     "LateControlVariates",
     "LocalGenerator",
     "LogitCalibration",
+    "LogitSuppression",
     "Logits",
     "Loss",
     "Median",
@@ -123,7 +149,10 @@ __all__ = [
     "Prepare",
     "PriorCalibration",
     "Probe",
+    "PrototypeClassifier",
+    "PrototypeDistance",
     "Proximal",
+    "RatioLoss",
     "Reduce",
     "Refine",
     "RefinedHead",
@@ -135,12 +164,14 @@ __all__ = [
     "SharedDcgans",
     "SharedGenerator",
     "Shift",
+    "SimplexClassifier",
     "StaleUpdates",
     "Start",
     "Step",
     "Steps",
     "TrimmedMean",
     "Update",
+    "VacantClassDistillation",
     "Weigh",
     "part",
     "parts_with",

@@ -1,25 +1,31 @@
-"""Balanced softmax, plain and relaxed: train against the client's own class distribution."""
+"""Balanced softmax, plain, relaxed and with a power: train against the class distribution of the training rows."""
 
 from fedjax_bal.balance import prior_calibrated_logits, smoothed_prior
-from fedjax_bal.parts.part import part
+from fedjax_bal.parts.class_counts import counts_in
+from fedjax_bal.parts.part import part, static
 from fedjax_bal.parts.roles import Logits
 from fedjax_bal.types import Array, Batch, Context
 
 
 @part
 class PriorCalibration(Logits):
-    """Adds the log of the client's smoothed class prior to the training logits.
+    r"""Adds $\tau \log p_c$ to the training logits, with the smoothed class prior p.
 
     Attributes:
         epsilon: share of the uniform prior; 0 is balanced softmax (absent classes excluded exactly), 1 plain
             cross-entropy.
+        tau: the strength; 0 is cross-entropy over the classes that are present.
+        counts: whose prior: "local", the client's, or "global", that of all clients' rows together.
 
     References:
-        ReBaFL (Xu et al., 2023), eq. 9 and 10; balanced softmax (Ren et al., 2020), eq. 4.
+        ReBaFL (Xu et al., 2023), eq. 9 and 10; balanced softmax (Ren et al., 2020), eq. 4; logit adjustment (Menon et
+        al., 2021), eq. 10.
     """
 
     epsilon: float = 0.0
+    tau: float = 1.0
+    counts: str = static("local")
 
     def logits(self, logits: Array, batch: Batch, ctx: Context) -> Array:
         """`Float[B, C]` to `Float[B, C]`."""
-        return prior_calibrated_logits(logits, smoothed_prior(ctx.class_counts, self.epsilon))
+        return prior_calibrated_logits(logits, smoothed_prior(counts_in(ctx, self.counts), self.epsilon), self.tau)

@@ -25,6 +25,8 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
         alpha: the penalty's weight.
         adaptive: divide it by the client's size relative to the mean size, $n_k N / n$.
         clip: largest global norm of a gradient, penalty included; None for no limit.
+        in_loss: whether the penalty is part of the loss; if not, its gradient is added at the unshifted parameters,
+            which matters beside a Shift.
 
     References:
         FedDyn (Acar et al., 2021), Algorithm 1; the adaptive weight and clipping are from the authors' code, where
@@ -35,6 +37,7 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
     alpha: float = 0.01
     adaptive: bool = static(True)
     clip: float | None = 10.0
+    in_loss: bool = static(True)
 
     def check(self, setting: RunSetting) -> None:
         """Refuses parts that weigh or reduce updates in another way."""
@@ -47,19 +50,27 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The penalty, `Float[]`."""
-        weight = self.alpha
-        if self.adaptive:
-            mean_size = ctx.federation.offsets[-1].astype(float) / ctx.federation.num_clients
-            weight = self.alpha * mean_size / jnp.maximum(ctx.size, 1)
+        if not self.in_loss:
+            return jnp.zeros(())
 
         def one(y: Array, w: Array, h: Array) -> Array:
             return jnp.sum((y - w) * (0.5 * (y - w) + h))
 
         terms = jax.tree.map(one, params, ctx.start.params, ctx.memory[self.slot])
-        return weight * jnp.stack(jax.tree.leaves(terms)).sum()
+        return self._weight(ctx) * jnp.stack(jax.tree.leaves(terms)).sum()
+
+    def _weight(self, ctx: Context) -> Array | float:
+        if not self.adaptive:
+            return self.alpha
+        mean_size = ctx.federation.offsets[-1].astype(float) / ctx.federation.num_clients
+        return self.alpha * mean_size / jnp.maximum(ctx.size, 1)
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """The gradient, no longer than allowed."""
+        """The gradient, with the penalty's if the loss is without it, no longer than allowed."""
+        if not self.in_loss:
+            weight, own = self._weight(ctx), ctx.memory[self.slot]
+            bend = lambda g, y, w, h: g + weight * (y - w + h)
+            grads = jax.tree.map(bend, grads, params, ctx.start.params, own)
         return grads if self.clip is None else optax.clip_by_global_norm(self.clip).update(grads, optax.EmptyState())[0]
 
     def init_memory(self, variables: Variables) -> PyTree:

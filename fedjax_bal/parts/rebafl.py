@@ -1,80 +1,17 @@
 """ReBaFL's feature augmentation: train the classifier on features moved to the classes a client lacks."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.balance import class_sums, prior_calibrated_cross_entropy, smoothed_prior, transfer_features
-from fedjax_bal.data import over_rows
+from fedjax_bal.balance import prior_calibrated_cross_entropy, smoothed_prior, transfer_features
 from fedjax_bal.parts.part import part, static
-from fedjax_bal.parts.roles import Loss, Prepare, Report, Server
-from fedjax_bal.types import (
-    Array,
-    Batch,
-    Context,
-    Exhibit,
-    Key,
-    Model,
-    Outcome,
-    Outputs,
-    PyTree,
-    ServerContext,
-    Variables,
-)
-
-
-class Prototypes(NamedTuple):
-    """Mean features by class.
-
-    Attributes:
-        means: `Float[C, F]`, zeros where unknown.
-        present: `Bool[C]`.
-    """
-
-    means: Array
-    present: Array
-
-
-class FeatureSums(NamedTuple):
-    """Sums of features by class, which add up over clients and give prototypes.
-
-    Attributes:
-        sums: `Float[C, F]`.
-        counts: `Float[C]`.
-    """
-
-    sums: Array
-    counts: Array
-
-
-def feature_sums(variables: Variables, ctx: Context) -> FeatureSums:
-    """One evaluation pass over a client's rows: summed features and counts by class."""
-    classes = ctx.federation.num_classes
-
-    def add(carry: FeatureSums, batch: Batch) -> FeatureSums:
-        outputs, _ = ctx.model.apply(variables, batch.images, train=False)
-        sums, counts = class_sums(outputs.features, batch.labels, batch.real, classes)
-        return FeatureSums(carry.sums + sums, carry.counts + counts)
-
-    width = num_features(ctx.model, variables)
-    return over_rows(add, FeatureSums(jnp.zeros((classes, width)), jnp.zeros(classes)), ctx)
-
-
-def num_features(model: Model, variables: Variables) -> int:
-    """F, the width of the classifier's input."""
-    image = jnp.zeros((1, *model.input_shape), model.input_dtype)
-    return jax.eval_shape(lambda: model.apply(variables, image, train=False)[0].features).shape[-1]
-
-
-def prototypes_of(sums: FeatureSums) -> Prototypes:
-    """Means of the classes that have samples."""
-    present = sums.counts > 0
-    return Prototypes(sums.sums / jnp.where(present, sums.counts, 1.0)[:, None], present)
+from fedjax_bal.parts.prototypes import FeatureSums, Prototypes, SharedPrototypes, feature_sums, prototypes_of
+from fedjax_bal.parts.roles import Loss, Prepare
+from fedjax_bal.types import Array, Batch, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
 
 @part
-class FeatureTransfer(Prepare, Loss, Report, Server):
+class FeatureTransfer(SharedPrototypes, Prepare, Loss):
     r"""Adds $\mu$ times the cross-entropy of the classifier on transferred features.
 
     Before training a client computes prototypes of its own classes with the received extractor and takes those of the
@@ -132,26 +69,13 @@ class FeatureTransfer(Prepare, Loss, Report, Server):
 
     def report(self, outcome: Outcome) -> FeatureSums:
         """Feature sums by class with the updated extractor."""
-        sums = feature_sums(outcome.end, outcome.ctx)
+        sums = super().report(outcome)
         enough = (outcome.ctx.class_counts > 0).sum() >= self.min_classes
         return jax.tree.map(lambda s: jnp.where(enough, s, 0.0), sums)
 
-    def init_server(self, server: ServerContext) -> Prototypes:
-        """No prototypes."""
-        classes, width = server.federation.num_classes, num_features(server.model, server.variables)
-        return Prototypes(jnp.zeros((classes, width)), jnp.zeros(classes, bool))
-
-    def broadcast(self, key: Key, server: ServerContext) -> tuple[Prototypes, Prototypes]:
-        """The prototypes go to every client."""
-        return server.state, server.state
-
-    def show(self, key: Key, server: ServerContext) -> Exhibit:
-        """The prototypes that all clients get."""
-        return Exhibit(prototypes=tuple(server.state))
-
     def update(self, key: Key, server: ServerContext) -> Prototypes:
         """Means over all samples delivered this round."""
-        old, new = server.state, prototypes_of(server.aggregate.reports[self.slot])
+        old, new = server.state, super().update(key, server)
         if not self.carry:
             return new
         return Prototypes(jnp.where(new.present[:, None], new.means, old.means), new.present | old.present)

@@ -6,13 +6,15 @@ allowed. `combine` puts several recipes together.
 
 from collections.abc import Callable
 
-from fedjax_bal.recipes.averaging import fedadagrad, fedadam, fedavg, fedavgm, fedprox, fedyogi
+from fedjax_bal.recipes.averaging import fedacg, fedadagrad, fedadam, fedavg, fedavgm, fedexp, fedprox, fedyogi
 from fedjax_bal.recipes.cbfl import cbfl
 from fedjax_bal.recipes.citations import citation, cite, short_citation
 from fedjax_bal.recipes.client_selection import astraea, flcir
-from fedjax_bal.recipes.drift import feddyn, fednova, moon, scaffold
-from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
-from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedrs, rebafl
+from fedjax_bal.recipes.drift import fedcm, feddyn, fednova, fedproto, moon, scaffold
+from fedjax_bal.recipes.flatness import fedlesam, fedspeed, mofedsam
+from fedjax_bal.recipes.heads import fedavg_ft, fedbabu, fedetf, fednh
+from fedjax_bal.recipes.long_tail import class_balanced, lade, ldam, logit_adjustment, ratio_loss
+from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedlmd, fedrs, fedvls, rebafl
 from fedjax_bal.recipes.personal import ditto, fedbn, fedper, fedrep, local
 from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import faults, median, norm_clipping, trimmed_mean
@@ -27,10 +29,12 @@ __all__ = [
     "cbfl",
     "citation",
     "cite",
+    "class_balanced",
     "combine",
     "crop_flip",
     "ditto",
     "faults",
+    "fedacg",
     "fedadagrad",
     "fedadam",
     "fedavg",
@@ -38,20 +42,34 @@ __all__ = [
     "fedavgm",
     "fedbabu",
     "fedbn",
+    "fedcm",
     "feddyn",
+    "fedetf",
+    "fedexp",
     "fedlc",
+    "fedlesam",
+    "fedlmd",
+    "fednh",
     "fednova",
     "fedper",
+    "fedproto",
     "fedprox",
     "fedrep",
     "fedrs",
+    "fedspeed",
+    "fedvls",
     "fedyogi",
     "flcir",
     "iwds",
+    "lade",
+    "ldam",
     "local",
+    "logit_adjustment",
     "median",
+    "mofedsam",
     "moon",
     "norm_clipping",
+    "ratio_loss",
     "rebafl",
     "scaffold",
     "short_citation",

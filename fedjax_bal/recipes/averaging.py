@@ -1,8 +1,8 @@
-"""Federated averaging, with other optimizers on the server, and with a proximal term."""
+"""Federated averaging, with other steps and optimizers on the server, and with a proximal term."""
 
 from fedjax_bal.optim import optimizer
-from fedjax_bal.parts import Proximal
-from fedjax_bal.recipes.recipe import BelowOne, NonNegative, Recipe, checked, positive
+from fedjax_bal.parts import BeforeLookahead, Extrapolation, Proximal
+from fedjax_bal.recipes.recipe import BelowOne, NonNegative, Positive, Recipe, checked, positive
 
 
 def fedavg() -> Recipe:
@@ -51,6 +51,49 @@ def fedavgm(momentum: BelowOne = 0.9, learning_rate: NonNegative = 1.0) -> Recip
         Hsu et al., 2019, FedAvgM: v is beta v plus the mean update, and w moves by v.
     """
     return Recipe("fedavgm", server_optimizer=optimizer("sgd", learning_rate, momentum=momentum))
+
+
+@checked
+def fedexp(epsilon: Positive = 0.001) -> Recipe:
+    """FedAvg whose server goes further than the mean update where clients disagree.
+
+    Args:
+        epsilon: above 0; the larger, the less far after small updates.
+
+    Example:
+        >>> fedexp().parts
+        (Extrapolation(epsilon=0.001),)
+
+    References:
+        Jhunjhunwala et al., 2023, Algorithm 1; the default is that of FedDecorr's code.
+    """
+    return Recipe("fedexp", (Extrapolation(epsilon),))
+
+
+@checked
+def fedacg(momentum: BelowOne = 0.85, mu: NonNegative = 0.002) -> Recipe:
+    """FedAvg whose clients begin where the server's momentum leads to, and stay near that model.
+
+    Args:
+        momentum: lambda, of the server, in [0, 1).
+        mu: weight of the proximal term, at least 0.
+
+    Example:
+        >>> fedacg().parts
+        (Proximal(mu=0.002), BeforeLookahead(momentum=0.85))
+        >>> fedacg().server_optimizer.flags
+        (('nesterov', True),)
+
+    References:
+        Kim et al., 2024, Algorithm 1: this is Nesterov's momentum, evaluated before it looks ahead. The defaults are
+        those of the authors' code, whose proximal term lacks the factor 1/2. Updates are averaged by number of samples,
+        in the code without weights.
+    """
+    return Recipe(
+        "fedacg",
+        (Proximal(mu), BeforeLookahead(momentum)),
+        server_optimizer=optimizer("sgd", 1.0, momentum=momentum, nesterov=True),
+    )
 
 
 @checked

@@ -3,14 +3,16 @@
 from fedjax_bal.models import FORMS
 from fedjax_bal.optim import optimizer
 from fedjax_bal.parts import (
+    ClientMomentum,
     ControlVariates,
     DynamicRegularisation,
     LateControlVariates,
     ModelContrast,
     NormalisedAveraging,
+    PrototypeDistance,
     Proximal,
 )
-from fedjax_bal.recipes.recipe import BelowOne, Count, NonNegative, Recipe, checked, positive
+from fedjax_bal.recipes.recipe import BelowOne, Count, NonNegative, PositiveShare, Recipe, checked, positive
 from fedjax_bal.validate import one_of
 
 VARIANTS = {"official": None, "rebafl_code": LateControlVariates(clip=10.0), "cbfl_code": LateControlVariates()}
@@ -84,7 +86,7 @@ def feddyn(alpha: NonNegative = 0.01, adaptive: bool = True, clip: NonNegative |
 
     Example:
         >>> feddyn(alpha=1e-4, adaptive=False, clip=None).parts
-        (DynamicRegularisation(alpha=0.0001, adaptive=False, clip=None),)
+        (DynamicRegularisation(alpha=0.0001, adaptive=False, clip=None, in_loss=True),)
 
     References:
         Acar et al., 2021, Algorithm 1. The defaults are those of the authors' code on CIFAR; ReBaFL compares itself
@@ -115,3 +117,37 @@ def fednova(mu: NonNegative = 0.0, server_momentum: BelowOne = 0.0) -> Recipe:
         (NormalisedAveraging(mu), Proximal(mu)) if mu else (NormalisedAveraging(),),
         server_optimizer=optimizer("sgd", 1.0, momentum=server_momentum) if server_momentum else None,
     )
+
+
+@checked
+def fedcm(alpha: PositiveShare = 0.1) -> Recipe:
+    """Client-level momentum: every local gradient is mixed with the direction of the last mean update.
+
+    Args:
+        alpha: share of the client's own gradient, above 0; 1 is FedAvg. Needs plain SGD on clients.
+
+    Example:
+        >>> fedcm().parts
+        (ClientMomentum(alpha=0.1),)
+
+    References:
+        Xu et al., 2021; the default is that of github.com/woodenchild95/FL-Simulator.
+    """
+    return Recipe("fedcm", (ClientMomentum(alpha),))
+
+
+@checked
+def fedproto(weight: NonNegative = 1.0) -> Recipe:
+    """FedAvg whose clients keep features near the prototype of their class over all clients.
+
+    Args:
+        weight: lambda, at least 0; 0 is FedAvg.
+
+    Example:
+        >>> fedproto(0.1).parts
+        (PrototypeDistance(weight=0.1),)
+
+    References:
+        Tan et al., 2022, Algorithm 1, as a regulariser of an averaged model; the default is that of the authors' code.
+    """
+    return Recipe("fedproto", (PrototypeDistance(weight),))

@@ -1,7 +1,7 @@
 """Methods that treat the classifier apart from the rest of the network."""
 
-from fedjax_bal.parts import FrozenHead, RefinedHead
-from fedjax_bal.recipes.recipe import BelowOne, Count, CountOrZero, NonNegative, Recipe, checked
+from fedjax_bal.parts import FrozenHead, PriorCalibration, PrototypeClassifier, RefinedHead, SimplexClassifier
+from fedjax_bal.recipes.recipe import BelowOne, Count, CountOrZero, NonNegative, Positive, Recipe, Share, checked
 
 
 @checked
@@ -56,3 +56,38 @@ def fedavg_ft(
         Xu et al., 2023, Figure 1.
     """
     return Recipe("fedavg_ft", (RefinedHead(epochs, batch_size, learning_rate, momentum),))
+
+
+@checked
+def fedetf(scale: Positive = 1.0) -> Recipe:
+    """Balanced softmax towards a classifier that is the same fixed simplex for all clients.
+
+    Args:
+        scale: start of the trained factor on cosines, above 0; the authors' code has 1, and 10 for two small networks.
+
+    Example:
+        >>> [part.slot for part in fedetf().parts]
+        ['SimplexClassifier', 'PriorCalibration']
+
+    References:
+        Li et al., 2023, without fine-tuning on each client.
+    """
+    return Recipe("fedetf", (SimplexClassifier(scale), PriorCalibration(0.0)))
+
+
+@checked
+def fednh(rho: Share = 0.9, scale: Positive = 1.0) -> Recipe:
+    """A classifier of prototypes, which the server moves towards the clients' features.
+
+    Args:
+        rho: how much of the old prototypes stays in a round, in [0, 1].
+        scale: start of the trained factor on cosines, above 0.
+
+    Example:
+        >>> fednh().parts
+        (PrototypeClassifier(rho=0.9, scale=1.0),)
+
+    References:
+        Dai et al., 2023, Algorithm 1; the defaults are those of the authors' code.
+    """
+    return Recipe("fednh", (PrototypeClassifier(rho, scale),))

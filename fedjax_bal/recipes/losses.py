@@ -1,7 +1,15 @@
 """Methods that change the local loss for the sake of classes that a client lacks."""
 
-from fedjax_bal.parts import FeatureTransfer, LogitCalibration, PriorCalibration, RestrictedSoftmax
-from fedjax_bal.recipes.recipe import Count, NonNegative, Recipe, Share, checked
+from fedjax_bal.parts import (
+    FeatureTransfer,
+    LabelMaskingDistillation,
+    LogitCalibration,
+    LogitSuppression,
+    PriorCalibration,
+    RestrictedSoftmax,
+    VacantClassDistillation,
+)
+from fedjax_bal.recipes.recipe import Count, NonNegative, Positive, Recipe, Share, checked
 from fedjax_bal.validate import one_of
 
 
@@ -10,7 +18,7 @@ def balanced_softmax() -> Recipe:
 
     Example:
         >>> balanced_softmax().parts
-        (PriorCalibration(epsilon=0.0),)
+        (PriorCalibration(epsilon=0.0, tau=1.0, counts='local'),)
 
     References:
         Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8.
@@ -82,3 +90,40 @@ def fedlc(tau: NonNegative = 1.0) -> Recipe:
         Zhang et al., 2022, of whose authors no code is public; ReBaFL compares itself with tau = 1.
     """
     return Recipe("fedlc", (LogitCalibration(tau),))
+
+
+@checked
+def fedvls(weight: NonNegative = 0.1, suppression: NonNegative = 0.005) -> Recipe:
+    """Balanced softmax with distillation on the classes that a client lacks, and with small logits for other classes.
+
+    Args:
+        weight: lambda, of the distillation, at least 0; 0.1 for ten classes, 0.5 for a hundred.
+        suppression: weight of the sum over classes that holds logits down, at least 0.
+
+    Example:
+        >>> [part.slot for part in fedvls().parts]
+        ['PriorCalibration', 'VacantClassDistillation', 'LogitSuppression']
+
+    References:
+        Guo et al., 2025, and the authors' code, whose balanced softmax adds 1e-9 to a prior; here absent classes are
+        excluded exactly.
+    """
+    return Recipe("fedvls", (PriorCalibration(0.0), VacantClassDistillation(weight), LogitSuppression(suppression)))
+
+
+@checked
+def fedlmd(weight: NonNegative = 1.0, temperature: Positive = 1.0) -> Recipe:
+    """Distillation from the received model on the classes that a client has little of.
+
+    Args:
+        weight: beta, at least 0; 0 is FedAvg.
+        temperature: what logits are divided by, above 0.
+
+    Example:
+        >>> fedlmd().parts
+        (LabelMaskingDistillation(weight=1.0, temperature=1.0),)
+
+    References:
+        Lu et al., 2023; the defaults are those of the authors' code.
+    """
+    return Recipe("fedlmd", (LabelMaskingDistillation(weight, temperature),))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ParamSpec
 
 import jax
 import numpy as np
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from fedjax_bal.annotations import check, checkable
 from fedjax_bal.optim import AnyOptimizer
@@ -30,6 +30,8 @@ CountOrZero = Annotated[int, Ge(0)]
 NonNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
 BelowOne = Annotated[float, Ge(0), Lt(1)]
+Positive = Annotated[float, Gt(0)]
+PositiveShare = Annotated[float, Gt(0), Le(1)]
 
 
 @jax.tree_util.register_dataclass

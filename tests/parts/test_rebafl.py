@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import toys
 
-from fedjax_bal.parts.rebafl import FeatureSums, FeatureTransfer, Prototypes, feature_sums
+from fedjax_bal.parts.prototypes import FeatureSums, Prototypes, feature_sums
+from fedjax_bal.parts.rebafl import FeatureTransfer
 from fedjax_bal.types import Batch, Context, Outcome, Outputs
 
 CLIENT = 4

@@ -1,0 +1,42 @@
+"""Class-balanced loss: a row counts by the inverse of its class's effective number of samples."""
+
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal.balance import effective_number_weights
+from fedjax_bal.parts.class_counts import counts_in
+from fedjax_bal.parts.part import part, static
+from fedjax_bal.parts.roles import Criterion
+from fedjax_bal.types import Array, Context
+
+
+@part
+class ClassBalancedLoss(Criterion):
+    r"""Cross-entropy times $w_y$, where $w_c$ is proportional to $(1 - \beta) / (1 - \beta^{n_c})$.
+
+    The weights of the classes that are present are 1 in the mean over classes.
+
+    Attributes:
+        beta: in [0, 1]; 0 is plain cross-entropy, 1 weighs by $1 / n_c$.
+        counts: whose $n_c$: "local", the client's, or "global", those of all clients together.
+        begins: the round, from 0, in which weights set in: later than 0 for deferred re-weighting.
+
+    References:
+        Cui et al., 2019, section 4; deferred re-weighting: Cao et al., 2019, section 3.3.
+    """
+
+    beta: float = 0.9999
+    counts: str = static("local")
+    begins: int = static(0)
+
+    @property
+    def first_round(self) -> int:
+        """The round in which weights set in."""
+        return self.begins
+
+    def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
+        """`Float[B]`."""
+        weights = effective_number_weights(counts_in(ctx, self.counts), self.beta)
+        mean = weights.sum() / jnp.maximum((weights > 0).sum(), 1)
+        shares = weights / jnp.where(mean > 0, mean, 1.0)
+        return shares[labels] * optax.softmax_cross_entropy_with_integer_labels(logits, labels)

@@ -1,0 +1,62 @@
+"""FedCM: every local step goes partly where the server went last."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.optim import check_known
+from fedjax_bal.parts.fednova import accumulated_steps, check_fresh_momentum
+from fedjax_bal.parts.part import RunSetting, part
+from fedjax_bal.parts.roles import Gradient, Server
+from fedjax_bal.types import Context, Key, PyTree, ServerContext
+
+
+@part
+class ClientMomentum(Gradient, Server):
+    r"""Replaces the gradient g with $\alpha g + (1 - \alpha) m$.
+
+    m is the last mean update in units of a plain local step, $-d / (\eta \bar \tau)$, with the mean number of steps
+    that the updates amount to; 0 in the first round. A round in which nothing arrives keeps it.
+
+    Attributes:
+        alpha: share of the client's own gradient, in (0, 1].
+
+    References:
+        FedCM (Xu et al., 2021); MoFedSAM (Qu et al., 2022) with gradients taken elsewhere.
+    """
+
+    alpha: float = 0.1
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses local optimizers whose update is not a number of gradients."""
+        check_fresh_momentum(self.slot, setting)
+        check_known("fedcm", setting.local)
+        if setting.local.name != "sgd" or dict(setting.local.flags).get("nesterov"):
+            kind = "nesterov momentum" if setting.local.name == "sgd" else f"the optimizer {setting.local.name!r}"
+            raise ValueError(
+                f"fedcm: received {kind}; an update is known in units of local steps for plain SGD only: set "
+                "training.optimizer.name to sgd, without nesterov"
+            )
+
+    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The mixed gradient, like params."""
+        mix = lambda g, m: self.alpha * g + (1.0 - self.alpha) * m
+        return jax.tree.map(mix, grads, ctx.broadcast[self.slot])
+
+    def init_server(self, server: ServerContext) -> PyTree:
+        """Zeros, like params."""
+        return jax.tree.map(jnp.zeros_like, server.variables.params)
+
+    def broadcast(self, key: Key, server: ServerContext) -> tuple[PyTree, PyTree]:
+        """The momentum goes to every client."""
+        return server.state, server.state
+
+    def update(self, key: Key, server: ServerContext) -> PyTree:
+        """The mean update in units of a local step."""
+        cohort = server.cohort
+        reach = cohort.full_steps
+        if reach is None:
+            reach = accumulated_steps(cohort.local_steps, cohort.momentum)
+        mean = cohort.learning_rate * (server.aggregate.weights * cohort.passes * reach.sum(-1)).sum()
+        far = jnp.where(mean > 0, mean, 1.0)
+        change = lambda old, delta: jnp.where(mean > 0, -delta / far, old)
+        return jax.tree.map(change, server.state, server.aggregate.delta)

@@ -1,0 +1,120 @@
+"""Losses of central long-tailed learning, on the clients."""
+
+from fedjax_bal.parts import SCOPES, ClassBalancedLoss, Disentangling, LabelMargins, PriorCalibration, RatioLoss
+from fedjax_bal.recipes.recipe import CountOrZero, NonNegative, Positive, Recipe, Share, checked
+from fedjax_bal.validate import one_of
+
+
+@checked
+def class_balanced(beta: Share = 0.9999, counts: str = "local") -> Recipe:
+    """Cross-entropy weighted by the inverse of each class's effective number of samples.
+
+    Args:
+        beta: in [0, 1]; 0 is FedAvg, 1 weighs by one over the number of samples. The paper tries 0.9, 0.99, 0.999 and
+            0.9999.
+        counts: whose samples: "local", the client's, or "global", all clients', which they would have to tell.
+
+    Example:
+        >>> class_balanced(0.99).parts
+        (ClassBalancedLoss(beta=0.99, counts='local', begins=0),)
+
+    References:
+        Cui et al., 2019, section 4.
+    """
+    return Recipe("class_balanced", (ClassBalancedLoss(beta, one_of("class_balanced: counts", counts, SCOPES)),))
+
+
+@checked
+def logit_adjustment(tau: NonNegative = 1.0, counts: str = "local", epsilon: Share = 0.0) -> Recipe:
+    """Cross-entropy of logits to which tau times the log of the class prior is added.
+
+    Args:
+        tau: the strength, at least 0. With 1 and a client's own counts this is `balanced_softmax`.
+        counts: whose prior: "local", the client's, or "global", that of all clients' rows, which they would have to
+            tell.
+        epsilon: share of the uniform distribution in the prior, in [0, 1]. At 0 a class without samples is excluded.
+
+    Example:
+        >>> logit_adjustment(1.5, "global").parts
+        (PriorCalibration(epsilon=0.0, tau=1.5, counts='global'),)
+
+    References:
+        Menon et al., 2021, eq. 10.
+    """
+    prior = PriorCalibration(epsilon, tau, one_of("logit_adjustment: counts", counts, SCOPES))
+    return Recipe("logit_adjustment", (prior,))
+
+
+@checked
+def ldam(
+    margin: NonNegative = 0.5,
+    scale: Positive = 30.0,
+    reweight_from: CountOrZero | None = None,
+    beta: Share = 0.9999,
+    counts: str = "local",
+) -> Recipe:
+    """Larger margins for rarer classes, on a classifier of cosines, and class-balanced weights late in training.
+
+    Args:
+        margin: that of the rarest class, at least 0.
+        scale: factor on cosines, above 0.
+        reweight_from: the round, from 0, in which weights set in (LDAM-DRW): in the paper after four fifths of
+            training, 160 epochs of 200. None for never.
+        beta: of the weights, see `class_balanced`.
+        counts: whose samples: "local", the client's, or "global", all clients', which they would have to tell.
+
+    Example:
+        >>> ldam().parts
+        (LabelMargins(margin=0.5, scale=30.0, counts='local'),)
+        >>> [part.slot for part in ldam(reweight_from=160).parts]
+        ['LabelMargins', 'ClassBalancedLoss']
+
+    References:
+        Cao et al., 2019, section 3, and the authors' code, where the weighted losses of a batch are divided by the
+        sum of their weights, here by their number.
+    """
+    one_of("ldam: counts", counts, SCOPES)
+    margins = LabelMargins(margin, scale, counts)
+    if reweight_from is None:
+        return Recipe("ldam", (margins,))
+    return Recipe("ldam", (margins, ClassBalancedLoss(beta, counts, reweight_from)))
+
+
+@checked
+def lade(weight: NonNegative = 0.1, regularisation: NonNegative = 0.1, counts: str = "local") -> Recipe:
+    """Balanced softmax with a term that disentangles logits from the class prior of the training rows.
+
+    Args:
+        weight: alpha, of that term, at least 0; 0 is balanced softmax.
+        regularisation: lambda, of the squares in it, at least 0.
+        counts: whose prior: "local", the client's, or "global", that of all clients' rows, which they would have to
+            tell.
+
+    Example:
+        >>> [part.slot for part in lade().parts]
+        ['PriorCalibration', 'Disentangling']
+
+    References:
+        Hong et al., 2021, and the authors' code with its values for CIFAR-100, for a balanced test set.
+    """
+    one_of("lade: counts", counts, SCOPES)
+    return Recipe("lade", (PriorCalibration(0.0, 1.0, counts), Disentangling(weight, regularisation, counts)))
+
+
+@checked
+def ratio_loss(alpha: NonNegative = 1.0, beta: NonNegative = 0.1) -> Recipe:
+    """Cross-entropy weighted by what a server finds out about each class with a few rows of its own.
+
+    Args:
+        alpha: weight of the plain loss, at least 0.
+        beta: weight of the monitored ratios, at least 0; with 0 and alpha = 1 this is FedAvg. The server's rows come
+            with the configuration's `auxiliary.per_class`.
+
+    Example:
+        >>> ratio_loss().parts
+        (RatioLoss(alpha=1.0, beta=0.1),)
+
+    References:
+        Wang et al., 2021.
+    """
+    return Recipe("ratio_loss", (RatioLoss(alpha, beta),))
