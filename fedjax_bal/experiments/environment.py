@@ -29,7 +29,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of this package and of what its results may depend on; oneDNN's only where a model uses it."""
+    """The versions of this package and of what its results may depend on; oneDNN's only where it is called."""
     import flax
     import jaxlib
     import optax

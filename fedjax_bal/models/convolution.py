@@ -84,12 +84,12 @@ def convolution(
 
 
 def of_name(name: str) -> Callable[..., Array]:
-    """The convolution of a name, with the signature of `jax.lax.conv_general_dilated`; loads what it needs."""
+    """The convolution of a name, with the signature of `jax.lax.conv_general_dilated`."""
     choices = {form: functools.partial(convolution, form=form) for form in FORMS} | {"plain": lax.conv_general_dilated}
     if name not in choices:
         raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
     if name == "onednn":
-        library.load()
+        library.check_built()
     return choices[name]
 
 

@@ -16,35 +16,36 @@ import jaxlib
 
 from fedjax_bal.caches import cache_folder
 
-TARGETS = ("convolve", "weight_gradient")
+TARGETS = {name: f"fedjax_bal_onednn_{name}" for name in ("convolve", "weight_gradient")}
+"""The names of the handler's functions in XLA, by their own."""
+
 _SOURCE = Path(__file__).with_name("handler.cc")
 _PACKAGE, _LIBRARY, _HEADER = "onednn-cpu-gomp", "libdnnl.so.3", "oneapi/dnnl/dnnl.hpp"
-_REMEDY = "pip install 'fedjax_bal[onednn]', then python -m fedjax_bal.models.onednn"
+_REMEDY = "pip install 'fedjax_bal[onednn]', then python -m fedjax_bal.models.onednn; or choose another convolution"
+
+
+def check_built() -> None:
+    """Raises `ValueError`, with what to do about it, if the handler isn't built."""
+    if not _place().exists():
+        raise ValueError(f"convolution='onednn': its compiled part isn't built for this Python and jaxlib: {_REMEDY}")
 
 
 @functools.cache
 def load() -> str:
-    """Loads the handler and gives its functions to XLA; returns oneDNN's version.
-
-    Raises:
-        ValueError: it has not been built, or can't be loaded.
-    """
+    """Loads the handler, gives its functions to XLA, and returns the version of oneDNN."""
+    check_built()
     try:
         library = ctypes.CDLL(str(_place()))
     except OSError as error:
-        missing = "isn't built" if not _place().exists() else f"can't be loaded ({error})"
-        raise ValueError(
-            f"convolution='onednn': its compiled part {missing} for this Python and jaxlib: {_REMEDY}; or choose "
-            "another convolution."
-        ) from error
-    for name in TARGETS:
-        jax.ffi.register_ffi_target(f"fedjax_bal_{name}", jax.ffi.pycapsule(library[name]), platform="cpu")
+        raise ValueError(f"convolution='onednn': its compiled part can't be loaded ({error}): {_REMEDY}") from error
+    for name, target in TARGETS.items():
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[name]), platform="cpu")
     library.version.restype = ctypes.c_char_p
     return library.version().decode()
 
 
 def onednn_version() -> str | None:
-    """The version of oneDNN, if this process has loaded it for a model; else None."""
+    """The version of oneDNN, if a program of this process calls it; else None."""
     return load() if load.cache_info().currsize else None
 
 
