@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import jax
-import jaxlib
+import jaxlib.version
 
 from fedjax_bal.caches import cache_folder
 
@@ -84,7 +84,7 @@ def _place() -> Path:
         raise ValueError(
             "convolution='onednn': the user's cache folder, the place of its compiled part, can't be written"
         )
-    parts = _SOURCE.read_text(encoding="utf-8"), jaxlib.__version__, sys.prefix
+    parts = _SOURCE.read_text(encoding="utf-8"), jaxlib.version.__version__, sys.prefix
     return folder / f"handler-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
 
 
