@@ -97,6 +97,7 @@ def parse() -> argparse.Namespace:
     made.add_argument("--passes", type=int, default=3, help="interleaved passes (default 3)")
     made.add_argument("--seconds", type=float, default=5.0, help="of steady state for each run (default 5)")
     made.add_argument("--limit", type=float, default=240.0, help="seconds after which a run is given up (default 240)")
+    made.add_argument("--convolution", default="fast", help="fedjax-bal's own: fast (default) or onednn")
     made.add_argument("--data-dir", help="the folder with the data sets' files (default: random pixels)")
     made.add_argument("--out", type=Path, help="the JSON file (default benchmarks/results/SUITE.json)")
     asked = made.parse_args()
@@ -191,7 +192,8 @@ def command(asked: argparse.Namespace, contestant: Contestant, workload: str, fi
     if workload in FEWER_CLIENTS:
         common += ["--clients-per-round", str(FEWER_CLIENTS[workload])]
     data = ["--data-dir", asked.data_dir] if asked.data_dir else ["--synthetic"]
-    return [python, "-m", "fedjax_bal", "bench", "--workload", workload, *data, *common]
+    chosen = f"model.convolution={asked.convolution}"
+    return [python, "-m", "fedjax_bal", "bench", chosen, "--workload", workload, *data, *common]
 
 
 def run(words: list[str], limit: float, folder: Path = HERE, environment: Mapping[str, str] = os.environ) -> str | None:
@@ -221,6 +223,7 @@ def end(process: subprocess.Popen) -> None:
 def save(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Write all runs and what they come to; also what is written."""
     report = machine() | {"suite": asked.suite, "passes": asked.passes, "seconds": asked.seconds}
+    report["convolution"] = asked.convolution
     report |= {"data": "real" if asked.data_dir else "random pixels", "summary": _results.summarise(runs), "runs": runs}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(report, indent=1) + "\n")

@@ -166,13 +166,14 @@ class ModelSection(Variant):
 
     Attributes:
         name: one of `fedjax_bal.models.MODELS`; its options stand beside it.
-        convolution: `fast`, or `plain` for what needs second derivatives; plain runs on a single device of a CPU.
+        convolution: `fast`; `onednn`, faster on CPUs, once `python -m fedjax_bal.models.onednn` has compiled it; or
+            `plain` for what needs second derivatives, on a single device of a CPU.
     """
 
     choice: ClassVar[str | None] = "name"
 
     name: Annotated[str, OneOf(lambda: ModelSection.names())] = "mlp"
-    convolution: Literal["fast", "plain"] = "fast"
+    convolution: Literal["fast", "onednn", "plain"] = "fast"
 
     @classmethod
     def names(cls) -> Sequence[str]:

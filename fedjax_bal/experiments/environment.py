@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_bal._version import __version__
+from fedjax_bal.models import onednn_version
 
 
 def device_name() -> str:
@@ -28,7 +29,7 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of this package and of the packages that its results may depend on."""
+    """The versions of this package and of what its results may depend on; oneDNN's only where it is called."""
     import flax
     import jaxlib
     import optax
@@ -40,4 +41,5 @@ def versions() -> dict[str, str]:
         "flax": flax.__version__,
         "optax": optax.__version__,
         "numpy": np.__version__,
+        **({"oneDNN": onednn} if (onednn := onednn_version()) else {}),
     }

@@ -14,6 +14,7 @@ from fedjax_bal.models.generator import Generator, build_generator
 from fedjax_bal.models.image_networks import doubled_twice, enlarging
 from fedjax_bal.models.layers import Conv, Linear, flatten
 from fedjax_bal.models.linen import from_linen
+from fedjax_bal.models.onednn.library import onednn_version
 from fedjax_bal.models.projection import FORMS, with_projection
 from fedjax_bal.models.registry import (
     BATCH_NORMALISED,
@@ -49,6 +50,7 @@ __all__ = [
     "from_linen",
     "from_nnx",
     "num_params",
+    "onednn_version",
     "options",
     "own_model",
     "simplex",

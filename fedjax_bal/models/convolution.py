@@ -26,6 +26,7 @@ from fedjax_bal.models.forms import gradients
 from fedjax_bal.models.forms.depthwise import depthwise
 from fedjax_bal.models.forms.rules import FORMS
 from fedjax_bal.models.geometry import LAYOUT, Geometry, plain_convolution
+from fedjax_bal.models.onednn import library
 
 PLAIN = 'build the model with convolution="plain"'
 _KNOWN = {"lhs_dilation", "rhs_dilation", "dimension_numbers", "feature_group_count", "precision"}
@@ -88,6 +89,8 @@ def of_name(name: str) -> Callable[..., Array]:
     choices = {form: functools.partial(convolution, form=form) for form in FORMS} | {"plain": lax.conv_general_dilated}
     if name not in choices:
         raise ValueError(f"convolution={name!r} is unknown: choose one of {', '.join(map(repr, choices))}.")
+    if name == "onednn":
+        library.check_built()
     return choices[name]
 
 

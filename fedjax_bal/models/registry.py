@@ -210,8 +210,9 @@ def build(
         name: one of `MODELS`.
         num_classes: C.
         input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" any shape, which it flattens.
-        convolution: "fast", or "plain" for JAX's own, which is slower but has second derivatives. Use "plain" with one
-            device only on a CPU: XLA's convolution may return wrong numbers when two devices use it at a time.
+        convolution: "fast"; "onednn", faster on CPUs, once it is compiled (see `fedjax_bal.models.onednn`); or "plain"
+            for JAX's own, which is slower but has second derivatives. Use "plain" with one device only on a CPU: XLA's
+            convolution may return wrong numbers when two devices use it at a time.
         **options: those that `options(name)` names, `hidden=(128,)` for "mlp".
 
     Returns:

@@ -304,7 +304,7 @@ def test_differences_name_the_keys():
         ("speed={name: constant, steps_per_s: 0}", ["speed.steps_per_s: received 0, must be a finite number above 0"]),
         ("speed.deadline=2", ["speed.deadline: unknown key for unlimited; allowed: name"]),
         ("delivery={name: trace}", ["delivery.file: missing, must be the path of a file"]),
-        ("model.convolution=quick", ["model.convolution: received 'quick'; allowed: fast, plain"]),
+        ("model.convolution=quick", ["model.convolution: received 'quick'; allowed: fast, onednn, plain"]),
         ("availability.p=0", ["availability.p: received 0, must be a finite number above 0 and of at most 1"]),
         ("delivery.p=0.5", ["delivery.p: unknown key for always; allowed: name"]),
         ("evaluation.target_accuracy=60", ["received 60, must be a finite number above 0 and of at most 1, or null"]),

@@ -331,7 +331,7 @@ def test_other_layouts_and_mismatched_channels_are_refused():
 
 
 def test_unknown_convolution_lists_the_known():
-    with pytest.raises(ValueError, match="'quick'.*'fast', 'products', 'grouped', 'plain'"):
+    with pytest.raises(ValueError, match="'quick'.*'fast', 'products', 'grouped', 'onednn', 'plain'"):
         of_name("quick")
 
 

@@ -7,6 +7,7 @@ library.
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onednn
 import pytest
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
@@ -35,13 +36,16 @@ def sums(convolve, images, kernel):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", ["fast", "onednn"])
 @pytest.mark.parametrize(("side", "channels", "outputs", "pad"), [(10, 32, 16, 4), (10, 16, 32, 3)])
-def test_the_last_call_is_as_right_as_the_first(side, channels, outputs, pad):
+def test_the_last_call_is_as_right_as_the_first(side, channels, outputs, pad, form):
+    if form == "onednn":
+        onednn.needed()
     rng = np.random.default_rng(0)
     images = jnp.array(rng.normal(size=(BATCHES, 50, side, side, channels)), jnp.float32)
     kernel = jnp.array(rng.normal(size=(5, 5, channels, outputs)), jnp.float32)
     pads = ((pad, pad), (pad, pad))
-    fast = sums(lambda images, kernel: of_name("fast")(images, kernel, (1, 1), pads), images, kernel)
+    fast = sums(lambda images, kernel: of_name(form)(images, kernel, (1, 1), pads), images, kernel)
     wanted = [
         lax.conv_general_dilated(batch, kernel, (1, 1), pads, dimension_numbers=("NHWC", "HWIO", "NHWC")).sum((0, 1, 2))
         for batch in images

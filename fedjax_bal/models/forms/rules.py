@@ -5,11 +5,12 @@ product with a client axis is fast on CPUs and GPUs, a convolution with one on T
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.forms import forward, gradients
+from fedjax_bal.models.forms import forward, gradients, onednn
 from fedjax_bal.models.geometry import Geometry
 from fedjax_bal.target import target_platform
 
@@ -110,9 +111,23 @@ def gradient_stacked(
     return form(images, cotangent, size, geometry)
 
 
+def _where_onednn_can(piece: Callable[..., Array], otherwise: Callable[..., Array]) -> Callable[..., Array]:
+    """A piece of oneDNN's form for float32 on CPUs, another piece elsewhere."""
+
+    def chosen(images: Array, *others: Any) -> Array:
+        handled = images.dtype == jnp.float32 and target_platform() == "cpu"
+        return (piece if handled else otherwise)(images, *others)
+
+    return chosen
+
+
+_FAST = Form(convolve, weight_gradient, convolve_stacked, gradient_stacked)
+_ONEDNN = Form(onednn.convolve, onednn.weight_gradient, onednn.convolve, onednn.weight_gradient)
 FORMS = {
-    "fast": Form(convolve, weight_gradient, convolve_stacked, gradient_stacked),
+    "fast": _FAST,
     "products": Form(convolve_by_products, gradient_by_products, convolve_by_products, gradient_by_products),
     "grouped": Form(forward.direct, gradients.direct, forward.direct, gradients.direct),
+    "onednn": Form(*map(_where_onednn_can, _ONEDNN, _FAST)),
 }
-"""Forms by name: the fastest for each shape; matrix products only; XLA's convolution, grouped for stacked clients."""
+"""Forms by name: the fastest of XLA's for each shape; matrix products only; XLA's convolution, grouped for stacked
+clients; oneDNN's, an optional part (see `fedjax_bal.models.onednn`)."""

@@ -1,0 +1,36 @@
+"""The form that oneDNN computes, through the handler of `fedjax_bal.models.onednn`."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from fedjax_bal.models.geometry import Geometry, pad_images
+from fedjax_bal.models.onednn import library
+
+
+def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
+    """A convolution as oneDNN's; stacked clients take turns in one call."""
+    size = geometry.output_size(images.shape[1:3], kernel.shape[:2])
+    return _call("convolve", images, kernel, (len(images), *size, kernel.shape[-1]), geometry)
+
+
+def weight_gradient(
+    images: Float[Array, "B H W K"], cotangent: Float[Array, "B H2 W2 O"], size: Sequence[int], geometry: Geometry
+) -> Float[Array, "h w K O"]:
+    """The gradient with respect to the kernel as oneDNN's; stacked clients take turns in one call."""
+    return _call("weight_gradient", images, cotangent, (*size, images.shape[-1], cotangent.shape[-1]), geometry)
+
+
+def _call(name: str, images: Array, other: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:
+    """Calls a function of the handler, whose result has this shape."""
+    library.load()
+    (top, bottom), (left, right) = geometry.pads
+    # Padding that crops is not oneDNN's.
+    images = pad_images(images, ((min(top, 0), min(bottom, 0)), (min(left, 0), min(right, 0))))
+    pads = np.maximum((top, left, bottom, right), 0)
+    call = jax.ffi.ffi_call(
+        library.TARGETS[name], jax.ShapeDtypeStruct(shape, images.dtype), vmap_method="broadcast_all"
+    )
+    return call(images, other, strides=np.array(geometry.strides), pads=pads)

@@ -1,0 +1,164 @@
+"""oneDNN's convolutions against XLA's, in float64; what is missing is said anywhere."""
+
+import importlib.metadata
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onednn
+import pytest
+import quick
+import small_run
+from jax import lax
+from typer.testing import CliRunner
+
+from fedjax_bal.cli.app import app
+from fedjax_bal.models import build
+from fedjax_bal.models.convolution import of_name
+from fedjax_bal.models.onednn import __main__ as command
+from fedjax_bal.models.onednn import library
+from fedjax_bal.runs import checkpoint
+
+# batch, side, channels in and out, kernel, stride, padding
+LAYERS = {
+    "W1 first": (4, 12, 3, 32, 3, 1, 1),
+    "W1 second": (4, 12, 32, 64, 3, 1, 0),
+    "W2 first": (4, 14, 1, 16, 5, 1, 2),
+    "W2 second": (4, 8, 16, 32, 5, 1, 2),
+    "W5": (2, 8, 16, 16, 3, 1, 1),
+    "W5 halving": (2, 8, 16, 32, 3, 2, 1),
+    "W5 shortcut": (2, 8, 16, 32, 1, 2, 0),
+    "large stem": (1, 33, 3, 64, 7, 2, 3),
+    "odd": (3, 13, 5, 7, 4, 3, 2),
+    "unused pixels": (2, 9, 6, 10, 3, 2, 0),
+    "cropping": (2, 9, 5, 6, 3, 1, -1),
+    "one of each": (1, 7, 1, 1, 3, 1, 1),
+}
+CLIENTS = 3
+
+
+def operands(batch, side, inputs, outputs, size):
+    rng = np.random.default_rng(0)
+    shapes = (CLIENTS, batch, side, side, inputs), (CLIENTS, size, size, inputs, outputs)
+    return [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
+
+
+def value_and_gradients(convolve, images, kernel):
+    result, back = jax.vjp(convolve, images, kernel)
+    return result, *back(jnp.cos(jnp.arange(result.size, dtype=result.dtype)).reshape(result.shape))
+
+
+def in_float64(images, kernel, stride, pad):
+    def plain(images, kernel):
+        layout = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(images, kernel, (stride,) * 2, ((pad, pad),) * 2, dimension_numbers=layout)
+
+    with jax.enable_x64(True):
+        exact = [value_and_gradients(plain, *map(jnp.float64, pair)) for pair in zip(images, kernel, strict=True)]
+        return [np.stack(each) for each in zip(*exact, strict=True)]
+
+
+def assert_close(actual, expected):
+    for got, wanted in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", quick.only(LAYERS, "odd"))
+def test_values_and_gradients_are_those_of_lax_one_by_one_and_stacked(name):
+    onednn.needed()
+    *sizes, stride, pad = LAYERS[name]
+    images, kernel = operands(*sizes)
+    convolve = lambda images, kernel: of_name("onednn")(images, kernel, (stride,) * 2, ((pad, pad),) * 2)
+    each = lambda images, kernel: value_and_gradients(convolve, images, kernel)
+    wanted = in_float64(images, kernel, stride, pad)
+    assert_close(jax.jit(jax.vmap(each))(images, kernel), wanted)
+    assert_close(jax.jit(each)(images[0], kernel[0]), [value[0] for value in wanted])
+    assert_close(jax.jit(lambda *all_of: lax.map(lambda pair: each(*pair), all_of))(images, kernel), wanted)
+
+
+def test_what_onednn_does_not_take_is_computed_in_other_forms():
+    onednn.needed()
+    images, kernel = operands(2, 6, 4, 4, 3)
+    text = lambda *given, **options: str(jax.make_jaxpr(lambda *own: of_name("onednn")(*own, **options))(*given))
+    assert "fedjax_bal_onednn_convolve" in text(images[0], kernel[0])
+    assert "fedjax_bal_onednn_convolve" not in text(images[0].astype(jnp.bfloat16), kernel[0].astype(jnp.bfloat16))
+    depthwise = {"feature_group_count": 4}
+    assert "fedjax_bal_onednn_convolve" not in text(images[0], kernel[0][:, :, :1], **depthwise)
+    in_groups = {"feature_group_count": 2}
+    assert_close(
+        [of_name("onednn")(images[0], kernel[0][:, :, :2], **in_groups)],
+        [of_name("fast")(images[0], kernel[0][:, :, :2], **in_groups)],
+    )
+    with pytest.raises(ValueError, match=r'differentiated twice.*convolution="plain"'):
+        jax.grad(lambda w: jax.grad(lambda w: (of_name("onednn")(images[0], w) ** 3).sum())(w).sum())(kernel[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["map", "vmap"])
+def test_a_run_on_two_devices_gives_the_same_bits_twice_and_says_which_library(strategy, tmp_path, monkeypatch):
+    onednn.needed()
+    monkeypatch.chdir(tmp_path)
+    network = "model: {name: conv2_lenet, convolution: onednn}"
+    (tmp_path / "small.yaml").write_text(small_run.TEXT.replace("model: {name: mlp}", network))
+    ends = []
+    for out in ("first", "second"):
+        asked = ("run", "small.yaml", "seeds=[0]", f"execution.strategy={strategy}", "--devices", "2", "--plain")
+        result = CliRunner().invoke(app, [*asked, "--out", out])
+        assert result.exit_code == 0, result.output
+        with np.load(checkpoint.generations(tmp_path / out / "checkpoints" / "method-0-seed-0")[0]) as arrays:
+            ends.append({name: arrays[name].tobytes() for name in arrays.files[1:]})
+    assert ends[0] == ends[1]
+    assert f'"oneDNN": "{library.load()}"' in (tmp_path / "first" / "summary.json").read_text()
+
+
+def test_without_the_handler_a_model_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match=r"isn't built.*\[onednn\].*python -m fedjax_bal\.models\.onednn"):
+        build("tiny_bn", 3, (4, 4, 1), convolution="onednn")
+    library._place().write_text("no library")
+    with pytest.raises(ValueError, match=r"can't be loaded.*python -m fedjax_bal\.models\.onednn"):
+        library.load.__wrapped__()
+
+
+def test_a_run_without_the_handler_stops_with_that_message(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(small_run.TEXT)
+    result = CliRunner().invoke(app, ["run", "small.yaml", "model.convolution=onednn", "model.name=rebafl_fmnist"])
+    assert result.exit_code == 2
+    assert "model: convolution='onednn': its compiled part isn't built" in " ".join(result.output.split())
+
+
+def prefix_with(folder, *files):
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).touch()
+    return folder
+
+
+def test_building_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(ValueError, match=r"holds no libdnnl\.so\.3"):
+        library.build(tmp_path)
+    prefix_with(tmp_path, "lib/libdnnl.so.3")
+    with pytest.raises(ValueError, match=r"dnnl\.hpp is missing.*--prefix"):
+        library.build(tmp_path)
+    prefix_with(tmp_path, "include/oneapi/dnnl/dnnl.hpp")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ValueError, match=r"no C\+\+ compiler \(no-such-compiler\).*g\+\+"):
+        library.build(tmp_path)
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(ValueError, match="the compiler failed"):
+        library.build(tmp_path)
+    assert not list((tmp_path / "cache" / "fedjax_bal" / "onednn").iterdir())
+
+
+def test_the_command_without_the_extra_says_what_to_install(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "files", missing)
+    monkeypatch.setattr(sys, "argv", ["onednn"])
+    with pytest.raises(SystemExit, match=r"fedjax-bal: oneDNN isn't installed: pip install 'fedjax_bal\[onednn\]'"):
+        command.main()
