@@ -112,13 +112,13 @@ def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, 
 def find_config(path: str | os.PathLike[str] | None) -> File:
     """The file of a configuration: the one at a path, or a built-in one of that name; None is the quickstart."""
     name = "quickstart" if path is None else os.fspath(path)
-    if path is not None and (File(name).suffix or "\0" in name or os.path.lexists(name)):
+    if path is not None and (File(name).suffix or os.path.lexists(name)):
         return File(name)
     found = builtin_configs()
     if name not in found:
         near = nearest_choices(name, found).partition("; ")[2]
         text = "is neither a file nor a built-in configuration (fedjax-bal list configs)"
-        raise ConfigError(f"{name}: {text}{near and f'; {near}'}")
+        raise ConfigError(f"{received_value(name)}: {text}{near and f'; {near}'}")
     return found[name]
 
 

@@ -58,8 +58,8 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     data = dict(read_mapping(path))
     if "sweep" not in data:
         wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
-        single = f"use `fedjax-bal run {source}` for a single configuration"
-        raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it, or {single}")
+        single = f"for a single configuration use `fedjax-bal run {source}`"
+        raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
     axes = read_axes(data.pop("sweep"), source)
     changes = parse_overrides(overrides)
     _refuse_swept(changes, axes, source)

@@ -162,6 +162,7 @@ _LISTED = {
     "availability": "clustered",
     "delivery": "bernoulli",
     "speeds": "lognormal",
+    "configs": "papers/rebafl/table1_fmnist_m20",
 }
 
 

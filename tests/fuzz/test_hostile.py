@@ -414,7 +414,7 @@ def test_the_check_of_pages_finds_what_runs(run):
         (["sweep", "{folder}/deep.yaml"], "nested deeper than 20 levels"),
         (["run", "name=../../x"], "name: received '../../x'"),
         (["run", "name={folder}/" + "x" * 300], "name: received"),
-        (["run", "x" * 5000], "File name too long"),
+        (["run", "x" * 5000], "is neither a file nor a built-in configuration"),
         (["report", "{folder}"], "config.yaml: can't be read"),
         (["report", "x" * 5000], "name too long"),
         (["data", "describe", "{folder}/pipe"], "pipe: is a pipe"),
