@@ -190,6 +190,7 @@ def numpy_matched(features, head, wanted, steps, rate):
     return features
 
 
+@pytest.mark.slow
 def test_features_are_matched_by_their_gradients(own, rng):
     creff, params = own("creff"), as_numpy(network().init(jax.random.key(0)).params)
     features, labels = rng.normal(size=(20, F)), rng.integers(0, C - 1, 20)

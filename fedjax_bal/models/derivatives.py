@@ -47,7 +47,7 @@ def differentiable(model: Model) -> Model:
     Example:
         >>> import jax.numpy as jnp
         >>> from fedjax_bal.models import build
-        >>> model = differentiable(build("tiny_bn", 3, (8, 8, 1)))
+        >>> model = differentiable(build("mlp", 3, (8, 8, 1), hidden=[2]))
         >>> variables = model.init(jax.random.key(0))
         >>> loss = lambda images: model.apply(variables, images, train=False)[0].logits.sum()
         >>> jax.hessian(loss)(jnp.ones((1, 8, 8, 1))).shape

@@ -46,6 +46,7 @@ def test_rates_hang_together(record):
     assert record["params"] == models.num_params(net())
 
 
+@pytest.mark.slow
 def test_training_goes_on_through_all_dispatches(record):
     rounds, losses = zip(*record["train_loss"], strict=True)
     assert list(rounds) == sorted(set(rounds))

@@ -174,7 +174,7 @@ def test_list_names_what_a_configuration_can_use():
 
 
 def test_unknown_lists_and_folders_are_refused(here):
-    assert "allowed: recipes" in invoke("list", "recipe").output
+    assert "did you mean 'recipes'?" in invoke("list", "recipe").output
     result = invoke("report", "nowhere")
     assert result.exit_code == 2
     assert "no such folder" in result.output
@@ -264,4 +264,4 @@ def test_run_and_sweep_name_each_other_for_a_file_of_the_other_kind(here):
     result = invoke("sweep", "small.yaml")
     assert result.exit_code == 2 and result.output.count("\n") == 1
     assert "small.yaml: lacks the key `sweep`" in result.output
-    assert result.output.endswith("or use `fedjax-bal run small.yaml` for a single configuration\n")
+    assert result.output.endswith("for a single configuration use `fedjax-bal run small.yaml`\n")

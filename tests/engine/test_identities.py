@@ -183,6 +183,7 @@ def test_methods_share_weights_cohorts_and_batches():
         assert (first.delivered == second.delivered).all()
 
 
+@pytest.mark.slow
 def test_update_diversity_is_the_mean_squared_distance_from_the_mean():
     sims = [simulation(recipes.fedavg(), rounds=1, rounds_per_dispatch=1, selector=fixed([c])) for c in (3, 5, 8)]
     models = []

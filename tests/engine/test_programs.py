@@ -67,6 +67,7 @@ def test_batches_of_a_sweep_with_as_many_runs_share_a_program(compiled):
     assert len(compiled) == 2
 
 
+@pytest.mark.slow
 def test_a_program_is_freed_with_the_last_simulation_that_has_it(compiled):
     sim = simulation()
     sim.compile()

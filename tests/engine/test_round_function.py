@@ -37,7 +37,7 @@ def trained(round_fn, key, plans, hyperparameters=None):
     "recipe",
     [
         recipes.rebafl(),
-        recipes.scaffold(),
+        pytest.param(recipes.scaffold(), marks=pytest.mark.slow),
         pytest.param(recipes.astraea(mediator_epochs=2), marks=pytest.mark.slow),
         pytest.param(recipes.fedavgm(), marks=pytest.mark.slow),
     ],
@@ -126,7 +126,7 @@ def loss_of_numbers(network):
     return loss, jnp.array([round_fn.hyperparameters[name] for name in NUMBERS])
 
 
-@pytest.mark.parametrize("network", only(MODELS, "dense"))
+@pytest.mark.parametrize("network", only(MODELS))
 def test_every_built_in_layer_can_be_differentiated_through_rounds(network):
     loss, values = loss_of_numbers(network)
     for derivative in (jax.jacfwd, jax.grad):

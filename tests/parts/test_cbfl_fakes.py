@@ -141,7 +141,7 @@ def transcribed(sim, options):
     return variables
 
 
-@pytest.mark.parametrize("kind", quick.only(KINDS, "noise, rarest, other direction"))
+@pytest.mark.parametrize("kind", quick.only(KINDS))
 def test_three_rounds_equal_the_transcription(kind, monkeypatch):
     with faking.exact():
         real = kind == "as in the paper"

@@ -156,6 +156,7 @@ def test_a_class_that_owns_no_weight_has_the_value_of_the_authors_code():
     np.testing.assert_allclose(found[1:], [10, 10])
 
 
+@pytest.mark.slow
 def test_the_server_monitors_the_gradient_of_each_class():
     federation = toys.federation()._replace(auxiliary={BALANCED: np.arange(40)})
     params = {"head": {"kernel": hand.draw(5, 4), "bias": hand.draw(4)}}

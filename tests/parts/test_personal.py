@@ -105,7 +105,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("strategy", ["map", "vmap"])
+@pytest.mark.parametrize("strategy", ["map", pytest.param("vmap", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_recipe_equals_its_transcription(name, strategy):
     recipe, shared, how = CASES[name]

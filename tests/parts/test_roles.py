@@ -179,7 +179,7 @@ class Closest(Closing):
         return variables._replace(params={**variables.params, "w2": (sums / counts[:, None]).T})
 
 
-@pytest.mark.parametrize("layout", [{}, LANES], ids=["one device", "two devices"])
+@pytest.mark.parametrize("layout", [{}, pytest.param(LANES, marks=pytest.mark.slow)], ids=["one device", "two devices"])
 def test_a_closing_round_hears_every_client_once(layout):
     sim = float64.simulation(Recipe("closest", (Closest(),)), rounds=1, rounds_per_dispatch=1, **layout)
     done = sim.advance(SEED, sim.init(SEED))

@@ -58,6 +58,7 @@ def test_the_loss_of_features_against_numpy():
     np.testing.assert_allclose(still.losses, np.broadcast_to(expected, (500, 2)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_gradient_against_numpy():
     still = search_by_gradient(rate=0.0, smoothness=0.3)
     ours, theirs = gradients(still.images, np.asarray(still.labels)), gradients(TRUTH, np.eye(CLASSES)[LABELS])
