@@ -105,6 +105,7 @@ def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, 
     below = _read_over_base(beside if beside.suffix else base, above)
     if "sweep" in below:
         raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
+    below = {key: value for key, value in below.items() if key != "name"}
     methods = {key: data.pop(key) for key in ("methods",) if key in data}
     return merge_sections(UnresolvedConfig, below, data) | methods  # a list is replaced as a whole, methods too
 

@@ -1,33 +1,8 @@
 """The units of behaviour of clients and server, which recipes combine.
 
-A part plays one or more roles. In the order in which a round comes to them:
-
-| role | when | sees, beside the context | several |
-|---|---|---|---|
-| Server | begin and end of a round | its own state, the global model; at the end the cohort's results | each its own |
-| Weigh | before training | weights and class counts of the chains | in order |
-| Personal | before and after training | the parameters' names | leaves of any |
-| Prepare | once, before training | the model received | each its own |
-| Draw | before every epoch | the client's class counts | sum |
-| Start | before the first local step | the model received | in order |
-| Steps | every local step | the value carried, outputs, batch | each its own |
-| Batches | every local step | the mini-batch | in order |
-| Logits | every local step | logits, batch | in order |
-| Criterion | every local step | logits that Logits parts return, labels | one |
-| Loss | every local step | outputs, batch, parameters | sum |
-| Shift | every local step | parameters and, if it asks, their gradient | one |
-| Gradient | every local step, before the optimizer | gradient, parameters | in order |
-| Update | every local step, after the optimizer | its update, parameters | in order |
-| Deliver | after training | the outcome | in order |
-| Memory | after training | its own memory, the outcome | each its own |
-| Report | after training | the outcome; the server gets the sum | each its own |
-| Probe | after training | the outcome; the selector gets each client's | each its own |
-| Reduce | after all clients | every chain's update, weights, losses | one |
-| Step | before the server optimizer | the mean update, reports, losses; updates if `needs_deltas` | in order |
-| Refine | after the server optimizer, or for evaluation | the new model, reports, the server's own rows | in order |
-| Closing | before an evaluation | every client on the final model; then the sum of their reports | in order |
-
-On clients the context is a `Context`, on the server a `ServerContext`.
+A part plays one or more roles, which decide when it runs, what it sees and how several parts combine; the guide,
+`fedjax_bal/guide/roles.md`, has a table of all roles. On clients the context is a `Context`, on the server a
+`ServerContext`.
 """
 
 from fedjax_bal.parts.astraea import Augmentation

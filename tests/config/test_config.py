@@ -515,7 +515,8 @@ def test_a_file_changes_its_base(write, tmp_path):
     config = load_config(str(tmp_path / "my.yaml"))
     assert config == load_config(None, ["name=mine", "rounds=3", "methods=fedprox"])
     (tmp_path / "third.yaml").write_text("base: my.yaml\nseeds: 1")
-    assert load_config(str(tmp_path / "third.yaml")).training.rounds == 3
+    third = load_config(str(tmp_path / "third.yaml"))
+    assert (third.name, third.training.rounds) == ("third", 3)
 
 
 def test_a_base_in_a_circle_is_refused(write, tmp_path):

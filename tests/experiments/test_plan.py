@@ -84,7 +84,7 @@ BAD = [
     ("base: sweeps/clients\nsweep: [{seeds: [[0]]}]", "base: sweeps/clients is a sweep itself"),
     ("base: small.yaml\nsweep: [{training.rouns: [3]}]", r"\(rouns=3\): training.rouns: unknown key.*did you mean"),
     ("base: small.yaml\nsweep: [{training.rounds: [3, 0]}]", r"\(rounds=0\): training.rounds: received 0"),
-    ("base: small.yaml\nsweep: [{name.x: [3]}]", r"\(x=3\): name.x: name is 'small', which has no keys"),
+    ("base: small.yaml\nsweep: [{name.x: [3]}]", r"\(x=3\): name.x: name is 'sweep', which has no keys"),
 ]
 
 

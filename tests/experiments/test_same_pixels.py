@@ -19,7 +19,7 @@ def configured(tmp_path, *overrides):
 
 
 def federated(**constants):
-    """The small comparison's data set and federation in Python, written as README does it."""
+    """The small comparison's data set and federation in Python, written as the guide does it."""
     dataset = data.load("fashion_mnist_small")
     rows = data.partition.pathological(np.random.default_rng(0), dataset.train_labels, 10, 2, 40)
     return dataset, data.federate(dataset, rows, **constants)
