@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 
 from fedjax_bal import parts
 from fedjax_bal.cli.app import app
+from fedjax_bal.config import load_config
 from fedjax_bal.parts import Part
 
 ROLES = Path(parts.__file__).parents[1] / "guide" / "roles.md"
+README = Path(__file__).parents[1] / "README.md"
 
 
 def rows():
@@ -30,6 +32,29 @@ def test_the_table_has_every_role_with_its_methods_and_a_part_that_plays_it():
         assert set(role.__abstractmethods__) <= set(methods) and all(hasattr(role, method) for method in methods)
         assert not example or issubclass(getattr(parts, example), role)
     assert all(hasattr(Part, method) for method in re.findall(r"`(\w+)`", table["any part"][0]))
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_readme_s_comparison_in_python_runs(capsys):
+    (code,) = blocks(README, "python")
+    exec(code.replace("rounds=20", "rounds=1"), {})
+    assert 0 < float(capsys.readouterr().out) < 1
+
+
+def test_the_readme_s_configuration_is_one(tmp_path):
+    (tmp_path / "mine.yaml").write_text(blocks(README, "yaml")[0])
+    config = load_config(tmp_path / "mine.yaml")
+    assert [method.name for method in config.methods] == ["fedavg", "fedprox", "scaffold+rebafl"]
+
+
+def test_links_lead_somewhere():
+    for page in (README, *ROLES.parent.glob("*.md")):
+        links = re.findall(r"\]\(([^)#]+)", page.read_text())
+        assert all((page.parent / link).exists() for link in links if "://" not in link), page
 
 
 @pytest.mark.slow
