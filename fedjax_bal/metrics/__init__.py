@@ -7,8 +7,8 @@ from fedjax_bal.metrics.results import RoundResult, RunHistory
 from fedjax_bal.metrics.seeds import (
     Curve,
     Difference,
-    Draw,
     MethodSummary,
+    SeededDraw,
     Spread,
     class_accuracies,
     compare,

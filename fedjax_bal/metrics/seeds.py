@@ -28,7 +28,7 @@ class Spread(NamedTuple):
     seeds: int
 
 
-class Draw(NamedTuple):
+class SeededDraw(NamedTuple):
     """The draws behind a run of a sweep: the seed of its partition, None where not known, and its own."""
 
     partition: int | None
@@ -135,14 +135,14 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 
 def spread_of_draws(values: Mapping[Any, float]) -> Spread:
-    """The spread of numbers by seed or `Draw`; those of one partition are averaged first if there are several.
+    """The spread of numbers by seed or `SeededDraw`; those of one partition are averaged first if there are several.
 
-    >>> spread_of_draws({Draw(5, 0): 1.0, Draw(5, 1): 3.0, Draw(6, 0): 4.0, Draw(6, 1): 4.0})
+    >>> spread_of_draws({SeededDraw(5, 0): 1.0, SeededDraw(5, 1): 3.0, SeededDraw(6, 0): 4.0, SeededDraw(6, 1): 4.0})
     Spread(mean=3.0, std=1.4142135623730951, seeds=2)
     """
     groups: dict[Any, list[float]] = {}
     for draw, value in values.items():
-        groups.setdefault(draw.partition if isinstance(draw, Draw) else draw, []).append(value)
+        groups.setdefault(draw.partition if isinstance(draw, SeededDraw) else draw, []).append(value)
     return spread([fmean(own) for own in groups.values()] if len(groups) > 1 else list(values.values()))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedjax_bal.metrics import METRICS, NOTHING, SHARE, Difference, Draw, Spread
+from fedjax_bal.metrics import METRICS, NOTHING, SHARE, Difference, SeededDraw, Spread
 from fedjax_bal.report.details import Details
 from fedjax_bal.report.sweep_results import Results, setting_of
 from fedjax_bal.report.table_files import as_files, statistics
@@ -37,11 +37,11 @@ def sweep_tables(results: Results) -> dict[str, bytes]:
 
 
 def _run(row: Mapping[str, Any], partition: int | None) -> dict[str, Any]:
-    """A row as a run whose seed is a `Draw`; without numbers unless it is done."""
+    """A row as a run whose seed is a `SeededDraw`; without numbers unless it is done."""
     done = row["status"] == "done"
     fits = lambda value: done and is_number(value) and abs(value) <= LARGEST
     known = {key: value if key not in METRICS or fits(value) else None for key, value in row.items()}
-    return {**known, "seed": Draw(partition, (row["point"], row.get("seed")))}
+    return {**known, "seed": SeededDraw(partition, (row["point"], row.get("seed")))}
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

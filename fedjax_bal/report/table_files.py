@@ -62,7 +62,7 @@ def statistics(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The numbers of runs that share their data: a row for each method and each metric that any run has.
 
     It has n, mean, standard deviation, 95% interval of the mean, and the paired difference from the first method with
-    its interval. The seed of a run may be a `Draw`.
+    its interval. The seed of a run may be a `SeededDraw`.
     """
     methods = list(dict.fromkeys(run["method"] for run in runs))
     for name in (metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT):
