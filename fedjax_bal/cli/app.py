@@ -25,7 +25,7 @@ from fedjax_bal.cli.arguments import (
     split_cpu_for,
 )
 from fedjax_bal.cli.config import explain, schema
-from fedjax_bal.cli.console import INTERRUPTED, Output, fail, messages, names_table, printing
+from fedjax_bal.cli.console import INTERRUPTED, Output, fail, messages, names_table, printing, say
 from fedjax_bal.cli.data import list_datasets, prepare
 from fedjax_bal.cli.describe import describe
 from fedjax_bal.cli.distributed import SWEEP_ALONE, is_first_process, joined_processes, place_of, shared_facts
@@ -229,13 +229,21 @@ app.command("export")(printing(export))
 @app.command("list")
 def list_names(
     what: Annotated[str | None, typer.Argument(metavar="[KIND]", help="One of the kinds; none to see them.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, to see all about it.")] = None,
     plugin: Plugins = None,
 ) -> None:
     """List what a configuration can name."""
     with messages():
-        from fedjax_bal.cli.listing import listing
+        from fedjax_bal.cli.listing import described_whole, grouped
 
-        Output().print(names_table((name, text.splitlines()) for name, text in listing(what).items()))
+        console = Output()
+        if what and name:
+            say(console, described_whole(what, name))
+            return
+        for heading, texts in grouped(what):
+            if heading:
+                say(console, f"\n{heading}:")
+            console.print(names_table((known, text.splitlines()) for known, text in texts.items()))
 
 
 config = typer.Typer(no_args_is_help=True, help="The keys of configurations: explain them, or write their JSON Schema.")

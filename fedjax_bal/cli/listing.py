@@ -2,14 +2,14 @@
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from fedjax_bal.config import nearest_choices
 
 
-def listing(what: str | None) -> dict[str, str]:
-    """The names of one kind, one of `LISTINGS`, each with a text of one or more lines; for None the kinds.
+def listing(what: str) -> dict[str, str]:
+    """The names of one kind, one of `LISTINGS`, each with a text of one or more lines.
 
     Example:
         >>> print(listing("partitions")["shards"])
@@ -21,17 +21,98 @@ def listing(what: str | None) -> dict[str, str]:
         takes mu=0.001
         from Li et al., MLSys 2020
     """
-    if what is None:
-        return {kind: f"fedjax-bal list {kind}" for kind in LISTINGS}
     if what not in LISTINGS:
         raise ValueError(f"list: received {what!r}; {nearest_choices(what, LISTINGS)}")
     return LISTINGS[what]()
+
+
+def grouped(what: str | None) -> Iterator[tuple[str, dict[str, str]]]:
+    """The names of a kind with their texts, in groups with headings; recipes by family, others in one group.
+
+    For None the kinds themselves.
+    """
+    if what is None:
+        yield "", {kind: f"fedjax-bal list {kind}" for kind in LISTINGS}
+        return
+    texts = listing(what)
+    if what != "recipes":
+        yield "", texts
+        return
+    families: dict[str, dict[str, str]] = {}
+    for name, text in texts.items():
+        families.setdefault(_family(name), {})[name] = text
+    yield from families.items()
+
+
+def _family(recipe: str) -> str:
+    from fedjax_bal.recipes import RECIPES
+
+    heading = (inspect.getdoc(inspect.getmodule(RECIPES[recipe])) or "Of your own").partition("\n")[0]
+    return heading.rstrip(".")
+
+
+def described_whole(kind: str, name: str) -> str:
+    """All that is known of a name: what `listing` says, its docstring, and of a recipe its parts and papers.
+
+    Raises:
+        ValueError: there is no such kind or name.
+
+    Example:
+        >>> "mu / 2" in described_whole("recipes", "fedprox")
+        True
+    """
+    names = listing(kind)
+    if name not in names:
+        raise ValueError(f"list {kind}: received {name!r}; {nearest_choices(name, names)}")
+    return names[name] if kind not in _FUNCTIONS else "\n\n".join(_whole(kind, name, _FUNCTIONS[kind]()[name]))
+
+
+def _whole(kind: str, name: str, function: Callable[..., Any]) -> Iterator[str]:
+    yield inspect.getdoc(function) or ""
+    if kind == "recipes":
+        from fedjax_bal.recipes import citation
+
+        recipe = function()
+        roles = {part: [role.__name__ for role in _roles(part)] for part in recipe.parts}
+        parts = [f"  {type(part).__name__} ({', '.join(names)})" for part, names in roles.items()]
+        yield "\n".join(["Parts and their roles at these defaults:", *(parts or ["  none"])])
+        yield citation(recipe)
+
+
+def _roles(part: Any) -> list[type]:
+    return [kind for kind in type(part).__mro__ if kind.__module__ == "fedjax_bal.parts.roles"]
 
 
 def _recipes() -> dict[str, str]:
     from fedjax_bal.recipes import RECIPES, short_citation
 
     return {name: _described(function, _after("from", short_citation(name))) for name, function in RECIPES.items()}
+
+
+def _recipe_functions() -> Mapping[str, Callable[..., Any]]:
+    from fedjax_bal.recipes import RECIPES
+
+    return RECIPES
+
+
+def _selector_functions() -> Mapping[str, Callable[..., Any]]:
+    from fedjax_bal.selection import SELECTORS
+
+    return SELECTORS
+
+
+def _partition_functions() -> Mapping[str, Callable[..., Any]]:
+    from fedjax_bal.data import partition
+
+    return partition.SCHEMES
+
+
+_FUNCTIONS: dict[str, Callable[[], Mapping[str, Callable[..., Any]]]] = {
+    "recipes": _recipe_functions,
+    "selectors": _selector_functions,
+    "partitions": _partition_functions,
+}
+"""Kind -> function that gives the functions whose docstrings say all."""
 
 
 def _selectors() -> dict[str, str]:

@@ -173,6 +173,15 @@ def test_list_names_what_a_configuration_can_use():
         assert result.exit_code == 0 and wanted in result.output
 
 
+def test_recipes_are_listed_by_family_and_one_name_with_all_about_it():
+    assert "Methods against client drift:\n" in invoke("list", "recipes").output
+    text = invoke("list", "recipes", "scaffold").output
+    assert "ControlVariates (Memory, Report, Server, Gradient, Weigh)" in text and "karimireddy2020scaffold" in text
+    assert "classes_per_client:" in invoke("list", "partitions", "pathological").output
+    result = invoke("list", "recipes", "scafold")
+    assert result.exit_code == 2 and result.output.endswith("did you mean 'scaffold'?\n")
+
+
 def test_unknown_lists_and_folders_are_refused(here):
     assert "did you mean 'recipes'?" in invoke("list", "recipe").output
     result = invoke("report", "nowhere")
