@@ -58,7 +58,7 @@ def described_whole(kind: str, name: str) -> str:
         ValueError: there is no such kind or name.
 
     Example:
-        >>> "mu / 2" in described_whole("recipes", "fedprox")
+        >>> "Proximal (Loss)" in described_whole("recipes", "fedprox")
         True
     """
     names = listing(kind)
