@@ -33,11 +33,13 @@ On clients the context is a `Context`, on the server a `ServerContext`.
 from fedjax_bal.parts.astraea import Augmentation
 from fedjax_bal.parts.auxiliary import BALANCED
 from fedjax_bal.parts.balanced_softmax import PriorCalibration
+from fedjax_bal.parts.balancefl import PredictionEntropy
 from fedjax_bal.parts.batch_statistics import BATCH_STATISTICS, FreshStatistics, OwnStatistics
 from fedjax_bal.parts.cbfl_fakes import Fakes
 from fedjax_bal.parts.cbfl_generator import LocalGenerator, SharedGenerator
 from fedjax_bal.parts.class_balanced import ClassBalancedLoss
 from fedjax_bal.parts.class_counts import SCOPES
+from fedjax_bal.parts.climb import DualWeights
 from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.ditto import SeparateModel
@@ -49,6 +51,7 @@ from fedjax_bal.parts.fedcm import ClientMomentum
 from fedjax_bal.parts.feddyn import DynamicRegularisation
 from fedjax_bal.parts.fedetf import SimplexClassifier
 from fedjax_bal.parts.fedexp import Extrapolation
+from fedjax_bal.parts.fedgrab import GradientBalancer
 from fedjax_bal.parts.fedlc import LogitCalibration
 from fedjax_bal.parts.fedlesam import GlobalAscent
 from fedjax_bal.parts.fedlmd import LabelMaskingDistillation
@@ -116,6 +119,7 @@ __all__ = [
     "Deliver",
     "Disentangling",
     "Draw",
+    "DualWeights",
     "DynamicRegularisation",
     "Extrapolation",
     "Fakes",
@@ -125,6 +129,7 @@ __all__ = [
     "FrozenHead",
     "GlobalAscent",
     "Gradient",
+    "GradientBalancer",
     "HeadThenBody",
     "LabelMargins",
     "LabelMaskingDistillation",
@@ -146,6 +151,7 @@ __all__ = [
     "Part",
     "ParticipatingShare",
     "Personal",
+    "PredictionEntropy",
     "Prepare",
     "PriorCalibration",
     "Probe",

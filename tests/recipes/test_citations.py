@@ -11,8 +11,10 @@ from fedjax_bal.recipes.citations import citation, papers, short_citation
 YEARS = {
     "astraea": "2019",
     "balanced_softmax": "2020",
+    "balancefl": "2022",
     "cbfl": "2023",
     "class_balanced": "2019",
+    "climb": "2022",
     "crop_flip": "2016",
     "ditto": "2021",
     "faults": "2017",
@@ -28,6 +30,7 @@ YEARS = {
     "feddyn": "2021",
     "fedetf": "2023",
     "fedexp": "2023",
+    "fedgrab": "2023",
     "fedlc": "2022",
     "fedlesam": "2024",
     "fedlmd": "2023",
