@@ -99,6 +99,7 @@ ACTIVE = {
     "fedetf": {"scale": 2.0},
     "fedexp": {},
     "fedgrab": {"integral": 0.5, "derivative": 1.0},
+    "fedic": {"learning_rate": 0.05, "steps": 3, "batch_size": 5, "distillation_batch": 7},
     "fedlc": {},
     "fedlesam": {},
     "fedlmd": {},

@@ -52,6 +52,7 @@ from fedjax_bal.parts.feddyn import DynamicRegularisation
 from fedjax_bal.parts.fedetf import SimplexClassifier
 from fedjax_bal.parts.fedexp import Extrapolation
 from fedjax_bal.parts.fedgrab import GradientBalancer
+from fedjax_bal.parts.fedic import CalibratedDistillation
 from fedjax_bal.parts.fedlc import LogitCalibration
 from fedjax_bal.parts.fedlesam import GlobalAscent
 from fedjax_bal.parts.fedlmd import LabelMaskingDistillation
@@ -108,6 +109,7 @@ __all__ = [
     "Augmentation",
     "Batches",
     "BeforeLookahead",
+    "CalibratedDistillation",
     "ClassBalancedLoss",
     "ClientMomentum",
     "Closing",

@@ -13,7 +13,7 @@ from fedjax_bal.recipes.client_selection import astraea, flcir
 from fedjax_bal.recipes.drift import fedcm, feddyn, fednova, fedproto, moon, scaffold
 from fedjax_bal.recipes.flatness import fedlesam, fedspeed, mofedsam
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu, fedetf, fednh
-from fedjax_bal.recipes.long_tail import class_balanced, climb, fedgrab, lade, ldam, logit_adjustment, ratio_loss
+from fedjax_bal.recipes.long_tail import class_balanced, climb, fedgrab, fedic, lade, ldam, logit_adjustment, ratio_loss
 from fedjax_bal.recipes.losses import balanced_softmax, balancefl, fedlc, fedlmd, fedrs, fedvls, rebafl
 from fedjax_bal.recipes.personal import ditto, fedbn, fedper, fedrep, local
 from fedjax_bal.recipes.recipe import Recipe, combine
@@ -49,6 +49,7 @@ __all__ = [
     "fedetf",
     "fedexp",
     "fedgrab",
+    "fedic",
     "fedlc",
     "fedlesam",
     "fedlmd",

@@ -1,7 +1,8 @@
-"""Losses of central long-tailed learning, on the clients, and weights that follow training."""
+"""Losses of central long-tailed learning, on the clients, weights that follow training, and calibrated teachers."""
 
 from fedjax_bal.parts import (
     SCOPES,
+    CalibratedDistillation,
     ClassBalancedLoss,
     Disentangling,
     DualWeights,
@@ -166,3 +167,34 @@ def climb(rate: NonNegative = 1.0, tolerance: NonNegative = 1.0, interval: Count
         Shen et al., 2022; the defaults are those of the authors' code.
     """
     return Recipe("climb", (DualWeights(rate, tolerance, interval),))
+
+
+@checked
+def fedic(
+    share: Share = 0.5,
+    temperature: Positive = 2.0,
+    learning_rate: NonNegative = 0.001,
+    steps: CountOrZero = 100,
+    batch_size: Count = 20,
+    distillation_batch: Count = 128,
+) -> Recipe:
+    """FedAvg whose mean model a server trains on balanced rows of its own, with all clients' models for a teacher.
+
+    Args:
+        share: lambda, of the distillation in the loss, in [0, 1]. The rows come with the configuration's
+            `auxiliary.per_class`.
+        temperature: of the distillation, above 0.
+        learning_rate: of Adam, at least 0.
+        steps: of each of the three trainings in a round: of a fine-tuned model, the teacher and the mean model.
+        batch_size: rows a step.
+        distillation_batch: rows a step of the distillation.
+
+    Example:
+        >>> [part.slot for part in fedic().parts]
+        ['CalibratedDistillation']
+
+    References:
+        Shang et al., 2022 (FedIC); the defaults are those of the authors' code.
+    """
+    part = CalibratedDistillation(share, temperature, learning_rate, steps, batch_size, distillation_batch)
+    return Recipe("fedic", (part,))

@@ -31,6 +31,7 @@ YEARS = {
     "fedetf": "2023",
     "fedexp": "2023",
     "fedgrab": "2023",
+    "fedic": "2022",
     "fedlc": "2022",
     "fedlesam": "2024",
     "fedlmd": "2023",
