@@ -10,7 +10,7 @@ from parts import float64, hand
 from parts.test_masked_distillation import received, softmax
 
 from fedjax_bal.parts import DualWeights, GradientBalancer, Logits, Loss, parts_with
-from fedjax_bal.recipes import balanced_softmax, balancefl, climb, combine, fedgrab, fedvls, iwds
+from fedjax_bal.recipes import balanced_softmax, balancefl, climb, combine, fedgrab, fedvls, iwds, scaffold
 from fedjax_bal.types import Aggregate, Cohort, ServerContext, Variables
 
 
@@ -152,6 +152,11 @@ def test_variables_move_every_few_rounds_and_for_those_that_deliver():
         seen = server(round=jnp.array(number), state=state, aggregate=aggregate, cohort=cohort)
         wanted = [moved[c] for c in range(4)] if number % 3 == 2 else state
         np.testing.assert_allclose(part.update(None, seen), wanted, rtol=1e-12)
+
+
+def test_other_weights_are_refused():
+    with pytest.raises(ValueError, match="climb: received ControlVariates, which weighs clients, too"):
+        float64.simulation(combine(climb(), scaffold()))
 
 
 @pytest.mark.slow
