@@ -255,6 +255,7 @@ class Cohort(NamedTuple):
         total_size: samples of the whole federation, `Float[]`.
         full_steps: `local_steps` expressed in steps at `learning_rate`, `Float[G, L]`, if the learning rate changes
             from step to step; None if it doesn't.
+        clients: ids of each chain's clients, `Int32[G, L]`; N marks an empty place.
     """
 
     sizes: Array
@@ -268,6 +269,7 @@ class Cohort(NamedTuple):
     num_clients: int
     total_size: Array
     full_steps: Array | None = None
+    clients: Any = None
 
 
 class Aggregate(NamedTuple):

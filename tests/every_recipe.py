@@ -30,6 +30,11 @@ def ill_conditioned() -> dict[str, Any]:
     return {"tolerance": 2e-3}
 
 
+def adam_on_the_server() -> dict[str, Any]:
+    """Adam makes whole steps of the smallest gradients, and so of rounding."""
+    return {"tolerance": 1e-4}
+
+
 def without_statistics() -> dict[str, Any]:
     """A network without batch statistics."""
     return {"model": toys.network(), "federation": toys.federation(), "test": toys.test_set()}
@@ -39,6 +44,7 @@ SPECIAL = {
     "cbfl": larger_images,
     "ditto": without_statistics,
     "fedbn": normalised_layers,
+    "fedic": adam_on_the_server,
     "ratio_loss": ill_conditioned,
 }
 """Recipes that the battery's own network or tolerance doesn't suit."""

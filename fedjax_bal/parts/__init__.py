@@ -8,11 +8,13 @@ A part plays one or more roles, which decide when it runs, what it sees and how 
 from fedjax_bal.parts.astraea import Augmentation
 from fedjax_bal.parts.auxiliary import BALANCED
 from fedjax_bal.parts.balanced_softmax import PriorCalibration
+from fedjax_bal.parts.balancefl import PredictionEntropy
 from fedjax_bal.parts.batch_statistics import BATCH_STATISTICS, FreshStatistics, OwnStatistics
 from fedjax_bal.parts.cbfl_fakes import Fakes
 from fedjax_bal.parts.cbfl_generator import LocalGenerator, SharedGenerator
 from fedjax_bal.parts.class_balanced import ClassBalancedLoss
 from fedjax_bal.parts.class_counts import SCOPES
+from fedjax_bal.parts.climb import DualWeights
 from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.ditto import SeparateModel
@@ -24,6 +26,8 @@ from fedjax_bal.parts.fedcm import ClientMomentum
 from fedjax_bal.parts.feddyn import DynamicRegularisation
 from fedjax_bal.parts.fedetf import SimplexClassifier
 from fedjax_bal.parts.fedexp import Extrapolation
+from fedjax_bal.parts.fedgrab import GradientBalancer
+from fedjax_bal.parts.fedic import CalibratedDistillation
 from fedjax_bal.parts.fedlc import LogitCalibration
 from fedjax_bal.parts.fedlesam import GlobalAscent
 from fedjax_bal.parts.fedlmd import LabelMaskingDistillation
@@ -80,6 +84,7 @@ __all__ = [
     "Augmentation",
     "Batches",
     "BeforeLookahead",
+    "CalibratedDistillation",
     "ClassBalancedLoss",
     "ClientMomentum",
     "Closing",
@@ -91,6 +96,7 @@ __all__ = [
     "Deliver",
     "Disentangling",
     "Draw",
+    "DualWeights",
     "DynamicRegularisation",
     "Extrapolation",
     "Fakes",
@@ -100,6 +106,7 @@ __all__ = [
     "FrozenHead",
     "GlobalAscent",
     "Gradient",
+    "GradientBalancer",
     "HeadThenBody",
     "LabelMargins",
     "LabelMaskingDistillation",
@@ -121,6 +128,7 @@ __all__ = [
     "Part",
     "ParticipatingShare",
     "Personal",
+    "PredictionEntropy",
     "Prepare",
     "PriorCalibration",
     "Probe",

@@ -17,17 +17,21 @@ class VacantClassDistillation(Loss):
 
     Attributes:
         weight: lambda.
+        temperature: T, with the usual factor $T^2$.
 
     References:
-        FedVLS (Guo et al., 2025), vacant-class distillation.
+        FedVLS (Guo et al., 2025), vacant-class distillation, at T = 1.
     """
 
     weight: float = 0.1
+    temperature: float = 1.0
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The weighted divergence, `Float[]`; 0 for a client with all classes."""
         absent = jnp.broadcast_to(ctx.class_counts == 0, outputs.logits.shape)
-        return self.weight * distil_received(outputs.logits, batch, ctx, 1.0, taught=absent, learned=absent)
+        return self.weight * distil_received(
+            outputs.logits, batch, ctx, self.temperature, taught=absent, learned=absent
+        )
 
 
 @part

@@ -13,8 +13,8 @@ from fedjax_bal.recipes.client_selection import astraea, flcir
 from fedjax_bal.recipes.drift import fedcm, feddyn, fednova, fedproto, moon, scaffold
 from fedjax_bal.recipes.flatness import fedlesam, fedspeed, mofedsam
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu, fedetf, fednh
-from fedjax_bal.recipes.long_tail import class_balanced, lade, ldam, logit_adjustment, ratio_loss
-from fedjax_bal.recipes.losses import balanced_softmax, fedlc, fedlmd, fedrs, fedvls, rebafl
+from fedjax_bal.recipes.long_tail import class_balanced, climb, fedgrab, fedic, lade, ldam, logit_adjustment, ratio_loss
+from fedjax_bal.recipes.losses import balanced_softmax, balancefl, fedlc, fedlmd, fedrs, fedvls, rebafl
 from fedjax_bal.recipes.personal import ditto, fedbn, fedper, fedrep, local
 from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import faults, median, norm_clipping, trimmed_mean
@@ -26,10 +26,12 @@ __all__ = [
     "Recipe",
     "astraea",
     "balanced_softmax",
+    "balancefl",
     "cbfl",
     "citation",
     "cite",
     "class_balanced",
+    "climb",
     "combine",
     "crop_flip",
     "ditto",
@@ -46,6 +48,8 @@ __all__ = [
     "feddyn",
     "fedetf",
     "fedexp",
+    "fedgrab",
+    "fedic",
     "fedlc",
     "fedlesam",
     "fedlmd",

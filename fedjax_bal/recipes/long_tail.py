@@ -1,7 +1,17 @@
-"""Losses of central long-tailed learning, on the clients."""
+"""Losses of central long-tailed learning, on the clients, weights that follow training, and calibrated teachers."""
 
-from fedjax_bal.parts import SCOPES, ClassBalancedLoss, Disentangling, LabelMargins, PriorCalibration, RatioLoss
-from fedjax_bal.recipes.recipe import CountOrZero, NonNegative, Positive, Recipe, Share, checked
+from fedjax_bal.parts import (
+    SCOPES,
+    CalibratedDistillation,
+    ClassBalancedLoss,
+    Disentangling,
+    DualWeights,
+    GradientBalancer,
+    LabelMargins,
+    PriorCalibration,
+    RatioLoss,
+)
+from fedjax_bal.recipes.recipe import Count, CountOrZero, NonNegative, Positive, Recipe, Share, checked
 from fedjax_bal.validate import one_of
 
 
@@ -118,3 +128,73 @@ def ratio_loss(alpha: NonNegative = 1.0, beta: NonNegative = 0.1) -> Recipe:
         Wang et al., 2021.
     """
     return Recipe("ratio_loss", (RatioLoss(alpha, beta),))
+
+
+@checked
+def fedgrab(proportional: NonNegative = 10.0, integral: NonNegative = 0.01, derivative: NonNegative = 0.1) -> Recipe:
+    """A binary loss for each class, in which a controller balances what raises its logit and what lowers it.
+
+    Args:
+        proportional: gain on the imbalance of the gradients so far, at least 0; with all gains 0 this is FedAvg with a
+            binary loss for each class.
+        integral: gain on its sum over local steps, at least 0.
+        derivative: gain on its last change, at least 0.
+
+    Example:
+        >>> fedgrab().parts
+        (GradientBalancer(proportional=10.0, integral=0.01, derivative=0.1),)
+
+    References:
+        Xiao et al., 2023, without its estimate of the global class prior; the defaults are those of the authors' code.
+    """
+    return Recipe("fedgrab", (GradientBalancer(proportional, integral, derivative),))
+
+
+@checked
+def climb(rate: NonNegative = 1.0, tolerance: NonNegative = 1.0, interval: Count = 5) -> Recipe:
+    """FedAvg in which the clients with the highest losses weigh more and more, instead of the largest ones.
+
+    Args:
+        rate: of the dual variables, at least 0; 0 is FedAvg whose clients weigh the same.
+        tolerance: how far a client's loss may exceed the mean, at least 0.
+        interval: rounds from one change of the dual variables to the next.
+
+    Example:
+        >>> climb(tolerance=0.1).parts
+        (DualWeights(rate=1.0, tolerance=0.1, interval=5),)
+
+    References:
+        Shen et al., 2022; the defaults are those of the authors' code.
+    """
+    return Recipe("climb", (DualWeights(rate, tolerance, interval),))
+
+
+@checked
+def fedic(
+    share: Share = 0.5,
+    temperature: Positive = 2.0,
+    learning_rate: NonNegative = 0.001,
+    steps: CountOrZero = 100,
+    batch_size: Count = 20,
+    distillation_batch: Count = 128,
+) -> Recipe:
+    """FedAvg whose mean model a server trains on balanced rows of its own, with all clients' models for a teacher.
+
+    Args:
+        share: lambda, of the distillation in the loss, in [0, 1]. The rows come with the configuration's
+            `auxiliary.per_class`.
+        temperature: of the distillation, above 0.
+        learning_rate: of Adam, at least 0.
+        steps: of each of the three trainings in a round: of a fine-tuned model, the teacher and the mean model.
+        batch_size: rows a step.
+        distillation_batch: rows a step of the distillation.
+
+    Example:
+        >>> [part.slot for part in fedic().parts]
+        ['CalibratedDistillation']
+
+    References:
+        Shang et al., 2022 (FedIC); the defaults are those of the authors' code.
+    """
+    part = CalibratedDistillation(share, temperature, learning_rate, steps, batch_size, distillation_batch)
+    return Recipe("fedic", (part,))

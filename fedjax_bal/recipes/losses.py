@@ -1,10 +1,12 @@
 """Methods that change the local loss for the sake of classes that a client lacks."""
 
 from fedjax_bal.parts import (
+    DecayedResampling,
     FeatureTransfer,
     LabelMaskingDistillation,
     LogitCalibration,
     LogitSuppression,
+    PredictionEntropy,
     PriorCalibration,
     RestrictedSoftmax,
     VacantClassDistillation,
@@ -127,3 +129,26 @@ def fedlmd(weight: NonNegative = 1.0, temperature: Positive = 1.0) -> Recipe:
         Lu et al., 2023; the defaults are those of the authors' code.
     """
     return Recipe("fedlmd", (LabelMaskingDistillation(weight, temperature),))
+
+
+@checked
+def balancefl(weight: NonNegative = 1.0, temperature: Positive = 2.0, smoothing: NonNegative = 0.002) -> Recipe:
+    """Classes drawn alike, a loss among those that a client has, and distillation on those that it lacks.
+
+    Args:
+        weight: lambda, of the distillation, without the usual factor of the squared temperature; at least 0.
+        temperature: of the distillation, above 0.
+        smoothing: weight of the entropy of predictions, summed over a batch, at least 0.
+
+    Example:
+        >>> [part.slot for part in balancefl().parts]
+        ['DecayedResampling', 'PriorCalibration', 'VacantClassDistillation', 'PredictionEntropy']
+
+    References:
+        Shuai et al., 2022, without its noise on the features of rare classes. The defaults are those of the authors'
+        code, which takes the classes of each batch for those of the client.
+    """
+    drawn = DecayedResampling(1.0, schedule="fixed")  # by one over the number of the class's samples
+    kept = VacantClassDistillation(weight / temperature**2, temperature)
+    parts = (drawn, PriorCalibration(0.0, 0.0), kept, PredictionEntropy(smoothing))
+    return Recipe("balancefl", parts, drawing="replacement")

@@ -9,7 +9,7 @@ from jax import lax
 from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_context
 from fedjax_bal.engine.device.held_out import fold_in_chunks
 from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.engine.device.local_training import outcome_of, start_training
+from fedjax_bal.engine.device.local_training import LocalState, outcome_of
 from fedjax_bal.engine.device.round import seen_by
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.parts import Closing
@@ -33,7 +33,8 @@ def closing_reports(
     """One client's report to each Closing part, by slot."""
     shared = RoundInputs(key, number, variables, {}, federation)
     ctx = client_context(setting, shared, variables, ChainClients(client, jnp.ones((), bool), {}))
-    outcome = outcome_of(setting, ctx._replace(steps=jnp.zeros_like(ctx.steps)), start_training(setting, ctx))
+    untrained = LocalState(variables, None, jnp.zeros(()), {})
+    outcome = outcome_of(setting, ctx._replace(steps=jnp.zeros_like(ctx.steps)), untrained)
     return {part.slot: part.closing_report(outcome) for part in setting.parts_with(Closing)}
 
 

@@ -154,6 +154,7 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
         num_clients=federation.num_clients,
         total_size=federation.offsets[-1].astype(float),
         full_steps=setting.optimizer.full_steps(steps, setting.most_steps),
+        clients=plan.clients,
     )
 
 
