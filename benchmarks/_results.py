@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-OURS = "fedjax-bal"
+OURS = ("fedjax-bal", "fedjax-bal, oneDNN")
 BAND = 0.15
 """How far two training losses after the same round may be apart, relative to the rival's: initial weights, shuffles and
 cohorts differ."""
@@ -16,29 +16,31 @@ Record = dict[str, Any]
 def summarise(runs: Sequence[Record]) -> Record:
     """Summarises runs, records with `workload`, `contestant`, and either `result` or `error`.
 
-    Returns a record of each of the `workloads`, and the `geometric_mean` of the ratios of W1 to W5 that have one.
+    Returns a record of each of the `workloads`, and by our names the `geometric_means` of the ratios of W1 to W5.
     """
     workloads = [workload_summary(name, runs) for name in dict.fromkeys(run["workload"] for run in runs)]
-    ratios = [one["ratio"] for one in workloads if one["ratio"] is not None and one["workload"] != "W4b"]
-    return {"workloads": workloads, "geometric_mean": geometric_mean(ratios)}
+    counted = [one["ratios"] for one in workloads if one["workload"] != "W4b"]
+    of_all = {name: [ratios[name] for ratios in counted if name in ratios] for name in OURS}
+    means = {name: math.exp(statistics.fmean(map(math.log, ratios))) for name, ratios in of_all.items() if ratios}
+    return {"workloads": workloads, "geometric_means": means}
 
 
 def workload_summary(workload: str, runs: Sequence[Record]) -> Record:
-    """The contestants of a workload, the fastest rival, and how many times as fast we are."""
+    """The contestants of a workload, the fastest rival, and how many times as fast we are, by our names."""
     here = [run for run in runs if run["workload"] == workload]
     names = dict.fromkeys(run["contestant"] for run in here)
-    contestants = [contestant([run for run in here if run["contestant"] == name]) for name in names]
-    ours = next((one for one in contestants if one["contestant"] == OURS), None)
-    rivals = [one for one in contestants if one["contestant"] != OURS and one["median"] is not None]
-    fastest = max(rivals, key=lambda one: one["median"], default=None)
-    ratio = ours["median"] / fastest["median"] if ours and ours["median"] and fastest else None
-    for one in rivals:
-        one["equal_work"] = equal_work(ours, one)
+    contestants = {name: contestant([run for run in here if run["contestant"] == name]) for name in names}
+    ran = [one for one in contestants.values() if one["median"] is not None]
+    fastest = max((one for one in ran if one["contestant"] not in OURS), key=lambda one: one["median"], default=None)
+    for one in ran:
+        if one["contestant"] != OURS[0]:
+            one["equal_work"] = equal_work(contestants.get(OURS[0]), one)
+    ours = {one["contestant"]: one["median"] for one in ran if one["contestant"] in OURS}
     return {
         "workload": workload,
-        "contestants": contestants,
+        "contestants": list(contestants.values()),
         "fastest_rival": fastest and fastest["contestant"],
-        "ratio": ratio,
+        "ratios": {name: median / fastest["median"] for name, median in ours.items()} if fastest else {},
     }
 
 
@@ -93,37 +95,31 @@ def equal_work(ours: Record | None, rival: Record) -> Record:
     }
 
 
-def geometric_mean(values: Sequence[float]) -> float | None:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
-
-
 def markdown(summary: Record) -> str:
     """The table of all workloads, then notes on single runs."""
-    lines = [
-        "| workload | contestant | client updates/s | lowest to highest | passes | ours / it | equal work |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    ours = [name for name in OURS if any(name in one["ratios"] for one in summary["workloads"])]
+    heads = ["workload", "contestant", "client updates/s", "lowest to highest", "passes"]
+    heads += [*(f"{name} / it" for name in ours), "equal work"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for workload in summary["workloads"]:
-        lines += [_row(workload, one) for one in _ordered(workload["contestants"])]
+        lines += [_row(workload, one, ours) for one in _ordered(workload["contestants"])]
     lines += ["", *_notes(summary)]
     return "\n".join(lines)
 
 
 def _ordered(contestants: Sequence[Record]) -> list[Record]:
-    return sorted(contestants, key=lambda one: (one["contestant"] != OURS, -(one["median"] or 0)))
+    return sorted(contestants, key=lambda one: (one["contestant"] not in OURS, -(one["median"] or 0)))
 
 
-def _row(workload: Record, one: Record) -> str:
-    name = f"**{one['contestant']}**" if one["contestant"] in (OURS, workload["fastest_rival"]) else one["contestant"]
+def _row(workload: Record, one: Record, ours: Sequence[str]) -> str:
+    name = one["contestant"]
+    cells = [workload["workload"], f"**{name}**" if name in (*OURS, workload["fastest_rival"]) else name]
     if one["median"] is None:
-        return f"| {workload['workload']} | {name} | {one['errors'][0]} | | 0 | | |"
-    ours = next((other["median"] for other in workload["contestants"] if other["contestant"] == OURS), None)
-    ratio = f"{ours / one['median']:.2f}" if ours and one["contestant"] != OURS else ""
-    spread = f"{figure(one['lowest'])} to {figure(one['highest'])}"
-    work = _work(one["equal_work"]) if "equal_work" in one else ""
-    return (
-        f"| {workload['workload']} | {name} | {figure(one['median'])} | {spread} | {one['passes']} | {ratio} | {work} |"
-    )
+        return f"| {' | '.join([*cells, one['errors'][0], '', '0', *('' for _ in ours), ''])} |"
+    medians = {each["contestant"]: each["median"] for each in workload["contestants"]}
+    cells += [figure(one["median"]), f"{figure(one['lowest'])} to {figure(one['highest'])}", str(one["passes"])]
+    cells += [f"{medians[own] / one['median']:.2f}" if medians.get(own) and own != name else "" for own in ours]
+    return f"| {' | '.join([*cells, _work(one['equal_work']) if 'equal_work' in one else ''])} |"
 
 
 def _work(check: Record) -> str:
@@ -138,14 +134,15 @@ def _work(check: Record) -> str:
 
 
 def _notes(summary: Record) -> list[str]:
-    notes = []
-    for workload in summary["workloads"]:
-        if workload["ratio"] is not None:
-            notes.append(
-                f"- {workload['workload']}: {workload['ratio']:.2f} times {workload['fastest_rival']}{_own(workload)}"
-            )
-    if summary["geometric_mean"] is not None:
-        notes.append(f"- geometric mean over W1 to W5, of those that ran: {summary['geometric_mean']:.2f}")
+    notes = [
+        f"- {workload['workload']}, {name}: {ratio:.2f} times {workload['fastest_rival']}{_own(workload, name)}"
+        for workload in summary["workloads"]
+        for name, ratio in workload["ratios"].items()
+    ]
+    notes += [
+        f"- geometric mean over W1 to W5, of those that ran, {name}: {mean:.2f}"
+        for name, mean in summary["geometric_means"].items()
+    ]
     notes.append(
         f"- equal work: the same number of parameters, and training losses within {BAND:.0%} at every round in common"
     )
@@ -153,8 +150,8 @@ def _notes(summary: Record) -> list[str]:
     return notes + [f"- {one['workload']}, {each['contestant']}: {each['errors'][0]}" for one, each in failed]
 
 
-def _own(workload: Record) -> str:
-    ours = next(one for one in workload["contestants"] if one["contestant"] == OURS)
+def _own(workload: Record, name: str) -> str:
+    ours = next(one for one in workload["contestants"] if one["contestant"] == name)
     share, compiling = ours["matmul_peak_share"], ours["compile_s"]
     parts = [
         f"{share:.0%} of the measured matmul peak" if share else "",

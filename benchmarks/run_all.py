@@ -1,17 +1,18 @@
 """fedjax-bal against its rivals, on the same federations, in interleaved passes.
 
-    python benchmarks/run_all.py --suite cpu --data-dir DIR      (about half an hour on two cores)
+    python benchmarks/run_all.py --suite cpu --data-dir DIR      (about half an hour on two cores; --short: ten minutes)
     python benchmarks/run_all.py --suite gpu                     (fedjax-bal and the PyTorch loop, on one GPU)
 
-Every run is a process of its own, of which only rounds after the first count. The two fastest known rivals of a
-workload and the PyTorch loop run in every pass, the others in the first. A rival runs in its own environment, which
-`benchmarks/peers/setup.sh NAME` makes; one that is missing is left out, and named. Writes all runs and their summary as
-JSON, and prints a table.
+Every run is a process of its own, of which only rounds after the first count. fedjax-bal, without and with oneDNN's
+convolutions, the two fastest known rivals of a workload and the PyTorch loop run in every pass, the others in the
+first. A rival runs in its own environment, which `benchmarks/peers/setup.sh NAME` makes; one that is missing is left
+out, and named. Writes all runs and their summary as JSON, and prints a table.
 """
 
 import argparse
 import contextlib
 import datetime
+import functools
 import importlib.util
 import json
 import os
@@ -37,13 +38,14 @@ class Contestant(NamedTuple):
     """A simulator or a loop: a module in an environment."""
 
     name: str
-    environment: str  # the folder under `peers/` that holds it; empty for fedjax-bal itself
+    environment: str = ""  # the folder under `peers/` that holds it; empty for fedjax-bal itself
     module: str = ""
     options: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()  # workloads that it can't do
 
 
-OURS = Contestant(_results.OURS, "")
+OURS = Contestant(_results.OURS[0])
+ONEDNN = Contestant(_results.OURS[1], options=("model.convolution=onednn",))
 LOOPS = (
     Contestant("torch_loop", "torch", "torch_loop"),
     Contestant("torch_loop, 2 processes", "torch", "torch_loop", ("--processes", "2")),
@@ -95,9 +97,9 @@ def parse() -> argparse.Namespace:
     made.add_argument("--suite", choices=("cpu", "gpu"), default="cpu")
     made.add_argument("--workloads", default=",".join(WORKLOADS), help=f"of {','.join(WORKLOADS)} (default all)")
     made.add_argument("--passes", type=int, default=3, help="interleaved passes (default 3)")
+    made.add_argument("--short", action="store_true", help="one pass, of those that would run in every pass")
     made.add_argument("--seconds", type=float, default=5.0, help="of steady state for each run (default 5)")
     made.add_argument("--limit", type=float, default=240.0, help="seconds after which a run is given up (default 240)")
-    made.add_argument("--convolution", default="fast", help="fedjax-bal's own: fast (default) or onednn")
     made.add_argument("--data-dir", help="the folder with the data sets' files (default: random pixels)")
     made.add_argument("--out", type=Path, help="the JSON file (default benchmarks/results/SUITE.json)")
     asked = made.parse_args()
@@ -110,17 +112,18 @@ def parse() -> argparse.Namespace:
     if asked.data_dir is not None and not Path(asked.data_dir).is_dir():
         made.error(f"--data-dir: received {asked.data_dir}, which is no folder; it must hold the data sets' files")
     asked.data_dir = asked.data_dir and os.path.abspath(asked.data_dir)
+    asked.passes = 1 if asked.short else asked.passes
     asked.out = asked.out or HERE / "results" / f"{asked.suite}.json"
     return asked
 
 
-def contestants(suite: str, workload: str, number: int) -> list[Contestant]:
+def contestants(suite: str, workload: str, number: int, *, short: bool = False) -> list[Contestant]:
     """The contestants of a pass; each pass begins with another one, so that none always follows the same."""
     if suite == "gpu":
         chosen = [OURS, CUDA_LOOP]
     else:
-        always = [OURS, *FASTEST[workload], *LOOPS]
-        chosen = always + [other for other in ALL if other not in always and number == 0]
+        chosen = [OURS, ONEDNN, *FASTEST[workload], *LOOPS]
+        chosen += [other for other in ALL if other not in chosen and number == 0 and not short]
     chosen = [one for one in chosen if workload not in one.lacks]
     first = number % len(chosen)
     return chosen[first:] + chosen[:first]
@@ -129,7 +132,7 @@ def contestants(suite: str, workload: str, number: int) -> list[Contestant]:
 def python_of(contestant: Contestant) -> str | None:
     """The interpreter that has the contestant; None where there is none."""
     if not contestant.environment:
-        return sys.executable
+        return None if contestant == ONEDNN and why_no_onednn() else sys.executable
     own = HERE / "peers" / contestant.environment / ".venv" / "bin" / "python"
     if own.exists():
         return str(own)
@@ -137,12 +140,26 @@ def python_of(contestant: Contestant) -> str | None:
     return sys.executable if here else None
 
 
+@functools.cache
+def why_no_onednn() -> str | None:
+    """Why oneDNN's convolutions can't be had; None if they can."""
+    from fedjax_bal.models.onednn import library
+
+    try:
+        library.check_built()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def note_missing(asked: argparse.Namespace, workloads: list[str]) -> None:
-    """Names the missing environments, and the command that makes them."""
-    wanted = [one for name in workloads for one in contestants(asked.suite, name, 0)]
-    missing = dict.fromkeys(one.environment for one in wanted if python_of(one) is None)
-    if missing:
-        names = " ".join(missing)
+    """Names what is left out, and the command that would bring it."""
+    wanted = [one for name in workloads for one in contestants(asked.suite, name, 0, short=asked.short)]
+    missing = dict.fromkeys(one for one in wanted if python_of(one) is None)
+    if ONEDNN in missing:
+        print(f"left out: {ONEDNN.name}: {why_no_onednn()}\n")
+    names = " ".join(dict.fromkeys(one.environment for one in missing if one.environment))
+    if names:
         print(f"left out, for want of an environment: {names}; to have them: benchmarks/peers/setup.sh {names}\n")
 
 
@@ -157,7 +174,7 @@ def compete(asked: argparse.Namespace, workload: str, folder: Path) -> Iterator[
         print(f"{workload}: can't be exported: {problem}", file=sys.stderr)
         return
     for number in range(asked.passes):
-        for contestant in contestants(asked.suite, workload, number):
+        for contestant in contestants(asked.suite, workload, number, short=asked.short):
             if python_of(contestant) is not None:
                 yield attempt(asked, contestant, workload, number, file)
     file.unlink()
@@ -192,8 +209,7 @@ def command(asked: argparse.Namespace, contestant: Contestant, workload: str, fi
     if workload in FEWER_CLIENTS:
         common += ["--clients-per-round", str(FEWER_CLIENTS[workload])]
     data = ["--data-dir", asked.data_dir] if asked.data_dir else ["--synthetic"]
-    chosen = f"model.convolution={asked.convolution}"
-    return [python, "-m", "fedjax_bal", "bench", chosen, "--workload", workload, *data, *common]
+    return [python, "-m", "fedjax_bal", "bench", *contestant.options, "--workload", workload, *data, *common]
 
 
 def run(words: list[str], limit: float, folder: Path = HERE, environment: Mapping[str, str] = os.environ) -> str | None:
@@ -223,7 +239,6 @@ def end(process: subprocess.Popen) -> None:
 def save(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Write all runs and what they come to; also what is written."""
     report = machine() | {"suite": asked.suite, "passes": asked.passes, "seconds": asked.seconds}
-    report["convolution"] = asked.convolution
     report |= {"data": "real" if asked.data_dir else "random pixels", "summary": _results.summarise(runs), "runs": runs}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(report, indent=1) + "\n")
