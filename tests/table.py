@@ -82,6 +82,8 @@ ACTIVE = {
     "cbfl": {"warm_up": 1, "interval": 2, "teacher": "snapshot", **SMALLEST},
     "class_balanced": {"beta": 0.9},
     "crop_flip": {"pad": 1},
+    "dp": {"bound": 0.5, "noise": 0.1},
+    "feature_skew": {"noise": 0.2, "rotate": 30.0},
     "ditto": {},
     "faults": {"clients": [2, 4]},
     "fedacg": {"mu": 0.1},
