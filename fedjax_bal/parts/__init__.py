@@ -19,6 +19,7 @@ from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.ditto import SeparateModel
 from fedjax_bal.parts.faults import Faults, StaleUpdates
+from fedjax_bal.parts.feature_skew import NoiseByClient, RotationByClient
 from fedjax_bal.parts.fedacg import BeforeLookahead
 from fedjax_bal.parts.fedavg_ft import RefinedHead
 from fedjax_bal.parts.fedbabu import FrozenHead
@@ -46,6 +47,7 @@ from fedjax_bal.parts.ldam import LabelMargins
 from fedjax_bal.parts.moon import ModelContrast
 from fedjax_bal.parts.part import Part, RunSetting, part, parts_with, static
 from fedjax_bal.parts.personal import OwnHead, OwnModel, OwnNormalisation
+from fedjax_bal.parts.private_mean import PrivateMean
 from fedjax_bal.parts.ratio_loss import RatioLoss
 from fedjax_bal.parts.rebafl import FeatureTransfer
 from fedjax_bal.parts.robust import Median, NormClipping, TrimmedMean
@@ -119,6 +121,7 @@ __all__ = [
     "Median",
     "Memory",
     "ModelContrast",
+    "NoiseByClient",
     "NormClipping",
     "NormalisedAveraging",
     "OwnHead",
@@ -131,6 +134,7 @@ __all__ = [
     "PredictionEntropy",
     "Prepare",
     "PriorCalibration",
+    "PrivateMean",
     "Probe",
     "PrototypeClassifier",
     "PrototypeDistance",
@@ -141,6 +145,7 @@ __all__ = [
     "RefinedHead",
     "Report",
     "RestrictedSoftmax",
+    "RotationByClient",
     "RunSetting",
     "SeparateModel",
     "Server",

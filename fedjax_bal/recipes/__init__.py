@@ -17,8 +17,8 @@ from fedjax_bal.recipes.long_tail import class_balanced, climb, fedgrab, fedic, 
 from fedjax_bal.recipes.losses import balanced_softmax, balancefl, fedlc, fedlmd, fedrs, fedvls, rebafl
 from fedjax_bal.recipes.personal import ditto, fedbn, fedper, fedrep, local
 from fedjax_bal.recipes.recipe import Recipe, combine
-from fedjax_bal.recipes.robust import faults, median, norm_clipping, trimmed_mean
-from fedjax_bal.recipes.sampling import crop_flip, iwds
+from fedjax_bal.recipes.robust import dp, faults, median, norm_clipping, trimmed_mean
+from fedjax_bal.recipes.sampling import crop_flip, feature_skew, iwds
 from fedjax_bal.registry import Registry
 
 __all__ = [
@@ -35,7 +35,9 @@ __all__ = [
     "combine",
     "crop_flip",
     "ditto",
+    "dp",
     "faults",
+    "feature_skew",
     "fedacg",
     "fedadagrad",
     "fedadam",

@@ -108,7 +108,7 @@ def short_citation(name: str) -> str:
 def _refuse(whole: str, name: str) -> NoReturn:
     known = sorted({recipe for paper in papers().values() for recipe in paper.recipes})
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else "."
     inside = "" if name == whole else f" in {whole!r}"
     raise ValueError(
         f"recipe name: received {name!r}{inside}, must be one of {', '.join(known)}, or several joined with "

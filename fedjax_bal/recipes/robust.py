@@ -1,11 +1,32 @@
-"""Averages that a few outlying clients can't move far, and faulty clients to try them on."""
+"""Averages that a few outlying clients can't move far, or that hide each client, and faulty clients to try them on."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fedjax_bal.parts import Faults, Median, NormClipping, StaleUpdates, TrimmedMean
-from fedjax_bal.recipes.recipe import NonNegative, Recipe, checked, positive
+from fedjax_bal.parts import Faults, Median, NormClipping, PrivateMean, StaleUpdates, TrimmedMean
+from fedjax_bal.recipes.recipe import NonNegative, Positive, Recipe, checked, positive
 from fedjax_bal.validate import finite_number, whole_number
+
+
+@checked
+def dp(bound: Positive = 1.0, noise: NonNegative = 1.0) -> Recipe:
+    """Differential privacy of clients: updates clipped to a norm, and Gaussian noise on their sum.
+
+    `fedjax_bal.contrib.privacy.epsilon` tells how private a run is.
+
+    Args:
+        bound: the largest norm S of a client's update; above 0.
+        noise: z, the standard deviation of the noise on the sum in units of S; at least 0, where nothing is private.
+
+    Example:
+        >>> dp(0.5).parts
+        (PrivateMean(bound=0.5, noise=1.0),)
+
+    References:
+        McMahan et al., 2018, Algorithm 1. Clients count alike. Methods that report more than the update are refused.
+        Batch statistics have no noise: take a network without, for instance with the option `norm: group`.
+    """
+    return Recipe("dp", (PrivateMean(bound, noise),))
 
 
 @checked

@@ -1,8 +1,14 @@
 """Methods that change how a client draws its samples, and the images that it draws."""
 
-from fedjax_bal.parts import SCHEDULES, CropAndFlip, DecayedResampling
-from fedjax_bal.recipes.recipe import CountOrZero, Recipe, Share, checked
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from fedjax_bal.parts import SCHEDULES, CropAndFlip, DecayedResampling, NoiseByClient, RotationByClient
+from fedjax_bal.recipes.recipe import CountOrZero, NonNegative, Recipe, Share, checked
 from fedjax_bal.validate import one_of
+
+Degrees = Annotated[float, Ge(-360), Le(360)]
 
 
 @checked
@@ -23,6 +29,28 @@ def crop_flip(pad: CountOrZero = 4, flip: bool = True) -> Recipe:
         He et al., 2016, section 4.2.
     """
     return Recipe("crop_flip", (CropAndFlip(pad, flip),))
+
+
+@checked
+def feature_skew(noise: NonNegative = 0.1, rotate: Degrees = 0.0) -> Recipe:
+    """Clients whose images differ: more and more noise, or a larger and larger angle, from the first to the last.
+
+    Not a method of federated learning but something to add to one, and to a partition with label skew:
+    `combine(scaffold(), feature_skew(rotate=45))`. The test set stays as it is.
+
+    Args:
+        noise: standard deviation of the last client's Gaussian noise, on pixels from 0 to 1; at least 0.
+        rotate: the last client's angle in degrees, anticlockwise.
+
+    Example:
+        >>> feature_skew(rotate=45).parts
+        (RotationByClient(degrees=45.0), NoiseByClient(level=0.1))
+
+    References:
+        Li et al., 2022, "noise-based feature imbalance"; rotations are added here.
+    """
+    parts = (RotationByClient(float(rotate)),) if rotate else ()
+    return Recipe("feature_skew", (*parts, NoiseByClient(noise)) if noise else parts)
 
 
 @checked

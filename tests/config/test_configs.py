@@ -26,6 +26,7 @@ FLCIR = [name for name in FILES if name.startswith("papers/flcir/")]
 CBFL = [name for name in FILES if name.startswith("papers/cbfl/")]
 
 ROWS = {name: [rows] * 10 for name, rows in (("fashion_mnist", 6000), ("cifar10", 5000), ("fashion_mnist_small", 1000))}
+ROWS["mnist"] = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 ROWS |= {"cinic10": [9000] * 10, "labels_47": [16_000] * 47, "cifar100": [500] * 100}
 ROWS |= {f"inaturalist2019{size}": np.linspace(25, 500, 1010).astype(int).tolist() for size in ("", "_32")}
 ROWS["emnist_astraea"] = [34_000] * 10 + np.linspace(2_500, 17_000, 37).astype(int).tolist()
@@ -114,6 +115,8 @@ def lowered(config, most, *changes):
     for part, ((section, key), value) in itertools.product((tree, *tree["methods"]), most.items()):
         if part.get(section, {}).get(key) is not None:
             part[section][key] = min(part[section][key], value)
+    if tree["partition"]["scheme"] == "file":  # a published one, which doesn't come with the package
+        tree["partition"] = {"scheme": "iid", "clients": tree["partition"]["clients"]}
     for method in tree["methods"]:
         first = method["recipe"][0]
         if isinstance(first, dict) and first["name"] == "cbfl":
@@ -125,9 +128,9 @@ def small(config, most=SMALL, *changes):
     """A configuration with little data of the same shape."""
     data = config.dataset.name
     few = FEW_CLIENTS if data.startswith("inaturalist2019") else {("partition", "clients"): 100}
-    if data == "fashion_mnist":
+    if data in ("fashion_mnist", "mnist"):
         changes = ("dataset.name=fashion_mnist_small", *changes)
-    if config.partition.scheme == "pathological":
+    if config.partition.scheme == "pathological" and config.partition.parameters["form"] == "rebafl":
         changes = ("partition.samples_per_client=60", *changes)
     return lowered(config, (few if data.startswith(("emnist", "inaturalist")) else {}) | most, *changes)
 
@@ -249,13 +252,18 @@ def _full_partition(name, kept, text):
 def test_the_partition_exists_at_full_size(name):
     for method in all_methods(name):
         wanted, data, auxiliary = method.partition, method.dataset.name, method.auxiliary
+        if wanted.scheme == "file":
+            continue
         assert DATASETS[data].num_classes == len(ROWS[data])
         kept = auxiliary.per_class if auxiliary.source == "train" else 0
         labels, parts = _full_partition(data, kept, json.dumps(wanted.drawing, sort_keys=True))
         assert len(parts) == wanted.clients
         assert all(len(rows) for rows in parts) or may_be_empty(wanted)
         rows = np.concatenate(parts)
-        if wanted.scheme == "pathological":
+        if wanted.scheme == "refilled_dirichlet":
+            assert {len(rows) for rows in parts} == {len(labels) // wanted.clients}
+            continue
+        if wanted.scheme == "pathological" and wanted.parameters["form"] == "rebafl":
             cycle = np.resize(wanted.parameters["classes_per_client"], wanted.clients)
             assert [len(np.unique(labels[rows])) for rows in parts] == cycle.tolist()
             assert {len(rows) for rows in parts} == {wanted.parameters["samples_per_client"] or len(labels) // 50}
@@ -267,6 +275,9 @@ def test_the_partition_exists_at_full_size(name):
             shares = np.bincount(labels[rows]) / (ROWS[data][0] - kept)
             assert np.flatnonzero(shares < 0.1).tolist() == [1, 5, 7]
             assert (np.delete(shares, [1, 5, 7]) == 1).all()
+        elif wanted.imbalance_factor > 1:
+            counts = np.bincount(labels[rows])
+            assert counts[0] == len(labels) / 10 and counts[0] / counts[-1] == wanted.imbalance_factor
         elif may_be_empty(wanted):
             assert len(rows) > 0.99 * len(labels)
             assert sum(len(own) == 0 for own in parts) < wanted.clients / 4

@@ -222,5 +222,6 @@ def test_an_error_of_the_thread_is_that_of_the_run(tmp_path, monkeypatch):
         raise ValueError("no such program")
 
     monkeypatch.setattr(executable, "compile_for_backend", refuse)
+    monkeypatch.setattr(executable, "_PROGRAMS", {})  # another test's simulation may have the same program
     with pytest.raises(ValueError, match="no such program"):
         small_run.run(tmp_path / "run", small_run.config(tmp_path))

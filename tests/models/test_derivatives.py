@@ -16,8 +16,8 @@ NETWORKS = {
     "tiny_bn": {},
     "resnet8": {},
     "resnet18": {"norm": "group"},
-    "mobilenetv2": {},
-    "vgg9": {"dropout": (0.1,)},
+    "mobilenetv2": {"norm": "group"},
+    "vgg9": {"dropout": (0.1, 0.1, 0.1)},
 }
 
 

@@ -1,9 +1,10 @@
-"""Privacy attacks on generated images and shared prototypes: neighbours, inversion of features and of gradients.
+"""Privacy attacks on generated images and shared prototypes, and the epsilon of differential privacy.
 
 An attack's result is reported beside its controls: the same attack on features of single images, where the truth is
 known, and on the gradient of a single image, where it is known to succeed.
 """
 
+from fedjax_bal.contrib.privacy.accountant import epsilon
 from fedjax_bal.contrib.privacy.decoder import Decoder, FittedDecoder, decode, fit_decoder, kl_to_standard_normal
 from fedjax_bal.contrib.privacy.features import features_of
 from fedjax_bal.contrib.privacy.networks import check_sides
@@ -17,6 +18,7 @@ __all__ = [
     "Regression",
     "check_sides",
     "decode",
+    "epsilon",
     "features_of",
     "fit_decoder",
     "kl_to_standard_normal",
