@@ -69,6 +69,7 @@ def simulation(recipe, **changes):
     return float64.simulation(recipe, local_optimizer=local, speed=speed.uniform(LOW, HIGH, DEADLINE), **changes)
 
 
+@pytest.mark.slow
 def test_scaffold_with_counted_steps_schedules_clipping_and_a_deadline(double):
     sim = simulation(scaffold(), local_epochs=None, local_steps=5)
     steps, _ = fitting(steps=5)

@@ -71,6 +71,7 @@ def test_where_clients_begin(strategy):
     assert close(local[2], after("local", (0, 1, 0), strategy)[2])
 
 
+@pytest.mark.slow
 def test_new_statistics_move_as_far_as_one_local_training_moves_them():
     reset = after("server_reset", (2, 2))
     (mean, *_), (again, *_) = (jax.tree.leaves(stats) for stats in reset)

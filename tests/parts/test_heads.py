@@ -216,6 +216,7 @@ def test_fedbabu_shows_a_fine_tuned_classifier_and_goes_on_without_it():
     check_records(records, [tuned(w, number, "present/ShownHead") for number, w in enumerate(models)])
 
 
+@pytest.mark.slow
 def test_fedavg_ft_equals_its_transcription():
     start, state, records = run(compiled(fedavg_ft(**TUNING)))
     models = transcription(start, ("body", "kernel", "bias"), lambda w, number: tuned(w, number, "refine/RefinedHead"))

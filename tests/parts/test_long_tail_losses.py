@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import toys
 from parts import hand
+from quick import only
 
 from fedjax_bal import models
 from fedjax_bal.parts import BALANCED, ClassBalancedLoss, Disentangling, LabelMargins, PriorCalibration, RatioLoss
@@ -34,7 +35,7 @@ def test_counts_of_the_client_and_of_all_are_different():
     assert (OF_ALL > 0).all() and not (hand.COUNTS > 0).all()
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize("beta", only((0.0, 0.9, 1.0), 0.9))
 @pytest.mark.parametrize("scope", SCOPES)
 def test_class_balanced_loss_equals_its_transcription(scope, beta):
     def transcription(logits):
@@ -185,6 +186,7 @@ def test_the_server_monitors_the_gradient_of_each_class():
 # The classifier of cosines.
 
 
+@pytest.mark.slow
 def test_a_classifier_of_cosines_equals_its_transcription():
     below = models.build("mlp", 4, (1, 5, 1), hidden=(6,))
     model = models.with_cosine_head(below, "trained", 8.0)

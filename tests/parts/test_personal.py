@@ -156,6 +156,7 @@ def test_ditto_trains_a_model_near_the_received_one_beside_fedavg():
     float64.assert_equal(dict(state.variables.params["own_model"]), shared(float64.initial(sim)), 1e-12)
 
 
+@pytest.mark.slow
 def test_fedbn_keeps_normalisation_layers_and_their_statistics(make_bn):
     sim = make_bn(recipes.fedbn())
     start, state = jax.device_get(sim.init(0).state), float64.run(sim)

@@ -67,7 +67,7 @@ ELSEWHERE = {
 }  # fmt: skip
 """Three bring no part, only another optimizer than fedadam for the server; the others are among the combinations."""
 ALONE = [name for name in RECIPES if name not in ELSEWHERE]
-QUICK = ("fedavg", "local")
+QUICK = ("local",)
 """One of each kind: the others, and those that are in a combination, run with --all."""
 
 

@@ -23,7 +23,7 @@ def fitted(kind, seed=0):
     return fit(jax.random.key(seed), *ROTATION, OWN, kind=kind)
 
 
-@pytest.mark.parametrize("kind", quick.only(KINDS, "upcnn"))
+@pytest.mark.parametrize("kind", quick.only(KINDS))
 def test_gives_back_images_whose_features_are_a_rotation(kind):
     found = fitted(kind)
     assert found.losses.shape == (600,)

@@ -95,6 +95,7 @@ def test_smoothness_smooths():
     assert (variation(search(smoothness=0.3).images) < 0.9 * variation(found().images)).all()
 
 
+@pytest.mark.slow
 def test_images_stay_within_limits():
     images = np.asarray(found_by_gradient().images)
     assert LIMITS[0] <= images.min() < -1 and 1 < images.max() <= LIMITS[1]
