@@ -90,7 +90,8 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
     if not isinstance(data, Mapping):
         wanted = f"must be a mapping of {', '.join(UnresolvedConfig.model_fields)}"
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received_value(data)}'}, {wanted}")
-    data = written_out(with_absolute_paths(dict(data), os.curdir if path is None else file.parent))
+    axes = {key: data[key] for key in ("sweep",) if key in data}  # as they are: labels of points are made of them
+    data = {**written_out(with_absolute_paths(dict(data), os.curdir if path is None else file.parent)), **axes}
     return data if "base" not in data else _over_base(data, file, source, (*above, os.path.realpath(file)))
 
 

@@ -121,7 +121,8 @@ def resolved(file: Path) -> str:
 
 def resolved_points(file: Path) -> dict[str, str]:
     """What the points of a sweep resolve to, by label."""
-    return {point.label: resolved_yaml(point.config) for point in load_sweep(file).points}
+    here = f"{file.parent}/"  # files beside a configuration have absolute paths once it is read
+    return {point.label: resolved_yaml(point.config).replace(here, "") for point in load_sweep(file).points}
 
 
 def command(*arguments: str | Path) -> str:
