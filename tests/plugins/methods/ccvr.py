@@ -46,10 +46,27 @@ def class_gaussians(moments: Moments) -> tuple[Array, Array]:
 
 def draw_gaussians(key: Key, means: Array, covariances: Array, per_class: int) -> Array:
     """Features from each class's Gaussian, `Float[C, per_class, F]`; covariances may be singular."""
-    values, vectors = jnp.linalg.eigh(covariances)
-    roots = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
     noise = jax.random.normal(key, (len(means), per_class, means.shape[-1]), means.dtype)
-    return means[:, None] + jnp.einsum("cmk,cfk->cmf", noise, roots)
+    return means[:, None] + jnp.einsum("cmk,cfk->cmf", noise, roots(covariances))
+
+
+def roots(covariances: Array) -> Array:
+    """Lower triangular roots L of covariances, `Float[C, F, F]`, L L^T; a direction without variance has a zero column.
+
+    Column by column, and not by `jnp.linalg`: on several CPU devices jaxlib's batched LAPACK calls take all threads and
+    then wait for one, for ever.
+    """
+    covariances = jnp.asarray(covariances)
+    places = jnp.arange(covariances.shape[-1])
+    least = 1e-6 * jnp.einsum("cff->cf", covariances).max(-1)
+
+    def with_column(column: Array, lower: Array) -> Array:
+        rest = covariances[:, :, column] - jnp.einsum("cfk,ck->cf", lower, lower[:, column])
+        pivot = rest[:, column, None]
+        own = jnp.where((places >= column) & (pivot > least[:, None]), rest / jnp.sqrt(jnp.maximum(pivot, 1e-30)), 0.0)
+        return lower.at[:, :, column].set(own)
+
+    return jax.lax.fori_loop(0, len(places), with_column, jnp.zeros_like(covariances))
 
 
 @part
