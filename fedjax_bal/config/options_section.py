@@ -26,7 +26,7 @@ class OptionsSection(Section):
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """What the keys mean, those of options from the dataclass."""
+        """The meaning of each key; that of an option comes from the docstring of its dataclass."""
         texts = documented(cls.options_type)
         return {key: texts.get(field, "") for field, key in cls.option_keys.items()} | super().meanings()
 

@@ -15,7 +15,7 @@ _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "ex
 
 
 class KeyReference(NamedTuple):
-    """What is known of a key.
+    """The entry of one key in the reference.
 
     Attributes:
         path: its keys, dotted.

@@ -53,7 +53,7 @@ class Section(BaseModel):
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """What the keys mean, from the docstrings of this class and those that it extends."""
+        """The meaning of each key, from the docstrings of this class and of those that it extends."""
         return {key: text for kind in reversed(cls.__mro__) for key, text in documented(kind).items()}
 
     @classmethod

@@ -15,7 +15,7 @@ from fedjax_bal.types import Model
 F = TypeVar("F", bound=Callable[..., Any])
 
 any_derivative = jax.make_user_context(False)
-"""Whether layers are traced with JAX's derivatives; `with any_derivative(True)` is part of the key of jax's caches."""
+"""True where layers use JAX's own derivatives. JAX keeps the programs of both settings apart in its caches."""
 
 
 def fast_derivative(

@@ -72,7 +72,7 @@ def from_nnx(
 
 
 class _NnxNetwork:
-    """The functions of a model that calls a network, made anew by `make`, or always begun as it is if that is None."""
+    """The functions of a model around a network; `make` draws its initial weights, and None keeps those it has."""
 
     def __init__(self, net: nnx.Module, make: Callable[..., nnx.Module] | None, usage: Usage, wanted: str) -> None:
         self._make, self._usage = make, usage

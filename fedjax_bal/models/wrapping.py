@@ -48,7 +48,7 @@ def check_is_model(model: Any) -> None:
 
 
 class Usage(NamedTuple):
-    """How a user's network is called.
+    """The settings with which a user's network is called.
 
     Attributes:
         name: the name of its class.
@@ -77,7 +77,7 @@ class Usage(NamedTuple):
 
 
 def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, convolution: str, dtype: Any) -> Usage:
-    """How a module is called, with checked arguments of `from_linen` or `from_nnx`."""
+    """Checks the arguments of `from_linen` or `from_nnx`, and returns the settings with which the module is called."""
     name, classes = type(network).__name__, whole_number("num_classes", num_classes)
     shape = tuple(whole_number("input_shape", side) for side in input_shape)
     modes = {train: _mode_arguments(name, network.__call__, train) for train in (True, False)}

@@ -1,4 +1,4 @@
-"""How private a run of `recipes.dp` is."""
+"""The privacy that a run of `recipes.dp` guarantees, as epsilon."""
 
 import importlib
 from typing import Literal

@@ -83,5 +83,5 @@ class Reader:
 
     @property
     def is_buildable(self) -> bool:
-        """Whether `build_for_tfds` can write it: it isn't published, and has a folder of its own."""
+        """True if `build_for_tfds` can write the set: it isn't published, and it has a folder of its own."""
         return not self.tfds.published and self.tfds.train == self.name

@@ -75,7 +75,7 @@ def compile_dispatch(
 
 
 def _kind(leaf: Any) -> Hashable:
-    """What a program knows of an argument: all but its value."""
+    """The shape, type and sharding of an argument, on which a program depends, without its value."""
     kind = getattr(leaf, "dtype", type(leaf))
     return np.shape(leaf), kind, getattr(leaf, "weak_type", None), getattr(leaf, "sharding", None)
 

@@ -46,8 +46,8 @@ class LocalBackend:
 @contextlib.contextmanager
 def compiled_ahead(simulations: Iterable[Simulation]) -> Iterator[None]:
     """Within this context a thread compiles the programs of simulations, in this order, while others are trained."""
-    # At the end it is not waited for: XLA can't be interrupted, and whoever stops the training has all saved. Several
-    # processes would have to compile at the same moments.
+    # A stopped run doesn't wait for the thread: XLA can't be interrupted, and everything is saved by then. Several
+    # processes don't compile ahead, as all of them would have to compile at the same moments.
     thread = ThreadPoolExecutor(1, "compilation")
     try:
         for simulation in simulations if jax.process_count() == 1 else ():

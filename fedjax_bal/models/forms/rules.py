@@ -91,7 +91,7 @@ def gradient_by_products(
 
 
 def _rows_copy_less(size: Sequence[int], inputs: int, outputs: int, geometry: Geometry) -> bool:
-    """Whether shifted rows copy fewer numbers for each pixel than patches: what counts on accelerators."""
+    """Tells whether, on an accelerator, shifted rows copy fewer numbers than patches do."""
     height, width = size
     fewer = width * inputs + height * outputs < height * width * inputs
     return fewer and geometry.strides == (1, 1) and target_platform() != "cpu"
