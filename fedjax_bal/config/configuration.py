@@ -43,6 +43,7 @@ class MethodEntry(Section):
     """
 
     choice: ClassVar[str | None] = "recipe"
+    listed: ClassVar[bool] = True
 
     name: str
     recipes: tuple[RecipeChoice, ...]

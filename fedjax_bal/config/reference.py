@@ -45,7 +45,7 @@ def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()
         allowed = f"a mapping of {', '.join(below.model_fields)}" if below else _allowed(field.rebuild_annotation())
         default = "" if below or field.is_required() else received_value(field.get_default(call_default_factory=True))
         yield KeyReference(dotted_path((*path, key)), (), meanings.get(key, ""), allowed, default)
-        if below is not None and key != "methods":
+        if below is not None and not below.listed:
             yield from key_references(below, (*path, key))
     if issubclass(section, Variant):
         yield from _parameters(section, path)
@@ -125,7 +125,7 @@ def _schema(section: type[Section]) -> dict[str, Any]:
 
 def _property(section: type[Section], key: str, meaning: str) -> dict[str, Any]:
     below, field = section.child(key), section.model_fields[key]
-    if key == "methods":
+    if below is not None and below.listed:
         return {}
     kind = _schema(below) if below else _type_schema(field.rebuild_annotation())
     return kind | ({"description": meaning} if meaning else {})

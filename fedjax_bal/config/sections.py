@@ -23,12 +23,14 @@ class Section(BaseModel):
     Attributes:
         choice: the key whose value decides which other keys are allowed; None for no such key.
         picked: the value of that key that this class is for; None in the class for all values.
+        listed: whether it is an entry of a list.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
 
     choice: ClassVar[str | None] = None
     picked: ClassVar[str | None] = None
+    listed: ClassVar[bool] = False
 
     @classmethod
     def chosen(cls, value: Mapping[str, Any]) -> "type[Section] | None":
@@ -223,7 +225,7 @@ def places_of(section: type[Section], value: Any, path: KeyPath = ()) -> Iterato
     for key in here.model_fields:
         below = here.child(key)
         yield (*path, key)
-        if below is not None and below.choice != "recipe":  # methods are a list
+        if below is not None and not below.listed:
             yield from places_of(below, value.get(key), (*path, key))
 
 
@@ -268,7 +270,7 @@ def _annotation_at(section: type[Section], value: Any, path: Sequence[Any]) -> A
 def _wanted_at(section: type[Section], value: Any, path: Sequence[Any]) -> str:
     owner = _section_at(section, value, path[:-1]) if path else section
     below = owner.child(str(path[-1])) if path else section
-    if below is not None and below.choice != "recipe":  # methods are a list
+    if below is not None and not below.listed:
         return f"a mapping of {', '.join(below.model_fields)}"
     return wanted(_annotation_at(section, value, path))
 
