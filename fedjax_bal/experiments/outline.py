@@ -51,7 +51,8 @@ def _whole(sweep: Sweep, work: SweepWork) -> str:
     before = runs - broken - expected.runs
     remarks = [f"{before} done or given up before"] * (before > 0) + [f"{broken} can't be set up"] * (broken > 0)
     done = f" ({', '.join(remarks)})" if remarks else ""
-    axes = " x ".join(f"{len(axis)} {'+'.join(axis.keys)}" for axis in sweep.axes)
+    named = short_keys(sweep.axes)
+    axes = " x ".join(f"{len(axis)} {'+'.join(key for key in axis.keys if key in named)}" for axis in sweep.axes)
     pace = "" if not work.backend.about() else ", group after group and at this machine's pace"
     batches = f" for {len(work.batches)} batches" if len(work.batches) > expected.programs else ""
     return (
@@ -98,7 +99,9 @@ def _values(axes: Sequence[Axis], points: Sequence[Point]) -> str:
         present = list(dict.fromkeys(tuple(shown(point.values[key]) for key in axis.keys) for point in points))
         combinations *= len(present)
         texts += [
-            f"{names[key]}={_listed([values[place] for values in present])}" for place, key in enumerate(axis.keys)
+            f"{names[key]}={_listed([values[place] for values in present])}"
+            for place, key in enumerate(axis.keys)
+            if key in names
         ]
     some = f" ({len(points)} of the {combinations} combinations)" if len(points) < combinations else ""
     return "; ".join(texts) + some

@@ -97,15 +97,15 @@ def _refuse_repeats(points: Sequence[Point], source: str) -> None:
 def _point(
     data: Mapping[str, Any], values: dict[str, Any], labels: Mapping[str, str], folder: str, source: str
 ) -> Point:
-    label = ",".join(f"{labels[key]}={shown(value)}" for key, value in values.items())
+    label = ",".join(f"{short}={shown(values[key])}" for key, short in labels.items())
     own = [(path_of(key), with_absolute_paths(value, folder, path_of(key))) for key, value in values.items()]
     config = build_config(data, own, f"{source} ({label})")
     return Point(_file_name(label), values, config)
 
 
 def short_keys(axes: Sequence[Axis]) -> dict[str, str]:
-    """The shortest end of each key that no other key has: rounds for training.rounds."""
-    keys = [key for axis in axes for key in axis.keys]
+    """The shortest end of each key that no other key has: rounds for training.rounds; none for a paper's results."""
+    keys = [key for axis in axes for key in axis.keys if path_of(key)[0] != "paper"]
 
     def shortest(key: str) -> str:
         parts = key.split(".")
