@@ -52,7 +52,7 @@ def test_the_readme_s_configuration_is_one(tmp_path):
 
 
 def test_links_lead_somewhere():
-    for page in (README, *ROLES.parent.glob("*.md")):
+    for page in (README, README.with_name("CONTRIBUTING.md"), *ROLES.parent.glob("*.md")):
         links = re.findall(r"\]\(([^)#]+)", page.read_text())
         assert all((page.parent / link).exists() for link in links if "://" not in link), page
 

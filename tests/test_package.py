@@ -1,0 +1,38 @@
+"""The wheel: what is in it, and that it works where the source isn't."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*words, **options):
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, timeout=300, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_and_its_configurations_and_works_alone(tmp_path):
+    run("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT))
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        held = {name for name in opened.namelist() if ".dist-info/" not in name}
+        opened.extractall(tmp_path / "installed")
+    tracked = subprocess.run(
+        ["git", "ls-files", "fedjax_bal", "configs"], cwd=ROOT, capture_output=True, text=True
+    ).stdout
+    wanted = {
+        name.replace("configs/", "fedjax_bal/configs/", 1) if name.startswith("configs/") else name
+        for name in tracked.split()
+    }
+    assert held == wanted
+
+    alone = {"cwd": tmp_path, "env": {"PYTHONPATH": str(tmp_path / "installed"), "HOME": str(tmp_path)}}
+    (version,) = run("fedjax_bal", "--version", **alone).split()[-1:]
+    assert f"-{version}-" in wheel.name
+    assert "papers/rebafl/table1_fmnist_m20" in run("fedjax_bal", "list", "configs", **alone)
