@@ -1,4 +1,4 @@
-"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `export`, `list`, `config` and `data`."""
+"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `export`, `list`, `guide`, `config` and `data`."""
 
 import io
 import os
@@ -30,6 +30,7 @@ from fedjax_bal.cli.data import list_datasets, prepare
 from fedjax_bal.cli.describe import describe
 from fedjax_bal.cli.distributed import SWEEP_ALONE, is_first_process, joined_processes, place_of, shared_facts
 from fedjax_bal.cli.export import export
+from fedjax_bal.cli.guide import guide
 from fedjax_bal.cli.pages import write_pages
 from fedjax_bal.cli.running import next_folder, run_command
 from fedjax_bal.cli.sweeping import sweep_command
@@ -224,6 +225,7 @@ def report(
 
 
 app.command("export")(printing(export))
+app.command("guide")(printing(guide))
 
 
 @app.command("list")

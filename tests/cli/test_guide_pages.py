@@ -1,0 +1,17 @@
+import pytest
+from typer.testing import CliRunner
+
+from fedjax_bal.cli.app import app
+from fedjax_bal.cli.guide import PAGES
+
+
+@pytest.mark.parametrize("page", [file.stem for file in PAGES.glob("*.md")])
+def test_a_page_of_the_guide_is_listed_and_shown(page):
+    assert page in CliRunner().invoke(app, ["guide"]).output
+    shown = CliRunner().invoke(app, ["guide", page])
+    assert shown.exit_code == 0 and (PAGES / f"{page}.md").read_text()[2:].split("\n")[0] in shown.output
+
+
+def test_an_unknown_page_is_a_message():
+    refused = CliRunner().invoke(app, ["guide", "sped"])
+    assert refused.exit_code == 2 and "did you mean 'speed'?" in refused.output
