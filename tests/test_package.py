@@ -1,5 +1,6 @@
-"""The wheel: what is in it, and that it works where the source isn't."""
+"""The wheel, which works where the source isn't, and the guide's site."""
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -36,3 +37,11 @@ def test_the_wheel_holds_the_package_and_its_configurations_and_works_alone(tmp_
     (version,) = run("fedjax_bal", "--version", **alone).split()[-1:]
     assert f"-{version}-" in wheel.name
     assert "papers/rebafl/table1_fmnist_m20" in run("fedjax_bal", "list", "configs", **alone)
+
+
+@pytest.mark.slow
+def test_the_guide_builds_without_a_warning():
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    build = ["bash", str(ROOT / ".ci" / "guide" / "build")]
+    done = subprocess.run(build, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "build/guide/index.html\n", "")
