@@ -284,7 +284,8 @@ def _metric(name: str, own: Any) -> Any:
         raise ValueError(f"takes {_signature(own)}, must take a RoundResult alone")
     numeric = lambda made, _: made is None or is_number(made) or isinstance(made, np.number)
     value = _checked(name, own, numeric, "a number, or None")
-    return Metric(name, value, "last", Column(OWN, name.replace("_", " ")), Unit("", 1, ".4g"))
+    meaning = (inspect.getdoc(own) or "").partition("\n")[0]
+    return Metric(name, meaning, value, "last", Column(OWN, name.replace("_", " ")), Unit("", 1, ".4g"))
 
 
 _KINDS: dict[str, tuple[str, str, Callable[[str, Any], Any]]] = {

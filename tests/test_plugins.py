@@ -131,7 +131,7 @@ def test_every_kind_is_used_like_what_is_built_in(here):
         ("selectors", "takes largest=false"),
         ("partitions", "takes mixed=0.0"),
         ("datasets", "stripes Images of one bright row, the class."),
-        ("metrics", "geometric_mean of a round and a run"),
+        ("metrics", "of each evaluated round and of a whole run"),
     ],
 )
 def test_lists_have_plugins_too(kind, wanted, monkeypatch):

@@ -9,7 +9,6 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from fedjax_bal.cli.console import names_table
-from fedjax_bal.config import nearest_choices
 
 PAGES = Path(__file__).parents[1] / "guide"
 
@@ -22,6 +21,8 @@ def guide(
     if page is None:
         yield names_table((name, [_title(file)]) for name, file in pages.items())
         return
+    from fedjax_bal.config import nearest_choices
+
     if page not in pages:
         raise ValueError(f"guide: received {page!r}; {nearest_choices(page, pages)}")
     yield Markdown(pages[page].read_text(encoding="utf-8"))

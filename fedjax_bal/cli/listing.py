@@ -147,8 +147,8 @@ def _metrics() -> dict[str, str]:
     from fedjax_bal.metrics import METRICS
 
     def described(metric: Any) -> str:
-        words = ["a round"] * (metric.of_round is not None) + ["a run"] * (metric.of_run is not None)
-        return f"of {' and '.join(words)}{_after(', in', metric.unit.symbol)}"
+        words = ["each evaluated round"] * (metric.of_round is not None) + ["a whole run"] * (metric.of_run is not None)
+        return _text(metric.meaning, f"of {' and of '.join(words)}{_after(', in', metric.unit.symbol)}")
 
     return {name: described(metric) for name, metric in METRICS.items()}
 

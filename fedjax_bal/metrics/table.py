@@ -86,6 +86,7 @@ class Metric:
 
     Attributes:
         name: its key everywhere.
+        meaning: what it is, in a sentence. Accuracy without more words is the global model's on the test images.
         of_round: computes it from an evaluated round; nan and infinity are written as null, None means that the run
             doesn't have this metric. None for a metric of whole runs.
         of_run: computes the summary's value, None for null; "last" repeats the last round's. None for a metric of
@@ -97,6 +98,7 @@ class Metric:
     """
 
     name: str
+    meaning: str
     of_round: Callable[["RoundResult"], Any] | None = None
     of_run: Callable[["RunHistory"], Any] | Literal["last"] | None = None
     column: Column | None = None
@@ -125,29 +127,39 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _reported(name: str, **more: Any) -> Metric:
+def _reported(name: str, meaning: str, **more: Any) -> Metric:
     """A metric whose value comes with the round, under its name."""
-    return Metric(name, lambda it: it.reported.get(name), **more)
+    return Metric(name, meaning, lambda it: it.reported.get(name), **more)
 
 
-def _test(name: str, score: Callable[[np.ndarray], Any], *more: Any) -> Metric:
+def _test(name: str, meaning: str, score: Callable[[np.ndarray], Any], *more: Any) -> Metric:
     """A score of the test images."""
-    return Metric(name, lambda it: score(it.confusion), *more)
+    return Metric(name, meaning, lambda it: score(it.confusion), *more)
 
 
-def _validation(name: str, score: Callable[[np.ndarray], float], *more: Any) -> Metric:
+def _validation(name: str, meaning: str, score: Callable[[np.ndarray], float], *more: Any) -> Metric:
     """A score of the validation rows."""
-    return Metric(name, lambda it: None if it.validation is None else score(it.validation), *more, best=max)
+    return Metric(name, meaning, lambda it: None if it.validation is None else score(it.validation), *more, best=max)
 
 
 def _shots(group: str, heading: str) -> Metric:
     """The mean accuracy over a group of classes."""
     of_round = lambda it: mean_known(recalls(it.confusion)[it.groups[group]]) if group in it.groups else None
-    return Metric(f"{group}_shot_accuracy", of_round, "last", Column(CLASSES, heading, optional=True))
+    meaning = f"Mean accuracy over the {group}-shot classes, by their training images in the whole federation."
+    return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(CLASSES, heading, optional=True))
+
+
+_OVER = {
+    "": "Mean accuracy",
+    "_std": "Standard deviation of the accuracy",
+    "_worst10": "Mean of the lowest tenth of accuracies",
+    "_p10": "Tenth percentile of the accuracy",
+    "_p90": "Ninetieth percentile of the accuracy",
+}
 
 
 def _over_clients(
-    name: str, values: Callable[["RoundResult"], np.ndarray | None], columns: Mapping[str, Column | None]
+    name: str, whose: str, values: Callable[["RoundResult"], np.ndarray | None], columns: Mapping[str, Column | None]
 ) -> list[Metric]:
     """The summaries of an accuracy over clients; those with an entry in `columns`, by ending, are of runs too."""
 
@@ -158,6 +170,7 @@ def _over_clients(
     return [
         Metric(
             name + end,
+            f"{_OVER[end]} of {whose}, each on its own client's test images.",
             partial(of_round, summary),
             "last" if end in columns else None,
             columns.get(end),
@@ -167,10 +180,12 @@ def _over_clients(
     ]
 
 
-def _fine_tuned(name: str, heading: str, unit: Unit = SHARE) -> Metric:
+def _fine_tuned(end: str, heading: str, unit: Unit = SHARE) -> Metric:
     """A metric of the clients' models that are fine-tuned after the last round."""
+    name = f"personalised_accuracy{end}"
+    meaning = f"{_OVER[end]} of the final model fine-tuned on each client, each on its own client's test images."
     of_run = lambda run: run.fine_tuned.get(name) if is_number(run.fine_tuned.get(name)) else None
-    return Metric(name, None, of_run, Column(OWN_MODELS, heading), unit)
+    return Metric(name, meaning, None, of_run, Column(OWN_MODELS, heading), unit)
 
 
 def _mean_of_last(count: int, run: "RunHistory") -> float | None:
@@ -200,79 +215,190 @@ def _faults(run: "RunHistory") -> str | None:
 
 _METRICS = (
     # Of a whole run.
-    Metric("rounds", None, lambda run: run.lines[-1]["round"] if run.lines else 0, unit=NUMBER),
-    Metric("final_accuracy", None, lambda run: run.last.get("test_accuracy")),
-    Metric("best_accuracy", None, lambda run: max(run.numbers("test_accuracy"), default=None)),
-    Metric("last5_accuracy", None, partial(_mean_of_last, 5)),
-    Metric("rounds_to_target", None, lambda run: run.rounds_to_target, unit=NUMBER),
-    Metric("traffic_bytes", None, _traffic, unit=NUMBER),
-    Metric("traffic_to_target_bytes", None, lambda run: _traffic(run.to_target), unit=NUMBER),
-    Metric("last10_accuracy", None, partial(_mean_of_last, 10), Column(CURVE, "Mean of last 10")),
-    Metric("stopped_early", None, lambda run: run.stopped_early, unit=NUMBER),
-    Metric("best_validation_round", None, lambda run: run.validated.get("round"), unit=NUMBER),
+    Metric("rounds", "Rounds trained.", None, lambda run: run.lines[-1]["round"] if run.lines else 0, unit=NUMBER),
+    Metric("final_accuracy", "Accuracy at the last evaluation.", None, lambda run: run.last.get("test_accuracy")),
+    Metric(
+        "best_accuracy",
+        "Highest accuracy of all evaluations, and so chosen on the test images.",
+        None,
+        lambda run: max(run.numbers("test_accuracy"), default=None),
+    ),
+    Metric("last5_accuracy", "Mean accuracy of the last five evaluations.", None, partial(_mean_of_last, 5)),
+    Metric(
+        "rounds_to_target",
+        "First evaluated round whose accuracy reaches `evaluation.target_accuracy`.",
+        None,
+        lambda run: run.rounds_to_target,
+        unit=NUMBER,
+    ),
+    Metric("traffic_bytes", "Bytes sent to and from all clients.", None, _traffic, unit=NUMBER),
+    Metric(
+        "traffic_to_target_bytes",
+        "Bytes sent up to the round that reaches the target.",
+        None,
+        lambda run: _traffic(run.to_target),
+        unit=NUMBER,
+    ),
+    Metric(
+        "last10_accuracy",
+        "Mean accuracy of the last ten evaluations.",
+        None,
+        partial(_mean_of_last, 10),
+        Column(CURVE, "Mean of last 10"),
+    ),
+    Metric(
+        "stopped_early",
+        "Round in which the run ended because its validation metric had stopped improving.",
+        None,
+        lambda run: run.stopped_early,
+        unit=NUMBER,
+    ),
+    Metric(
+        "best_validation_round",
+        "Round in which the validation metric was best.",
+        None,
+        lambda run: run.validated.get("round"),
+        unit=NUMBER,
+    ),
     Metric(
         "accuracy_at_best_validation",
+        "Accuracy in that round.",
         None,
         lambda run: run.validated.get("test_accuracy"),
         Column(CURVE, "Test accuracy at the best validation"),
     ),
     # Of the global model in each evaluated round.
-    _test("test_accuracy", accuracy),
-    _validation("validation_accuracy", accuracy, "last"),
-    _validation("validation_balanced_accuracy", balanced_accuracy),
-    Metric("validation_loss", lambda it: (own := it.evaluation.validation) and own.loss, unit=NATS, best=min),
-    _test("balanced_accuracy", balanced_accuracy, "last", Column(CLASSES, "Mean over classes")),
-    _test("macro_f1", macro_f1),
-    _test("worst_class_accuracy", worst_class_accuracy, "last", Column(CLASSES, "Worst class")),
-    _test("per_class_accuracy", lambda confusion: list(map(_plain, recalls(confusion)))),
+    _test("test_accuracy", "Share of test images that are classified rightly.", accuracy),
+    _validation("validation_accuracy", "Accuracy on the validation images.", accuracy, "last"),
+    _validation(
+        "validation_balanced_accuracy", "Mean over classes of the accuracy on the validation images.", balanced_accuracy
+    ),
+    Metric(
+        "validation_loss",
+        "Cross-entropy on the validation images.",
+        lambda it: (own := it.evaluation.validation) and own.loss,
+        unit=NATS,
+        best=min,
+    ),
+    _test(
+        "balanced_accuracy",
+        "Mean over classes of the accuracy in each.",
+        balanced_accuracy,
+        "last",
+        Column(CLASSES, "Mean over classes"),
+    ),
+    _test("macro_f1", "Mean over classes of the harmonic mean of precision and recall.", macro_f1),
+    _test(
+        "worst_class_accuracy",
+        "Accuracy in the class where it is lowest.",
+        worst_class_accuracy,
+        "last",
+        Column(CLASSES, "Worst class"),
+    ),
+    _test(
+        "per_class_accuracy", "Accuracy in each class, a list.", lambda confusion: list(map(_plain, recalls(confusion)))
+    ),
     _shots("many", "Many-shot"),
     _shots("medium", "Medium-shot"),
     _shots("few", "Few-shot"),
-    Metric("test_loss", lambda it: it.evaluation.loss, unit=NATS),
+    Metric("test_loss", "Cross-entropy on the test images.", lambda it: it.evaluation.loss, unit=NATS),
     # Of the clients' training, and of what is averaged.
-    _reported("train_loss", unit=NATS),
-    Metric("chain_kl", lambda it: mean_known(it.chain_divergences), _mean_divergence, unit=NATS, swept=False),
-    Metric("chain_kls", lambda it: order_statistics(it.chain_divergences), unit=NATS),
-    _reported("update_diversity", unit=NUMBER),
-    _reported("local_accuracy"),
-    _reported("local_test_accuracy"),
+    _reported("train_loss", "Mean of the losses of the clients' local steps.", unit=NATS),
+    Metric(
+        "chain_kl",
+        "Mean over chains of the divergence of a chain's classes from even ones, in nats.",
+        lambda it: mean_known(it.chain_divergences),
+        _mean_divergence,
+        unit=NATS,
+        swept=False,
+    ),
+    Metric(
+        "chain_kls",
+        "These divergences in rising order, at most a hundred of them.",
+        lambda it: order_statistics(it.chain_divergences),
+        unit=NATS,
+    ),
+    _reported(
+        "update_diversity",
+        "Mean squared distance of the clients' updates from their mean.",
+        unit=NUMBER,
+    ),
+    _reported(
+        "local_accuracy",
+        "Share of the cohort's training rows that each client's model classifies rightly after local training.",
+    ),
+    _reported(
+        "local_test_accuracy",
+        "Mean accuracy of the cohort's models after local training, on `evaluation.local_test_images` test images.",
+    ),
     # On the clients' own test rows.
     *_over_clients(
         "client_accuracy",
+        "the models that clients use",
         lambda it: it.client_accuracies,
         {"": Column(CLIENTS, "Mean"), "_std": Column(CLIENTS, "Spread"), "_worst10": Column(CLIENTS, "Worst 10%")},
     ),
     *_over_clients(
         "own_accuracy",
+        "the models after local training",
         lambda it: it.own_accuracies,
         {"": Column(OWN_MODELS, "After local training"), "_std": None, "_worst10": Column(OWN_MODELS, "Worst 10%")},
     ),
-    _fine_tuned("personalised_accuracy", "Fine-tuned"),
-    _fine_tuned("personalised_accuracy_std", "Spread", POINTS),
-    _fine_tuned("personalised_accuracy_worst10", "Worst 10% fine-tuned"),
+    _fine_tuned("", "Fine-tuned"),
+    _fine_tuned("_std", "Spread", POINTS),
+    _fine_tuned("_worst10", "Worst 10% fine-tuned"),
     Metric(
         "client_accuracies",
+        "The accuracies behind `client_accuracy` in rising order, at most a hundred of them.",
         lambda it: None if it.client_accuracies is None else order_statistics(it.client_accuracies),
     ),
     # Counted since the evaluation before.
-    _reported("clients", unit=NUMBER),
-    _reported("dropped", unit=NUMBER),
-    _reported("bytes_up", unit=NUMBER),
-    _reported("bytes_down", unit=NUMBER),
-    _reported("simulated_s", of_run=_seconds, column=Column(TIME, "All rounds"), unit=SECONDS),
+    _reported("clients", "Clients that trained since the evaluation before.", unit=NUMBER),
+    _reported("dropped", "Clients of these that did not come back.", unit=NUMBER),
+    _reported("bytes_up", "Bytes sent by clients since the evaluation before.", unit=NUMBER),
+    _reported("bytes_down", "Bytes sent to clients since the evaluation before.", unit=NUMBER),
+    _reported(
+        "simulated_s",
+        "Seconds that the rounds would take with the clients' simulated speeds.",
+        of_run=_seconds,
+        column=Column(TIME, "All rounds"),
+        unit=SECONDS,
+    ),
     Metric(
         "simulated_s_to_target",
+        "Seconds up to the round that reaches the target.",
         None,
         lambda run: _seconds(run.to_target),
         Column(TIME, "To the target accuracy"),
         SECONDS,
     ),
-    _reported("excluded", of_run=lambda run: run.total("excluded"), unit=NUMBER, swept=False),
-    _reported("clipped", of_run=lambda run: run.total("clipped"), unit=NUMBER, swept=False),
-    _reported("broken_clients", of_run=_faults, unit=TEXT, swept=False),
+    _reported(
+        "excluded",
+        "Updates left out because they were not finite or too large.",
+        of_run=lambda run: run.total("excluded"),
+        unit=NUMBER,
+        swept=False,
+    ),
+    _reported(
+        "clipped",
+        "Updates scaled down to the largest norm.",
+        of_run=lambda run: run.total("clipped"),
+        unit=NUMBER,
+        swept=False,
+    ),
+    _reported("broken_clients", "Rounds, clients and reasons of such updates.", of_run=_faults, unit=TEXT, swept=False),
     # What a method does about uneven classes.
-    Metric("clients_per_chain", None, lambda run: run.clients_per_chain, unit=NUMBER, swept=False),
-    Metric("copies", None, lambda run: run.copies, unit=NUMBER, swept=False),
+    Metric(
+        "clients_per_chain",
+        "Clients that train one after another in a chain (mediator).",
+        None,
+        lambda run: run.clients_per_chain,
+        unit=NUMBER,
+        swept=False,
+    ),
+    Metric(
+        "copies", "Augmented images added to the federation.", None, lambda run: run.copies, unit=NUMBER, swept=False
+    ),
 )
 METRICS = Registry({metric.name: metric for metric in _METRICS})
 """Every metric by name, in order."""

@@ -156,7 +156,7 @@ _LISTED = {
     "selectors": "cucb",
     "partitions": "dirichlet",
     "datasets": "cifar10",
-    "metrics": "of a round and a run, in %",
+    "metrics": "of each evaluated round and of a whole run, in %",
     "optimizers": "takes momentum=0.0, nesterov=false",
     "schedules": "takes every, factor=0.1",
     "availability": "clustered",
