@@ -117,6 +117,12 @@ def run(
 
 
 @app.command()
+def demo() -> None:
+    """Run the quickstart in small: one seed, ten rounds, about 20 seconds."""
+    run(["quickstart", "name=demo", "rounds=10", "seeds=1"])
+
+
+@app.command()
 def sweep(
     arguments: Annotated[
         list[str],

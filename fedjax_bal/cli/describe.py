@@ -91,17 +91,21 @@ def _check_picture(out: Path | None) -> None:
 
 
 def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
-    from fedjax_bal.config import load_config
+    from fedjax_bal.config import builtin_configs, load_config
     from fedjax_bal.data import DATASETS
 
     if what in DATASETS:
-        # All other sections are the quickstart's; a cohort of one is valid for any number of clients.
+        # All else is the quickstart's, but for the server's rows; a cohort of one fits any number of clients.
         wanted = f"partition={{scheme: {json.dumps('iid' if scheme is None else scheme)}, clients: 10, seed: 0}}"
-        return load_config(None, [f"dataset.name={what}", "selection.clients_per_round=1", wanted, *changes])
-    if not Path(what).exists() and not what.endswith((".yaml", ".yml")):
-        near = difflib.get_close_matches(what, DATASETS, 1)
+        return load_config(
+            None, [f"dataset.name={what}", "selection.clients_per_round=1", "auxiliary.per_class=0", wanted, *changes]
+        )
+    if not Path(what).exists() and not what.endswith((".yaml", ".yml")) and what not in builtin_configs():
+        near = difflib.get_close_matches(what, [*DATASETS, *builtin_configs()], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"data describe: there is no file {what!r}, and no data set of that name{hint}")
+        raise ValueError(
+            f"data describe: there is no file {what!r}, and no data set or built-in configuration of that name{hint}"
+        )
     return load_config(what, [f"partition.scheme={json.dumps(scheme)}"] * (scheme is not None) + list(changes))
 
 

@@ -23,8 +23,9 @@ from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 from fedjax_bal.optim import optimizers
 from fedjax_bal.recipes import RECIPES
 
-QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
-TEXT = QUICKSTART.read_text(encoding="utf-8")
+FILE = Path(__file__).parents[2] / "configs" / "absent_clients.yaml"
+BUILTIN = FILE.stem
+TEXT = FILE.read_text(encoding="utf-8")
 CLI = "command line: "
 
 
@@ -54,10 +55,11 @@ def reloaded(config, write):
 # What is accepted.
 
 
-def test_the_built_in_quickstart_is_the_file_in_configs():
-    config = load_config(None)
-    assert config == load_config(str(QUICKSTART)) == load_config(QUICKSTART)
-    assert (config.name, config.seeds) == ("quickstart", (0, 1, 2))
+def test_a_built_in_configuration_is_the_file_in_configs():
+    config = load_config(BUILTIN)
+    assert config == load_config(str(FILE)) == load_config(FILE)
+    assert load_config(None) == load_config(FILE.with_name("quickstart.yaml"))
+    assert (config.name, config.seeds) == ("absent_clients", (0, 1, 2))
     assert config.partition.parameters["classes_per_client"] == 2
     assert (config.partition.clients, config.selection.clients_per_round) == (50, 10)
     assert (config.training.rounds, config.training.local_epochs, config.training.batch_size) == (40, 1, 50)
@@ -66,7 +68,7 @@ def test_the_built_in_quickstart_is_the_file_in_configs():
 
 
 def test_defaults_are_filled_in():
-    config = load_config(None)
+    config = load_config(BUILTIN)
     assert config.model.convolution == "fast"
     assert config.training.drop_last is False
     assert config.training.optimizer.weight_decay == 0.0
@@ -85,7 +87,7 @@ def test_defaults_are_filled_in():
 
 
 def test_a_method_overrides_single_keys_of_a_section():
-    config = load_config(None)
+    config = load_config(BUILTIN)
     assert [config.for_method(i).training.optimizer.parameters["momentum"] for i in range(4)] == [0.5, 0.5, 0.5, 0.0]
     method = config.for_method(3)
     assert method.training.optimizer.learning_rate == 0.01
@@ -95,7 +97,7 @@ def test_a_method_overrides_single_keys_of_a_section():
 
 
 def test_choosing_another_optimizer_in_a_method_leaves_the_old_one_s_options_behind():
-    config = load_config(None, ["methods.0.training={optimizer: {name: adam, b1: 0.8}}"])
+    config = load_config(BUILTIN, ["methods.0.training={optimizer: {name: adam, b1: 0.8}}"])
     optimizer = config.for_method(0).training.optimizer
     assert (optimizer.name, optimizer.learning_rate, optimizer.parameters["b1"]) == ("adam", 0.05, 0.8)
     assert "momentum" not in optimizer.parameters
@@ -113,7 +115,7 @@ def test_choosing_another_optimizer_in_a_method_leaves_the_old_one_s_options_beh
     ],
 )
 def test_an_override_may_choose_another_law(overrides, section, expected):
-    got = getattr(load_config(None, overrides), section).parameters
+    got = getattr(load_config(BUILTIN, overrides), section).parameters
     assert {key: got[key] for key in expected} == expected
     assert "classes_per_client" not in got
     assert got.keys() == expected.keys() or section == "partition"
@@ -121,25 +123,25 @@ def test_an_override_may_choose_another_law(overrides, section, expected):
 
 def test_overrides_reach_into_lists_and_sections_left_to_their_defaults():
     changes = ["methods.2.mu=0.2", "seeds=[7]", "training.server_optimizer.momentum=0.9", "dataset.name=mnist"]
-    config = load_config(None, changes)
+    config = load_config(BUILTIN, changes)
     assert config.methods[2].recipes[0].hyperparameters["mu"] == 0.2
     assert config.seeds == (7,)
     assert config.training.server_optimizer.learning_rate == 1.0
     assert config.training.server_optimizer.parameters["momentum"] == 0.9
     assert config.dataset.name == "mnist"
-    assert load_config(None, ["seeds.1=9"]).seeds == (0, 9, 2)
-    assert load_config(None, ["methods.2.recipe=fedprox"]).methods[2].recipes[0].hyperparameters == {"mu": 0.001}
+    assert load_config(BUILTIN, ["seeds.1=9"]).seeds == (0, 9, 2)
+    assert load_config(BUILTIN, ["methods.2.recipe=fedprox"]).methods[2].recipes[0].hyperparameters == {"mu": 0.001}
 
 
 def test_numbers_in_scientific_notation_and_whole_floats():
-    config = load_config(None, ["training.optimizer.learning_rate=1e-3", "training.rounds=2.0"])
+    config = load_config(BUILTIN, ["training.optimizer.learning_rate=1e-3", "training.rounds=2.0"])
     assert config.training.optimizer.learning_rate == 0.001
     assert config.training.rounds == 2
     assert isinstance(config.training.rounds, int)
 
 
 def test_a_list_of_recipes_is_combined_in_order():
-    config = load_config(None, ["methods=[{recipe: [scaffold, {name: rebafl, mu: 0.2}]}, {recipe: fedavg}]"])
+    config = load_config(BUILTIN, ["methods=[{recipe: [scaffold, {name: rebafl, mu: 0.2}]}, {recipe: fedavg}]"])
     method = config.methods[0]
     assert method.name == "scaffold+rebafl"
     assert [spec.name for spec in method.recipes] == ["scaffold", "rebafl"]
@@ -148,14 +150,14 @@ def test_a_list_of_recipes_is_combined_in_order():
 
 
 def test_the_keywords_of_an_optimizer_build_it():
-    section = load_config(None, ["training.optimizer.weight_decay=5e-4"]).training.optimizer
+    section = load_config(BUILTIN, ["training.optimizer.weight_decay=5e-4"]).training.optimizer
     shared = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 0.0005, "decay": 1.0}
     assert section.keywords == {**shared, "momentum": 0.5}
     assert optimizers.optimizer(**section.keywords).options == {"momentum": 0.5}
 
 
 def test_a_configuration_can_t_be_changed():
-    config = load_config(None)
+    config = load_config(BUILTIN)
     with pytest.raises(ValueError, match="frozen"):
         config.training.rounds = 3
 
@@ -176,7 +178,7 @@ VARIED = [
 
 @pytest.mark.parametrize("overrides", VARIED)
 def test_the_resolved_text_round_trips(overrides, write):
-    config = load_config(None, overrides)
+    config = load_config(BUILTIN, overrides)
     again = reloaded(config, write)
     assert again == config
     assert resolved_yaml(again) == resolved_yaml(config)
@@ -187,7 +189,7 @@ def test_the_resolved_text_round_trips(overrides, write):
 
 
 def test_the_resolved_text_is_complete_and_readable_by_others():
-    sheet = yaml.safe_load(resolved_yaml(load_config(None)))
+    sheet = yaml.safe_load(resolved_yaml(load_config(BUILTIN)))
     assert sheet["execution"] == {
         "strategy": "auto", "devices": "auto", "chunk": "auto", "client_memory": "auto", "precision": "float32",
         "rounds_per_dispatch": 5, "checkpoint_every": 10, "broken_clients": "raise", "clip_factor": 10.0,
@@ -203,27 +205,27 @@ def test_the_resolved_text_is_complete_and_readable_by_others():
 @pytest.mark.parametrize("name", sorted(set(optimizers.optimizer_names()) - {"noisy_sgd"}))  # which wants a key
 def test_every_optimizer_round_trips(name, write):
     change = f"training.optimizer={{name: {name}, learning_rate: 0.01}}"
-    config = load_config(None, [change, "methods=[{recipe: fedavg}]"])
+    config = load_config(BUILTIN, [change, "methods=[{recipe: fedavg}]"])
     assert reloaded(config, write) == config
 
 
 def test_equal_values_written_differently_have_one_digest(write):
     other = TEXT.replace("learning_rate: 0.05", "learning_rate: 5e-2").replace("mu: 0.1", "mu: 1.0e-1")
     assert other != TEXT
-    assert config_digest(load_config(write(other))) == config_digest(load_config(None))
-    assert config_digest(load_config(None, ["training.rounds=41"])) != config_digest(load_config(None))
+    assert config_digest(load_config(write(other))) == config_digest(load_config(BUILTIN))
+    assert config_digest(load_config(BUILTIN, ["training.rounds=41"])) != config_digest(load_config(BUILTIN))
 
 
 def test_partitions_may_follow_the_seeds(write):
     options = ["seeds=[0, 1]", "partition_seeds=[5, 6]", "partition.seed=9"]
-    config = load_config(None, options)
+    config = load_config(BUILTIN, options)
     assert reloaded(config, write) == config
-    assert continues(load_config(None, ["seeds=[0, 1, 2]", "partition_seeds=[5, 6, 7]", *options[2:]]), config)
-    assert not continues(load_config(None, ["seeds=[0, 1, 2]", "partition_seeds=[6, 5, 7]", *options[2:]]), config)
-    assert not continues(load_config(None, [options[0], *options[2:]]), config)
-    assert not continues(config, load_config(None, [options[0], *options[2:]]))
+    assert continues(load_config(BUILTIN, ["seeds=[0, 1, 2]", "partition_seeds=[5, 6, 7]", *options[2:]]), config)
+    assert not continues(load_config(BUILTIN, ["seeds=[0, 1, 2]", "partition_seeds=[6, 5, 7]", *options[2:]]), config)
+    assert not continues(load_config(BUILTIN, [options[0], *options[2:]]), config)
+    assert not continues(config, load_config(BUILTIN, [options[0], *options[2:]]))
     with pytest.raises(ConfigError, match="partition_seeds: received 2 seeds, must be as many as the 3 of `seeds`"):
-        load_config(None, ["seeds=[0, 1, 2]", *options[1:]])
+        load_config(BUILTIN, ["seeds=[0, 1, 2]", *options[1:]])
 
 
 @pytest.mark.parametrize(
@@ -244,12 +246,12 @@ def test_partitions_may_follow_the_seeds(write):
     ],
 )
 def test_only_more_rounds_or_seeds_continue_a_configuration(more, same):
-    assert continues(load_config(None, more), load_config(None)) == same
+    assert continues(load_config(BUILTIN, more), load_config(BUILTIN)) == same
 
 
 def test_differences_name_the_keys():
-    here = load_config(None)
-    asked = load_config(None, ["training.rounds=60", "seeds=[0]", "methods.2.mu=0.3", "availability.name=always"])
+    here = load_config(BUILTIN)
+    asked = load_config(BUILTIN, ["training.rounds=60", "seeds=[0]", "methods.2.mu=0.3", "availability.name=always"])
     assert differences(here, here) == []
     assert differences(here, asked) == [
         "training.rounds: 40 here, 60 asked for",
@@ -361,7 +363,7 @@ def test_differences_name_the_keys():
         ),
         ("methods.7.mu=1", ["methods.7.mu: received '7' as a position in methods; allowed: 0 to 3"]),
         ("methods.rebafl.mu=1", ["received 'rebafl' as a position in methods; allowed: 0 to 3"]),
-        ("name.first=1", ["name.first: name is 'quickstart', which has no keys"]),
+        ("name.first=1", ["name.first: name is 'absent_clients', which has no keys"]),
         ("rounds", ["received 'rounds', must be dotted.path=VALUE, for instance training.rounds=30"]),
         ("=3", ["received '=3', must be dotted.path=VALUE"]),
         ("training..rounds=3", ["received 'training..rounds=3', must be dotted.path=VALUE"]),
@@ -370,7 +372,7 @@ def test_differences_name_the_keys():
     ],
 )
 def test_a_bad_override_is_told_as_the_command_line_s(override, fragments):
-    message = refusal(None, [override])
+    message = refusal(BUILTIN, [override])
     assert message.startswith(CLI)
     assert len(message.splitlines()) == 1
     for fragment in fragments:
@@ -436,17 +438,17 @@ def test_all_problems_are_told_at_once_each_on_its_line(write):
 
 
 def test_a_problem_of_the_shared_sections_is_not_repeated_for_each_method():
-    message = refusal(None, ["partition.clients=5"])
+    message = refusal(BUILTIN, ["partition.clients=5"])
     assert message == (
-        "built-in quickstart: selection.clients_per_round: received 10, "
+        "absent_clients: selection.clients_per_round: received 10, "
         "more clients a round than the 5 of partition.clients; at most 5 is allowed"
     )
 
 
 def test_a_method_s_override_that_the_chosen_optimizer_doesn_t_take_names_the_method():
-    message = refusal(None, ["training.optimizer.name=adam"])
+    message = refusal(BUILTIN, ["training.optimizer.name=adam"])
     assert message.startswith(
-        "built-in quickstart: methods.3.training.optimizer.momentum: unknown key for adam; allowed: b1,"
+        "absent_clients: methods.3.training.optimizer.momentum: unknown key for adam; allowed: b1,"
     )
 
 
@@ -457,7 +459,7 @@ def test_a_missing_file_and_a_directory(tmp_path):
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(write):
-    assert load_config(write(b"\xef\xbb\xbf" + TEXT.encode())) == load_config(None)
+    assert load_config(write(b"\xef\xbb\xbf" + TEXT.encode())) == load_config(BUILTIN)
 
 
 # Short forms, defaults and bases.
@@ -484,7 +486,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(write):
     ],
 )
 def test_a_short_form_stands_for_the_whole(short, whole):
-    assert load_config(None, [short]) == load_config(None, [whole])
+    assert load_config(BUILTIN, [short]) == load_config(BUILTIN, [whole])
 
 
 @pytest.mark.parametrize(
@@ -498,7 +500,7 @@ def test_a_short_form_stands_for_the_whole(short, whole):
     ],
 )
 def test_a_short_form_that_is_unclear_is_told(override, fragment):
-    assert fragment in refusal(None, [override])
+    assert fragment in refusal(BUILTIN, [override])
 
 
 def test_a_file_needs_its_methods_alone(write):
@@ -511,9 +513,9 @@ def test_a_file_needs_its_methods_alone(write):
 
 
 def test_a_file_changes_its_base(write, tmp_path):
-    write("base: quickstart\nname: mine\ntraining: {rounds: 3}\nmethods: [fedprox]")
+    write("base: absent_clients\nname: mine\ntraining: {rounds: 3}\nmethods: [fedprox]")
     config = load_config(str(tmp_path / "my.yaml"))
-    assert config == load_config(None, ["name=mine", "rounds=3", "methods=fedprox"])
+    assert config == load_config(BUILTIN, ["name=mine", "rounds=3", "methods=fedprox"])
     (tmp_path / "third.yaml").write_text("base: my.yaml\nseeds: 1")
     third = load_config(str(tmp_path / "third.yaml"))
     assert (third.name, third.training.rounds) == ("third", 3)
@@ -587,7 +589,7 @@ def test_parameters_come_from_the_signature():
 
 
 def test_every_recipe_can_be_named():
-    config = load_config(None, ["methods=[" + ", ".join(f"{{recipe: {name}}}" for name in RECIPES) + "]"])
+    config = load_config(BUILTIN, ["methods=[" + ", ".join(f"{{recipe: {name}}}" for name in RECIPES) + "]"])
     assert [method.name for method in config.methods] == list(RECIPES)
 
 
@@ -623,11 +625,11 @@ def paths(value, above=()):
         yield from paths(item, (*above, key))
 
 
-PATHS = [path for path in paths(parse_yaml(TEXT, "quickstart")) if path]
+PATHS = [path for path in paths(parse_yaml(TEXT, BUILTIN)) if path]
 
 
 def mutated(path, value, how):
-    sheet = parse_yaml(TEXT, "quickstart")
+    sheet = parse_yaml(TEXT, BUILTIN)
     node = sheet
     for key in path[:-1]:
         node = node[key]
@@ -703,21 +705,21 @@ def test_the_clustered_setting_of_rebafl_can_be_written_down():
         "partition.classes_per_client=[2,2,3,3,5]",
         "availability={name: clustered, p: [0.5, 0.5, 0.3, 0.3, 0.2]}",
     ]
-    config = load_config(None, changes)
+    config = load_config(BUILTIN, changes)
     assert config.partition.parameters["classes_per_client"] == (2, 2, 3, 3, 5)
     assert config.availability.parameters["p"] == (0.5, 0.5, 0.3, 0.3, 0.2)
     with pytest.raises(ConfigError, match="classes_per_client: received .*an integer, or a list"):
-        load_config(None, ["partition.classes_per_client=two"])
+        load_config(BUILTIN, ["partition.classes_per_client=two"])
 
 
 def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them():
     methods = "methods=[{recipe: fedavg}]"
-    assert load_config(None, [methods, "methods.0.recipe=fedprox"]).methods[0].name == "fedprox"
-    prox = load_config(None, [methods, "methods.0.mu=0.5", "methods.0.recipe=fedprox"])
+    assert load_config(BUILTIN, [methods, "methods.0.recipe=fedprox"]).methods[0].name == "fedprox"
+    prox = load_config(BUILTIN, [methods, "methods.0.mu=0.5", "methods.0.recipe=fedprox"])
     assert prox.methods[0].recipes[0].hyperparameters == {"mu": 0.5}
-    last = load_config(None, ["partition={scheme: iid, clients: 20, seed: 0}", "partition.scheme=shards"])
+    last = load_config(BUILTIN, ["partition={scheme: iid, clients: 20, seed: 0}", "partition.scheme=shards"])
     assert last.partition.scheme == "shards"
-    assert load_config(None, ["training.rounds=3", "training.rounds=4"]).training.rounds == 4
+    assert load_config(BUILTIN, ["training.rounds=3", "training.rounds=4"]).training.rounds == 4
 
 
 @pytest.mark.parametrize(
@@ -735,13 +737,13 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
 )
 def test_own_files_have_a_path(dataset, message):
     with pytest.raises(ConfigError, match=message):
-        load_config(None, [f"dataset={dataset}"])
+        load_config(BUILTIN, [f"dataset={dataset}"])
 
 
 def test_own_files_are_written_out():
-    config = load_config(None, ["dataset={name: image_folder, path: a}", "dataset.side=32"])
+    config = load_config(BUILTIN, ["dataset={name: image_folder, path: a}", "dataset.side=32"])
     assert config.dataset.parameters == {"path": "a", "side": 32, "channels": 3, "mean": "own", "std": "own"}
-    assert load_config(None, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {
+    assert load_config(BUILTIN, ["dataset={name: npz, path: a}", "dataset.name=mnist"]).dataset.parameters == {
         "mean": (0.1307,),
         "std": (0.3081,),
     }
@@ -758,11 +760,11 @@ def test_own_files_are_written_out():
     ],
 )
 def test_options_of_models_are_keys(model, options, written, write):
-    config = load_config(None, [f"model={model}"])
+    config = load_config(BUILTIN, [f"model={model}"])
     assert config.model.parameters == options
     assert {"convolution": "fast", **written}.items() <= yaml.safe_load(resolved_yaml(config))["model"].items()
     assert reloaded(config, write) == config
-    assert load_config(None, [f"model={model}", "model.name=tiny_bn"]).model.parameters == {}
+    assert load_config(BUILTIN, [f"model={model}", "model.name=tiny_bn"]).model.parameters == {}
 
 
 @pytest.mark.parametrize(
@@ -780,6 +782,6 @@ def test_options_of_models_are_keys(model, options, written, write):
 )
 def test_wrong_options_of_models_are_told(model, message):
     with pytest.raises(ConfigError, match=rf"command line: model.*: {message}"):
-        load_config(None, [f"model={model}"])
+        load_config(BUILTIN, [f"model={model}"])
     with pytest.raises(ConfigError, match=rf"command line: methods.1.model.*: {message}"):
-        load_config(None, [f"methods.1.model={model}"])
+        load_config(BUILTIN, [f"methods.1.model={model}"])
