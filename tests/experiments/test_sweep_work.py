@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +11,9 @@ import small_run
 from small_sweep import FEDAVG, carry, outcome, read_table, watch
 from small_sweep import sweep as sweep_of
 
-from fedjax_bal.engine.host import stack
+from fedjax_bal.engine.host import executable, stack
 from fedjax_bal.experiments import results_table, setup
+from fedjax_bal.experiments.backends import local
 from fedjax_bal.experiments.results_table import COSTS
 from fedjax_bal.experiments.saved_runs import RunState
 from fedjax_bal.report.sweep_page import build_sweep
@@ -75,6 +77,33 @@ def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
     assert tables[3] == [row for row in final if key(row) in {key(other) for other in tables[3]}]
     alike = lambda row: {name: value for name, value in row.items() if name not in COSTS}
     assert all(alike(row) == alike(in_the_end[key(row)]) for table in tables for row in table)
+
+
+@pytest.mark.slow
+def test_a_thread_compiles_the_next_program_and_all_runs_end_in_the_same_bits(tmp_path, monkeypatch):
+    threads, compile_for_backend = [], executable.compile_for_backend
+
+    def counted(lowered):
+        threads.append(threading.current_thread().name)
+        return compile_for_backend(lowered)
+
+    def unable(simulations):
+        raise RuntimeError("no thread can compile")
+
+    monkeypatch.setattr(executable, "compile_for_backend", counted)
+    plan = sweep(
+        tmp_path, "sweep: [{training.batch_size: [10, 20]}, {training.optimizer.learning_rate: [0.05, 0.2]}]", FEDAVG
+    )
+    for name, ask, place in (("ahead", local.program_of, "compilation_0"), ("alone", unable, "MainThread")):
+        monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
+        monkeypatch.setattr(local, "program_of", ask)
+        rows, stopped, _ = carry(plan, tmp_path / name)
+        assert not stopped and [row["status"] for row in rows] == ["done"] * 4
+        assert threads == [place] * 2  # one for each batch size, whoever needs it first
+        threads.clear()
+    ahead, alone = outcome(tmp_path / "ahead"), outcome(tmp_path / "alone")
+    assert len(ahead) == 4
+    assert {label: own[2] for label, own in ahead.items()} == {label: own[2] for label, own in alone.items()}
 
 
 def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):

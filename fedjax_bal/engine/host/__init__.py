@@ -12,5 +12,5 @@ from fedjax_bal.engine.host.memory import free_bytes
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.round_function import RoundFunction, RoundState, make_round
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
-from fedjax_bal.engine.host.stack import Member, Stack, StackOfOne, open_stack, stacking_key
+from fedjax_bal.engine.host.stack import Member, Stack, StackOfOne, open_stack, program_of, stacking_key
 from fedjax_bal.engine.host.strategy import device_count

@@ -1,6 +1,7 @@
 """Compiles the program of a dispatch, and places its state."""
 
 import dataclasses
+import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import WeakValueDictionary
@@ -28,10 +29,18 @@ from fedjax_bal.types import Federation, Key, PyTree, Variables
 
 
 class Program:
-    """A compiled program, which several simulations may share."""
+    """A program that several simulations may share, compiled for the first of them that asks."""
 
-    def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
+    def __init__(self) -> None:
+        self._compiled: Any = None
+        self._compiling = threading.Lock()
+
+    def compile(self, lower: Callable[[], Any]) -> "Program":
+        """Compiles what `lower` returns, once; while one thread does so, others that ask wait for it."""
+        with self._compiling:
+            if self._compiled is None:
+                self._compiled = compile_for_backend(lower())
+        return self
 
     def __call__(self, *args: Any) -> Any:
         """Runs it."""
@@ -64,14 +73,11 @@ def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: 
 def compile_dispatch(
     setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None, keep: bool = False
 ) -> Program:
-    """Compiles the program that `lower_dispatch` lowers, unless a simulation has it already."""
+    """Compiles the program that `lower_dispatch` lowers, unless a simulation or a thread has it already."""
     leaves, structure = jax.tree.flatten((setting, state, schedule, data, keys))
     key = structure, tuple(map(_kind, leaves)), keep
-    program = _PROGRAMS.get(key)
-    if program is None:
-        lowered = lower_dispatch(setting, state, schedule, data, keys=keys, keep=keep)
-        _PROGRAMS[key] = program = Program(compile_for_backend(lowered))
-    return program
+    program = _PROGRAMS.setdefault(key, Program())
+    return program.compile(lambda: lower_dispatch(setting, state, schedule, data, keys=keys, keep=keep))
 
 
 def _kind(leaf: Any) -> Hashable:
