@@ -56,15 +56,22 @@ class Program:
 _PROGRAMS: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
 
 
-def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: bool) -> tuple[Setting, Any]:
+def compile_to_fit(
+    setting: Setting,
+    build: Callable[[Setting], Any],
+    *,
+    fixed: bool,
+    free: Callable[[Layout], int | None] = free_bytes,
+) -> tuple[Setting, Any]:
     """Compiles a program, with fewer clients at a time until it fits into memory.
 
-    `build` compiles it for a setting; `fixed` forbids another number of clients at a time. Returns the setting that
-    fits, and the program; raises ValueError if not even a single client at a time fits.
+    `build` compiles it for a setting; `fixed` forbids another number of clients at a time; `free` tells the free memory
+    of each device. Returns the setting that fits, and the program; raises ValueError if not even a single client at a
+    time fits.
     """
     while True:
         layout, compiled = setting.layout, build(setting)
-        width = fit_to_memory(layout, program_bytes(compiled), free_bytes(layout), fixed=fixed)
+        width = fit_to_memory(layout, program_bytes(compiled), free(layout), fixed=fixed)
         if width is None:
             return setting, compiled
         setting = dataclasses.replace(setting, layout=dataclasses.replace(layout, width=width))
