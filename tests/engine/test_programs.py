@@ -114,3 +114,15 @@ def test_a_stack_asks_for_the_program_that_was_compiled_without_its_states(compi
     stack = Stack(members, [member.simulation.init(member.seed) for member in members])
     stack.compile()
     assert stack._compiled is ahead and len(compiled) == 1
+
+
+@pytest.mark.slow
+def test_threads_that_ask_at_the_same_moment_share_a_program(compiled):
+    sims, together = [simulation(0.1 * (1 + number)) for number in range(4)], threading.Barrier(4)
+
+    def ask(sim):
+        together.wait(60)
+        return program_of([sim])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(ask, sims))) == len(compiled) == 1

@@ -54,6 +54,7 @@ class Program:
 # Programs in use by any simulation. One is traced from nothing but what is in its key, so that methods of a comparison
 # and batches of a sweep that differ in numbers alone share it.
 _PROGRAMS: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
+_LOOKING_UP = threading.Lock()  # keys are hashed in Python, so that two threads could miss each other's entries
 
 
 def compile_to_fit(
@@ -83,7 +84,8 @@ def compile_dispatch(
     """Compiles the program that `lower_dispatch` lowers, unless a simulation or a thread has it already."""
     leaves, structure = jax.tree.flatten((setting, state, schedule, data, keys))
     key = structure, tuple(map(_kind, leaves)), keep
-    program = _PROGRAMS.setdefault(key, Program())
+    with _LOOKING_UP:
+        program = _PROGRAMS.setdefault(key, Program())
     return program.compile(lambda: lower_dispatch(setting, state, schedule, data, keys=keys, keep=keep))
 
 

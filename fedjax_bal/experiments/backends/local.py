@@ -57,7 +57,8 @@ def _compiled_ahead(batches: Iterable[SweepBatch]) -> Iterator[Sequence[Future[A
     alike = dict.fromkeys(tuple(task.simulation for task in batch.tasks) for batch in batches)
     try:
         # The list keeps the programs until they are asked for.
-        yield [thread.submit(program_of, own) for own in alike if jax.process_count() == 1]
+        programs = [thread.submit(program_of, own) for own in alike if jax.process_count() == 1]
+        yield programs
     finally:
         thread.shutdown(wait=False, cancel_futures=True)
 
