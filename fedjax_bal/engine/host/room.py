@@ -49,6 +49,6 @@ def room_on(devices: Sequence[Any], memory: int, simulation: Simulation) -> Room
             with_layout(setting, sizes, simulation.selector, chunk),
             lambda setting: compile_for_backend(simulation.lower(setting)),
             fixed=chunk is not None,
-            free=lambda layout: free,
+            free=free,
         )
     return Room(setting.layout, program_bytes(compiled), free)
