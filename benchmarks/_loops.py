@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import _hlo
-import _targets
+
+from fedjax_bal.accelerators import Target
 
 LAUNCH_S = 1.5e-6
 """Shortest time of a kernel on a GPU."""
@@ -53,7 +54,7 @@ class Loop(NamedTuple):
         }
 
 
-def loops_of(text: str, target: _targets.Target, precision: str, thunks: str = "") -> list[Loop]:
+def loops_of(text: str, target: Target, precision: str, thunks: str = "") -> list[Loop]:
     """All loops and branches of an optimized program, outer ones first; `thunks` is XLA's list of launches."""
     program, graphs = _hlo.parse(text), iter(launches_in_graphs(thunks))
 
@@ -97,9 +98,7 @@ def launches_in_graphs(thunks: str) -> list[int]:
     return counts
 
 
-def _kernel(
-    program: _hlo.Program, name: str, instruction: _hlo.Instruction, target: _targets.Target, precision: str
-) -> Kernel:
+def _kernel(program: _hlo.Program, name: str, instruction: _hlo.Instruction, target: Target, precision: str) -> Kernel:
     size, flops = program.traffic(name, instruction), program.flops(name, instruction)
     cycles = instruction.attribute(r'estimated_cycles":"(\d+)"')
     peak = target.peaks.get(precision, target.peaks["float32"]) * SHARE_OF_PEAK

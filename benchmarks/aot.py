@@ -22,7 +22,8 @@ from typing import Any
 
 import _common
 import _loops
-import _targets
+
+from fedjax_bal import accelerators
 
 TOLERANCE = 1.05
 GUARDED = ("launches", "copies", "bytes")
@@ -31,10 +32,10 @@ GUARDED = ("launches", "copies", "bytes")
 def main() -> None:
     arguments = _arguments()
     with tempfile.TemporaryDirectory() as folder:
-        _prepare_xla(Path(folder), _targets.TARGETS[arguments.target])
+        _prepare_xla(Path(folder), accelerators.TARGETS[arguments.target])
         compiled, about = compile_workload(arguments.target, arguments.workload, arguments.set)
         thunks = next(Path(folder).glob("*dispatch*after_thunk_passes.txt"), None)
-        target, precision = _targets.TARGETS[arguments.target], about["precision"]
+        target, precision = accelerators.TARGETS[arguments.target], about["precision"]
         loops = _loops.loops_of(compiled.as_text(), target, precision, thunks.read_text() if thunks else "")
     figures = about | {"temp_bytes": compiled.memory_analysis().temp_size_in_bytes} | summary(loops)
     print("\n".join([*report(figures), *largest_kernels(loops, arguments.loop or figures["step"], arguments.kernels)]))
@@ -60,7 +61,7 @@ def compile_workload(target: str, workload: str, settings: Sequence[str] = ()) -
     execution = dataclasses.replace(Execution(strategy="vmap", devices=1, rounds_per_dispatch=1), **options)
     chosen = WORKLOADS[workload]
     sim = federations.simulation_of(chosen, federations.federate(chosen), execution=execution, **model)
-    with compiling_for(_targets.devices_of(target)):
+    with compiling_for(accelerators.topology_devices(target)):
         lowered, began = sim.lower(sim.setting), time.perf_counter()
         compiled = compile_for_backend(lowered)
         seconds = time.perf_counter() - began
@@ -125,7 +126,7 @@ def regressions(saved: dict[str, Any] | None, figures: dict[str, Any]) -> list[s
     return [f"{name}: {now} where {was} was saved" for name, (was, now) in pairs.items() if now > TOLERANCE * was]
 
 
-def _prepare_xla(folder: Path, target: _targets.Target) -> None:
+def _prepare_xla(folder: Path, target: accelerators.Target) -> None:
     """Sets what XLA and jax read when they start: no device is looked for, and the list of launches is written."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     if target.platform == "cuda":
@@ -135,7 +136,7 @@ def _prepare_xla(folder: Path, target: _targets.Target) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = _common.parser(__doc__)
-    parser.add_argument("--target", choices=_targets.TARGETS, default="h200")
+    parser.add_argument("--target", choices=accelerators.TARGETS, default="h200")
     parser.add_argument("--workload", default="W1")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="execution.*, model.convolution"

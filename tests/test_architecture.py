@@ -19,6 +19,7 @@ FLOORS = (
         "balance",
         "types",
         "validate",
+        "accelerators",
         "annotations",
         "optim",
     ),

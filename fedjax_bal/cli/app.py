@@ -151,6 +151,10 @@ def sweep(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="h200|v5e|v6e", help="With --dry-run: how many clients at a time fit on this device."),
+    ] = None,
     distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
     plain: Plain = False,
     plugin: Plugins = None,
@@ -171,7 +175,7 @@ def sweep(
         folder, where = out or next_folder(plan.name, "sweep", conflict), {"engine": engine, "address": address}
         wanted = devices_of(devices)
         split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
-        sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, plain=plain, **where)
+        sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, plain=plain, target=target, **where)
 
 
 @app.command()

@@ -25,17 +25,20 @@ def sweep_command(
     plain: bool,
     engine: str = "local",
     address: str | None = None,
+    target: str | None = None,
 ) -> None:
     """Starts or resumes a sweep, and shows its results.
 
     `engine` is the backend, "local" for this process or "ray" for a cluster, and `address` the cluster's; `together` is
-    the most runs of a batch, None for as many as fit into memory.
+    the most runs of a batch, None for as many as fit into memory; `target` is an accelerator for `dry_run`.
 
     Raises:
         typer.Exit: the user stopped it, or some runs have no result.
     """
     from fedjax_bal.runs import SweepFolder
 
+    if target is not None:
+        _compile_only(dry_run=dry_run)
     folder, console = SweepFolder(path), Output()
     place = data_dir and str(data_dir.absolute())
     if engine == "ray":
@@ -48,13 +51,22 @@ def sweep_command(
         keep_compiled_programs(console.print)
         from fedjax_bal.experiments import run_sweep
 
-        options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together}
+        options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together, "target": target}
         rows, stopped = run_sweep(plan, folder, console, plain=plain, dry_run=dry_run, backend=backend, **options)
     if stopped:
         say(console, stopped_message(path))
         raise typer.Exit(INTERRUPTED)
     if not dry_run:
         _conclude_sweep(folder, rows, console)
+
+
+def _compile_only(*, dry_run: bool) -> None:
+    """Lets jax look for no accelerator: the compilers of `--target` come with drivers that would."""
+    if not dry_run:
+        raise ValueError("--target: nothing is trained for another device: add --dry-run, or leave it out")
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
 
 
 def _devices_per_batch(plan: Any, devices: str | int | None) -> int:

@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from fedjax_bal.accelerators import TARGETS
 from fedjax_bal.config import to_plain
+from fedjax_bal.engine.host import Simulation, room_on
 from fedjax_bal.experiments.axes import Axis
 from fedjax_bal.experiments.display.tally import duration
 from fedjax_bal.experiments.estimate import estimate
@@ -14,8 +17,13 @@ from fedjax_bal.experiments.sweep_work import SweepWork
 _MOST_VALUES = 6  # of a key in a line
 
 
-def sweep_outline(sweep: Sweep, work: SweepWork) -> Iterator[str]:
-    """Describes a sweep: a line on the whole, then lines on the cluster, overriding methods and programs."""
+def sweep_outline(
+    sweep: Sweep, work: SweepWork, target: str | None = None, devices: Sequence[Any] = ()
+) -> Iterator[str]:
+    """Describes a sweep: a line on the whole, then lines on the cluster, overriding methods and programs.
+
+    With `target`, one of `accelerators.TARGETS`, and its `devices`, each program has a line on its room there.
+    """
     yield _whole(sweep, work)
     if work.backend.about():
         yield f"  {work.backend.about()}"
@@ -26,6 +34,8 @@ def sweep_outline(sweep: Sweep, work: SweepWork) -> Iterator[str]:
         batches.setdefault(batch.program, []).append(batch)
     for number, own in batches.items():
         yield f"  program {number + 1}: {_program(sweep, own)}"
+        if target is not None:
+            yield f"    a run alone on {target}: {_room(target, devices, own[0].tasks[0].simulation)}"
 
 
 def batch_title(sweep: Sweep, batch: SweepBatch) -> str:
@@ -73,6 +83,20 @@ def _program(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
         f"{_methods(sweep, tasks)}{_seeds(sweep, tasks)} with {_values(sweep.axes, points)}: {len(tasks)} "
         f"run{'s' * (len(tasks) > 1)} of {tasks[0].simulation.rounds} rounds{before}{together}, {megabytes:,.1f} MB of "
         f"state{' at a time' if together else ''}"
+    )
+
+
+def _room(target: str, devices: Sequence[Any], simulation: Simulation) -> str:
+    """The number of clients at a time that a run has on an accelerator, and that there is room for."""
+    try:
+        room = room_on(devices, TARGETS[target].usable, simulation)
+    except ValueError as error:
+        return f"doesn't fit: {error}"
+    width, selector = room.layout.width, simulation.selector
+    return (
+        f"{width} of the {selector.chains * selector.chain_length} clients of a round at a time "
+        f"({room.layout.strategy}), which take {room.program / 1e9:,.3f} GB of the {room.free / 1e9:,.1f} GB that data "
+        f"and state leave; about {room.clients:,} at a time would fit"
     )
 
 

@@ -13,7 +13,7 @@ from fedjax_bal.contrib.trackers import Mirror
 from fedjax_bal.engine.host import DispatchResult, Snapshot, describe_faults, fetch
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.backends.backend import BatchTask, BuiltBatch, StepResult
-from fedjax_bal.experiments.backends.local import LocalBackend, compiled_ahead
+from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import device_name, versions
@@ -97,10 +97,10 @@ class Runner:
             for run, saved in starts.items():
                 if saved:
                     self.show(run, saved.snapshot.round, 0.0)
-            left = [run for run, saved in starts.items() if not (saved and self.over(run, saved.snapshot.round))]
+            done = {run: saved.snapshot.round if saved else 0 for run, saved in starts.items()}
+            left = [self._batch(run, round) for run, round in done.items() if not (round and self.over(run, round))]
             tasks = (self._task(run, starts.pop(run)) for run in self.states)
-            with compiled_ahead(dict.fromkeys(map(self.comparison.simulation, left))):
-                LocalBackend().run_tasks(tasks, lambda: self._stop_asked)
+            LocalBackend().run_tasks(tasks, left, lambda: self._stop_asked)
         finally:
             self._write_summary()
         return self.finish()
@@ -113,8 +113,12 @@ class Runner:
             return
         if saved:
             self.display.note(f"{self.states[run].title}: going on after round {done}")
-        batch = SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
-        yield from BatchTraining(batch, {0: self}, [saved], _RunObserver(self, run, done)).task(LocalBackend())
+        observer = _RunObserver(self, run, done)
+        yield from BatchTraining(self._batch(run, done), {0: self}, [saved], observer).task(LocalBackend())
+
+    def _batch(self, run: tuple[int, int], done: int) -> SweepBatch:
+        """A run with `done` rounds done, by itself."""
+        return SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
 
     def _note_devices(self, begun: int | None) -> None:
         """Writes the number of devices that share the work; says so if the runs were begun with another."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedjax_bal.accelerators import topology_devices
 from fedjax_bal.experiments.backends.backend import Stopped
 from fedjax_bal.experiments.display.sweep import SweepProgress
 from fedjax_bal.experiments.outline import batch_title, sweep_outline
@@ -16,7 +17,14 @@ from fedjax_bal.runs import SweepFolder
 
 
 def run_sweep(
-    sweep: Sweep, folder: SweepFolder, console: Console, *, plain: bool, dry_run: bool, **options: Any
+    sweep: Sweep,
+    folder: SweepFolder,
+    console: Console,
+    *,
+    plain: bool,
+    dry_run: bool,
+    target: str | None = None,
+    **options: Any,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Prints the outline of a sweep, trains its batches, and writes the table.
 
@@ -26,16 +34,17 @@ def run_sweep(
         console: shows outline and progress.
         plain: lines in place of the live display.
         dry_run: only print the outline.
+        target: an accelerator of `TARGETS`, on whose room for clients the outline has lines.
         options: those of `SweepWork`.
 
     Returns:
         The rows of the table, and whether the user stopped it.
     """
-    display = SweepProgress(console, plain=plain)
+    display, devices = SweepProgress(console, plain=plain), topology_devices(target) if target else ()
     if not dry_run:
         folder.begin(sweep.text, sweep.configs)
     work = SweepWork(sweep, folder, display, **options, look=dry_run)
-    for line in sweep_outline(sweep, work):
+    for line in sweep_outline(sweep, work, target, devices):
         display.note(line)
     if dry_run:
         return [], False

@@ -89,7 +89,7 @@ class SweepWork:
         """
         self.written = written
         tasks = [self._task(number, batch) for number, batch in enumerate(self.batches)]
-        self.backend.run_tasks(tasks, self.should_stop)
+        self.backend.run_tasks(tasks, self.batches, self.should_stop)
 
     def _task(self, number: int, batch: SweepBatch) -> BatchTask:
         try:

@@ -13,8 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import _hlo
 import _loops
-import _targets
 import aot
+
+from fedjax_bal.accelerators import TARGETS
 
 BENCHMARKS = Path(aot.__file__).parent
 
@@ -92,7 +93,7 @@ condition:
     008: kCustomKernel [source | sink] sum
 """
 
-H200 = _targets.TARGETS["h200"]
+H200 = TARGETS["h200"]
 
 
 def loops(thunks=THUNKS):
@@ -137,7 +138,7 @@ def test_a_copy_beside_other_work_counts_what_it_moves_but_no_time():
   %begun = ((f32[8,4]{1,0}), f32[2,4]{1,0:S(1)}, s32[]) slice-start(%x), slice={[0:2], [0:4]}
   ROOT %done = f32[2,4]{1,0:S(1)} slice-done(%begun)
 }"""
-    ((kernel,),) = [loop.kernels for loop in _loops.loops_of(text, _targets.TARGETS["v5e"], "float32")]
+    ((kernel,),) = [loop.kernels for loop in _loops.loops_of(text, TARGETS["v5e"], "float32")]
     assert (kernel.size, kernel.seconds, kernel.copies) == (2 * 2 * 4 * 4, 0.0, True)
 
 

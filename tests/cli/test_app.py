@@ -98,6 +98,13 @@ def test_run_writes_everything_and_says_where(here):
     assert (folder / "report.html").exists()
 
 
+def test_a_device_that_is_not_there_is_for_dry_runs_only(here):
+    (here / "grid.yaml").write_text(f"{small_run.TEXT}sweep: [{{training.batch_size: [10, 20]}}]\n")
+    result = invoke("sweep", "grid.yaml", "--target", "h200")
+    assert result.exit_code == 2 and "--target: nothing is trained for another device: add --dry-run" in result.output
+    assert not (here / "runs").exists()
+
+
 def test_another_configuration_takes_the_next_folder_and_says_so(here, monkeypatch):
     def begin(config, path, *_, **__):
         folder = RunFolder(path)

@@ -12,7 +12,7 @@ from flat import build
 
 from fedjax_bal import recipes
 from fedjax_bal.engine.host import executable
-from fedjax_bal.engine.host.stack import Member, Stack
+from fedjax_bal.engine.host.stack import Member, Stack, program_of
 from fedjax_bal.optim import optimizer
 
 
@@ -77,14 +77,52 @@ def test_a_program_is_freed_with_the_last_simulation_that_has_it(compiled):
     assert len(executable._PROGRAMS) == 0
 
 
-def test_a_thread_compiles_ahead_and_its_errors_appear_where_the_program_is_needed(compiled, monkeypatch):
-    first, second = simulation(), simulation(0.1, recipes.fedprox(mu=0.5))
-    with ThreadPoolExecutor(1, "compilation") as thread:
-        first.compile_ahead(thread)
-        first.compile()
-        monkeypatch.setattr(executable, "compile_for_backend", lambda lowered: (_ for _ in ()).throw(ValueError("no")))
-        second.compile_ahead(thread)
-    assert [name.split("_")[0] for name in compiled] == ["compilation"]
-    assert first.compile_s > 0 == second.compile_s
-    with pytest.raises(ValueError, match="no"):
-        second.compile()
+def test_whoever_asks_for_a_program_that_a_thread_compiles_waits_for_it(monkeypatch, compiled):
+    counted, begun, goes_on = executable.compile_for_backend, threading.Event(), threading.Event()
+
+    def slow(lowered):
+        begun.set()
+        assert goes_on.wait(60)
+        return counted(lowered)
+
+    monkeypatch.setattr(executable, "compile_for_backend", slow)
+    sims = [simulation(), simulation(0.2)]
+    with ThreadPoolExecutor(2, "compilation") as threads:
+        ahead = threads.submit(program_of, sims[:1])
+        assert begun.wait(60)
+        later = threads.submit(sims[1].compile)
+        goes_on.set()
+        assert later.result() > 0 and ahead.result() is sims[1]._compiled
+    assert len(compiled) == 1
+
+
+def test_a_program_that_could_not_be_compiled_ahead_is_compiled_when_it_is_needed(monkeypatch, compiled):
+    counted, sim = executable.compile_for_backend, simulation()
+    monkeypatch.setattr(executable, "compile_for_backend", lambda lowered: (_ for _ in ()).throw(ValueError("no")))
+    for ask in (lambda: program_of([sim]), sim.compile):
+        with pytest.raises(ValueError, match="no"):
+            ask()
+    monkeypatch.setattr(executable, "compile_for_backend", counted)
+    assert sim.compile() > 0 and len(compiled) == 1
+
+
+@pytest.mark.slow
+def test_a_stack_asks_for_the_program_that_was_compiled_without_its_states(compiled):
+    sims = [simulation(0.1), simulation(0.2)]
+    ahead = program_of(sims)
+    members = [Member(sim, seed) for seed, sim in enumerate(sims)]
+    stack = Stack(members, [member.simulation.init(member.seed) for member in members])
+    stack.compile()
+    assert stack._compiled is ahead and len(compiled) == 1
+
+
+@pytest.mark.slow
+def test_threads_that_ask_at_the_same_moment_share_a_program(compiled):
+    sims, together = [simulation(0.1 * (1 + number)) for number in range(4)], threading.Barrier(4)
+
+    def ask(sim):
+        together.wait(60)
+        return program_of([sim])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(ask, sims))) == len(compiled) == 1

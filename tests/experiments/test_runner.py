@@ -1,11 +1,14 @@
 """A run folder: complete, resumable to the same bits, and robust against damage."""
 
+import collections
 import itertools
 import json
 import shutil
 import threading
 from types import SimpleNamespace
 
+import jax
+import jax.monitoring
 import numpy as np
 import pytest
 import quick
@@ -214,6 +217,22 @@ def test_methods_that_differ_in_numbers_alone_are_compiled_once_by_a_thread(tmp_
     assert threads == ["compilation_0"] * 2
     small_run.run(tmp_path / "run", small_run.config(tmp_path, methods, "training.rounds=2"))
     assert len(threads) == 2  # a finished run needs none
+
+
+@pytest.mark.slow
+def test_evaluation_is_a_part_of_the_rounds_program_and_compiles_nothing_else(tmp_path):
+    names, event = collections.Counter(), "/jax/core/compile/jaxpr_to_mlir_module_duration"
+    lowered = lambda what, seconds, fun_name="", **rest: names.update([fun_name] if what == event else [])
+    jax.clear_caches()
+    jax.monitoring.register_event_duration_secs_listener(lowered)
+    try:
+        methods = "methods=[{recipe: fedprox, mu: 0.1}, {recipe: fedprox, mu: 1.0, name: strong}, {recipe: scaffold}]"
+        small_run.run(tmp_path / "run", small_run.config(tmp_path, methods, "training.rounds=2"))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(lowered)
+    slow = {name: names.pop(f"jit({name})") for name in ("dispatch", "init", "state_of", "exhibits")}
+    assert slow == {"dispatch": 2, "init": 1, "state_of": 2, "exhibits": 1}
+    assert not [name for name in names if "eval" in name or "model" in name]
 
 
 @pytest.mark.slow

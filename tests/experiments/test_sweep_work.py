@@ -1,7 +1,9 @@
 """A sweep carried through: grouped, resumed, with a run that diverges and a point that can't be."""
 
+import importlib.util
 import json
 import shutil
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +12,10 @@ import small_run
 from small_sweep import FEDAVG, carry, outcome, read_table, watch
 from small_sweep import sweep as sweep_of
 
-from fedjax_bal.engine.host import stack
-from fedjax_bal.experiments import results_table, setup
+from fedjax_bal.engine.device import Layout
+from fedjax_bal.engine.host import Room, executable, stack
+from fedjax_bal.experiments import outline, results_table, setup, sweep_session
+from fedjax_bal.experiments.backends import local
 from fedjax_bal.experiments.results_table import COSTS
 from fedjax_bal.experiments.saved_runs import RunState
 from fedjax_bal.report.sweep_page import build_sweep
@@ -75,6 +79,33 @@ def test_a_kill_leaves_a_table_of_the_runs_that_are_over(watched):
     assert tables[3] == [row for row in final if key(row) in {key(other) for other in tables[3]}]
     alike = lambda row: {name: value for name, value in row.items() if name not in COSTS}
     assert all(alike(row) == alike(in_the_end[key(row)]) for table in tables for row in table)
+
+
+@pytest.mark.slow
+def test_a_thread_compiles_the_next_program_and_all_runs_end_in_the_same_bits(tmp_path, monkeypatch):
+    threads, compile_for_backend = [], executable.compile_for_backend
+
+    def counted(lowered):
+        threads.append(threading.current_thread().name)
+        return compile_for_backend(lowered)
+
+    def unable(simulations):
+        raise RuntimeError("no thread can compile")
+
+    monkeypatch.setattr(executable, "compile_for_backend", counted)
+    plan = sweep(
+        tmp_path, "sweep: [{training.batch_size: [10, 20]}, {training.optimizer.learning_rate: [0.05, 0.2]}]", FEDAVG
+    )
+    for name, ask, place in (("ahead", local.program_of, "compilation_0"), ("alone", unable, "MainThread")):
+        monkeypatch.setattr(executable, "_PROGRAMS", executable.WeakValueDictionary())
+        monkeypatch.setattr(local, "program_of", ask)
+        rows, stopped, _ = carry(plan, tmp_path / name)
+        assert not stopped and [row["status"] for row in rows] == ["done"] * 4
+        assert threads == [place] * 2  # one for each batch size, whoever needs it first
+        threads.clear()
+    ahead, alone = outcome(tmp_path / "ahead"), outcome(tmp_path / "alone")
+    assert len(ahead) == 4
+    assert {label: own[2] for label, own in ahead.items()} == {label: own[2] for label, own in alone.items()}
 
 
 def test_writing_the_table_takes_a_small_share_of_the_time(tmp_path):
@@ -150,6 +181,37 @@ def test_a_dry_run_trains_nothing(tmp_path):
         f"program 1: fedavg {points}: 3 runs of 4 rounds, 0.6 MB of state",
         f"program 2: control variates {points}: 3 runs of 4 rounds, 7.3 MB of state",
     ]
+
+
+def test_a_dry_run_says_once_for_each_program_what_a_device_has_room_for(tmp_path, monkeypatch):
+    asked = []
+
+    def room_on(devices, memory, simulation):
+        asked.append((devices, memory))
+        if len(asked) == 2:
+            raise ValueError("too large")
+        return Room(Layout("vmap", 1, 2, lanes=True), 2 * 10**9, 80 * 10**9)
+
+    monkeypatch.setattr(outline, "room_on", room_on)
+    monkeypatch.setattr(sweep_session, "topology_devices", lambda name: [name])
+    _, _, said = carry(sweep(tmp_path), tmp_path / "out", dry_run=True, target="v5e")
+    assert asked == [(["v5e"], 16 * 2**30)] * 2
+    assert [line.strip() for line in said.splitlines() if line.startswith("    ")] == [
+        "a run alone on v5e: 2 of the 3 clients of a round at a time (vmap), which take 2.000 GB of the 80.0 GB that "
+        "data and state leave; about 80 at a time would fit",
+        "a run alone on v5e: doesn't fit: too large",
+    ]
+
+
+def test_a_dry_run_for_an_unknown_device_names_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match="--target: received 'h100'; allowed: h200, v5e, v6e; did you mean 'h200'"):
+        carry(sweep(tmp_path), tmp_path / "out", dry_run=True, target="h100")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is not None, reason="the extra aot is installed")
+def test_a_dry_run_for_a_device_says_what_to_install(tmp_path):
+    with pytest.raises(ValueError, match=r"--target h200: .*pip install 'fedjax_bal\[aot\]'"):
+        carry(sweep(tmp_path), tmp_path / "out", dry_run=True, target="h200")
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

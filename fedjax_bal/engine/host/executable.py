@@ -1,6 +1,7 @@
 """Compiles the program of a dispatch, and places its state."""
 
 import dataclasses
+import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import WeakValueDictionary
@@ -28,10 +29,18 @@ from fedjax_bal.types import Federation, Key, PyTree, Variables
 
 
 class Program:
-    """A compiled program, which several simulations may share."""
+    """A program that several simulations may share, compiled for the first of them that asks."""
 
-    def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
+    def __init__(self) -> None:
+        self._compiled: Any = None
+        self._compiling = threading.Lock()
+
+    def compile(self, lower: Callable[[], Any]) -> "Program":
+        """Compiles what `lower` returns, once; while one thread does so, others that ask wait for it."""
+        with self._compiling:
+            if self._compiled is None:
+                self._compiled = compile_for_backend(lower())
+        return self
 
     def __call__(self, *args: Any) -> Any:
         """Runs it."""
@@ -45,17 +54,22 @@ class Program:
 # Programs in use by any simulation. One is traced from nothing but what is in its key, so that methods of a comparison
 # and batches of a sweep that differ in numbers alone share it.
 _PROGRAMS: WeakValueDictionary[Hashable, Program] = WeakValueDictionary()
+_LOOKING_UP = threading.Lock()  # keys are hashed in Python, so that two threads could miss each other's entries
 
 
-def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: bool) -> tuple[Setting, Any]:
+def compile_to_fit(
+    setting: Setting, build: Callable[[Setting], Any], *, fixed: bool, free: int | None = None
+) -> tuple[Setting, Any]:
     """Compiles a program, with fewer clients at a time until it fits into memory.
 
-    `build` compiles it for a setting; `fixed` forbids another number of clients at a time. Returns the setting that
-    fits, and the program; raises ValueError if not even a single client at a time fits.
+    `build` compiles it for a setting; `fixed` forbids another number of clients at a time; `free` are the free bytes
+    of each device, by default those of this machine's. Returns the setting that fits, and the program; raises
+    ValueError if not even a single client at a time fits.
     """
     while True:
         layout, compiled = setting.layout, build(setting)
-        width = fit_to_memory(layout, program_bytes(compiled), free_bytes(layout), fixed=fixed)
+        room = free_bytes(layout) if free is None else free
+        width = fit_to_memory(layout, program_bytes(compiled), room, fixed=fixed)
         if width is None:
             return setting, compiled
         setting = dataclasses.replace(setting, layout=dataclasses.replace(layout, width=width))
@@ -64,14 +78,12 @@ def compile_to_fit(setting: Setting, build: Callable[[Setting], Any], *, fixed: 
 def compile_dispatch(
     setting: Setting, state: State, schedule: DispatchPlan, data: PyTree, *, keys: Key | None = None, keep: bool = False
 ) -> Program:
-    """Compiles the program that `lower_dispatch` lowers, unless a simulation has it already."""
+    """Compiles the program that `lower_dispatch` lowers, unless a simulation or a thread has it already."""
     leaves, structure = jax.tree.flatten((setting, state, schedule, data, keys))
     key = structure, tuple(map(_kind, leaves)), keep
-    program = _PROGRAMS.get(key)
-    if program is None:
-        lowered = lower_dispatch(setting, state, schedule, data, keys=keys, keep=keep)
-        _PROGRAMS[key] = program = Program(compile_for_backend(lowered))
-    return program
+    with _LOOKING_UP:
+        program = _PROGRAMS.setdefault(key, Program())
+    return program.compile(lambda: lower_dispatch(setting, state, schedule, data, keys=keys, keep=keep))
 
 
 def _kind(leaf: Any) -> Hashable:

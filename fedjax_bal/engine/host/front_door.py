@@ -22,14 +22,13 @@ from fedjax_bal.engine.host.compatibility import (
     fitting_optimizer,
 )
 from fedjax_bal.engine.host.simulation import Simulation
-from fedjax_bal.engine.host.strategy import device_count, lay_out, resolve_strategy
+from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
 from fedjax_bal.metrics import EarlyStopping, shot_groups
 from fedjax_bal.models import check_is_model
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import BATCH_STATISTICS, RunSetting
 from fedjax_bal.recipes import Recipe, combine
-from fedjax_bal.selection import Selector
 from fedjax_bal.types import Federation, Model, PyTree, Variables
 from fedjax_bal.validate import whole_number
 
@@ -114,7 +113,7 @@ def build(
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
     return Simulation(
-        setting=_laid_out(setting, sizes, selector, None if execution.chunk == "auto" else execution.chunk),
+        setting=with_layout(setting, sizes, selector, None if execution.chunk == "auto" else execution.chunk),
         federation=federation,
         test=test,
         rounds=rounds,
@@ -255,10 +254,3 @@ def _prepare_federation(federation: Federation, recipe: Recipe) -> Federation:
     for part in recipe.parts:
         federation = part.prepare_federation(federation)
     return federation
-
-
-def _laid_out(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
-    steps = np.asarray(setting.local_steps(sizes))
-    steps = steps[steps > 0] if steps.any() else np.ones(1, int)
-    layout, shape = setting.layout, (selector.chains, selector.chain_length, selector.passes)
-    return dataclasses.replace(setting, layout=lay_out(layout.strategy, layout.devices, steps, *shape, chunk))

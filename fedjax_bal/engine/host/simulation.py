@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Mapping
-from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +24,7 @@ from fedjax_bal.engine.host.assignment import StepCounts
 from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, scatter
 from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch, fit_variables
 from fedjax_bal.engine.host.executable import (
+    Program,
     compile_dispatch,
     compile_to_fit,
     initial_state,
@@ -128,7 +128,6 @@ class Simulation:
         self.keeps_memory_on_host = place == "host"
         self._shapes: State = shapes
         self._compiled: Any = None
-        self._started: Future[Any] | None = None
         self._ahead: tuple[Any, Dispatch] | None = None
 
     @property
@@ -151,29 +150,20 @@ class Simulation:
         if self._compiled is not None:
             return 0.0
         began, fixed = time.perf_counter(), self.execution.chunk != "auto"
-        self.setting, self._compiled = compile_to_fit(self.setting, self._program, fixed=fixed)
+        self.setting, self._compiled = compile_to_fit(self.setting, self.program, fixed=fixed)
         self.compile_s = time.perf_counter() - began
         return self.compile_s
-
-    def compile_ahead(self, thread: Executor) -> None:
-        """Has a thread compile the program; `compile` waits for it, and raises its errors."""
-        # The thread only compiles: what the machine's free memory decides is decided while nothing else is trained.
-        if self._compiled is None:
-            self._started = thread.submit(self._compile, self.setting)
 
     def lower(self, setting: Setting) -> Any:
         """Lowers the program of a dispatch with this setting, for the devices that programs are compiled for."""
         return lower_dispatch(setting, *self._arguments(setting), keep=self.execution.repeats_rounds)
 
-    def _program(self, setting: Setting) -> Any:
-        started, self._started = self._started, None
-        return self._compile(setting) if started is None else started.result()
-
-    def _compile(self, setting: Setting) -> Any:
+    def program(self, setting: Setting) -> Program:
+        """The compiled program of a dispatch with this setting; any thread may ask for it."""
         return compile_dispatch(setting, *self._arguments(setting), keep=self.execution.repeats_rounds)
 
     def _arguments(self, setting: Setting) -> tuple[State, DispatchPlan, PyTree]:
-        state, schedule = self._shapes, self._any_schedule(setting)
+        state, schedule = self._shapes, self.any_dispatch(setting).schedule
         if self.keeps_memory_on_host:
             seated = lambda leaf: jax.ShapeDtypeStruct((schedule.seats.size, *leaf.shape[1:]), leaf.dtype)
             state = state._replace(memory=jax.tree.map(seated, state.memory))
@@ -280,6 +270,11 @@ class Simulation:
             self.execution.clips,
         )
 
+    def any_dispatch(self, setting: Setting) -> Dispatch:
+        """A dispatch with this setting, of the shapes that all have."""
+        selector = self.selector.init(0, self.federation.num_clients)
+        return dataclasses.replace(self._planner(), setting=setting).dispatch(0, 0, selector)
+
     @property
     def steps_of_clients(self) -> np.ndarray:
         """Steps of each client's local training, `Int[N]`."""
@@ -298,10 +293,6 @@ class Simulation:
 
     def _about(self, seed: int, first: int) -> tuple[Any, ...]:
         return seed, first, self.rounds, self.rounds_per_dispatch, self.setting.layout
-
-    def _any_schedule(self, setting: Setting) -> DispatchPlan:
-        selector = self.selector.init(0, self.federation.num_clients)
-        return dataclasses.replace(self._planner(), setting=setting).dispatch(0, 0, selector).schedule
 
     def _run(self, seed: int, state: State, planned: Dispatch) -> tuple[State, Info, EvaluationResult]:
         if planned.table is not None:

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_bal.engine.device import DispatchPlan, Setting, State, side_by_side
+from fedjax_bal.engine.device import DispatchPlan, Layout, Setting, State, side_by_side
 from fedjax_bal.engine.host.assignment import StepCounts, assign
-from fedjax_bal.engine.host.executable import compile_dispatch, compile_to_fit
+from fedjax_bal.engine.host.executable import Program, compile_dispatch, compile_to_fit
 from fedjax_bal.engine.host.memory import program_bytes
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.planner import Dispatch
@@ -59,8 +59,7 @@ def stacking_key(simulation: Simulation) -> Any:
 
 def _limits(simulation: Simulation) -> bool:
     """True if a run's plans limit the steps of each client."""
-    dispatch = simulation.planned(0, 0, simulation.selector.init(0, simulation.federation.num_clients))
-    return dispatch.schedule.plan.limits is not None
+    return simulation.any_dispatch(simulation.setting).schedule.plan.limits is not None
 
 
 class Stack:
@@ -83,14 +82,10 @@ class Stack:
         self.failures: list[DivergenceError | None] = [None] * len(members)
         self.resting = [False] * len(members)
         self.compile_s = 0.0
-        self.setting = _common_setting([member.simulation for member in members])
-        first, layout = members[0].simulation, self.setting.layout
-        shared = side_by_side([member.simulation.federation for member in members])
-        place = first.on_device[0] if shared is first.federation else replicate(shared, layout)
-        self._data = (place, first.on_device[1])
-        self._keys = jax.random.wrap_key_data(
-            jnp.stack([jax.random.key_data(jax.random.key(member.seed)) for member in members])
-        )
+        self._simulations = [member.simulation for member in members]
+        self.setting = _common_setting(self._simulations)
+        self._data = _common_data(self._simulations, self.setting.layout)
+        self._keys = _keys_of([member.seed for member in members])
         self._state: State = _stacked([snapshot.state for snapshot in snapshots])
         self.snapshots = [snapshot._replace(state=None) for snapshot in snapshots]
         self._compiled: Any = None
@@ -118,14 +113,9 @@ class Stack:
         """Compiles the program, once; returns the seconds that it took now. Raises ValueError if it doesn't fit."""
         if self._compiled is not None:
             return 0.0
-        began, execution = time.perf_counter(), self.members[0].simulation.execution
-        shapes = jax.eval_shape(lambda: self._state)
-
-        def build(setting: Setting) -> Any:
-            schedule, keep = self._any_schedule(setting), execution.repeats_rounds
-            return compile_dispatch(setting, shapes, schedule, self._data, keys=self._keys, keep=keep)
-
-        self.setting, self._compiled = compile_to_fit(self.setting, build, fixed=execution.chunk != "auto")
+        began, fixed = time.perf_counter(), self._simulations[0].execution.chunk != "auto"
+        build = lambda setting: _stacked_program(self._simulations, setting, self._data)
+        self.setting, self._compiled = compile_to_fit(self.setting, build, fixed=fixed)
         self.compile_s = time.perf_counter() - began
         return self.compile_s
 
@@ -136,7 +126,7 @@ class Stack:
         planned, again = [], [self._planned(place) for place in range(len(self.members))]
         while any(own is not old for own, old in itertools.zip_longest(again, planned)):
             planned = again
-            schedule, works = self._schedule(planned, self.setting)
+            schedule, works = _schedule(self._simulations, planned, self.setting)
             self._state, *shown = self._compiled(self.setting, self._keys, before, schedule, *self._data)
             info, evaluation = jax.device_get(tuple(shown))
             again = [self._repeat_without_faults(place, own, _of_run(place, info)) for place, own in enumerate(planned)]
@@ -172,36 +162,6 @@ class Stack:
         plans = [plan._replace(delivered=np.zeros_like(plan.delivered)) for plan in planned.plans]
         stacked = planned.schedule.plan._replace(delivered=np.zeros_like(planned.schedule.plan.delivered))
         return planned._replace(plans=plans, schedule=planned.schedule._replace(plan=stacked))
-
-    def _any_schedule(self, setting: Setting) -> DispatchPlan:
-        return self._schedule([self._planned(place) for place in range(len(self.members))], setting)[0]
-
-    def _schedule(self, planned: Sequence[Dispatch], setting: Setting) -> tuple[DispatchPlan, list[StepCounts]]:
-        """The schedule of all runs, and each run's share of its work."""
-        first = planned[0].schedule
-        plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(own.schedule.plan for own in planned))
-        seats = np.stack([own.schedule.seats for own in planned], 1)
-        steps = [self._steps(number, planned) for number in range(len(first.number))]
-        arriving = plan.delivered.any(-1).reshape(len(steps), -1)
-        assigned = [assign(setting.layout, own, on) for own, on in zip(steps, arriving, strict=True)]
-        assignments, works = zip(*assigned, strict=True)
-        schedule = first._replace(
-            plan=plan, seats=seats, assignment=jax.tree.map(lambda *leaves: np.stack(leaves), *assignments)
-        )
-        computed = sum(work.computed for work, live in zip(works, first.live, strict=True) if live)
-        return schedule, self._shares(computed, planned)
-
-    def _shares(self, computed: int, planned: Sequence[Dispatch]) -> list[StepCounts]:
-        pairs = zip(self.members, planned, strict=True)
-        useful = [sum(int(member.simulation.steps_of(plan).sum()) for plan in own.plans) for member, own in pairs]
-        return [StepCounts(own, round(computed * own / max(sum(useful), 1))) for own in useful]
-
-    def _steps(self, number: int, planned: Sequence[Dispatch]) -> np.ndarray:
-        """Steps of each client of all runs in a round, `Int[S * G, L]`."""
-        plans = [jax.tree.map(lambda leaf: leaf[number], own.schedule.plan) for own in planned]
-        return np.concatenate(
-            [member.simulation.steps_of(plan) for member, plan in zip(self.members, plans, strict=True)]
-        )
 
 
 class StackOfOne:
@@ -259,6 +219,65 @@ def open_stack(members: Sequence[Member], snapshots: Sequence[Snapshot | None]) 
     return StackOfOne(members[0], starts[0]) if len(members) == 1 else Stack(members, starts)
 
 
+def program_of(simulations: Sequence[Simulation]) -> Program:
+    """The program that a stack of such runs asks for first, without their states; any thread may ask for it."""
+    if len(simulations) == 1:
+        return simulations[0].program(simulations[0].setting)
+    setting = _common_setting(simulations)
+    return _stacked_program(simulations, setting, _common_data(simulations, setting.layout))
+
+
+def _stacked_program(simulations: Sequence[Simulation], setting: Setting, data: PyTree) -> Program:
+    first, count = simulations[0], len(simulations)
+    stacked = lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype)
+    shapes = jax.tree.map(stacked, first.state_shapes().state)
+    planned = [simulation.any_dispatch(simulation.setting) for simulation in simulations]
+    schedule, keep = _schedule(simulations, planned, setting)[0], first.execution.repeats_rounds
+    return compile_dispatch(setting, shapes, schedule, data, keys=_keys_of([0] * count), keep=keep)
+
+
+def _schedule(
+    simulations: Sequence[Simulation], planned: Sequence[Dispatch], setting: Setting
+) -> tuple[DispatchPlan, list[StepCounts]]:
+    """The schedule of all runs, and each run's share of its work."""
+    first = planned[0].schedule
+    plan = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *(own.schedule.plan for own in planned))
+    seats = np.stack([own.schedule.seats for own in planned], 1)
+    steps = [_steps(number, simulations, planned) for number in range(len(first.number))]
+    arriving = plan.delivered.any(-1).reshape(len(steps), -1)
+    assigned = [assign(setting.layout, own, on) for own, on in zip(steps, arriving, strict=True)]
+    assignments, works = zip(*assigned, strict=True)
+    schedule = first._replace(
+        plan=plan, seats=seats, assignment=jax.tree.map(lambda *leaves: np.stack(leaves), *assignments)
+    )
+    computed = sum(work.computed for work, live in zip(works, first.live, strict=True) if live)
+    return schedule, _shares(computed, simulations, planned)
+
+
+def _shares(computed: int, simulations: Sequence[Simulation], planned: Sequence[Dispatch]) -> list[StepCounts]:
+    pairs = zip(simulations, planned, strict=True)
+    useful = [sum(int(simulation.steps_of(plan).sum()) for plan in own.plans) for simulation, own in pairs]
+    return [StepCounts(own, round(computed * own / max(sum(useful), 1))) for own in useful]
+
+
+def _steps(number: int, simulations: Sequence[Simulation], planned: Sequence[Dispatch]) -> np.ndarray:
+    """Steps of each client of all runs in a round, `Int[S * G, L]`."""
+    plans = [jax.tree.map(lambda leaf: leaf[number], own.schedule.plan) for own in planned]
+    return np.concatenate([simulation.steps_of(plan) for simulation, plan in zip(simulations, plans, strict=True)])
+
+
+def _keys_of(seeds: Sequence[int]) -> Any:
+    return jax.random.wrap_key_data(jnp.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds]))
+
+
+def _common_data(simulations: Sequence[Simulation], layout: Layout) -> PyTree:
+    """Federation and test set of all runs, on the devices."""
+    first = simulations[0]
+    shared = side_by_side([simulation.federation for simulation in simulations])
+    place = first.on_device[0] if shared is first.federation else replicate(shared, layout)
+    return place, first.on_device[1]
+
+
 def _common_setting(simulations: Sequence[Simulation]) -> Setting:
     """All settings in one, leaves `[S]`, with room for the largest client of any run."""
     settings = [simulation.setting for simulation in simulations]
@@ -268,7 +287,7 @@ def _common_setting(simulations: Sequence[Simulation]) -> Setting:
     return _stacked([dataclasses.replace(own.with_room(largest, batch), layout=layout) for own in settings])
 
 
-def _layout(simulations: Sequence[Simulation]) -> Any:
+def _layout(simulations: Sequence[Simulation]) -> Layout:
     first = simulations[0]
     layout, selector = first.setting.layout, first.selector
     steps = np.concatenate([simulation.steps_of_clients for simulation in simulations])

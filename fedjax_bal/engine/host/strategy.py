@@ -1,13 +1,15 @@
 """Chooses the layout of a round's clients on this machine."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device import Layout
+from fedjax_bal.engine.device import Layout, Setting
 from fedjax_bal.engine.host.cpu_devices import split_cpu, warn_of_idle_cores
 from fedjax_bal.engine.host.packing import choose_width
+from fedjax_bal.selection import Selector
 from fedjax_bal.target import target_platform
 from fedjax_bal.validate import whole_number
 
@@ -56,6 +58,14 @@ def lay_out(
         return Layout(strategy, devices, min(chunk, share), lanes)
     width = choose_width(_typical_cohorts(steps, chains, chain_length), share, devices, buckets=not lanes)
     return Layout(strategy, devices, width, lanes)
+
+
+def with_layout(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
+    """A setting with the layout that suits its strategy and number of devices; `sizes`, `Int[N]`, has clients' rows."""
+    steps = np.asarray(setting.local_steps(sizes))
+    steps = steps[steps > 0] if steps.any() else np.ones(1, int)
+    layout, shape = setting.layout, (selector.chains, selector.chain_length, selector.passes)
+    return dataclasses.replace(setting, layout=lay_out(layout.strategy, layout.devices, steps, *shape, chunk))
 
 
 def _typical_cohorts(steps: np.ndarray, chains: int, chain_length: int, count: int = 64) -> Sequence[np.ndarray]:

@@ -91,5 +91,10 @@ class Backend(Protocol):
         """Takes a batch in, with each point's runner by number, and the snapshots of runs that have started."""
         ...
 
-    def run_tasks(self, tasks: Iterable[BatchTask], should_stop: Callable[[], bool]) -> None:
-        """Runs tasks to their ends; raises `Stopped`, with all saved, once `should_stop` returns True."""
+    def run_tasks(
+        self, tasks: Iterable[BatchTask], batches: Iterable[SweepBatch], should_stop: Callable[[], bool]
+    ) -> None:
+        """Runs tasks to their ends; raises `Stopped`, with all saved, once `should_stop` returns True.
+
+        `batches` are what the tasks will train, as far as that is known, so that their programs can be compiled ahead.
+        """

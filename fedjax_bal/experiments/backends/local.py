@@ -3,12 +3,12 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from fedjax_bal.engine.host import DispatchResult, Member, Simulation, Snapshot, Stack, StackOfOne, open_stack
+from fedjax_bal.engine.host import DispatchResult, Member, Snapshot, Stack, StackOfOne, open_stack, program_of
 from fedjax_bal.experiments.backends.backend import BatchHandle, BatchTask, BuiltBatch, StepResult, Stopped
 from fedjax_bal.experiments.environment import device_name
 from fedjax_bal.experiments.grouping import SweepBatch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LocalBackend:
-    """Trains in this process, one batch after the other."""
+    """Trains in this process, one batch after the other, and compiles the next one's program meanwhile."""
 
     places = 1
 
@@ -34,25 +34,31 @@ class LocalBackend:
         del runners
         return LocalBatch([Member(task.simulation, task.run[1]) for task in batch.tasks], snapshots)
 
-    def run_tasks(self, tasks: Iterable[BatchTask], should_stop: Callable[[], bool]) -> None:
+    def run_tasks(
+        self, tasks: Iterable[BatchTask], batches: Iterable[SweepBatch], should_stop: Callable[[], bool]
+    ) -> None:
         """Runs tasks to their ends."""
-        for task in tasks:
-            if should_stop():
-                raise Stopped
-            with contextlib.closing(task):
-                _run(task)
+        with _compiled_ahead(batches):
+            for task in tasks:
+                if should_stop():
+                    raise Stopped
+                with contextlib.closing(task):
+                    _run(task)
 
 
 @contextlib.contextmanager
-def compiled_ahead(simulations: Iterable[Simulation]) -> Iterator[None]:
-    """Within this context a thread compiles the programs of simulations, in this order, while others are trained."""
+def _compiled_ahead(batches: Iterable[SweepBatch]) -> Iterator[Sequence[Future[Any]]]:
+    """Within this context a thread compiles the programs of batches, in this order, while others are trained."""
     # A stopped run doesn't wait for the thread: XLA can't be interrupted, and everything is saved by then. Several
-    # processes don't compile ahead, as all of them would have to compile at the same moments.
+    # processes don't compile ahead, as all of them would have to compile at the same moments. The thread only compiles:
+    # its errors are dropped, as a batch that is reached asks again; and what the machine's free memory decides is
+    # decided then, while nothing else is trained.
     thread = ThreadPoolExecutor(1, "compilation")
+    alike = dict.fromkeys(tuple(task.simulation for task in batch.tasks) for batch in batches)
     try:
-        for simulation in simulations if jax.process_count() == 1 else ():
-            simulation.compile_ahead(thread)
-        yield
+        # The list keeps the programs until they are asked for.
+        programs = [thread.submit(program_of, own) for own in alike if jax.process_count() == 1]
+        yield programs
     finally:
         thread.shutdown(wait=False, cancel_futures=True)
 

@@ -77,8 +77,11 @@ class RayBackend:
         """Asks for a worker for a batch."""
         return RemoteHandle(self, runners, batch, snapshots)
 
-    def run_tasks(self, tasks: Iterable[BatchTask], should_stop: Callable[[], bool]) -> None:
+    def run_tasks(
+        self, tasks: Iterable[BatchTask], batches: Iterable[SweepBatch], should_stop: Callable[[], bool]
+    ) -> None:
         """Runs tasks to their ends, as many at a time as there are places, and one more that waits for the next."""
+        del batches
         waiting, under_way, asked = deque(tasks), _UnderWay(self.ray), False
         left = 0
         with contextlib.closing(under_way):

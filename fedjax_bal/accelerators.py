@@ -4,6 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from fedjax_bal.validate import one_of
+
 _HOPPER = {
     "threads_per_block_limit": 1024,
     "threads_per_warp": 32,
@@ -64,8 +66,13 @@ class Target(NamedTuple):
     topology: str
     bandwidth: float
     peaks: dict[str, float]
-    memory: float
+    memory: int
     clock: float = 0.0
+
+    @property
+    def usable(self) -> int:
+        """Bytes of memory that jax takes unless it is told otherwise: on GPUs three quarters."""
+        return self.memory * 3 // 4 if self.platform == "cuda" else self.memory
 
 
 TARGETS = {
@@ -77,18 +84,18 @@ TARGETS = {
 }
 
 
-def devices_of(name: str) -> Sequence[Any]:
+def topology_devices(name: str) -> Sequence[Any]:
     """Devices of a target, to compile for.
 
     Raises:
-        ValueError: the extra `aot` isn't installed.
+        ValueError: the name is none of `TARGETS`, or the extra `aot` isn't installed.
     """
+    target = TARGETS[one_of("--target", name, TARGETS)]
     # libtpu would ask a server of Google's cloud for these, and wait; and allow one process at a time.
     for variable, value in _LIBTPU.items():
         os.environ.setdefault(variable, value)
     from jax.experimental import topologies
 
-    target = TARGETS[name]
     options = {}
     if target.platform == "cuda":
         facts = " ".join(_fact(*pair) for pair in (_HOPPER | _CUDA | _H200).items())
