@@ -10,7 +10,15 @@ Centralised training is FedAvg with one client that has all rows and always take
      availability: {name: always}, delivery: {name: always}}
 """
 
-from fedjax_bal.parts import HeadThenBody, OwnHead, OwnModel, OwnNormalisation, SeparateModel
+from fedjax_bal.parts import (
+    HeadThenBody,
+    OwnHead,
+    OwnModel,
+    OwnNormalisation,
+    PriorCalibration,
+    ResidualHead,
+    SeparateModel,
+)
 from fedjax_bal.recipes.recipe import NonNegative, Recipe, Share, checked
 
 
@@ -73,6 +81,22 @@ def ditto(attraction: NonNegative = 0.1) -> Recipe:
         Li, Hu et al., 2021, Algorithm 1, with as many steps for the own model as for the global one.
     """
     return Recipe("ditto", (SeparateModel(attraction),))
+
+
+def fedrod() -> Recipe:
+    """Balanced softmax for the global model, and on it a classifier of each client's own.
+
+    The test set sees the global model, which is that of `balanced_softmax`; clients' own test rows see the
+    personalised ones.
+
+    Example:
+        >>> fedrod().parts
+        (PriorCalibration(epsilon=0.0, tau=1.0, counts='local'), ResidualHead())
+
+    References:
+        Chen and Chao, 2022, Algorithm 1, with a linear personalised classifier and gamma = 1.
+    """
+    return Recipe("fedrod", (PriorCalibration(0.0), ResidualHead()))
 
 
 def local() -> Recipe:
