@@ -109,6 +109,7 @@ ACTIVE = {
     "fedlc": {},
     "fedlesam": {},
     "fedlmd": {},
+    "fedloge": {"sparsity": 0.3, "steps": 5},
     "fednh": {"rho": 0.5},
     "fednova": {},
     "fedntd": {},

@@ -36,6 +36,7 @@ from fedjax_bal.parts.fedic import CalibratedDistillation
 from fedjax_bal.parts.fedlc import LogitCalibration
 from fedjax_bal.parts.fedlesam import GlobalAscent
 from fedjax_bal.parts.fedlmd import LabelMaskingDistillation
+from fedjax_bal.parts.fedloge import RealignedHeads
 from fedjax_bal.parts.fednh import PrototypeClassifier
 from fedjax_bal.parts.fednova import NormalisedAveraging
 from fedjax_bal.parts.fedntd import NotTrueDistillation
@@ -152,6 +153,7 @@ __all__ = [
     "PrototypeDistance",
     "Proximal",
     "RatioLoss",
+    "RealignedHeads",
     "Reduce",
     "Refine",
     "RefinedHead",

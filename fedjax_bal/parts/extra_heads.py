@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.parts.fedbabu import classifier, classifier_shapes
-from fedjax_bal.parts.part import RunSetting, parts_with
-from fedjax_bal.parts.roles import Personal
+from fedjax_bal.parts.part import RunSetting
+from fedjax_bal.parts.roles import Closing, Personal, Refine
 from fedjax_bal.types import Array, Batch, Key, Model, Outputs, PyTree, Variables
 
 
@@ -33,14 +33,22 @@ def head_loss(logits: Array, batch: Batch) -> Array:
 
 
 def check_alone(method: str, own: Personal, setting: RunSetting) -> None:
-    """Refuses other parts by which each client has a classifier, or a whole model, of its own."""
+    """Refuses parts beside which a client's own classifier would not be what it was trained as."""
     params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
-    for other in parts_with(setting.parts, Personal):
-        whole = type(other).own_model is not Personal.own_model and other.slot != own.slot
-        if whole or any(jax.tree.leaves(jax.tree.broadcast(other.personal(params), params)["head"])):
+    for other in setting.parts:
+        if other.slot == own.slot:
+            continue
+        if isinstance(other, Personal):
+            head = jax.tree.broadcast(other.personal(params), params)["head"]
+            if any(jax.tree.leaves(head)) or type(other).own_model is not Personal.own_model:
+                raise ValueError(
+                    f"{method}: received {other.slot}, by which each client has another classifier or model of its "
+                    "own; leave one of the two out"
+                )
+        if isinstance(other, Closing) or (isinstance(other, Refine) and other.evaluation_only):
             raise ValueError(
-                f"{method}: received {other.slot}, by which each client has another classifier or model of its own; "
-                "leave one of the two out"
+                f"{method}: received {other.slot}, which puts another classifier in for evaluation, so that those of "
+                "the clients would no longer fit; leave one of the two out"
             )
 
 

@@ -35,7 +35,7 @@ from fedjax_bal.recipes.long_tail import (
     ratio_loss,
 )
 from fedjax_bal.recipes.losses import balanced_softmax, balancefl, fedlc, fedlmd, fedntd, fedrs, fedvls, rebafl
-from fedjax_bal.recipes.personal import ditto, fedbn, fedper, fedrep, fedrod, local
+from fedjax_bal.recipes.personal import ditto, fedbn, fedloge, fedper, fedrep, fedrod, local
 from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import dp, faults, median, norm_clipping, trimmed_mean
 from fedjax_bal.recipes.sampling import crop_flip, feature_skew, iwds
@@ -79,6 +79,7 @@ __all__ = [
     "fedlc",
     "fedlesam",
     "fedlmd",
+    "fedloge",
     "fednh",
     "fednova",
     "fedntd",

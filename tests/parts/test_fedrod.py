@@ -13,7 +13,7 @@ from reference import draws, softmax
 
 from fedjax_bal import models
 from fedjax_bal.engine.device.personal import PERSONAL
-from fedjax_bal.recipes import balanced_softmax, combine, ditto, fedper, fedrod, rebafl
+from fedjax_bal.recipes import balanced_softmax, combine, creff, ditto, fedper, fedrod, rebafl
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
 
@@ -53,13 +53,18 @@ def test_fedrod_trains_a_balanced_model_and_heads_of_the_clients_own():
         float64.assert_equal({name: kept}, {name: np.stack([heads[c][name] for c in range(float64.N)])})
         assert not state.variables.params["own_head"][name].any()
 
+    whole = {c: {name: model[name] + head[name] for name in head} for c, head in heads.items()}
+    assert records[-1]["client_accuracy"] == pytest.approx(own_accuracies(model["body"], whole).mean())
+
+
+def own_accuracies(body, heads):
+    """Of the clients that have test rows, each with its classifier."""
     rows, offsets = federation().tests
     accuracies = []
     for client, (first, last) in enumerate(list(pairwise(offsets))[:-1]):
-        features = np.tanh(flat_images()[rows[first:last]] @ model["body"])
-        logits = features @ (model["kernel"] + heads[client]["kernel"]) + model["bias"] + heads[client]["bias"]
+        logits = np.tanh(flat_images()[rows[first:last]] @ body) @ heads[client]["kernel"] + heads[client]["bias"]
         accuracies.append((logits.argmax(1) == federation().labels[rows[first:last]]).mean())
-    assert records[-1]["client_accuracy"] == pytest.approx(np.mean(accuracies))
+    return np.array(accuracies)
 
 
 def fedrod_visit(model, head, client, number):
@@ -109,5 +114,7 @@ def test_what_means_nothing_together_is_refused():
     for other, slot in ((fedper(), "OwnHead"), (ditto(), "SeparateModel")):
         with pytest.raises(ValueError, match=f"fedrod: received {slot}, by which each client has another classifier"):
             float64.simulation(combine(fedrod(), other), model=network())
+    with pytest.raises(ValueError, match="fedrod: received FeatureMatching, which puts another classifier in for"):
+        float64.simulation(combine(fedrod(), creff()), model=network())
     with pytest.raises(ValueError, match="fedrod and rebafl both bring PriorCalibration"):
         combine(fedrod(), rebafl())

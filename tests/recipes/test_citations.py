@@ -41,6 +41,7 @@ YEARS = {
     "fedlc": "2022",
     "fedlesam": "2024",
     "fedlmd": "2023",
+    "fedloge": "2024",
     "fednh": "2023",
     "fednova": "2020",
     "fedntd": "2022",
