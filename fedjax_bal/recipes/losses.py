@@ -24,7 +24,7 @@ def balanced_softmax() -> Recipe:
         (PriorCalibration(epsilon=0.0, tau=1.0, counts='local'),)
 
     References:
-        Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8.
+        Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8. It is the generic model of `fedrod`.
     """
     return Recipe("balanced_softmax", (PriorCalibration(0.0),))
 
