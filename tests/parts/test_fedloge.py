@@ -47,6 +47,7 @@ def test_class_vectors_are_driven_apart_as_in_the_transcription():
     assert np.abs(vectors - start).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_sparse_simplex_is_spread_and_sparse():
     dense = np.asarray(sparse_simplex(jax.random.key(0), (12, 4), 0.0, 0))
     np.testing.assert_allclose(dense.T @ dense, np.where(np.eye(4), 1, -1 / 3), atol=1e-12)

@@ -68,6 +68,7 @@ def test_retraining_is_sgd_on_the_classifier(rng):
 # CCVR.
 
 
+@pytest.mark.slow
 def test_class_gaussians_are_those_of_all_clients_together(rng):
     clients = [(rng.normal(size=(n, F)) + 1, rng.integers(0, C - 1, n)) for n in (9, 14, 30)]
     real = np.ones(14) > 0
