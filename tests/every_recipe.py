@@ -26,7 +26,7 @@ def normalised_layers() -> dict[str, Any]:
 
 
 def ill_conditioned() -> dict[str, Any]:
-    """Ratios whose divisors nearly cancel, so that they enlarge rounding."""
+    """Ratios or correlations whose terms nearly cancel, so that they enlarge rounding."""
     return {"tolerance": 2e-3}
 
 
@@ -44,6 +44,7 @@ SPECIAL = {
     "cbfl": larger_images,
     "ditto": without_statistics,
     "fedbn": normalised_layers,
+    "feddecorr": ill_conditioned,
     "fedic": adam_on_the_server,
     "ratio_loss": ill_conditioned,
 }

@@ -12,9 +12,11 @@ from fedjax_bal.parts.balancefl import PredictionEntropy
 from fedjax_bal.parts.batch_statistics import BATCH_STATISTICS, FreshStatistics, OwnStatistics
 from fedjax_bal.parts.cbfl_fakes import Fakes
 from fedjax_bal.parts.cbfl_generator import LocalGenerator, SharedGenerator
+from fedjax_bal.parts.ccvr import VirtualRepresentations
 from fedjax_bal.parts.class_balanced import ClassBalancedLoss
 from fedjax_bal.parts.class_counts import SCOPES
 from fedjax_bal.parts.climb import DualWeights
+from fedjax_bal.parts.creff import FeatureMatching
 from fedjax_bal.parts.cropping import CropAndFlip
 from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.ditto import SeparateModel
@@ -24,6 +26,8 @@ from fedjax_bal.parts.fedacg import BeforeLookahead
 from fedjax_bal.parts.fedavg_ft import RefinedHead
 from fedjax_bal.parts.fedbabu import FrozenHead
 from fedjax_bal.parts.fedcm import ClientMomentum
+from fedjax_bal.parts.feddecorr import Decorrelation
+from fedjax_bal.parts.feddisco import DiscrepancyWeights
 from fedjax_bal.parts.feddyn import DynamicRegularisation
 from fedjax_bal.parts.fedetf import SimplexClassifier
 from fedjax_bal.parts.fedexp import Extrapolation
@@ -32,15 +36,19 @@ from fedjax_bal.parts.fedic import CalibratedDistillation
 from fedjax_bal.parts.fedlc import LogitCalibration
 from fedjax_bal.parts.fedlesam import GlobalAscent
 from fedjax_bal.parts.fedlmd import LabelMaskingDistillation
+from fedjax_bal.parts.fedloge import RealignedHeads
 from fedjax_bal.parts.fednh import PrototypeClassifier
 from fedjax_bal.parts.fednova import NormalisedAveraging
+from fedjax_bal.parts.fedntd import NotTrueDistillation
 from fedjax_bal.parts.fedproto import PrototypeDistance
 from fedjax_bal.parts.fedprox import Proximal
 from fedjax_bal.parts.fedrep import HeadThenBody
+from fedjax_bal.parts.fedrod import ResidualHead
 from fedjax_bal.parts.fedrs import RestrictedSoftmax
 from fedjax_bal.parts.fedsam import Ascent
 from fedjax_bal.parts.fedvls import LogitSuppression, VacantClassDistillation
 from fedjax_bal.parts.flcir import CompositionProbe, ParticipatingShare
+from fedjax_bal.parts.focal import FocalLoss
 from fedjax_bal.parts.iwds import SCHEDULES, DecayedResampling
 from fedjax_bal.parts.lade import Disentangling
 from fedjax_bal.parts.ldam import LabelMargins
@@ -95,7 +103,9 @@ __all__ = [
     "Criterion",
     "CropAndFlip",
     "DecayedResampling",
+    "Decorrelation",
     "Deliver",
+    "DiscrepancyWeights",
     "Disentangling",
     "Draw",
     "DualWeights",
@@ -103,7 +113,9 @@ __all__ = [
     "Extrapolation",
     "Fakes",
     "Faults",
+    "FeatureMatching",
     "FeatureTransfer",
+    "FocalLoss",
     "FreshStatistics",
     "FrozenHead",
     "GlobalAscent",
@@ -124,6 +136,7 @@ __all__ = [
     "NoiseByClient",
     "NormClipping",
     "NormalisedAveraging",
+    "NotTrueDistillation",
     "OwnHead",
     "OwnModel",
     "OwnNormalisation",
@@ -140,10 +153,12 @@ __all__ = [
     "PrototypeDistance",
     "Proximal",
     "RatioLoss",
+    "RealignedHeads",
     "Reduce",
     "Refine",
     "RefinedHead",
     "Report",
+    "ResidualHead",
     "RestrictedSoftmax",
     "RotationByClient",
     "RunSetting",
@@ -160,6 +175,7 @@ __all__ = [
     "TrimmedMean",
     "Update",
     "VacantClassDistillation",
+    "VirtualRepresentations",
     "Weigh",
     "part",
     "parts_with",

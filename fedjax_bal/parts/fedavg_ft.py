@@ -1,16 +1,14 @@
 """FedAvg-FT: the server fine-tunes the classifier on balanced rows of its own."""
 
-import jax
 import jax.numpy as jnp
-import optax
 from jax import lax
 
 from fedjax_bal.data import normalised
 from fedjax_bal.parts.auxiliary import balanced_rows
-from fedjax_bal.parts.fedbabu import classifier
 from fedjax_bal.parts.part import RunSetting, part, static
+from fedjax_bal.parts.retraining import retrained
 from fedjax_bal.parts.roles import Refine
-from fedjax_bal.types import Array, Key, PyTree, ServerContext, Variables
+from fedjax_bal.types import Array, Key, ServerContext, Variables
 
 
 @part
@@ -49,49 +47,27 @@ class RefinedHead(Refine):
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
         """The global model with a fine-tuned classifier; all else stays as it is, batch statistics included."""
         rows = jnp.asarray(balanced_rows(server.federation))
-        size = min(self.batch_size, len(rows))
-        steps = -(-len(rows) // size)
         # The body doesn't change, so that features are computed once, in evaluation mode.
-        features = _features(variables, server, rows, steps, size)
-        labels = server.federation.labels[rows]
-        optimizer = optax.sgd(self.learning_rate, self.momentum)
-
-        def step(carry: tuple[PyTree, PyTree], places: Array) -> tuple[tuple[PyTree, PyTree], None]:
-            head, state = carry
-
-            def loss(head: PyTree) -> Array:
-                own = features.at[places].get(mode="clip")
-                logits = server.model.head({**variables.params, "head": head}, own)
-                return _mean_cross_entropy(logits, labels.at[places].get(mode="clip"), places < len(rows))
-
-            updates, state = optimizer.update(jax.grad(loss)(head), state)
-            return (jax.tree.map(jnp.add, head, updates), state), None
-
-        head = classifier(variables.params)
-        order = _order(key, self.epochs, len(rows), steps, size)
-        (head, _), _ = lax.scan(step, (head, optimizer.init(head)), order)
+        head = retrained(
+            server.model,
+            variables.params,
+            _features(variables, server, rows, min(self.batch_size, len(rows))),
+            server.federation.labels[rows],
+            key,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
+        )
         return variables._replace(params={**variables.params, "head": head})
 
 
-def _features(variables: Variables, server: ServerContext, rows: Array, steps: int, size: int) -> Array:
-    """The classifier's inputs, `Float[steps * size, F]`; the last row is repeated to fill the last step."""
-    padded = jnp.pad(rows, (0, steps * size - len(rows)), mode="edge").reshape(steps, size)
+def _features(variables: Variables, server: ServerContext, rows: Array, size: int) -> Array:
+    """The classifier's inputs, `Float[R, F]`, some at a time; the last row is repeated to fill the last step."""
+    padded = jnp.pad(rows, (0, -len(rows) % size), mode="edge").reshape(-1, size)
 
     def one(rows: Array) -> Array:
         images = normalised(server.federation.images[rows], server.federation.mean, server.federation.std)
         return server.model.apply(variables, images, train=False)[0].features
 
-    features = lax.map(one, padded)
-    return features.reshape(steps * size, -1)
-
-
-def _order(key: Key, epochs: int, rows: int, steps: int, size: int) -> Array:
-    """Places among the rows, `Int[epochs * steps, size]`; each epoch has each one once, and padding at its end."""
-    own = jax.vmap(lambda epoch: jax.random.permutation(jax.random.fold_in(key, epoch), rows))(jnp.arange(epochs))
-    padding = ((0, 0), (0, steps * size - rows))
-    return jnp.pad(own, padding, constant_values=rows).reshape(epochs * steps, size)
-
-
-def _mean_cross_entropy(logits: Array, labels: Array, real: Array) -> Array:
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    return jnp.where(real, losses, 0.0).sum() / jnp.maximum(real.sum(), 1)
+    return lax.map(one, padded).reshape(padded.size, -1)[: len(rows)]

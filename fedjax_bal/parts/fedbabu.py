@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fedjax_bal.parts.part import part
 from fedjax_bal.parts.roles import Update
-from fedjax_bal.types import Context, PyTree
+from fedjax_bal.types import Context, Model, PyTree
 
 
 def classifier(params: PyTree) -> PyTree:
@@ -14,6 +14,11 @@ def classifier(params: PyTree) -> PyTree:
     if "head" not in names:
         raise ValueError(f"model: received parameters {names}, must have the classifier's under 'head': name them so")
     return params["head"]
+
+
+def classifier_shapes(model: Model) -> PyTree:
+    """The shapes of a network's classifier; raises `ValueError` for a network without one of that name."""
+    return classifier(jax.eval_shape(model.init, jax.random.key(0)).params)
 
 
 @part

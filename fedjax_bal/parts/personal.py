@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from fedjax_bal.parts.fedbabu import classifier
+from fedjax_bal.parts.fedbabu import classifier_shapes
 from fedjax_bal.parts.part import RunSetting, part
 from fedjax_bal.parts.roles import Personal
 from fedjax_bal.types import PyTree
@@ -20,7 +20,7 @@ class OwnHead(Personal):
 
     def check(self, setting: RunSetting) -> None:
         """Refuses a model without a classifier of that name."""
-        classifier(jax.eval_shape(setting.model.init, jax.random.key(0)).params)
+        classifier_shapes(setting.model)
 
     def personal(self, params: PyTree) -> PyTree:
         """The classifier."""

@@ -6,16 +6,36 @@ allowed. `combine` puts several recipes together.
 
 from collections.abc import Callable
 
-from fedjax_bal.recipes.averaging import fedacg, fedadagrad, fedadam, fedavg, fedavgm, fedexp, fedprox, fedyogi
+from fedjax_bal.recipes.averaging import (
+    fedacg,
+    fedadagrad,
+    fedadam,
+    fedavg,
+    fedavgm,
+    feddisco,
+    fedexp,
+    fedprox,
+    fedyogi,
+)
 from fedjax_bal.recipes.cbfl import cbfl
 from fedjax_bal.recipes.citations import citation, cite, short_citation
 from fedjax_bal.recipes.client_selection import astraea, flcir
-from fedjax_bal.recipes.drift import fedcm, feddyn, fednova, fedproto, moon, scaffold
-from fedjax_bal.recipes.flatness import fedlesam, fedspeed, mofedsam
-from fedjax_bal.recipes.heads import fedavg_ft, fedbabu, fedetf, fednh
-from fedjax_bal.recipes.long_tail import class_balanced, climb, fedgrab, fedic, lade, ldam, logit_adjustment, ratio_loss
-from fedjax_bal.recipes.losses import balanced_softmax, balancefl, fedlc, fedlmd, fedrs, fedvls, rebafl
-from fedjax_bal.recipes.personal import ditto, fedbn, fedper, fedrep, local
+from fedjax_bal.recipes.drift import fedcm, feddecorr, feddyn, fednova, fedproto, moon, scaffold
+from fedjax_bal.recipes.flatness import fedlesam, fedsam, fedspeed, mofedsam
+from fedjax_bal.recipes.heads import ccvr, creff, fedavg_ft, fedbabu, fedetf, fednh
+from fedjax_bal.recipes.long_tail import (
+    class_balanced,
+    climb,
+    fedgrab,
+    fedic,
+    focal,
+    lade,
+    ldam,
+    logit_adjustment,
+    ratio_loss,
+)
+from fedjax_bal.recipes.losses import balanced_softmax, balancefl, fedlc, fedlmd, fedntd, fedrs, fedvls, rebafl
+from fedjax_bal.recipes.personal import ditto, fedbn, fedloge, fedper, fedrep, fedrod, local
 from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import dp, faults, median, norm_clipping, trimmed_mean
 from fedjax_bal.recipes.sampling import crop_flip, feature_skew, iwds
@@ -28,11 +48,13 @@ __all__ = [
     "balanced_softmax",
     "balancefl",
     "cbfl",
+    "ccvr",
     "citation",
     "cite",
     "class_balanced",
     "climb",
     "combine",
+    "creff",
     "crop_flip",
     "ditto",
     "dp",
@@ -47,6 +69,8 @@ __all__ = [
     "fedbabu",
     "fedbn",
     "fedcm",
+    "feddecorr",
+    "feddisco",
     "feddyn",
     "fedetf",
     "fedexp",
@@ -55,17 +79,22 @@ __all__ = [
     "fedlc",
     "fedlesam",
     "fedlmd",
+    "fedloge",
     "fednh",
     "fednova",
+    "fedntd",
     "fedper",
     "fedproto",
     "fedprox",
     "fedrep",
+    "fedrod",
     "fedrs",
+    "fedsam",
     "fedspeed",
     "fedvls",
     "fedyogi",
     "flcir",
+    "focal",
     "iwds",
     "lade",
     "ldam",

@@ -1,7 +1,7 @@
-"""Federated averaging, with other steps and optimizers on the server, and with a proximal term."""
+"""Federated averaging, with other weights, steps and optimizers on the server, and with a proximal term."""
 
 from fedjax_bal.optim import optimizer
-from fedjax_bal.parts import BeforeLookahead, Extrapolation, Proximal
+from fedjax_bal.parts import BeforeLookahead, DiscrepancyWeights, Extrapolation, Proximal
 from fedjax_bal.recipes.recipe import BelowOne, NonNegative, Positive, Recipe, checked, positive
 
 
@@ -33,6 +33,24 @@ def fedprox(mu: NonNegative = 0.001) -> Recipe:
         Li et al., 2020, Algorithm 2, without its emulation of partial work.
     """
     return Recipe("fedprox", (Proximal(mu),))
+
+
+@checked
+def feddisco(a: NonNegative = 0.5, b: NonNegative = 0.1) -> Recipe:
+    """FedAvg in which a client weighs less the further its classes are from even ones.
+
+    Args:
+        a: weight of that distance, at least 0.
+        b: added to each weight, at least 0; with a = b = 0 this is FedAvg.
+
+    Example:
+        >>> feddisco().parts
+        (DiscrepancyWeights(a=0.5, b=0.1),)
+
+    References:
+        Ye et al., 2023, Algorithm 1; the defaults are those of the authors' code.
+    """
+    return Recipe("feddisco", (DiscrepancyWeights(a, b),))
 
 
 @checked

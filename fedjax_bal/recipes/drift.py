@@ -5,6 +5,7 @@ from fedjax_bal.optim import optimizer
 from fedjax_bal.parts import (
     ClientMomentum,
     ControlVariates,
+    Decorrelation,
     DynamicRegularisation,
     LateControlVariates,
     ModelContrast,
@@ -151,3 +152,20 @@ def fedproto(weight: NonNegative = 1.0) -> Recipe:
         Tan et al., 2022, Algorithm 1, as a regulariser of an averaged model; the default is that of the authors' code.
     """
     return Recipe("fedproto", (PrototypeDistance(weight),))
+
+
+@checked
+def feddecorr(weight: NonNegative = 0.1) -> Recipe:
+    """FedAvg whose clients keep features uncorrelated, against their collapse onto few dimensions.
+
+    Args:
+        weight: beta, at least 0; 0 is FedAvg.
+
+    Example:
+        >>> feddecorr().parts
+        (Decorrelation(weight=0.1),)
+
+    References:
+        Shi et al., 2023, in the form of the authors' code, whose default this is.
+    """
+    return Recipe("feddecorr", (Decorrelation(weight),))

@@ -5,6 +5,24 @@ from fedjax_bal.recipes.recipe import NonNegative, PositiveShare, Recipe, checke
 
 
 @checked
+def fedsam(rho: NonNegative = 0.1) -> Recipe:
+    """FedAvg on gradients that are taken uphill, where the loss is largest nearby.
+
+    Args:
+        rho: how far away, at least 0; 0 is FedAvg. Each local step takes two passes through the model.
+
+    Example:
+        >>> fedsam().parts
+        (Ascent(rho=0.1),)
+
+    References:
+        Qu et al., 2022, Algorithm 1; the default is that of github.com/woodenchild95/FL-Simulator, FedDecorr's code has
+        0.05.
+    """
+    return Recipe("fedsam", (Ascent(rho),))
+
+
+@checked
 def mofedsam(rho: NonNegative = 0.1, alpha: PositiveShare = 0.1) -> Recipe:
     """Client-level momentum on gradients that are taken uphill, where the loss is largest nearby.
 

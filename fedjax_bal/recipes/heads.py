@@ -1,6 +1,14 @@
 """Methods that treat the classifier apart from the rest of the network."""
 
-from fedjax_bal.parts import FrozenHead, PriorCalibration, PrototypeClassifier, RefinedHead, SimplexClassifier
+from fedjax_bal.parts import (
+    FeatureMatching,
+    FrozenHead,
+    PriorCalibration,
+    PrototypeClassifier,
+    RefinedHead,
+    SimplexClassifier,
+    VirtualRepresentations,
+)
 from fedjax_bal.recipes.recipe import BelowOne, Count, CountOrZero, NonNegative, Positive, Recipe, Share, checked
 
 
@@ -91,3 +99,56 @@ def fednh(rho: Share = 0.9, scale: Positive = 1.0) -> Recipe:
         Dai et al., 2023, Algorithm 1; the defaults are those of the authors' code.
     """
     return Recipe("fednh", (PrototypeClassifier(rho, scale),))
+
+
+@checked
+def creff(
+    per_class: Count = 100,
+    match_steps: CountOrZero = 100,
+    match_rate: NonNegative = 0.1,
+    epochs: Count = 300,
+    batch_size: Count = 32,
+    learning_rate: NonNegative = 0.01,
+) -> Recipe:
+    """FedAvg evaluated with a classifier that the server trains on features learned from clients' gradients.
+
+    Args:
+        per_class: features of each class, at least 1.
+        match_steps: steps on them in a round.
+        match_rate: learning rate of these steps, at least 0.
+        epochs: passes over the features for the classifier, at least 1.
+        batch_size: features a step, at least 1.
+        learning_rate: of SGD on the classifier, at least 0.
+
+    Example:
+        >>> creff().parts[0].slot
+        'FeatureMatching'
+
+    References:
+        Shang et al., 2022 (CReFF), Algorithm 1; the defaults are those of the authors' code.
+    """
+    return Recipe("creff", (FeatureMatching(per_class, match_steps, match_rate, epochs, batch_size, learning_rate),))
+
+
+@checked
+def ccvr(
+    per_class: Count = 200, epochs: Count = 1, batch_size: Count = 50, learning_rate: NonNegative = 0.01
+) -> Recipe:
+    """FedAvg whose classifier is calibrated, before each evaluation, on features drawn by class.
+
+    Every evaluation takes a pass over all clients' rows: evaluate rarely where there are many.
+
+    Args:
+        per_class: features drawn of each class, at least 1.
+        epochs: passes over them, at least 1.
+        batch_size: features a step, at least 1.
+        learning_rate: of SGD on the classifier, at least 0; 0 is FedAvg.
+
+    Example:
+        >>> ccvr().parts
+        (VirtualRepresentations(per_class=200, epochs=1, batch_size=50, learning_rate=0.01),)
+
+    References:
+        Luo et al., 2021, Algorithm 1.
+    """
+    return Recipe("ccvr", (VirtualRepresentations(per_class, epochs, batch_size, learning_rate),))

@@ -6,6 +6,7 @@ from fedjax_bal.parts import (
     ClassBalancedLoss,
     Disentangling,
     DualWeights,
+    FocalLoss,
     GradientBalancer,
     LabelMargins,
     PriorCalibration,
@@ -32,6 +33,24 @@ def class_balanced(beta: Share = 0.9999, counts: str = "local") -> Recipe:
         Cui et al., 2019, section 4.
     """
     return Recipe("class_balanced", (ClassBalancedLoss(beta, one_of("class_balanced: counts", counts, SCOPES)),))
+
+
+@checked
+def focal(gamma: NonNegative = 2.0) -> Recipe:
+    """Cross-entropy in which rows that the model already classifies well count less.
+
+    Args:
+        gamma: focusing, at least 0; 0 is FedAvg.
+
+    Example:
+        >>> focal().parts
+        (FocalLoss(gamma=2.0),)
+
+    References:
+        Lin et al., 2017, eq. 4, whose default this is; in federated learning Sarkar et al., 2020, without their
+        selection of clients.
+    """
+    return Recipe("focal", (FocalLoss(gamma),))
 
 
 @checked

@@ -6,6 +6,7 @@ from fedjax_bal.parts import (
     LabelMaskingDistillation,
     LogitCalibration,
     LogitSuppression,
+    NotTrueDistillation,
     PredictionEntropy,
     PriorCalibration,
     RestrictedSoftmax,
@@ -23,7 +24,7 @@ def balanced_softmax() -> Recipe:
         (PriorCalibration(epsilon=0.0, tau=1.0, counts='local'),)
 
     References:
-        Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8.
+        Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8. It is the generic model of `fedrod`.
     """
     return Recipe("balanced_softmax", (PriorCalibration(0.0),))
 
@@ -129,6 +130,24 @@ def fedlmd(weight: NonNegative = 1.0, temperature: Positive = 1.0) -> Recipe:
         Lu et al., 2023; the defaults are those of the authors' code.
     """
     return Recipe("fedlmd", (LabelMaskingDistillation(weight, temperature),))
+
+
+@checked
+def fedntd(weight: NonNegative = 1.0, temperature: Positive = 1.0) -> Recipe:
+    """Distillation from the received model on all classes but the true one.
+
+    Args:
+        weight: beta, at least 0; 0 is FedAvg.
+        temperature: what logits are divided by, above 0.
+
+    Example:
+        >>> fedntd().parts
+        (NotTrueDistillation(weight=1.0, temperature=1.0),)
+
+    References:
+        Lee et al., 2022, Algorithm 1; the defaults are those of the authors' configurations.
+    """
+    return Recipe("fedntd", (NotTrueDistillation(weight, temperature),))
 
 
 @checked

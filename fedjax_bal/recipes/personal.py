@@ -10,8 +10,18 @@ Centralised training is FedAvg with one client that has all rows and always take
      availability: {name: always}, delivery: {name: always}}
 """
 
-from fedjax_bal.parts import HeadThenBody, OwnHead, OwnModel, OwnNormalisation, SeparateModel
-from fedjax_bal.recipes.recipe import NonNegative, Recipe, Share, checked
+from fedjax_bal.parts import (
+    FrozenHead,
+    HeadThenBody,
+    OwnHead,
+    OwnModel,
+    OwnNormalisation,
+    PriorCalibration,
+    RealignedHeads,
+    ResidualHead,
+    SeparateModel,
+)
+from fedjax_bal.recipes.recipe import BelowOne, CountOrZero, NonNegative, Positive, Recipe, Share, checked
 
 
 def fedper() -> Recipe:
@@ -73,6 +83,44 @@ def ditto(attraction: NonNegative = 0.1) -> Recipe:
         Li, Hu et al., 2021, Algorithm 1, with as many steps for the own model as for the global one.
     """
     return Recipe("ditto", (SeparateModel(attraction),))
+
+
+def fedrod() -> Recipe:
+    """Balanced softmax for the global model, and on it a classifier of each client's own.
+
+    The test set sees the global model, which is that of `balanced_softmax`; clients' own test rows see the
+    personalised ones.
+
+    Example:
+        >>> fedrod().parts
+        (PriorCalibration(epsilon=0.0, tau=1.0, counts='local'), ResidualHead())
+
+    References:
+        Chen and Chao, 2022, Algorithm 1, with a linear personalised classifier and gamma = 1.
+    """
+    return Recipe("fedrod", (PriorCalibration(0.0), ResidualHead()))
+
+
+@checked
+def fedloge(sparsity: BelowOne = 0.6, norm: Positive = 1.7, steps: CountOrZero = 10_000) -> Recipe:
+    """A fixed sparse classifier for the body, and beside it one that all share and one of each client's own.
+
+    The test set sees the shared one, its class vectors brought to one norm; clients' own test rows see it with the
+    norms of their own.
+
+    Args:
+        sparsity: share of zeros in the fixed classifier, in [0, 1).
+        norm: of class vectors in evaluation, above 0.
+        steps: which drive the fixed class vectors apart, once before training.
+
+    Example:
+        >>> [part.slot for part in fedloge().parts]
+        ['FrozenHead', 'RealignedHeads']
+
+    References:
+        Xiao et al., 2024; the defaults are those of the authors' code.
+    """
+    return Recipe("fedloge", (FrozenHead(), RealignedHeads(sparsity, norm, steps)))
 
 
 def local() -> Recipe:

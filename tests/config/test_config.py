@@ -332,7 +332,7 @@ def test_differences_name_the_keys():
         ("methods=[3]", ["methods.0: received 3, must be a mapping with the key recipe"]),
         (
             "methods=[{mu: 3}]",
-            ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, balancefl, cbfl, class_balanced, climb,"],
+            ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, balancefl, cbfl, ccvr, class_balanced,"],
         ),
         ("methods.1.recipe=fedavgg", ["methods.1.recipe: received 'fedavgg'; allowed:", "did you mean 'fedavg'?"]),
         ("methods.0.mu=0.2", ["methods.0.mu: unknown key; recipe fedavg takes: nothing; or name, dataset, partition"]),

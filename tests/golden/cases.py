@@ -127,6 +127,7 @@ SPECIAL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "faults": ({}, {"changes": {"broken_clients": "exclude"}}),
     "fedbn": ({}, {"model": BATCH_NORM}),
     "fedper": ({}, {"held_out": True}),
+    "feddecorr": ({}, {"tolerance": 5e-3, "why": "gradients of correlations of two or three rows nearly cancel"}),
     "fedic": ({}, {"tolerance": 1e-3, "why": "Adam makes whole steps of the smallest gradients, and so of rounding"}),
     "ratio_loss": ({}, {"tolerance": 5e-3, "why": "a ratio is divided by a sum that nearly cancels"}),
 }

@@ -9,9 +9,26 @@ from parts import hand
 from quick import only
 
 from fedjax_bal import models
-from fedjax_bal.parts import BALANCED, ClassBalancedLoss, Disentangling, LabelMargins, PriorCalibration, RatioLoss
+from fedjax_bal.parts import (
+    BALANCED,
+    ClassBalancedLoss,
+    Disentangling,
+    FocalLoss,
+    LabelMargins,
+    PriorCalibration,
+    RatioLoss,
+)
 from fedjax_bal.parts.ratio_loss import ratios
-from fedjax_bal.recipes import balanced_softmax, class_balanced, combine, lade, ldam, logit_adjustment, ratio_loss
+from fedjax_bal.recipes import (
+    balanced_softmax,
+    class_balanced,
+    combine,
+    focal,
+    lade,
+    ldam,
+    logit_adjustment,
+    ratio_loss,
+)
 from fedjax_bal.types import Outputs, ServerContext, Variables
 
 
@@ -51,6 +68,17 @@ def test_class_balanced_loss_equals_its_transcription(scope, beta):
     hand.check(lambda z: part.losses(z, jnp.array(hand.LABELS), hand.context()), transcription, LOGITS)
     if beta == 0:
         np.testing.assert_allclose(transcription(LOGITS), cross_entropy(LOGITS).sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("gamma", only((0.0, 0.5, 2.0), 2.0))
+def test_focal_loss_equals_its_transcription(gamma):
+    def transcription(logits):
+        chosen = np.exp(-cross_entropy(logits))
+        return ((1 - chosen) ** gamma * cross_entropy(logits)).sum()
+
+    hand.check(lambda z: FocalLoss(gamma).losses(z, jnp.array(hand.LABELS), None), transcription, LOGITS)
+    sure = lambda logits: FocalLoss(0.5).losses(logits, jnp.zeros(1, int), None).sum()
+    assert np.isfinite(jax.grad(sure)(jnp.array([[800.0, 0, 0, 0]]))).all()
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -210,9 +238,15 @@ def test_a_network_without_a_named_classifier_is_refused():
         models.with_cosine_head(toys.network(), "trained", 8.0)
 
 
+def test_two_criteria_are_refused():
+    with pytest.raises(ValueError, match="FocalLoss and ClassBalancedLoss both replace the cross-entropy"):
+        combine(focal(), class_balanced())
+
+
 BAD = [
     (class_balanced, {"beta": 1.5}, "class_balanced: beta: received 1.5"),
     (class_balanced, {"counts": "loca"}, "class_balanced: counts: received 'loca'.*did you mean 'local'"),
+    (focal, {"gamma": -1}, "focal: gamma: received -1"),
     (logit_adjustment, {"tau": -1}, "logit_adjustment: tau: received -1"),
     (ldam, {"scale": 0}, "ldam: scale: received 0"),
     (lade, {"weight": -0.1}, "lade: weight: received -0.1"),

@@ -1,4 +1,4 @@
-"""FedVLS and FedLMD: against their transcriptions, by hand."""
+"""FedVLS, FedLMD and FedNTD: against their transcriptions, by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,8 @@ import pytest
 import reference
 from parts import hand
 
-from fedjax_bal.parts import LabelMaskingDistillation, LogitSuppression, VacantClassDistillation
-from fedjax_bal.recipes import fedlmd, fedvls
+from fedjax_bal.parts import LabelMaskingDistillation, LogitSuppression, NotTrueDistillation, VacantClassDistillation
+from fedjax_bal.recipes import fedlmd, fedntd, fedvls
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_distillation_of_vacant_classes_equals_its_transcription():
 
 @pytest.mark.parametrize("counts", [EACH, [0, 0, 0, 0]], ids=["all classes", "no row"])
 def test_a_client_with_all_classes_or_none_stays_finite(counts):
-    for part in (VacantClassDistillation(), LogitSuppression(), LabelMaskingDistillation()):
+    for part in (VacantClassDistillation(), LogitSuppression(), LabelMaskingDistillation(), NotTrueDistillation()):
         loss = lambda z, part=part: part.loss(hand.outputs(z), hand.batch(), None, context(counts))
         value, gradient = hand.value_and_gradient(loss, LOGITS)
         assert np.isfinite(value) and np.isfinite(gradient).all()
@@ -101,9 +101,23 @@ def test_label_masking_distillation_equals_its_transcription(counts):
     checked(LabelMaskingDistillation(0.7, 1.7), transcription, counts)
 
 
+def test_not_true_distillation_equals_its_transcription():
+    teacher = received(hand.batch().images)
+
+    def transcription(logits):
+        terms = []
+        for row in np.flatnonzero(hand.REAL):
+            others = [c for c in range(hand.CLASSES) if c != hand.LABELS[row]]
+            terms.append(divergence(teacher[row], others, logits[row], others, 1.7))
+        return 0.7 * np.mean(terms)
+
+    checked(NotTrueDistillation(0.7, 1.7), transcription, FEW)
+
+
 BAD = [
     (fedvls, {"weight": -1}, "fedvls: weight: received -1"),
     (fedvls, {"suppression": -1}, "fedvls: suppression: received -1"),
+    (fedntd, {"weight": -1}, "fedntd: weight: received -1"),
     (fedlmd, {"temperature": 0}, "fedlmd: temperature: received 0"),
 ]
 

@@ -1,4 +1,4 @@
-"""Fed-GraB, CLIMB and BalanceFL: against their transcriptions."""
+"""Fed-GraB, CLIMB, FedDisco and BalanceFL: against their transcriptions."""
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,8 @@ import toys
 from parts import float64, hand
 from parts.test_masked_distillation import received, softmax
 
-from fedjax_bal.parts import DualWeights, GradientBalancer, Logits, Loss, parts_with
-from fedjax_bal.recipes import balanced_softmax, balancefl, climb, combine, fedgrab, fedvls, iwds, scaffold
+from fedjax_bal.parts import DiscrepancyWeights, DualWeights, GradientBalancer, Logits, Loss, parts_with
+from fedjax_bal.recipes import balanced_softmax, balancefl, climb, combine, feddisco, fedgrab, fedvls, iwds, scaffold
 from fedjax_bal.types import Aggregate, Cohort, ServerContext, Variables
 
 
@@ -232,15 +232,39 @@ def test_balancefl_draws_classes_alike():
     assert recipe.drawing == "replacement"
 
 
+# FedDisco.
+
+
+def test_weights_by_discrepancy_equal_their_transcription():
+    counts = np.array([[10, 10, 10, 10], [60, 0, 0, 0], [5, 5, 0, 0], [0, 0, 0, 0]], float)  # the last didn't deliver
+    sizes = counts.sum(1)
+    shares = sizes / sizes.sum()
+    distances = np.array([sum(p * np.log(4 * p) for p in row / max(row.sum(), 1) if p > 0) for row in counts])
+    wanted = np.maximum(shares - 0.5 * distances / distances.sum() + 0.1, 0) * (sizes > 0)
+    assert 0 < wanted[2] < shares[2] + 0.1
+
+    def weigh(a, b, rows=counts):
+        cohort = Cohort(**(dict.fromkeys(Cohort._fields) | {"class_counts": jnp.asarray(rows)}))
+        return np.asarray(DiscrepancyWeights(a, b).weigh(jnp.asarray(sizes), cohort, None))
+
+    np.testing.assert_allclose(weigh(0.5, 0.1), wanted, rtol=1e-12)
+    np.testing.assert_allclose(weigh(0.0, 0.0), shares, rtol=1e-12)
+    np.testing.assert_allclose(weigh(900.0, 0.0), [shares[0], 0, 0, 0], rtol=1e-12)
+    np.testing.assert_allclose(weigh(900.0, 0.0, counts[[2, 1, 2, 3]]), shares, rtol=1e-12)  # no client would count
+
+
 def test_what_acts_twice_is_refused():
     with pytest.raises(ValueError, match="balancefl and iwds both bring DecayedResampling"):
         combine(balancefl(), iwds())
     with pytest.raises(ValueError, match="fedvls both bring PriorCalibration"):
         combine(balancefl(), fedvls())
+    with pytest.raises(ValueError, match="climb: received DiscrepancyWeights, which weighs clients, too"):
+        float64.simulation(combine(climb(), feddisco()))
 
 
 BAD = [
     (fedgrab, {"integral": -1}, "fedgrab: integral: received -1"),
+    (feddisco, {"a": -1}, "feddisco: a: received -1"),
     (climb, {"interval": 0}, "climb: interval: received 0"),
     (balancefl, {"temperature": 0}, "balancefl: temperature: received 0"),
 ]

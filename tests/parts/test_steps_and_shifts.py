@@ -11,7 +11,7 @@ from parts import float64, hand
 from fedjax_bal.optim import optimizer
 from fedjax_bal.parts import Ascent, DynamicRegularisation, Extrapolation, GlobalAscent
 from fedjax_bal.parts.fedlesam import LastReceived
-from fedjax_bal.recipes import combine, fedacg, fedcm, fedexp, fedlesam, fedspeed, mofedsam
+from fedjax_bal.recipes import combine, fedacg, fedcm, fedexp, fedlesam, fedsam, fedspeed, mofedsam
 from fedjax_bal.types import Aggregate, ServerContext
 
 
@@ -158,6 +158,17 @@ def test_fedcm_and_mofedsam_equal_their_transcription(rho):
 
 
 @pytest.mark.slow
+def test_fedsam_equals_its_transcription():
+    recipe = fedsam(0.3)
+    sim = float64.simulation(recipe)
+    weights = float64.initial(sim)
+    for number, cohort in float64.cohorts(sim):
+        changes = {c: descend(weights, c, number, ascent(0.3))[0] for c in cohort}
+        weights = moved(weights, 1.0, float64.mean(float64.by_size(cohort), changes))
+    assert_run(recipe, weights, sim)
+
+
+@pytest.mark.slow
 def test_fedlesam_equals_its_transcription():
     recipe = fedlesam(0.3)
     sim = float64.simulation(recipe)
@@ -203,6 +214,8 @@ def test_fedspeed_equals_its_transcription():
 def test_what_means_nothing_together_is_refused():
     with pytest.raises(ValueError, match="Ascent and GlobalAscent both choose where a gradient is taken"):
         combine(fedspeed(), fedlesam())
+    with pytest.raises(ValueError, match="fedsam and mofedsam both bring Ascent"):
+        combine(fedsam(), mofedsam())
     with pytest.raises(ValueError, match="mofedsam and fedcm both bring ClientMomentum"):
         combine(mofedsam(), fedcm())
     with pytest.raises(ValueError, match="fedcm: received the optimizer 'adam'"):
@@ -213,6 +226,7 @@ BAD = [
     (fedexp, {"epsilon": 0}, "fedexp: epsilon: received 0"),
     (fedacg, {"momentum": 1.0}, "fedacg: momentum: received 1.0"),
     (fedcm, {"alpha": 0}, "fedcm: alpha: received 0"),
+    (fedsam, {"rho": -1}, "fedsam: rho: received -1"),
     (mofedsam, {"rho": -1}, "mofedsam: rho: received -1"),
     (fedlesam, {"rho": -1}, "fedlesam: rho: received -1"),
     (fedspeed, {"weight": -1}, "fedspeed: weight: received -1"),

@@ -1,19 +1,16 @@
 """CCVR: before an evaluation the classifier is calibrated on features drawn from all clients' class statistics."""
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from annotated_types import Ge
 
-import fedjax_bal
 from fedjax_bal.data import over_rows
-from fedjax_bal.parts import Closing, RunSetting, part, static
-from fedjax_bal.recipes import Recipe
+from fedjax_bal.parts.fedbabu import classifier_shapes
+from fedjax_bal.parts.part import RunSetting, part, static
+from fedjax_bal.parts.retraining import retrained
+from fedjax_bal.parts.roles import Closing
 from fedjax_bal.types import Array, Batch, Key, Outcome, ServerContext, Variables
-
-from .bibtex import CCVR
-from .heads import head_of, retrained
 
 
 class Moments(NamedTuple):
@@ -88,7 +85,7 @@ class VirtualRepresentations(Closing):
         learning_rate: of SGD.
 
     References:
-        CCVR (Luo et al., NeurIPS 2021, arXiv:2106.05001), eq. 3 and 4, Algorithm 1. Its authors' code is not public:
+        CCVR (Luo et al., 2021), eq. 3 and 4, Algorithm 1. Its authors' code is not public:
         200 features of each class and one epoch are FL-bench's. The statistics travel as sums, which give the
         same mean and covariance. The paper calibrates once, after training; here each evaluation shows what that gives.
     """
@@ -100,7 +97,7 @@ class VirtualRepresentations(Closing):
 
     def check(self, setting: RunSetting) -> None:
         """Refuses a model without a classifier under its usual name."""
-        head_of(jax.eval_shape(setting.model.init, jax.random.key(0)).params)
+        classifier_shapes(setting.model)
 
     def closing_report(self, outcome: Outcome) -> Moments:
         """The moments of the client's features."""
@@ -119,37 +116,16 @@ class VirtualRepresentations(Closing):
         """The global model with the calibrated classifier."""
         draw, order = jax.random.split(key)
         features = draw_gaussians(draw, *class_gaussians(reports), self.per_class)
+        by_row = lambda of_class: jnp.repeat(of_class, self.per_class)
         head = retrained(
             server.model,
             variables.params,
-            features,
-            (reports.counts > 0).astype(features.dtype),
+            features.reshape(-1, features.shape[-1]),
+            by_row(jnp.arange(len(features))),
             order,
+            by_row((reports.counts > 0).astype(features.dtype)),
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
         )
         return variables._replace(params={**variables.params, "head": head})
-
-
-@fedjax_bal.register("recipe", "ccvr", citation=CCVR)
-def ccvr(
-    per_class: Annotated[int, Ge(1)] = 200,
-    epochs: Annotated[int, Ge(1)] = 1,
-    batch_size: Annotated[int, Ge(1)] = 50,
-    learning_rate: Annotated[float, Ge(0)] = 0.01,
-) -> Recipe:
-    """FedAvg whose classifier is calibrated with virtual features before each evaluation.
-
-    Every evaluation takes a pass over all clients' rows: evaluate rarely where there are many.
-
-    Args:
-        per_class: virtual features of each class, at least 1.
-        epochs: passes over them, at least 1.
-        batch_size: features a step, at least 1.
-        learning_rate: of SGD on the classifier, at least 0; 0 is FedAvg.
-
-    References:
-        Luo et al., 2021, Algorithm 1.
-    """
-    return Recipe("ccvr", (VirtualRepresentations(per_class, epochs, batch_size, learning_rate),))

@@ -1,21 +1,19 @@
 """CReFF: features learned on the server from clients' gradients, on which the classifier is trained anew."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from annotated_types import Ge
 from jax import lax
 
-import fedjax_bal
 from fedjax_bal.data import over_rows
-from fedjax_bal.parts import Refine, Report, RunSetting, Server, part, static
-from fedjax_bal.recipes import Recipe
+from fedjax_bal.parts.fedbabu import classifier, classifier_shapes
+from fedjax_bal.parts.part import RunSetting, part, static
+from fedjax_bal.parts.prototypes import num_features
+from fedjax_bal.parts.retraining import retrained
+from fedjax_bal.parts.roles import Refine, Report, Server
 from fedjax_bal.types import Array, Batch, Key, Model, Outcome, PyTree, ServerContext, Variables
-
-from .bibtex import CREFF
-from .heads import head_of, retrained
 
 
 class FederatedFeatures(NamedTuple):
@@ -62,7 +60,7 @@ class FeatureMatching(Server, Report, Refine):
         learning_rate: of the classifier's SGD.
 
     References:
-        CReFF (Shang et al., IJCAI 2022, arXiv:2204.13399), eq. 5 to 8, Algorithm 1; constants of the authors' code,
+        CReFF (Shang et al., 2022), eq. 5 to 8, Algorithm 1; constants of the authors' code,
         which estimates $g_c^k$ from ten draws of 32 augmented images where the paper and this part take all rows. The
         clients' first retrained classifier is the initial model's; in the code it is another random one.
     """
@@ -78,12 +76,12 @@ class FeatureMatching(Server, Report, Refine):
 
     def check(self, setting: RunSetting) -> None:
         """Refuses a model without a classifier under its usual name."""
-        head_of(jax.eval_shape(setting.model.init, jax.random.key(0)).params)
+        classifier_shapes(setting.model)
 
     def init_server(self, server: ServerContext) -> FederatedFeatures:
         """Random features, and the initial classifier."""
-        shape = (server.federation.num_classes, self.per_class, _width(server.model, server.variables))
-        return FederatedFeatures(jax.random.normal(server.key, shape), head_of(server.variables.params))
+        shape = (server.federation.num_classes, self.per_class, num_features(server.model, server.variables))
+        return FederatedFeatures(jax.random.normal(server.key, shape), classifier(server.variables.params))
 
     def broadcast(self, key: Key, server: ServerContext) -> tuple[FederatedFeatures, PyTree]:
         """The retrained classifier goes to every client."""
@@ -111,12 +109,12 @@ class FeatureMatching(Server, Report, Refine):
             server.model, params, old.features, _over(sums, clients), clients > 0, self.match_steps, self.match_rate
         )
         begin, order = jax.random.split(key)
-        fresh = {**params, "head": head_of(server.model.init(begin).params)}
+        fresh = {**params, "head": classifier(server.model.init(begin).params)}
         head = retrained(
             server.model,
             fresh,
-            features,
-            jnp.ones(len(features)),
+            features.reshape(-1, features.shape[-1]),
+            jnp.repeat(jnp.arange(len(features)), self.per_class),
             order,
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -142,7 +140,7 @@ def class_gradients(model: Model, params: PyTree, features: Array, labels: Array
 
 
 def matched_features(
-    model: Model, params: PyTree, features: Array, wanted: PyTree, present: Array, steps: int, rate: Any
+    model: Model, params: PyTree, features: Array, wanted: PyTree, present: Array, steps: int, rate: Array | float
 ) -> Array:
     """Features `Float[C, M, F]` of present classes after steps that bring their gradients near the wanted ones."""
 
@@ -174,33 +172,3 @@ def _over(sums: PyTree, counts: Array) -> PyTree:
     """Means by class, from leaves `[C, ...]`."""
     share = 1.0 / jnp.maximum(counts, 1.0)
     return jax.tree.map(lambda leaf: leaf * share.reshape(-1, *[1] * (leaf.ndim - 1)), sums)
-
-
-def _width(model: Model, variables: Variables) -> int:
-    image = jnp.zeros((1, *model.input_shape), model.input_dtype)
-    return jax.eval_shape(lambda: model.apply(variables, image, train=False)[0].features).shape[-1]
-
-
-@fedjax_bal.register("recipe", "creff", citation=CREFF)
-def creff(
-    per_class: Annotated[int, Ge(1)] = 100,
-    match_steps: Annotated[int, Ge(0)] = 100,
-    match_rate: Annotated[float, Ge(0)] = 0.1,
-    epochs: Annotated[int, Ge(1)] = 300,
-    batch_size: Annotated[int, Ge(1)] = 32,
-    learning_rate: Annotated[float, Ge(0)] = 0.01,
-) -> Recipe:
-    """FedAvg evaluated with a classifier that the server trains on federated features.
-
-    Args:
-        per_class: federated features of each class, at least 1.
-        match_steps: steps on them in a round, at least 0.
-        match_rate: learning rate of these steps, at least 0.
-        epochs: passes over the features for the classifier, at least 1.
-        batch_size: features a step, at least 1.
-        learning_rate: of the classifier's SGD, at least 0.
-
-    References:
-        Shang et al., 2022, Algorithm 1.
-    """
-    return Recipe("creff", (FeatureMatching(per_class, match_steps, match_rate, epochs, batch_size, learning_rate),))

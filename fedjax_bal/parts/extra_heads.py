@@ -1,0 +1,84 @@
+"""Further classifiers beside the network's own, on the same features."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_bal.parts.fedbabu import classifier, classifier_shapes
+from fedjax_bal.parts.part import RunSetting
+from fedjax_bal.parts.roles import Closing, Personal, Refine
+from fedjax_bal.types import Array, Batch, Key, Model, Outputs, PyTree, Variables
+
+
+@functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program
+def with_extra_heads(method: str, model: Model, *names: str) -> Model:
+    """The network with further sets of its classifier's parameters, by name, which begin as zeros.
+
+    Raises:
+        ValueError: a classifier that isn't linear in its parameters, so that the sum of two is none.
+    """
+    _check_linear(method, model)
+    return model._replace(
+        init=functools.partial(_init, model, names), apply=functools.partial(_apply, model, frozenset(names))
+    )
+
+
+def head_loss(logits: Array, batch: Batch) -> Array:
+    """The mean cross-entropy of the real rows, `Float[]`."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
+    return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
+
+
+def check_alone(method: str, own: Personal, setting: RunSetting) -> None:
+    """Refuses parts beside which a client's own classifier would not be what it was trained as."""
+    params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
+    for other in setting.parts:
+        if other.slot == own.slot:
+            continue
+        if isinstance(other, Personal):
+            head = jax.tree.broadcast(other.personal(params), params)["head"]
+            if any(jax.tree.leaves(head)) or type(other).own_model is not Personal.own_model:
+                raise ValueError(
+                    f"{method}: received {other.slot}, by which each client has another classifier or model of its "
+                    "own; leave one of the two out"
+                )
+        if isinstance(other, Closing) or (isinstance(other, Refine) and other.evaluation_only):
+            raise ValueError(
+                f"{method}: received {other.slot}, which puts another classifier in for evaluation, so that those of "
+                "the clients would no longer fit; leave one of the two out"
+            )
+
+
+def _init(model: Model, names: tuple[str, ...], key: Key) -> Variables:
+    variables = model.init(key)
+    zeros = jax.tree.map(jnp.zeros_like, classifier(variables.params))
+    return variables._replace(params={**variables.params, **dict.fromkeys(names, zeros)})
+
+
+def _apply(
+    model: Model, names: frozenset[str], variables: Variables, images: Array, **settings: Any
+) -> tuple[Outputs, Variables]:
+    shared = {name: leaf for name, leaf in variables.params.items() if name not in names}
+    outputs, after = model.apply(variables._replace(params=shared), images, **settings)
+    return outputs, after._replace(params=variables.params)
+
+
+def _check_linear(method: str, model: Model) -> None:
+    head = classifier_shapes(model)
+    image = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.dtype(model.input_dtype))
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    width = jax.eval_shape(lambda v, x: model.apply(v, x, train=False)[0].features, variables, image).shape[-1]
+    features = jnp.ones((1, width))
+
+    def logits(scale: float) -> Array:
+        filled: PyTree = jax.tree.map(lambda leaf: jnp.full(leaf.shape, scale, leaf.dtype), head)
+        return model.head({**variables.params, "head": filled}, features)
+
+    if not jnp.allclose(logits(3.0), 3.0 * logits(1.0), rtol=1e-3):
+        raise ValueError(
+            f"{method}: received the model {model.name}, whose classifier isn't linear in its parameters, so that two "
+            "of them don't add up to one: take a model that ends in a dense layer"
+        )

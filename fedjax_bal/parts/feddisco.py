@@ -1,0 +1,35 @@
+"""FedDisco: a client weighs less the further its classes are from even ones."""
+
+import jax.numpy as jnp
+
+from fedjax_bal.balance import kl_to_uniform
+from fedjax_bal.parts.part import part
+from fedjax_bal.parts.roles import Weigh
+from fedjax_bal.types import Array, Cohort, ServerContext
+
+
+@part
+class DiscrepancyWeights(Weigh):
+    r"""Weighs client k by $\max(0, p_k - a d_k + b)$.
+
+    $p_k$ is its share of the cohort's samples, and $d_k$ the divergence of its classes from even ones, as a share of
+    the cohort's sum of divergences. Where no client would have any weight, the weights stay as they are.
+
+    Attributes:
+        a: weight of the discrepancy; with a = b = 0 this is FedAvg.
+        b: added to each weight.
+
+    References:
+        FedDisco (Ye et al., 2023), eq. 6, with the divergence that the authors' code has by default.
+    """
+
+    a: float = 0.5
+    b: float = 0.1
+
+    def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
+        """`Float[G]` to `Float[G]`; the engine normalises."""
+        shares = weights / jnp.maximum(weights.sum(), 1e-12)
+        distances = jnp.where(weights > 0, kl_to_uniform(cohort.class_counts), 0.0)
+        distances = distances / jnp.maximum(distances.sum(), 1e-12)
+        fair = jnp.where(weights > 0, jnp.maximum(shares - self.a * distances + self.b, 0.0), 0.0)
+        return jnp.where(fair.sum() > 0, fair, shares)

@@ -1,0 +1,48 @@
+"""FedROD: beside the classifier that all share, each client trains one of its own on what that leaves over."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.parts.extra_heads import check_alone, head_loss, with_extra_heads
+from fedjax_bal.parts.part import RunSetting, part
+from fedjax_bal.parts.roles import Loss, Personal
+from fedjax_bal.types import Array, Batch, Context, Model, Outputs, PyTree, Variables
+
+_OWN = "own_head"
+
+
+@part
+class ResidualHead(Personal, Loss):
+    r"""Adds the mean cross-entropy of personalised logits $\psi^\top f + \varphi_k^\top f$ to the loss.
+
+    f are the features, $\psi$ is the shared classifier and $\varphi_k$ the client's own. The added gradient reaches
+    $\varphi_k$ alone, so that the generic model is trained as without it. $\varphi_k$ is a second set of the
+    classifier's parameters, `params["own_head"]`, and begins as zeros: a client that never trained is classified by the
+    generic model.
+
+    References:
+        FedROD (Chen and Chao, 2022), section 4, its linear personalised head; the one that a hypernetwork makes is left
+        out. How the paper's linear head begins is not stated.
+    """
+
+    def bind(self, model: Model) -> Model:
+        """The network with the second set; refuses a classifier that isn't linear in its parameters."""
+        return with_extra_heads("fedrod", model, _OWN)
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses other classifiers and models of a client's own."""
+        check_alone("fedrod", self, setting)
+
+    def personal(self, params: PyTree) -> PyTree:
+        """The second set."""
+        return {name: name == _OWN for name in params}
+
+    def own_model(self, variables: Variables) -> Variables:
+        """With the sum of both classifiers, whose logits are the sum of theirs."""
+        params = variables.params
+        return variables._replace(params={**params, "head": jax.tree.map(jnp.add, params["head"], params[_OWN])})
+
+    def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
+        """The personalised predictor's mean cross-entropy, `Float[]`."""
+        generic, features = jax.lax.stop_gradient((outputs.logits, outputs.features))
+        return head_loss(generic + ctx.model.head({**params, "head": params[_OWN]}, features), batch)

@@ -1,0 +1,29 @@
+"""Focal loss: examples that the model already classifies well count less."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_bal.parts.part import part
+from fedjax_bal.parts.roles import Criterion
+from fedjax_bal.types import Array, Context
+
+
+@part
+class FocalLoss(Criterion):
+    r"""Multiplies the cross-entropy of a row by $(1 - p_y)^\gamma$, with the probability $p_y$ of its label.
+
+    Attributes:
+        gamma: focusing; 0 is the cross-entropy.
+
+    References:
+        Focal loss (Lin et al., 2017), eq. 4, over the softmax and without the class weights alpha.
+    """
+
+    gamma: float = 2.0
+
+    def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:
+        """The loss of each row, `Float[B]`."""
+        log_probability = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1)[:, 0]
+        # The bound keeps the gradient finite where the probability is 1 and gamma is below 1.
+        doubt = jnp.maximum(-jnp.expm1(log_probability), 1e-12)
+        return -(doubt**self.gamma) * log_probability
