@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ReportTable(NamedTuple):
-    """A table of a report beside the comparison: its title, and a note on its numbers."""
+    """A table of a report beside the comparison: its title, and a note on all of its numbers."""
 
     title: str
     note: str
@@ -41,36 +41,42 @@ class ReportTable(NamedTuple):
 
 CLASSES = ReportTable(
     "Classes",
-    "On the test set, at the last evaluation. Classes are many-, medium- or few-shot by their training images in the "
-    "whole federation; evaluation.shots says where the groups end.",
+    "On the test set, at the last evaluation.",
 )
-CURVE = ReportTable(
-    "Other readings of the curve",
-    "The mean of a run's last ten evaluations. The accuracy on the test set in the round in which the validation "
-    "metric was best, which unlike the best of all was not picked on the test set.",
-)
+CURVE = ReportTable("Other readings of the curve", "")
 CLIENTS = ReportTable(
     "Clients",
     "The model that each client uses, on its own test images at the last evaluation: the global one, or its own with a "
-    "method that gives it one. Every client counts the same. Spread: standard deviation over clients. Worst 10%: mean "
-    "of that tenth of them.",
+    "method that gives it one. Every client counts the same.",
 )
 OWN_MODELS = ReportTable(
     "Clients, own models",
-    "Each model on its own client's test images. After local training: of the last evaluated round's cohort. "
-    "Fine-tuned: the final global model, trained on each client with plain cross-entropy.",
+    "Each model on its own client's test images.",
 )
 TIME = ReportTable(
     "Simulated time",
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
-    "rounds of the slowest chain's local training; sending is not counted. To the target: of runs that reach it.",
+    "rounds of the slowest chain's local training; sending is not counted.",
 )
 OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
+_SHOTS = (
+    "Classes are many-, medium- or few-shot by their training images in the whole federation; evaluation.shots says "
+    "where the groups end."
+)
+_LAST10 = "The mean of a run's last ten evaluations."
+_AT_BEST = (
+    "The accuracy on the test set in the round in which the validation metric was best, which unlike the best of all "
+    "was not picked on the test set."
+)
+_SPREAD = "Spread: standard deviation over clients."
+_WORST10 = "Worst 10%: mean of that tenth of them."
+_TRAINED = "After local training: of the last evaluated round's cohort."
+_TUNED = "Fine-tuned: the final global model, trained on each client with plain cross-entropy."
 REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, OWN)
 
 
 class Column(NamedTuple):
-    """A column of a report for a metric; the unit follows the heading.
+    """A column of a report for a metric; the unit follows the heading, and its note that of the table.
 
     An optional column is left out if it is the only one, as where all classes are many-shot.
     """
@@ -78,6 +84,7 @@ class Column(NamedTuple):
     table: ReportTable
     heading: str
     optional: bool = False
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +150,7 @@ def _validation(name: str, score: Callable[[np.ndarray], float], *more: Any) -> 
 def _shots(group: str, heading: str) -> Metric:
     """The mean accuracy over a group of classes."""
     of_round = lambda it: mean_known(recalls(it.confusion)[it.groups[group]]) if group in it.groups else None
-    return Metric(f"{group}_shot_accuracy", of_round, "last", Column(CLASSES, heading, optional=True))
+    return Metric(f"{group}_shot_accuracy", of_round, "last", Column(CLASSES, heading, True, _SHOTS))
 
 
 def _over_clients(
@@ -167,10 +174,10 @@ def _over_clients(
     ]
 
 
-def _fine_tuned(name: str, heading: str, unit: Unit = SHARE) -> Metric:
+def _fine_tuned(name: str, heading: str, note: str = _TUNED, unit: Unit = SHARE) -> Metric:
     """A metric of the clients' models that are fine-tuned after the last round."""
     of_run = lambda run: run.fine_tuned.get(name) if is_number(run.fine_tuned.get(name)) else None
-    return Metric(name, None, of_run, Column(OWN_MODELS, heading), unit)
+    return Metric(name, None, of_run, Column(OWN_MODELS, heading, note=note), unit)
 
 
 def _mean_of_last(count: int, run: "RunHistory") -> float | None:
@@ -207,14 +214,14 @@ _METRICS = (
     Metric("rounds_to_target", None, lambda run: run.rounds_to_target, unit=NUMBER),
     Metric("traffic_bytes", None, _traffic, unit=NUMBER),
     Metric("traffic_to_target_bytes", None, lambda run: _traffic(run.to_target), unit=NUMBER),
-    Metric("last10_accuracy", None, partial(_mean_of_last, 10), Column(CURVE, "Mean of last 10")),
+    Metric("last10_accuracy", None, partial(_mean_of_last, 10), Column(CURVE, "Mean of last 10", note=_LAST10)),
     Metric("stopped_early", None, lambda run: run.stopped_early, unit=NUMBER),
     Metric("best_validation_round", None, lambda run: run.validated.get("round"), unit=NUMBER),
     Metric(
         "accuracy_at_best_validation",
         None,
         lambda run: run.validated.get("test_accuracy"),
-        Column(CURVE, "Test accuracy at the best validation"),
+        Column(CURVE, "Test accuracy at the best validation", note=_AT_BEST),
     ),
     # Of the global model in each evaluated round.
     _test("test_accuracy", accuracy),
@@ -240,16 +247,24 @@ _METRICS = (
     *_over_clients(
         "client_accuracy",
         lambda it: it.client_accuracies,
-        {"": Column(CLIENTS, "Mean"), "_std": Column(CLIENTS, "Spread"), "_worst10": Column(CLIENTS, "Worst 10%")},
+        {
+            "": Column(CLIENTS, "Mean"),
+            "_std": Column(CLIENTS, "Spread", note=_SPREAD),
+            "_worst10": Column(CLIENTS, "Worst 10%", note=_WORST10),
+        },
     ),
     *_over_clients(
         "own_accuracy",
         lambda it: it.own_accuracies,
-        {"": Column(OWN_MODELS, "After local training"), "_std": None, "_worst10": Column(OWN_MODELS, "Worst 10%")},
+        {
+            "": Column(OWN_MODELS, "After local training", note=_TRAINED),
+            "_std": None,
+            "_worst10": Column(OWN_MODELS, "Worst 10%", note=_WORST10),
+        },
     ),
     _fine_tuned("personalised_accuracy", "Fine-tuned"),
-    _fine_tuned("personalised_accuracy_std", "Spread", POINTS),
-    _fine_tuned("personalised_accuracy_worst10", "Worst 10% fine-tuned"),
+    _fine_tuned("personalised_accuracy_std", "Spread", _SPREAD, POINTS),
+    _fine_tuned("personalised_accuracy_worst10", "Worst 10% fine-tuned", _WORST10),
     Metric(
         "client_accuracies",
         lambda it: None if it.client_accuracies is None else order_statistics(it.client_accuracies),
@@ -264,7 +279,7 @@ _METRICS = (
         "simulated_s_to_target",
         None,
         lambda run: _seconds(run.to_target),
-        Column(TIME, "To the target accuracy"),
+        Column(TIME, "To the target accuracy", note="To the target: of runs that reach it."),
         SECONDS,
     ),
     _reported("excluded", of_run=lambda run: run.total("excluded"), unit=NUMBER, swept=False),
