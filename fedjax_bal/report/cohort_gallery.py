@@ -66,7 +66,7 @@ def _partitions(run: RunRecord) -> Iterator[Drawn]:
         which = "All clients" if shown == part["clients"] else f"{shown} of {part['clients']} clients"
         own = " This is the partition of the first seed; each has its own." * bool(run.config.get("partition_seeds"))
         caption = (
-            f"{which}: a column is a client, its colours how many samples of each class it holds, white none; columns "
+            f"{which}: a column is a client, its colours how many samples of each class it holds, blank none; columns "
             f"that differ are label skew.{own}{rest}"
         )
         figure = plots.partition(counts, part["shown"], run.summary["class_names"])

@@ -11,7 +11,7 @@ from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.markup import definitions, document, encoded, figures
 from fedjax_bal.report.page import curves_first, display_name, draws_partitions, entries, methods_table
 from fedjax_bal.report.table_files import summarise_group, table_files
-from fedjax_bal.report.wording import verdict
+from fedjax_bal.report.wording import plural, verdict
 from fedjax_bal.runs import FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def join(folders: Sequence[Path]) -> RunRecord:
     """
     resolved = [folder.resolve() for folder in folders]
     if not 2 <= len(set(resolved)) == len(resolved) <= _MOST:
-        raise FolderError(f"report: received {len(folders)} folders; a comparison takes 2 to {_MOST} different ones")
+        raise FolderError(
+            f"report: received {plural(len(folders), 'folder')}; a comparison takes 2 to {_MOST} different ones"
+        )
     found = [RunFolder(folder).read() for folder in folders]
     for folder, run in zip(folders[1:], found[1:], strict=True):
         if run.summary["class_names"] != found[0].summary["class_names"]:

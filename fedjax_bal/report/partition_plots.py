@@ -97,7 +97,7 @@ def _cells(axes: Axes, counts: np.ndarray, figure: Any, side: Axes) -> None:
 
 def _name_clients(axes: Axes, shown: np.ndarray, clients: int) -> None:
     axes.tick_params(length=0)
-    number_clients(axes.xaxis, shown)
+    number_clients(axes.xaxis, shown.tolist())
     if len(shown) < clients:
         axes.set_xlabel(f"client, {len(shown)} of {clients:,}")
 

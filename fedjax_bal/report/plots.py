@@ -71,10 +71,8 @@ def _curve(axes: Axes, name: str, curve: Curve, whole: np.ndarray, line: Any, ho
         tip(own, f"{name}, seed {seed}: {100 * values[-1]:.1f}% at the end")
     told = kept[evenly_spaced(len(kept), MOST_TIPS)]
     (marks,) = axes.plot(whole[told], 100 * curve.mean[told], "o", alpha=0, markersize=8, zorder=5)
-    spreads = [f" ± {100 * (high - mean):.1f}" for high, mean in zip(curve.high, curve.mean, strict=True)] if (
-        curve.high is not None
-    ) else [""] * len(whole)  # fmt: skip
-    tip(marks, *(f"{name}, {horizontal} {whole[i]:,.4g}: {100 * curve.mean[i]:.1f}{spreads[i]}%" for i in told))
+    above = lambda i: "" if curve.high is None else f" ± {100 * (curve.high[i] - curve.mean[i]):.1f}"
+    tip(marks, *(f"{name}, {horizontal} {whole[i]:,.6g}: {100 * curve.mean[i]:.1f}{above(i)}%" for i in told))
 
 
 def accuracy_curves(
@@ -152,7 +150,7 @@ def predicted_classes(
         axes.step([-0.5, *at + 0.5], 100 * true[[order[0], *order]], zorder=2, **entries[0][1])
         for name in names:
             shares = found[name]
-            (line,) = axes.plot(at, 100 * shares[order], zorder=3, **{**looks[name].line(), "linewidth": 1.1})
+            (line,) = axes.plot(at, 100 * shares[order], zorder=3, **{**looks[name].line(len(order)), "linewidth": 1.1})
             tip(line, f"{name}: the share of the test images that it puts into each class")
             (marks,) = axes.plot(at, 100 * shares[order], "o", alpha=0, markersize=8, zorder=4)
             tip(marks, *(f"{name}, {classes[k]}: {100 * shares[k]:.1f}%; true {100 * true[k]:.1f}%" for k in order))
@@ -202,7 +200,7 @@ def confusion(matrix: np.ndarray, method: str, classes: Sequence[str]) -> Figure
 
 @style()
 def partition(class_counts: np.ndarray, clients: Sequence[int], classes: Sequence[str]) -> Figure:
-    """Samples of each class on each client, `Int[M, C]`: a column for each client, white for no sample."""
+    """Samples of each class on each client, `Int[M, C]`: a column for each client, blank for no sample."""
     figure = blank(float(np.clip(0.21 * len(classes) + 1.0, 2.4, 4.4)))
     axes = figure.add_subplot()
     counts = np.ma.masked_equal(class_counts.T, 0)
@@ -243,7 +241,7 @@ def _above(
 
 def _name_in_order(axes: Axes, order: np.ndarray, classes: Sequence[str], shift: float) -> None:
     if len(classes) <= MOST_NAMED:
-        names = [printable(classes[place], 14) for place in order]
+        names = [printable(classes[int(place)], 14) for place in order]
         axes.set_xticks(np.arange(len(order)) + shift, names, rotation=45, ha="right", rotation_mode="anchor")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))

@@ -87,19 +87,20 @@ def _slots(methods: Iterable[str]) -> dict[str, int]:
     slots: dict[str, int] = {}
     for method in sorted(methods, key=lambda own: own not in _OWN_COLOUR):
         first = _OWN_COLOUR.index(method) if method in _OWN_COLOUR else crc32(method.encode(errors="replace"))
-        colours, markers = (Counter(slot % len(kind) for slot in slots.values()) for kind in (COLOURS, MARKERS))
-        slots[method] = min(
-            ((first + step) % _SLOTS for step in range(_SLOTS)),
-            key=[
-                colours[slot % len(COLOURS)] * _SLOTS + markers[slot % len(MARKERS)] for slot in range(_SLOTS)
-            ].__getitem__,
-        )
+        slots[method] = _free_slot(list(slots.values()), first)
     return slots
 
 
-def legend_of(looks: Iterable[Look], **changes: Any) -> list[tuple[str, dict[str, Any]]]:
-    """An entry for each method, with some properties of its line replaced."""
-    return [(f"{look.method} ({look.run})" if look.run else look.method, {**look.line(), **changes}) for look in looks]
+def _free_slot(taken: Sequence[int], first: int) -> int:
+    """The slot whose colour, then whose marker, is rarest so far; of several the next one from `first` on."""
+    colours, markers = (Counter(slot % len(kind) for slot in taken) for kind in (COLOURS, MARKERS))
+    rarity = lambda slot: (colours[slot % len(COLOURS)], markers[slot % len(MARKERS)], (slot - first) % _SLOTS)
+    return min(range(_SLOTS), key=rarity)
+
+
+def legend_of(looks: Iterable[Look]) -> list[tuple[str, dict[str, Any]]]:
+    """An entry for each method: its name, and the properties of its line."""
+    return [(f"{look.method} ({look.run})" if look.run else look.method, look.line()) for look in looks]
 
 
 def panels_of(looks: Looks, names: Sequence[str]) -> tuple[dict[str, list[str]], list[tuple[str, dict[str, Any]]]]:

@@ -26,7 +26,7 @@ SIZES = {"font.size": 9.5, "axes.labelsize": 9.5, "axes.titlesize": 10.0, **dict
 SMALLEST = 7.0 / 9.0
 INK = "#222222"
 # What takes the colours of the page around it, which may be dark; the text on coloured cells does not.
-THEME = {INK: "ink", "#666666": "soft", "#555555": "soft", "#e3e3e3": "rule", "#ffffff": "paper"}
+THEME = {INK: "ink", "#666666": "soft", "#555555": "soft", "#e3e3e3": "rule", "#bcbcbc": "rule", "#ffffff": "paper"}
 ON_LIGHT, ON_DARK = "#212121", "#fefefe"
 _TIPS = "tips:"
 SVG = "http://www.w3.org/2000/svg"

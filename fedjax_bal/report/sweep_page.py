@@ -138,15 +138,19 @@ def _kicker(results: Results) -> str:
 def _lacking(results: Results) -> str:
     lost = [row for row in results.rows if row["status"] != "done"]
     left = (results.asked or 0) - len(results.rows)
-    unfinished = f"This sweep is not finished: {left} of its {results.asked} runs are not in the table yet."
+    unfinished = f"This sweep is not finished: {left} of its {results.asked} runs {_verb(left)} not in the table yet."
     if not lost:
         return f'<p class=unfinished role="status">{unfinished}</p>' if left > 0 else ""
     reasons = [f"{row['point']}, {row['method']}, seed {row.get('seed')}: {_why(row)}" for row in lost[:20]]
     more = f"<li>and {len(lost) - 20} more</li>" if len(lost) > 20 else ""
     listed = "".join(f"<li>{escape(text)}</li>" for text in reasons)
-    title = f"{len(lost)} of {len(results.rows)} runs have no result, and are in none of the means below:"
+    title = f"{len(lost)} of {len(results.rows)} runs {_verb(len(lost))} without a result, in none of the means below:"
     title = f"{unfinished} {title}" if left > 0 else title
     return f'<div class=unfinished role="status">{escape(title)}<ul>{listed}{more}</ul></div>'
+
+
+def _verb(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _why(row: dict[str, str]) -> str:

@@ -46,7 +46,7 @@ def sweep_figures(results: Results, lines: Sequence[Mapping[str, Any]]) -> Itera
         for place, method in enumerate(results.methods):
             if best(results, method) is not None:
                 title = f"Final accuracy of {printable(method, 40)}"
-                yield f"grid-{place}", title, "Mean over seeds; white where nothing finished.", _grid(results, method)
+                yield f"grid-{place}", title, "Mean over seeds; blank where nothing finished.", _grid(results, method)
 
 
 def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[Drawn]:

@@ -124,7 +124,7 @@ def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_pat
 
 
 BAD = [
-    (lambda own: own[:1], "received 1 folders; a comparison takes 2 to 20 different ones"),
+    (lambda own: own[:1], "received 1 folder; a comparison takes 2 to 20 different ones"),
     (lambda own: [own[0], own[0]], "2 to 20 different ones"),
     (lambda own: [own[0], own[0].parent], "can't be read"),
 ]
