@@ -61,7 +61,8 @@ def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[
         tops = [(method, best(results, method, situation)) for method in results.methods]
         found = [(m, curve(by_setting.get(top.setting, []), m, "test_accuracy")) for m, top in tops if top is not None]
         panels[name_situation(results, situation)] = [(m, own, own.rounds) for m, own in found if len(own.rounds)]
-    if any(panels.values()):
+    panels = {title: curves for title, curves in panels.items() if curves}
+    if panels:
         looks = looks_of(results.methods)
         tuned = ", each method at its best setting" if results.tuned else ""
         bands = any(own.low is not None for panel in panels.values() for _, own, _ in panel)
@@ -97,7 +98,7 @@ def _of_axis(results: Results, axis: int) -> Iterator[Drawn]:
             name_situation(results, own): [(m, along(results, axis, m, figure, own)) for m in results.methods]
             for own in shown
         }
-        panels = {own: [(m, line) for m, line in lines if len(line) > 1] for own, lines in found.items()}
+        panels = {own: known for own, lines in found.items() if (known := [pair for pair in lines if len(pair[1]) > 1])}
         every = [line for lines in panels.values() for _, line in lines]
         # Of runs that were trained together, all have the same cost.
         alike = figure in _COSTS and all(len({cell.mean for cell in own}) == 1 for own in every)

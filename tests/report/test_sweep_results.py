@@ -130,9 +130,9 @@ def test_figures_of_a_sweep_have_a_panel_for_each_condition(tmp_path):
     figures = {name: figure for name, _, _, figure in sweep_figures(conditioned(tmp_path), lines)}
     titles = {name: [axes.get_title() for axes in figure.axes] for name, figure in figures.items()}
     both = ["clients 10", "clients 20"]
-    assert titles["accuracy"] == titles["final-accuracy-1"] == both and titles["final-accuracy-0"] == [""]
+    assert titles["final-accuracy-1"] == both and titles["final-accuracy-0"] == [""]
     # With 10 clients the best rate is another one, of which there are no lines.
-    assert [len(axes.lines) for axes in figures["accuracy"].axes] == [0, 2]
+    assert titles["accuracy"] == both[1:]
 
 
 def test_costs_are_drawn_from_zero(tmp_path):
