@@ -227,11 +227,15 @@ def report(
             metavar="FILE.html", help="Only compare, and put the page here; by default into the first folder."
         ),
     ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the figures here, too, as PDF and PNG for a paper.")
+    ] = None,
+    width: Annotated[float, typer.Option(min=1.5, max=20.0, help="Width of these figures in inches.")] = 3.25,
     plugin: Plugins = None,
 ) -> None:
     """Write the pages of folders again; of several runs also one page that compares them."""
     with messages():
-        write_pages(folders, out)
+        write_pages(folders, out, figures, width)
 
 
 app.command("export")(printing(export))

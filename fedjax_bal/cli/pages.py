@@ -15,15 +15,21 @@ def build_page(path: Path) -> Path:
         return build_sweep(path) if SweepFolder(path).exists() else build(path)
 
 
-def write_pages(folders: list[Path], out: Path | None) -> None:
+def write_pages(folders: list[Path], out: Path | None, figures: Path | None, width: float) -> None:
     """Writes each folder's page, and of several runs one that compares them, into the first folder.
 
     With `out` only the latter, into that file; without it, folders that can't be compared get a line instead of an
-    error.
+    error. `figures` is a folder for the figures at a width in inches, of several runs those of the comparison.
     """
     from fedjax_bal.runs import FolderError, RunFolder, SweepFolder
 
     console = Output()
+    if figures is not None:
+        with drawing():
+            from fedjax_bal.report import write_figures
+
+            files = write_figures(folders, figures, width)
+            say(console, f"figures: {figures} ({len(files)} as PDF and PNG, {width:g} inches wide)")
     if out is None:
         for folder in folders:
             say(console, f"report: {build_page(folder)}")

@@ -30,7 +30,7 @@ from fedjax_bal.config.resolved import (
     run_digest,
 )
 from fedjax_bal.config.schema import Sections
-from fedjax_bal.config.sections import check_section, merge_sections, to_plain
+from fedjax_bal.config.sections import check_section, merge_sections, to_plain, without_defaults
 from fedjax_bal.config.yaml_text import LARGEST_YAML, dump_yaml, parse_yaml, read_yaml
 
 __all__ = [
@@ -77,4 +77,5 @@ __all__ = [
     "run_digest",
     "to_plain",
     "with_absolute_paths",
+    "without_defaults",
 ]

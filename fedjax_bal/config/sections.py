@@ -177,6 +177,43 @@ def merge_sections(section: type[Section], base: Any, patch: Any) -> Any:
     return merged
 
 
+def without_defaults(section: type[Section], value: Any) -> Any:
+    """Leaves out the keys that have their defaults, at every level; a name stays where something of its choice does.
+
+    Args:
+        section: the section's class.
+        value: its plain value, which may be damaged.
+
+    Example:
+        >>> from fedjax_bal.config.client_sections import AvailabilitySection, SelectionSection
+        >>> without_defaults(SelectionSection, {"name": "uniform", "clients_per_round": 7})
+        {'name': 'uniform', 'clients_per_round': 7}
+        >>> without_defaults(AvailabilitySection, {"name": "always"})
+        {}
+    """
+    if not isinstance(value, Mapping):
+        return value
+    own = section.chosen(value) if section.choice and isinstance(value.get(section.choice), str) else section
+    if own is None:
+        return dict(value)
+    pairs = ((key, _unless_default(own, key, item)) for key, item in value.items())
+    kept = {key: item for key, item in pairs if item is not _DEFAULT}
+    named = {section.choice: value[section.choice]} if kept and section.choice in value else {}
+    return {**named, **kept}
+
+
+_DEFAULT = object()
+
+
+def _unless_default(section: type[Section], key: Any, value: Any) -> Any:
+    field, below = section.model_fields.get(key), section.child(key)
+    if field is None:
+        return value
+    if not field.is_required() and to_plain(field.get_default(call_default_factory=True)) == value:
+        return _DEFAULT
+    return value if below is None else without_defaults(below, value) or _DEFAULT
+
+
 def choose_variant(section: type[Section], value: Mapping[str, Any], name: Any) -> dict[str, Any]:
     """Returns a section's mapping with another name chosen, without the parameters of the one before."""
     key = str(section.choice)

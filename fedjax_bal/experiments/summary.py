@@ -123,6 +123,7 @@ def summarise_partitions(config: Config, simulations: Sequence[Simulation]) -> l
             "std": _shortest(federation.std),
             "shown": shown.tolist(),
             "class_counts": np.asarray(federation.class_counts)[shown].tolist(),
+            "samples": np.asarray(federation.class_counts).sum(0).tolist(),
             **_augmentation(federation),
         }
         # By content: what a method does to its federation may leave it like another one's.

@@ -17,6 +17,7 @@ from fedjax_bal.metrics.seeds import (
     mean_interval,
     paired_difference,
     pooled_confusion,
+    predicted_shares,
     ranked_clients,
     spread,
     spread_of_draws,

@@ -91,12 +91,14 @@ class Curve(NamedTuple):
         mean: `Float[E]`.
         low: `Float[E]`, mean - standard deviation; None for a single seed.
         high: `Float[E]`, mean + standard deviation; None for a single seed.
+        seeds: each seed with its own values, `Float[E]`.
     """
 
     rounds: np.ndarray
     mean: np.ndarray
     low: np.ndarray | None
     high: np.ndarray | None
+    seeds: tuple[tuple[Hashable, np.ndarray], ...] = ()
 
 
 def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
@@ -185,7 +187,7 @@ def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
     Returns:
         The curve; empty without such a round.
     """
-    runs: dict[int, dict[int, float]] = {}
+    runs: dict[Hashable, dict[int, float]] = {}
     for line in lines:
         if line["method"] == method:
             values = runs.setdefault(line["seed"], {})
@@ -193,7 +195,8 @@ def curve(lines: Sequence[Mapping[str, Any]], method: str, value: str) -> Curve:
                 values[line["round"]] = line[value]
     common = sorted(set.intersection(*map(set, runs.values()))) if runs else []
     table = np.array([[values[at] for at in common] for values in runs.values()], dtype=float)
-    return Curve(np.array(common, dtype=int), *_band(table.reshape(len(runs), len(common))))
+    table = table.reshape(len(runs), len(common))
+    return Curve(np.array(common, dtype=int), *_band(table), tuple(zip(runs, table, strict=True)))
 
 
 def cumulate_traffic(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -242,13 +245,31 @@ def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarr
 
     Rows of classes that the test set lacks are nan; None if no run has a matrix.
     """
-    matrices = [run.get("confusion_matrix") for run in runs if run["method"] == method]
-    known = [np.array(matrix, dtype=float) for matrix in matrices if matrix is not None]
-    if not known:
+    total = _total_confusion(runs, method)
+    if total is None:
         return None
-    total = np.sum(known, axis=0)
     counts = total.sum(axis=1, keepdims=True)
     return np.divide(total, counts, out=np.full_like(total, np.nan), where=counts > 0)
+
+
+def predicted_shares(runs: Sequence[Mapping[str, Any]], method: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """The share of the test images that a method puts into each class, over all seeds, and the true one.
+
+    Both are `Float[C]`; None if no run has a confusion matrix with images.
+
+    Example:
+        >>> runs = [{"method": "a", "confusion_matrix": [[3, 1], [2, 2]]}]
+        >>> [shares.tolist() for shares in predicted_shares(runs, "a")]
+        [[0.625, 0.375], [0.5, 0.5]]
+    """
+    total = _total_confusion(runs, method)
+    return None if total is None or not total.sum() else (total.sum(0) / total.sum(), total.sum(1) / total.sum())
+
+
+def _total_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
+    matrices = [run.get("confusion_matrix") for run in runs if run["method"] == method]
+    known = [np.array(matrix, dtype=float) for matrix in matrices if matrix is not None]
+    return np.sum(known, axis=0) if known else None
 
 
 def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[str, Any]]) -> MethodSummary:

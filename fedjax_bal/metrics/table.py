@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ReportTable(NamedTuple):
-    """A table of a report beside the comparison: its title, and a note on its numbers."""
+    """A table of a report beside the comparison: its title, and a note on all of its numbers."""
 
     title: str
     note: str
@@ -41,36 +41,42 @@ class ReportTable(NamedTuple):
 
 CLASSES = ReportTable(
     "Classes",
-    "On the test set, at the last evaluation. Classes are many-, medium- or few-shot by their training images in the "
-    "whole federation; evaluation.shots says where the groups end.",
+    "On the test set, at the last evaluation.",
 )
-CURVE = ReportTable(
-    "Other readings of the curve",
-    "The mean of a run's last ten evaluations. The accuracy on the test set in the round in which the validation "
-    "metric was best, which unlike the best of all was not picked on the test set.",
-)
+CURVE = ReportTable("Other readings of the curve", "")
 CLIENTS = ReportTable(
     "Clients",
     "The model that each client uses, on its own test images at the last evaluation: the global one, or its own with a "
-    "method that gives it one. Every client counts the same. Spread: standard deviation over clients. Worst 10%: mean "
-    "of that tenth of them.",
+    "method that gives it one. Every client counts the same.",
 )
 OWN_MODELS = ReportTable(
     "Clients, own models",
-    "Each model on its own client's test images. After local training: of the last evaluated round's cohort. "
-    "Fine-tuned: the final global model, trained on each client with plain cross-entropy.",
+    "Each model on its own client's test images.",
 )
 TIME = ReportTable(
     "Simulated time",
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
-    "rounds of the slowest chain's local training; sending is not counted. To the target: of runs that reach it.",
+    "rounds of the slowest chain's local training; sending is not counted.",
 )
 OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
+_SHOTS = (
+    "Classes are many-, medium- or few-shot by their training images in the whole federation; evaluation.shots says "
+    "where the groups end."
+)
+_LAST10 = "The mean of a run's last ten evaluations."
+_AT_BEST = (
+    "The accuracy on the test set in the round in which the validation metric was best, which unlike the best of all "
+    "was not picked on the test set."
+)
+_SPREAD = "Spread: standard deviation over clients."
+_WORST10 = "Worst 10%: mean of that tenth of them."
+_TRAINED = "After local training: of the last evaluated round's cohort."
+_TUNED = "Fine-tuned: the final global model, trained on each client with plain cross-entropy."
 REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, OWN)
 
 
 class Column(NamedTuple):
-    """A column of a report for a metric; the unit follows the heading.
+    """A column of a report for a metric; the unit follows the heading, and its note that of the table.
 
     An optional column is left out if it is the only one, as where all classes are many-shot.
     """
@@ -78,6 +84,7 @@ class Column(NamedTuple):
     table: ReportTable
     heading: str
     optional: bool = False
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +153,7 @@ def _shots(group: str, heading: str) -> Metric:
     """The mean accuracy over a group of classes."""
     of_round = lambda it: mean_known(recalls(it.confusion)[it.groups[group]]) if group in it.groups else None
     meaning = f"Mean accuracy over the {group}-shot classes, by their training images in the whole federation."
-    return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(CLASSES, heading, optional=True))
+    return Metric(f"{group}_shot_accuracy", meaning, of_round, "last", Column(CLASSES, heading, True, _SHOTS))
 
 
 _OVER = {
@@ -180,12 +187,12 @@ def _over_clients(
     ]
 
 
-def _fine_tuned(end: str, heading: str, unit: Unit = SHARE) -> Metric:
+def _fine_tuned(end: str, heading: str, note: str = _TUNED, unit: Unit = SHARE) -> Metric:
     """A metric of the clients' models that are fine-tuned after the last round."""
     name = f"personalised_accuracy{end}"
     meaning = f"{_OVER[end]} of the final model fine-tuned on each client, each on its own client's test images."
     of_run = lambda run: run.fine_tuned.get(name) if is_number(run.fine_tuned.get(name)) else None
-    return Metric(name, meaning, None, of_run, Column(OWN_MODELS, heading), unit)
+    return Metric(name, meaning, None, of_run, Column(OWN_MODELS, heading, note=note), unit)
 
 
 def _mean_of_last(count: int, run: "RunHistory") -> float | None:
@@ -244,7 +251,7 @@ _METRICS = (
         "Mean accuracy of the last ten evaluations.",
         None,
         partial(_mean_of_last, 10),
-        Column(CURVE, "Mean of last 10"),
+        Column(CURVE, "Mean of last 10", note=_LAST10),
     ),
     Metric(
         "stopped_early",
@@ -265,7 +272,7 @@ _METRICS = (
         "Accuracy in that round.",
         None,
         lambda run: run.validated.get("test_accuracy"),
-        Column(CURVE, "Test accuracy at the best validation"),
+        Column(CURVE, "Test accuracy at the best validation", note=_AT_BEST),
     ),
     # Of the global model in each evaluated round.
     _test("test_accuracy", "Share of test images that are classified rightly.", accuracy),
@@ -318,11 +325,7 @@ _METRICS = (
         lambda it: order_statistics(it.chain_divergences),
         unit=NATS,
     ),
-    _reported(
-        "update_diversity",
-        "Mean squared distance of the clients' updates from their mean.",
-        unit=NUMBER,
-    ),
+    _reported("update_diversity", "Mean squared distance of the clients' updates from their mean.", unit=NUMBER),
     _reported(
         "local_accuracy",
         "Share of the cohort's training rows that each client's model classifies rightly after local training.",
@@ -336,17 +339,25 @@ _METRICS = (
         "client_accuracy",
         "the models that clients use",
         lambda it: it.client_accuracies,
-        {"": Column(CLIENTS, "Mean"), "_std": Column(CLIENTS, "Spread"), "_worst10": Column(CLIENTS, "Worst 10%")},
+        {
+            "": Column(CLIENTS, "Mean"),
+            "_std": Column(CLIENTS, "Spread", note=_SPREAD),
+            "_worst10": Column(CLIENTS, "Worst 10%", note=_WORST10),
+        },
     ),
     *_over_clients(
         "own_accuracy",
         "the models after local training",
         lambda it: it.own_accuracies,
-        {"": Column(OWN_MODELS, "After local training"), "_std": None, "_worst10": Column(OWN_MODELS, "Worst 10%")},
+        {
+            "": Column(OWN_MODELS, "After local training", note=_TRAINED),
+            "_std": None,
+            "_worst10": Column(OWN_MODELS, "Worst 10%", note=_WORST10),
+        },
     ),
     _fine_tuned("", "Fine-tuned"),
-    _fine_tuned("_std", "Spread", POINTS),
-    _fine_tuned("_worst10", "Worst 10% fine-tuned"),
+    _fine_tuned("_std", "Spread", _SPREAD, POINTS),
+    _fine_tuned("_worst10", "Worst 10% fine-tuned", _WORST10),
     Metric(
         "client_accuracies",
         "The accuracies behind `client_accuracy` in rising order, at most a hundred of them.",
@@ -369,7 +380,7 @@ _METRICS = (
         "Seconds up to the round that reaches the target.",
         None,
         lambda run: _seconds(run.to_target),
-        Column(TIME, "To the target accuracy"),
+        Column(TIME, "To the target accuracy", note="To the target: of runs that reach it."),
         SECONDS,
     ),
     _reported(

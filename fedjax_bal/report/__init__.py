@@ -2,6 +2,7 @@
 
 from fedjax_bal.metrics import Curve, Difference, MethodSummary, Spread, compare, curve
 from fedjax_bal.report.comparison import build_comparison
+from fedjax_bal.report.figure_files import write_figures
 from fedjax_bal.report.page import build
 from fedjax_bal.report.partition_picture import write_partition_picture
 from fedjax_bal.report.sweep_page import build_sweep
@@ -22,5 +23,6 @@ __all__ = [
     "shows_divergence",
     "table",
     "verdict",
+    "write_figures",
     "write_partition_picture",
 ]

@@ -17,6 +17,7 @@ from fedjax_bal.report.cohorts import (
     pooled_composition,
     times_chosen,
 )
+from fedjax_bal.report.styles import Looks
 from fedjax_bal.report.svg import Drawn
 from fedjax_bal.report.wording import LONGEST_NAME, MINUS, megabytes, printable
 from fedjax_bal.runs import RunRecord
@@ -40,15 +41,15 @@ def draw_partitions(run: RunRecord) -> Iterator[Drawn]:
     yield from _batches(run)
 
 
-def draw_cohorts(run: RunRecord, methods: Sequence[str]) -> Iterator[Drawn]:
+def draw_cohorts(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     """The evenness of the averaged models, how often clients were chosen, and what selectors estimate.
 
     The evenness is left out where all methods train on the same cohorts and nothing is augmented, the choice where all
     methods choose the same; a single method is the same as itself.
     """
-    yield from _evenness(run, methods)
-    yield from _chosen(run, methods)
-    yield from _compositions(run, methods)
+    yield from _evenness(run, looks)
+    yield from _chosen(run, looks)
+    yield from _compositions(run, list(looks))
 
 
 def draw_pictures(run: RunRecord) -> Iterator[Drawn]:
@@ -65,7 +66,7 @@ def _partitions(run: RunRecord) -> Iterator[Drawn]:
         which = "All clients" if shown == part["clients"] else f"{shown} of {part['clients']} clients"
         own = " This is the partition of the first seed; each has its own." * bool(run.config.get("partition_seeds"))
         caption = (
-            f"{which}: a column is a client, its colours how many samples of each class it holds, white none; columns "
+            f"{which}: a column is a client, its colours how many samples of each class it holds, blank none; columns "
             f"that differ are label skew.{own}{rest}"
         )
         figure = plots.partition(counts, part["shown"], run.summary["class_names"])
@@ -121,8 +122,8 @@ def _batches(run: RunRecord) -> Iterator[Drawn]:
         yield f"batches-{place + 1}", f"Classes in the clients' mini-batches, {names}", caption, figure
 
 
-def _evenness(run: RunRecord, methods: Sequence[str]) -> Iterator[Drawn]:
-    found = [(method, chain_divergences(run.lines, method), mean_divergence(run.lines, method)) for method in methods]
+def _evenness(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
+    found = [(method, chain_divergences(run.lines, method), mean_divergence(run.lines, method)) for method in looks]
     values = [(method, value, mean) for method, value, mean in found if value and mean is not None]
     augmented = any(part.get("augmentation") for part in run.summary["partitions"])
     if not values or not (augmented or differ([value for _, value, _ in values])):
@@ -135,12 +136,12 @@ def _evenness(run: RunRecord, methods: Sequence[str]) -> Iterator[Drawn]:
         "better. Boxes hold the middle half of the values of all evaluated rounds and seeds, with a line at the "
         f"median; whiskers reach from {low}% to {high}% of them; the marker and the number are the mean."
     )
-    figure = cohort_plots.evenness([(method, pooled(value), mean) for method, value, mean in values])
+    figure = cohort_plots.evenness([(method, pooled(value), mean) for method, value, mean in values], looks)
     yield "evenness", "Evenness of what is averaged", caption, figure
 
 
-def _chosen(run: RunRecord, methods: Sequence[str]) -> Iterator[Drawn]:
-    values = [(method, counts) for method in methods if (counts := times_chosen(run.summary["runs"], method))]
+def _chosen(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
+    values = [(method, counts) for method in looks if (counts := times_chosen(run.summary["runs"], method))]
     if not differ([counts for _, counts in values]):
         return
     most = max(len(each) for _, counts in values for each in counts.values()) - 1
@@ -149,7 +150,8 @@ def _chosen(run: RunRecord, methods: Sequence[str]) -> Iterator[Drawn]:
         "high leaves many clients out, one that rises in a single step asks all equally often, and a long way to 100% "
         "means that a few are asked again and again; methods that choose the same share one line."
     )
-    figure = cohort_plots.chosen([(method, chosen_at_most(list(counts.values()), most)) for method, counts in values])
+    shares = [(method, chosen_at_most(list(counts.values()), most)) for method, counts in values]
+    figure = cohort_plots.chosen(shares, looks)
     yield "chosen", "How often clients were chosen", caption, figure
 
 

@@ -1,27 +1,25 @@
 """The figures about cohorts and classes, each a pure function from numbers to a matplotlib figure."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedjax_bal.metrics import evenly_spaced
 from fedjax_bal.report.plots import MOST_NAMED, name_classes
-from fedjax_bal.report.styles import COLOURS, figure_with_legend, method_style
+from fedjax_bal.report.styles import COLOURS, LONGEST_LINE, ROUND, Looks, legend_of, number_clients, panelled, two_lines
 from fedjax_bal.report.svg import INK, blank, style
 from fedjax_bal.report.wording import nats, printable
 
 WHISKERS = (5, 95)
 BEFORE, AFTER = COLOURS[1], COLOURS[2]
-ROUND = [1, 2, 5, 10]
-LONGEST_LINE = 22
 LEAST_NATS = 0.02
 
 
 @style()
-def evenness(values: Sequence[tuple[str, np.ndarray, float]]) -> Figure:
+def evenness(values: Sequence[tuple[str, np.ndarray, float]], looks: Looks) -> Figure:
     """Divergence from even classes of the data behind each averaged model: a box per method.
 
     `values` are the name of each method, its divergences `Float[K]` in nats, at least one, and their mean. Boxes reach
@@ -30,9 +28,9 @@ def evenness(values: Sequence[tuple[str, np.ndarray, float]]) -> Figure:
     """
     figure = blank(0.95 + 0.33 * len(values))
     axes = figure.add_subplot()
-    for place, (_, divergences, mean) in enumerate(values):
-        _box(axes, place, divergences, mean)
-    axes.set_yticks(range(len(values)), [_two_lines(name) for name, *_ in values])
+    for place, (name, divergences, mean) in enumerate(values):
+        _box(axes, place, divergences, mean, looks[name].line())
+    axes.set_yticks(range(len(values)), [two_lines(name) for name, *_ in values])
     axes.set_ylim(len(values) - 0.4, -0.6)
     axes.set_xlim(0, max(axes.get_xlim()[1], LEAST_NATS))
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=ROUND))
@@ -75,14 +73,14 @@ def _mosaic(pixels: np.ndarray) -> np.ndarray:
 
 
 @style()
-def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]]) -> Figure:
+def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]], looks: Looks) -> Figure:
     """Share of the clients that were chosen at most so many times: a stair per method.
 
     `values` are the name of each method, times `Int[K]` and shares `Float[K]`.
     """
-    figure, axes = figure_with_legend([name for name, _ in values], 2.7)
-    for place, (_, (times, shares)) in enumerate(values):
-        axes.plot(times, 100 * shares, drawstyle="steps-post", zorder=3, **method_style(place, len(times)))
+    figure, (axes,) = panelled([""], legend_of(looks[name] for name, _ in values), 2.7)
+    for name, (times, shares) in values:
+        axes.plot(times, 100 * shares, drawstyle="steps-post", zorder=3, **looks[name].line(len(times)))
     axes.set(xlabel="times chosen", ylabel="share of the clients, %", ylim=(-2, 103))
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))
@@ -144,8 +142,7 @@ def batches(before: np.ndarray, after: np.ndarray, clients: Sequence[int], class
         axes.set(title=title, xlabel="client")
         axes.grid(False)
         axes.tick_params(length=0)
-        at = evenly_spaced(len(clients), 5)
-        axes.set_xticks(at, [str(clients[place]) for place in at])
+        number_clients(axes.xaxis, clients)
     if named:
         name_classes(pair[0].yaxis, classes)
     else:
@@ -159,9 +156,8 @@ _BESIDE = {
 }  # fmt: skip
 
 
-def _box(axes: Axes, place: int, divergences: np.ndarray, mean: float) -> None:
+def _box(axes: Axes, place: int, divergences: np.ndarray, mean: float, line: dict[str, Any]) -> None:
     low, lower, middle, upper, high = np.percentile(divergences, [WHISKERS[0], 25, 50, 75, WHISKERS[1]])
-    line = method_style(place)
     axes.hlines(place, low, high, color=line["color"], linewidth=1.1, zorder=2)
     axes.vlines([low, high], place - 0.12, place + 0.12, color=line["color"], linewidth=1.1, zorder=2)
     axes.barh(place, upper - lower, 0.5, lower, facecolor="white", edgecolor=line["color"], linewidth=1.3, zorder=3)
@@ -170,14 +166,6 @@ def _box(axes: Axes, place: int, divergences: np.ndarray, mean: float) -> None:
     marker = {**line, "linestyle": "none", "markersize": 6.5, "markeredgewidth": 0.9, "clip_on": False}
     axes.plot(mean, place, zorder=6, **marker)
     axes.annotate(nats(mean), (1, place), (6, 0), **_BESIDE, color=INK, va="center")
-
-
-def _two_lines(name: str) -> str:
-    text = printable(name, 2 * LONGEST_LINE)
-    if len(text) <= LONGEST_LINE:
-        return text
-    cut = max(text.rfind(mark, 0, LONGEST_LINE) for mark in " _+,-") + 1 or LONGEST_LINE
-    return f"{text[:cut].rstrip()}\n{printable(text[cut:], LONGEST_LINE)}"
 
 
 def _dumbbells(axes: Axes, before: np.ndarray, after: np.ndarray) -> None:
@@ -190,8 +178,8 @@ def _dumbbells(axes: Axes, before: np.ndarray, after: np.ndarray) -> None:
 
 def _falling(axes: Axes, before: np.ndarray, after: np.ndarray) -> None:
     ranks = np.arange(1, len(before) + 1)
-    for place, (counts, label, colour) in enumerate(((before, "before", BEFORE), (after, "after", AFTER))):
-        axes.plot(ranks, np.sort(counts)[::-1], label=label, **{**method_style(place, len(ranks)), "color": colour})
+    for counts, label, colour, dash in ((before, "before", BEFORE, "-"), (after, "after", AFTER, (0, (5, 2)))):
+        axes.plot(ranks, np.sort(counts)[::-1], label=label, color=colour, linestyle=dash)
     axes.set(xlabel="rank of the class, from most to fewest samples", ylabel="samples")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))

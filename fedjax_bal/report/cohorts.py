@@ -63,6 +63,23 @@ def times_chosen(runs: Sequence[Mapping[str, Any]], method: str) -> dict[tuple[i
     }
 
 
+def class_samples(partitions: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
+    """Training images of each class that all clients together hold, `Float[C]`, copies left out.
+
+    None where they differ between methods, or are not known, as in a folder of an earlier version with many clients.
+    """
+    found = {_class_samples(part) for part in partitions}
+    (only,) = found if len(found) == 1 else (None,)
+    return np.array(only, dtype=float) if only and any(only) else None
+
+
+def _class_samples(partition: Mapping[str, Any]) -> tuple[float, ...] | None:
+    if partition.get("samples"):
+        return tuple(partition["samples"])
+    whole = partition.get("class_counts") and len(partition["shown"]) == partition["clients"]
+    return tuple(np.sum(partition["class_counts"], axis=0).tolist()) if whole else None
+
+
 def chosen_at_most(counts: Sequence[Sequence[int]], most: int) -> tuple[np.ndarray, np.ndarray]:
     """The share of clients that were chosen at most so many times, mean over seeds.
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fedjax_bal.files import write_atomically
 from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.markup import definitions, document, encoded, figures
-from fedjax_bal.report.page import display_name, draws_partitions, entries, methods_table
+from fedjax_bal.report.page import curves_first, display_name, draws_partitions, entries, methods_table
 from fedjax_bal.report.table_files import summarise_group, table_files
-from fedjax_bal.report.wording import verdict
+from fedjax_bal.report.wording import plural, verdict
 from fedjax_bal.runs import FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
 
     both = join(folders)
     groups = _groups(both.summary["runs"], _data_of_methods(both.config))
-    page = encoded(_page(both, [summarise_group(runs) for runs in groups], draw(both)))
+    page = encoded(_page(both, [summarise_group(runs) for runs in groups], draw(both, origins(both))))
     tables = table_files(groups, both.summary["target_accuracy"], _own_partitions(both))
     try:
         for ending, content in tables.items():
@@ -54,7 +54,9 @@ def join(folders: Sequence[Path]) -> RunRecord:
     """
     resolved = [folder.resolve() for folder in folders]
     if not 2 <= len(set(resolved)) == len(resolved) <= _MOST:
-        raise FolderError(f"report: received {len(folders)} folders; a comparison takes 2 to {_MOST} different ones")
+        raise FolderError(
+            f"report: received {plural(len(folders), 'folder')}; a comparison takes 2 to {_MOST} different ones"
+        )
     found = [RunFolder(folder).read() for folder in folders]
     for folder, run in zip(folders[1:], found[1:], strict=True):
         if run.summary["class_names"] != found[0].summary["class_names"]:
@@ -73,6 +75,13 @@ def join(folders: Sequence[Path]) -> RunRecord:
     }
     configs = {name: run.config for name, run in zip(names, found, strict=True)}
     return RunRecord(configs, "", [line for run in renamed for line in run.lines], summary)
+
+
+def origins(both: RunRecord) -> dict[str, tuple[str, str]]:
+    """The method and the folder behind each name of several runs that were joined."""
+    names = (run["method"] for run in both.summary["runs"])
+    ends = ((name, next(folder for folder in both.config if name.endswith(f" ({folder})"))) for name in names)
+    return {name: (name.removesuffix(f" ({folder})"), folder) for name, folder in ends}
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -100,6 +109,7 @@ def _own_partitions(both: RunRecord) -> bool:
 
 def _page(both: RunRecord, groups: Sequence[Sequence[MethodSummary]], pictures: Sequence["Picture"]) -> str:
     configs = both.config
+    curves, others = curves_first(pictures)
     rounds = {entry["rounds"] for entry in both.summary["runs"]}
     differing = _differences(configs)
     apart = _apart(groups, [key for key, _ in differing]) if len(groups) > 1 else ""
@@ -109,9 +119,10 @@ def _page(both: RunRecord, groups: Sequence[Sequence[MethodSummary]], pictures: 
         "<h1>Comparison of runs</h1>",
         f'<p class=unfinished role="status">{escape(unlike)}</p>' if unlike else "",
         *(f"<p class=verdict>{escape(text)}</p>" for text in _verdicts(groups)),
+        figures("Curves", curves),
         "<h2>Comparison</h2>",
         methods_table(groups, both.summary["target_accuracy"], _own_partitions(both)),
-        figures(pictures),
+        figures("Figures", others),
         "<h2>Where the settings differ</h2>",
         definitions(differing) or "<p>Nowhere.</p>",
     ]

@@ -69,4 +69,5 @@ def _details(
         cells = [metric.unit.show(spread([run.get(metric.name) for run in own])) for metric, _ in columns]
         rows.append((printable(method, LONGEST_NAME), *cells))
     headings = (", ".join(filter(None, (column.heading, metric.unit.symbol))) for metric, column in columns)
-    return Details(table.title, Table(("Method", *headings), rows), table.note)
+    notes = dict.fromkeys([table.note, *(column.note for _, column in columns)])
+    return Details(table.title, Table(("Method", *headings), rows), " ".join(filter(None, notes)))

@@ -1,61 +1,75 @@
 """The figures of a run with their titles and captions: accuracy by round, traffic, class and client, and confusion."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
 
-from fedjax_bal.metrics import Curve, class_accuracies, cumulate_traffic, curve, pooled_confusion, ranked_clients
+from fedjax_bal.metrics import (
+    Curve,
+    class_accuracies,
+    cumulate_traffic,
+    curve,
+    pooled_confusion,
+    predicted_shares,
+    ranked_clients,
+)
 from fedjax_bal.report import plots
 from fedjax_bal.report.cohort_gallery import draw_cohorts, draw_partitions, draw_pictures
+from fedjax_bal.report.cohorts import class_samples
+from fedjax_bal.report.styles import Looks, looks_of, panels_of
 from fedjax_bal.report.svg import Drawn, Picture, to_pictures
 from fedjax_bal.report.wording import LONGEST_NAME, printable
 from fedjax_bal.runs import RunRecord
 
-BAND = "Bands are one standard deviation either side of the mean over seeds."
+BAND = "Bands are one standard deviation either side of the mean over seeds, thin lines the seeds."
 ONE_SEED = "One seed, so there is no band."
+_PANELS = " A panel shows one method, its dashes the runs."
 Found = TypeVar("Found")
 
 
-def draw(run: RunRecord) -> list[Picture]:
-    """Draws all the figures that the run's data allow, in the order of the page."""
-    return to_pictures(_figures(run))
+def draw(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> list[Picture]:
+    """Draws all the figures that the run's data allow, in the order of the page; see `run_figures`."""
+    return to_pictures(run_figures(run, origins))
 
 
-def _figures(run: RunRecord) -> Iterator[Drawn]:
-    methods = list(dict.fromkeys([entry["method"] for entry in [*run.summary["runs"], *run.lines]]))
-    yield from _over_rounds(run, methods)
-    yield from _local(run, methods)
-    yield from _over_classes(run, methods)
-    yield from _over_clients(run, methods)
+def run_figures(run: RunRecord, origins: Mapping[str, tuple[str, str]] | None = None) -> Iterator[Drawn]:
+    """All the figures that the run's data allow, in the order of the page; `origins` as `looks_of` takes them."""
+    looks = looks_of(list(dict.fromkeys([entry["method"] for entry in [*run.summary["runs"], *run.lines]])), origins)
+    yield from _over_rounds(run, looks)
+    yield from _local(run, looks)
+    yield from _over_classes(run, looks)
+    yield from _predictions(run, looks)
+    yield from _over_clients(run, looks)
     yield from draw_partitions(run)
-    yield from draw_cohorts(run, methods)
+    yield from draw_cohorts(run, looks)
     yield from draw_pictures(run)
-    yield from _confusions(run, methods)
+    yield from _confusions(run, looks)
 
 
-def _known(methods: Sequence[str], find: Callable[[str], Found | None]) -> list[tuple[str, Found]]:
+def _known(methods: Iterable[str], find: Callable[[str], Found | None]) -> list[tuple[str, Found]]:
     """The methods for which something is found, with it."""
     found = [(method, find(method)) for method in methods]
     return [(method, value) for method, value in found if value is not None]
 
 
-def _curves(run: RunRecord, methods: Sequence[str], metric: str) -> tuple[list[tuple[str, Curve]], str]:
-    """The methods' curves, without empty ones, and what a caption says about their bands."""
-    found = [(method, curve(run.lines, method, metric)) for method in methods]
+def _curves(run: RunRecord, looks: Looks, metric: str) -> tuple[list[tuple[str, Curve]], str]:
+    """The methods' curves, without empty ones, and what a caption says about their bands and panels."""
+    found = [(method, curve(run.lines, method, metric)) for method in looks]
     curves = [(method, values) for method, values in found if len(values.rounds)]
-    return curves, BAND if any(values.low is not None for _, values in curves) else ONE_SEED
+    band = BAND if any(values.low is not None for _, values in curves) else ONE_SEED
+    return curves, band + _PANELS * (len(panels_of(looks, [method for method, _ in curves])[0]) > 1)
 
 
-def _over_rounds(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
-    curves, band = _curves(run, methods, "test_accuracy")
+def _over_rounds(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
+    curves, band = _curves(run, looks, "test_accuracy")
     if not curves:
         return
     yield (
         "accuracy",
         "Accuracy by round",
         f"Test accuracy after that many rounds, mean over seeds; higher and further left is better. {band}",
-        plots.accuracy_by_round(curves, run.summary.get("target_accuracy")),
+        plots.accuracy_curves(curves, looks, run.summary.get("target_accuracy")),
     )
     lines = cumulate_traffic(run.lines)
     sent = [_at_common_rounds(values, curve(lines, method, "traffic_bytes")) for method, values in curves]
@@ -66,12 +80,12 @@ def _over_rounds(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
             "Accuracy by traffic",
             "Test accuracy against all that server and clients have sent each other until then (1 MB = 10⁶ bytes), "
             f"both means over seeds; higher and further left is better. {band}",
-            plots.accuracy_by_traffic([(m, pair[0]) for m, pair in kept], [pair[1] for _, pair in kept]),
+            plots.accuracy_curves([(m, pair[0]) for m, pair in kept], looks, traffic=[pair[1] for _, pair in kept]),
         )
 
 
-def _local(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
-    values, band = _curves(run, methods, "local_test_accuracy")
+def _local(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
+    values, band = _curves(run, looks, "local_test_accuracy")
     if not values:
         return
     whole = {method: curve(run.lines, method, "test_accuracy") for method, _ in values}
@@ -85,7 +99,8 @@ def _local(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
         "mean over the clients of the round, and over seeds. How far it lies below the global model is what averaging "
         f"has to make good. At the end, local / global in %: {ends}. {band}"
     )
-    yield "local", "Local models on the test set", caption, plots.local_accuracy_by_round(values)
+    figure = plots.accuracy_curves(values, looks, vertical="mean local test accuracy, %")
+    yield "local", "Local models on the test set", caption, figure
 
 
 def _at_common_rounds(accuracy: Curve, traffic: Curve) -> tuple[Curve, np.ndarray] | None:
@@ -93,31 +108,53 @@ def _at_common_rounds(accuracy: Curve, traffic: Curve) -> tuple[Curve, np.ndarra
     if not len(rounds):
         return None
     low, high = (None if edge is None else edge[ours] for edge in (accuracy.low, accuracy.high))
-    return Curve(rounds, accuracy.mean[ours], low, high), traffic.mean[theirs]
+    seeds = tuple((seed, values[ours]) for seed, values in accuracy.seeds)
+    return Curve(rounds, accuracy.mean[ours], low, high, seeds), traffic.mean[theirs]
 
 
-def _over_classes(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
-    values = _known(methods, lambda method: class_accuracies(run.lines, method))
-    classes = run.summary["class_names"]
-    if not values:
-        return
-    if len(classes) <= plots.MOST_NAMED:
+def _over_classes(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
+    values = _known(looks, lambda method: class_accuracies(run.lines, method))
+    if values:
+        samples = class_samples(run.summary["partitions"])
         caption = (
-            "A dot is the accuracy on one class at the last evaluation, mean over seeds; the further right the better"
+            "Test accuracy of each class in % at the last evaluation, mean over seeds; a method that serves all "
+            f"classes alike has a row of one colour. {_in_order(samples)}"
         )
-        spread = len(values) <= plots.MOST_WITH_SPREAD and any(value[1] is not None for _, value in values)
-        lines = ", lines one standard deviation either side." if spread else "."
-    else:
+        figure = plots.accuracy_by_class(values, run.summary["class_names"], samples)
+        yield "classes", "Accuracy by class", caption, figure
+
+
+def _predictions(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
+    found = _known(looks, lambda method: predicted_shares(run.summary["runs"], method))
+    if found:
+        samples = class_samples(run.summary["partitions"])
+        trained = (
+            " and the bars those of the training images: a line that follows the bars has learnt how frequent classes "
+            "are in training, one that follows the dashes is balanced."
+        )
         caption = (
-            "The classes of each method in rising order of their accuracy at the last evaluation, mean over seeds: the "
-            "left end shows the classes that it serves worst, and a flat line serves all alike"
+            "The share of the test images that each method puts into each class at the end, over all seeds. The dashes "
+            f"are the true shares{'.' if samples is None else trained} {_in_order(samples)}"
         )
-        lines = "."
-    yield "classes", "Accuracy by class", caption + lines, plots.accuracy_by_class(values, classes)
+        values = [(method, predicted) for method, (predicted, _) in found]
+        figure = plots.predicted_classes(values, found[0][1][1], run.summary["class_names"], samples, looks)
+        yield "predictions", "Predicted and true classes", caption, figure
 
 
-def _over_clients(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
-    values = _known(methods, lambda method: ranked_clients(run.lines, method))
+def _in_order(samples: np.ndarray | None) -> str:
+    """How a caption tells the order of the classes."""
+    if samples is None:
+        return "How many training images each class has is not known of all methods, or differs."
+    if samples.min() == samples.max():
+        return f"All classes have {samples[0]:,.0f} training images."
+    return (
+        f"Classes stand from most training images ({samples.max():,.0f}) to fewest ({samples.min():,.0f}), which all "
+        "clients together hold."
+    )
+
+
+def _over_clients(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
+    values = _known(looks, lambda method: ranked_clients(run.lines, method))
     if values:
         caption = (
             "The model that each client uses, on its own test images at the last evaluation: the global one, or its "
@@ -125,12 +162,12 @@ def _over_clients(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
             "that the method serves worst, and a flat line serves all alike. A client with few test images can only "
             "have a few values, so that lines have steps."
         )
-        yield "clients", "Accuracy by client", caption, plots.accuracy_by_client(values)
+        yield "clients", "Accuracy by client", caption, plots.accuracy_by_client(values, looks)
 
 
-def _confusions(run: RunRecord, methods: list[str]) -> Iterator[Drawn]:
+def _confusions(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     classes = run.summary["class_names"]
-    for place, method in enumerate(methods):
+    for place, method in enumerate(looks):
         matrix = pooled_confusion(run.summary["runs"], method)
         if matrix is not None and matrix.size:
             caption = (

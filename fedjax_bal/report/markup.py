@@ -63,12 +63,17 @@ def note(text: str) -> str:
     return f"<p class=note>{escape(text)}</p>"
 
 
-def figures(pictures: Sequence["Picture"], remark: str = "") -> str:
-    """The section of figures with their captions, below a remark; empty without any figure."""
+def folded(title: str, content: str) -> str:
+    """A part of the page that is opened by a click."""
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
+
+
+def figures(title: str, pictures: Sequence["Picture"], remark: str = "") -> str:
+    """A section of figures with their captions, below a remark; empty without any figure."""
     if not pictures:
         return ""
     shown = [
         f"<figure>{own.html}<figcaption><b>{escape(own.title)}.</b> {escape(own.caption)}</figcaption></figure>"
         for own in pictures
     ]
-    return "\n".join(["<h2>Figures</h2>", *filter(None, [remark]), "<div class=figures>", *shown, "</div>"])
+    return "\n".join([f"<h2>{escape(title)}</h2>", *filter(None, [remark]), "<div class=figures>", *shown, "</div>"])

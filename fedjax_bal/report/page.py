@@ -6,17 +6,19 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedjax_bal.config import Sections, without_defaults
 from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.details import broken, details, ending
-from fedjax_bal.report.markup import command, definitions, document, encoded, figures, grid, note
+from fedjax_bal.report.markup import command, definitions, document, encoded, figures, folded, grid, note
 from fedjax_bal.report.table_files import comparison_table, summarise_group, table_files
-from fedjax_bal.report.wording import LONGEST_NAME, Table, printable, table_notes, tied, verdict
+from fedjax_bal.report.wording import LONGEST_NAME, Table, plural, printable, table_notes, tied, verdict
 from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
 _KINDS = {"final": "final accuracy", "best": "best accuracy", "last5": "mean of last 5"}
+_FIRST = ("accuracy", "traffic", "final-accuracy")
 REPRODUCE = (
     "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of device "
     "every seed gives the same numbers."
@@ -73,25 +75,33 @@ def _page(run: RunRecord, pictures: Sequence["Picture"]) -> str:
     summaries = summarise_group(run.summary["runs"])
     missing = missing_runs(run.config, run.summary["runs"])
     unfinished = bool(missing) or not run.summary["finished"]
+    curves, others = curves_first(pictures)
     parts = [
         f"<p class=kicker>{escape(_kicker(run))}</p>",
         f"<h1>{escape(name)}</h1>",
         _unfinished(missing) if unfinished else "",
         f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
+        figures("Curves", curves, _thinned(run)),
         "<h2>Comparison</h2>",
         methods_table([summaries], run.summary.get("target_accuracy"), draws_partitions(run.config)),
         _details(run.summary["runs"]),
         _beside_the_paper(run.config, summaries),
-        figures(pictures, _thinned(run)),
+        figures("Figures", others),
         "<h2>Setting</h2>",
-        definitions(_setting(run.config)),
+        _settings(run.config),
         "<h2>Machine and speed</h2>",
         definitions(_machine(run.summary)),
         "<h2>How to reproduce</h2>",
         f"<p>{escape(REPRODUCE)}</p>{command('fedjax-bal run config.yaml', run.config)}",
-        f"<details><summary>config.yaml</summary><pre>{escape(run.config_text)}</pre></details>",
+        folded("config.yaml", f"<pre>{escape(run.config_text)}</pre>"),
     ]
     return document(f"{name}: federated learning report", parts)
+
+
+def curves_first(pictures: Sequence["Picture"]) -> tuple[list["Picture"], list["Picture"]]:
+    """The pictures with which a page begins, and the others."""
+    first = [own for own in pictures if own.name.rstrip("-0123456789") in _FIRST]
+    return first, [own for own in pictures if own.name.rstrip("-0123456789") not in _FIRST]
 
 
 def _answer(summaries: Sequence[MethodSummary], unfinished: bool) -> str:
@@ -103,7 +113,7 @@ def _kicker(run: RunRecord) -> str:
     dataset = _section(run.config, "dataset").get("name", "data set not recorded")
     seeds = len({entry["seed"] for entry in run.summary["runs"]})
     methods = len({entry["method"] for entry in run.summary["runs"]})
-    return f"Federated learning report · {dataset} · {_plural(methods, 'method')} · {_plural(seeds, 'seed')}"
+    return f"Federated learning report · {dataset} · {plural(methods, 'method')} · {plural(seeds, 'seed')}"
 
 
 def _unfinished(missing: list[str]) -> str:
@@ -174,6 +184,18 @@ def _accuracy(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 < value <= 1 else None
 
 
+def _settings(config: Mapping[str, Any]) -> str:
+    """What differs from the defaults, and all settings folded."""
+    plain = lambda key, value: without_defaults(kind, value) if (kind := Sections.child(key)) else value
+    own = {key: plain(key, value) for key, value in config.items()}
+    differing = {key: value for key, value in own.items() if value not in ({}, None)}
+    return (
+        note("Settings that differ from their defaults, and the methods.")
+        + definitions(_setting(differing))
+        + folded("All settings", definitions(_setting(config)))
+    )
+
+
 def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, value in config.items():
         if key not in ("name", "methods", "paper"):
@@ -238,7 +260,3 @@ def display_name(entry: Any) -> str:
         return str(entry.get("name"))
     recipe = entry["recipe"]
     return "+".join(display_name(part) for part in recipe) if isinstance(recipe, list) else str(recipe)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.data import Description, size_bins
 from fedjax_bal.report.plots import MOST_NAMED, SAMPLES, name_classes
-from fedjax_bal.report.styles import COLOURS
+from fedjax_bal.report.styles import COLOURS, number_clients
 from fedjax_bal.report.svg import blank, style
 from fedjax_bal.report.wording import printable
 
@@ -97,12 +97,9 @@ def _cells(axes: Axes, counts: np.ndarray, figure: Any, side: Axes) -> None:
 
 def _name_clients(axes: Axes, shown: np.ndarray, clients: int) -> None:
     axes.tick_params(length=0)
-    if len(shown) == clients:
-        axes.xaxis.set_major_locator(MaxNLocator(11, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-        return
-    at = np.linspace(0, len(shown) - 1, 6).round().astype(int)
-    axes.set_xticks(at, [f"{shown[place]:,}" for place in at])
-    axes.set_xlabel(f"client, {len(shown)} of {clients:,}")
+    number_clients(axes.xaxis, shown.tolist())
+    if len(shown) < clients:
+        axes.set_xlabel(f"client, {len(shown)} of {clients:,}")
 
 
 def _name_classes(axes: Axes, classes: Sequence[str]) -> None:

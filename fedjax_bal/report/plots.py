@@ -1,6 +1,6 @@
 """The report's figures about accuracy and partitions, each a pure function from numbers to a matplotlib figure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,73 +12,169 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.metrics import Curve, evenly_spaced
-from fedjax_bal.report.styles import figure_with_legend, method_style
-from fedjax_bal.report.svg import INK, blank, style
+from fedjax_bal.report.styles import ROUND, Looks, label, number_clients, panelled, panels_of, two_lines
+from fedjax_bal.report.svg import ON_DARK, ON_LIGHT, blank, style, tip
 from fedjax_bal.report.wording import printable
 
 # From a blue that even one sample sets off from the white of none.
 SAMPLES = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
 MOST_NAMED = 20
 MOST_NUMBERED = 10
-MOST_WITH_SPREAD = 6
 MOST_POINTS = 1000  # of a line: a page is narrower than that
+MOST_TIPS = 50
+MOST_SEEDS = 10
 
 
-def accuracy_by_round(curves: Sequence[tuple[str, Curve]], target: float | None = None) -> Figure:
-    """Test accuracy against the round: a line per method, a band of one standard deviation over seeds, the target."""
-    return _curves(curves, [curve.rounds for _, curve in curves], "round", target)
+@style()
+def curves_by_panel(
+    panels: Mapping[str, Sequence[tuple[str, Curve, np.ndarray]]],
+    looks: Looks,
+    legend: Sequence[tuple[str, dict[str, Any]]],
+    horizontal: str,
+    vertical: str = "test accuracy, %",
+    target: float | None = None,
+) -> Figure:
+    """Curves by panel, by their titles: for each method the mean over seeds, every seed, and one standard deviation.
+
+    The positions `Float[E]` of each curve's values are beside it. The target's label stands in the margin.
+    """
+    figure, drawn = panelled(list(panels), legend)
+    for axes, curves in zip(drawn, panels.values(), strict=True):
+        for name, curve, at in curves:
+            _curve(axes, name, curve, at, looks[name].line, horizontal)
+        if target is not None:
+            axes.axhline(100 * target, color="#666666", linewidth=1)
+    if target is not None:
+        beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "annotation_clip": False}
+        text = f"target\n{100 * target:g}%"
+        drawn[min(1, len(drawn) - 1)].annotate(
+            text, (1, 100 * target), (5, 0), **beside, va="center", color="#555555", size="small"
+        )
+    label(drawn, horizontal, vertical)
+    drawn[0].set_xlim(left=0)
+    for axes in drawn:
+        steps = 6 if len(drawn) == 1 else 4
+        axes.xaxis.set_major_locator(MaxNLocator(steps, steps=ROUND, integer=horizontal == "round"))
+    return figure
 
 
-def local_accuracy_by_round(curves: Sequence[tuple[str, Curve]]) -> Figure:
-    """Mean test accuracy of the clients' own models against the round, drawn as `accuracy_by_round` draws."""
-    rounds = [curve.rounds for _, curve in curves]
-    return _curves(curves, rounds, "round", height="mean local test accuracy, %")
+def _curve(axes: Axes, name: str, curve: Curve, whole: np.ndarray, line: Any, horizontal: str) -> None:
+    kept = evenly_spaced(len(whole), MOST_POINTS)
+    at, look = whole[kept], line(len(kept))
+    (mean,) = axes.plot(at, 100 * curve.mean[kept], zorder=3, **look)
+    tip(mean, f"{name}, mean over seeds")
+    if curve.low is not None and curve.high is not None:
+        low, high = (100 * np.clip(edge[kept], 0, 1) for edge in (curve.low, curve.high))
+        axes.fill_between(at, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    for seed, values in curve.seeds[:MOST_SEEDS] if len(curve.seeds) > 1 else ():
+        (own,) = axes.plot(at, 100 * values[kept], color=look["color"], linewidth=0.6, alpha=0.45, zorder=2)
+        tip(own, f"{name}, seed {seed}: {100 * values[-1]:.1f}% at the end")
+    told = kept[evenly_spaced(len(kept), MOST_TIPS)]
+    (marks,) = axes.plot(whole[told], 100 * curve.mean[told], "o", alpha=0, markersize=8, zorder=5)
+    above = lambda i: "" if curve.high is None else f" ± {100 * (curve.high[i] - curve.mean[i]):.1f}"
+    tip(marks, *(f"{name}, {horizontal} {whole[i]:,.6g}: {100 * curve.mean[i]:.1f}{above(i)}%" for i in told))
 
 
-def accuracy_by_traffic(curves: Sequence[tuple[str, Curve]], traffic: Sequence[np.ndarray]) -> Figure:
-    """Test accuracy against the bytes up and down so far, `Float[E]` at each curve's rounds."""
-    return _curves(curves, [sent / 1e6 for sent in traffic], "traffic up and down, MB")
+def accuracy_curves(
+    curves: Sequence[tuple[str, Curve]],
+    looks: Looks,
+    target: float | None = None,
+    traffic: Sequence[np.ndarray] | None = None,
+    vertical: str = "test accuracy, %",
+) -> Figure:
+    """Accuracy against the round, or against the bytes up and down so far, `Float[E]` at each curve's rounds."""
+    across = [curve.rounds for _, curve in curves] if traffic is None else [sent / 1e6 for sent in traffic]
+    found = {name: (name, curve, at) for (name, curve), at in zip(curves, across, strict=True)}
+    panels, legend = panels_of(looks, list(found))
+    horizontal = "round" if traffic is None else "traffic up and down, MB"
+    by_panel = {title: [found[name] for name in names] for title, names in panels.items()}
+    return curves_by_panel(by_panel, looks, legend, horizontal, vertical, target)
 
 
 @style()
 def accuracy_by_class(
-    values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]], classes: Sequence[str]
+    values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]],
+    classes: Sequence[str],
+    samples: np.ndarray | None = None,
 ) -> Figure:
-    """Accuracy of each class: a row of dots per class, or, for many classes, each method's classes in rising order.
+    """Accuracy of each class as a heat map, a row for each method, below bars of the training images of each class.
 
-    `values` are the name of each method, and mean, low and high of its class accuracies `Float[C]`.
+    `values` are the name of each method, and mean, low and high of its class accuracies `Float[C]`; classes stand from
+    most to fewest training images, `samples` `Int[C]`, or as they are where these are not known.
     """
-    named = len(classes) <= MOST_NAMED
-    few = len(values) <= MOST_WITH_SPREAD
-    height = 0.7 + len(classes) * (0.17 + (0.055 if few else 0.03) * len(values)) if named else 2.9
-    figure, axes = figure_with_legend([name for name, _ in values], height, "none" if named else None)
-    for place, (_, (mean, low, high)) in enumerate(values):
-        if named:
-            _class_dots(axes, place, len(values), mean, (low, high) if few else (None, None))
-        else:
-            ranked = 100 * np.sort(mean[~np.isnan(mean)])
-            axes.plot(np.arange(1, len(ranked) + 1), ranked, **method_style(place, len(ranked)))
-    if named:
-        name_classes(axes.yaxis, classes)
-        axes.set_ylim(len(classes) - 0.5, -0.5)
-        axes.set_yticks(np.arange(1, len(classes)) - 0.5, minor=True)
-        axes.grid(False, axis="y")
-        axes.grid(True, axis="y", which="minor")
-        axes.tick_params(axis="y", which="both", length=0)
-        axes.set(xlabel="test accuracy of the class, %", xlim=(-2, 102))
+    order = order_of(len(classes), samples)
+    means = 100 * np.array([mean for _, (mean, _, _) in values])[:, order]
+    figure, bars, axes = _above(order, samples, 0.9 + 0.3 * len(values), 0.6)
+    image = axes.pcolormesh(means, cmap="Blues", norm=Normalize(0, 100), edgecolors="white", linewidth=0.4)
+    rounded = [(name, place, mean, high) for name, (mean, _, high) in values for place in order]
+    told = [
+        f"{name}, {classes[place]}: {100 * mean[place]:.1f}"
+        + ("" if high is None else f" ± {100 * (high - mean)[place]:.1f}")
+        + ("%" if samples is None else f"%; {samples[place]:,.0f} training images")
+        for name, place, mean, high in rounded
+    ]
+    tip(image, *told)
+    axes.invert_yaxis()
+    axes.set_yticks(np.arange(len(values)) + 0.5, [two_lines(name) for name, _ in values])
+    _name_in_order(axes, order, classes, 0.5)
+    axes.grid(False)
+    axes.tick_params(length=0)
+    if len(classes) <= MOST_NUMBERED:
+        _write_numbers(axes, means, 0.5)
     else:
-        axes.set(xlabel="rank of the class, from worst to best", ylabel="test accuracy of the class, %", ylim=(-2, 102))
+        figure.colorbar(image, ax=[bars, axes] if bars else axes, label="test accuracy, %", pad=0.02)
     return figure
 
 
 @style()
-def accuracy_by_client(values: Sequence[tuple[str, np.ndarray]]) -> Figure:
+def predicted_classes(
+    values: Sequence[tuple[str, np.ndarray]],
+    true: np.ndarray,
+    classes: Sequence[str],
+    samples: np.ndarray | None,
+    looks: Looks,
+) -> Figure:
+    """How often each class is predicted: a line for each method, beside the classes of the test and training images.
+
+    All are shares `Float[C]` of the images but `samples`, the training images of each class if known.
+    """
+    order = order_of(len(classes), samples)
+    at = np.arange(len(order))
+    entries = [("true", {"color": "#666666", "linestyle": (0, (2, 1)), "linewidth": 2.0})]
+    found = dict(values)
+    panels, legend = panels_of(looks, list(found))
+    figure, drawn = panelled(list(panels), [*legend, *entries], 3.1)
+    for axes, names in zip(drawn, panels.values(), strict=True):
+        if samples is not None:
+            axes.bar(at, 100 * samples[order] / samples.sum(), 0.8, color="#bcbcbc", zorder=1)
+        axes.step([-0.5, *at + 0.5], 100 * true[[order[0], *order]], zorder=2, **entries[0][1])
+        for name in names:
+            shares = found[name]
+            (line,) = axes.plot(at, 100 * shares[order], zorder=3, **{**looks[name].line(len(order)), "linewidth": 1.1})
+            tip(line, f"{name}: the share of the test images that it puts into each class")
+            (marks,) = axes.plot(at, 100 * shares[order], "o", alpha=0, markersize=8, zorder=4)
+            tip(marks, *(f"{name}, {classes[k]}: {100 * shares[k]:.1f}%; true {100 * true[k]:.1f}%" for k in order))
+        _name_in_order(axes, order, classes, 0.0)
+    label(drawn, drawn[-1].get_xlabel(), "share of the images, %")
+    drawn[0].set(xlim=(-0.6, len(at) - 0.4), ylim=(0, drawn[0].get_ylim()[1]))
+    return figure
+
+
+@style()
+def accuracy_by_client(values: Sequence[tuple[str, np.ndarray]], looks: Looks) -> Figure:
     """The clients' accuracies from worst to best, a line for each method, as from `metrics.ranked_clients`."""
-    figure, axes = figure_with_legend([name for name, _ in values])
-    for place, (_, accuracies) in enumerate(values):
-        at = np.linspace(0, 100, len(accuracies))
-        axes.plot(at, 100 * accuracies, **method_style(place, len(at)))
-    axes.set(xlabel="clients from worst to best, %", ylabel="client accuracy, %", ylim=(-2, 102))
+    found = dict(values)
+    panels, legend = panels_of(looks, list(found))
+    figure, drawn = panelled(list(panels), legend)
+    for axes, names in zip(drawn, panels.values(), strict=True):
+        for name in names:
+            at = np.linspace(0, 100, len(found[name]))
+            (line,) = axes.plot(at, 100 * found[name], **looks[name].line(len(at)))
+            tip(
+                line, f"{name}: {100 * found[name][0]:.1f}% at worst, {100 * np.median(found[name]):.1f}% in the middle"
+            )
+        axes.set_ylim(-2, 102)
+    label(drawn, "clients from worst to best, %", "client accuracy, %")
     return figure
 
 
@@ -97,17 +193,14 @@ def confusion(matrix: np.ndarray, method: str, classes: Sequence[str]) -> Figure
     name_classes(axes.yaxis, classes, 12)
     name_classes(axes.xaxis, classes, 12, rotation=55, ha="right", rotation_mode="anchor")
     if len(classes) <= MOST_NUMBERED:
-        for (true, given), share in np.ndenumerate(matrix):
-            if share >= 0.005:
-                colour = "white" if share > 0.55 else INK
-                axes.text(given, true, f"{100 * share:.0f}", ha="center", va="center", color=colour, size=9)
+        _write_numbers(axes, np.where(matrix >= 0.005, 100 * matrix, np.nan))
     figure.colorbar(image, ax=axes, label="share of the true class, %", pad=0.02)
     return figure
 
 
 @style()
 def partition(class_counts: np.ndarray, clients: Sequence[int], classes: Sequence[str]) -> Figure:
-    """Samples of each class on each client, `Int[M, C]`: a column for each client, white for no sample."""
+    """Samples of each class on each client, `Int[M, C]`: a column for each client, blank for no sample."""
     figure = blank(float(np.clip(0.21 * len(classes) + 1.0, 2.4, 4.4)))
     axes = figure.add_subplot()
     counts = np.ma.masked_equal(class_counts.T, 0)
@@ -116,51 +209,52 @@ def partition(class_counts: np.ndarray, clients: Sequence[int], classes: Sequenc
     axes.set(xlabel="client", ylabel="class")
     _frame(axes)
     name_classes(axes.yaxis, classes)
-    at = evenly_spaced(len(clients), 6)
-    axes.set_xticks(at, [str(clients[place]) for place in at])
+    number_clients(axes.xaxis, clients)
     bar = figure.colorbar(image, ax=axes, label="samples", pad=0.02)
-    bar.locator = MaxNLocator(5, integer=True)
+    bar.locator = MaxNLocator(5, steps=ROUND, integer=True)
     bar.update_ticks()
     return figure
 
 
-@style()
-def _curves(
-    curves: Sequence[tuple[str, Curve]],
-    positions: Sequence[np.ndarray],
-    label: str,
-    target: float | None = None,
-    height: str = "test accuracy, %",
-) -> Figure:
-    figure, axes = figure_with_legend([name for name, _ in curves])
-    for place, ((_, curve), whole) in enumerate(zip(curves, positions, strict=True)):
-        kept = evenly_spaced(len(whole), MOST_POINTS)
-        at, line = whole[kept], method_style(place, len(kept))
-        axes.plot(at, 100 * curve.mean[kept], zorder=3, **line)
-        if curve.low is not None and curve.high is not None:
-            low, high = (100 * np.clip(edge[kept], 0, 1) for edge in (curve.low, curve.high))
-            axes.fill_between(at, low, high, color=line["color"], alpha=0.14, linewidth=0)
-    if target is not None:
-        axes.axhline(100 * target, color="#666666", linewidth=1)
-        axes.annotate(
-            f"target {100 * target:g}%", (1, 100 * target), (-2, 3), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="right", color="#555555", size=9,
-        )  # fmt: skip
-    axes.set(xlabel=label, ylabel=height)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=label == "round"))
-    return figure
+def order_of(classes: int, samples: np.ndarray | None) -> np.ndarray:
+    """Places of the classes from most to fewest training images; as they are where these are alike or not known."""
+    return np.arange(classes) if samples is None else np.argsort(-samples, kind="stable")
 
 
-def _class_dots(
-    axes: Axes, place: int, methods: int, mean: np.ndarray, band: tuple[np.ndarray | None, np.ndarray | None]
-) -> None:
-    low, high = band
-    at = np.arange(len(mean)) + (place + 0.5 - methods / 2) * 0.76 / methods
-    dots = {**method_style(place), "linestyle": "none"}
-    axes.plot(100 * mean, at, zorder=3, **dots)
-    if low is not None and high is not None:
-        axes.hlines(at, 100 * np.clip(low, 0, 1), 100 * np.clip(high, 0, 1), color=dots["color"], linewidth=1.1)
+def _above(
+    order: np.ndarray, samples: np.ndarray | None, height: float, above: float
+) -> tuple[Figure, Axes | None, Axes]:
+    """A figure, bars of the samples of each class if known, and the axes below them."""
+    if samples is None:
+        figure = blank(height)
+        return figure, None, figure.add_subplot()
+    figure = blank(height + above)
+    bars, axes = figure.subplots(2, 1, sharex=True, height_ratios=(above, height - 0.5))
+    bars.bar(np.arange(len(order)) + 0.5, samples[order], 0.9, color="#8aa9c4")
+    bars.tick_params(labelbottom=False, length=0)
+    bars.grid(False, axis="x")
+    bars.set_ylabel("training\nimages", rotation=0, ha="right", va="center", size="small")
+    bars.yaxis.set_major_locator(MaxNLocator(2, steps=ROUND, integer=True))
+    bars.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    return figure, bars, axes
+
+
+def _name_in_order(axes: Axes, order: np.ndarray, classes: Sequence[str], shift: float) -> None:
+    if len(classes) <= MOST_NAMED:
+        names = [printable(classes[int(place)], 14) for place in order]
+        axes.set_xticks(np.arange(len(order)) + shift, names, rotation=45, ha="right", rotation_mode="anchor")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))
+        ranked = bool((order != np.arange(len(order))).any())
+        axes.set_xlabel("classes, from most to fewest training images" if ranked else "class")
+
+
+def _write_numbers(axes: Axes, percents: np.ndarray, shift: float = 0.0) -> None:
+    """Writes a number into each cell that has one; `shift` leads from a cell's corner to its middle."""
+    for (row, column), value in np.ndenumerate(percents):
+        if not np.isnan(value):
+            colour = ON_DARK if value > 55 else ON_LIGHT
+            axes.text(column + shift, row + shift, f"{value:.0f}", ha="center", va="center", color=colour, size="small")
 
 
 def name_classes(axis: Axis, classes: Sequence[str], length: int = 18, **text: Any) -> None:
@@ -168,7 +262,7 @@ def name_classes(axis: Axis, classes: Sequence[str], length: int = 18, **text: A
     if len(classes) <= MOST_NAMED:
         axis.set_ticks(range(len(classes)), [printable(name, length) for name in classes], **text)
     else:
-        axis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))
 
 
 def _frame(axes: Axes) -> None:

@@ -3,32 +3,38 @@
 Matplotlib is only imported together with this module, which light callers therefore import late.
 """
 
+import contextlib
 import io
+import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from fedjax_bal.report.wording import printable
 
 WIDTH = 4.6
-BASE_SIZE = 9.5
+_WIDTH = ContextVar("width in inches", default=WIDTH)
+SIZES = {"font.size": 9.5, "axes.labelsize": 9.5, "axes.titlesize": 10.0, **dict.fromkeys(
+    ("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9.0
+)}  # fmt: skip
+SMALLEST = 7.0 / 9.0
 INK = "#222222"
+# What takes the colours of the page around it, which may be dark; the text on coloured cells does not.
+THEME = {INK: "ink", "#666666": "soft", "#555555": "soft", "#e3e3e3": "rule", "#bcbcbc": "rule", "#ffffff": "paper"}
+ON_LIGHT, ON_DARK = "#212121", "#fefefe"
+_TIPS = "tips:"
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 
 STYLE = {
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
-    "font.size": BASE_SIZE,
-    "axes.labelsize": BASE_SIZE,
-    "axes.titlesize": BASE_SIZE + 0.5,
-    "xtick.labelsize": 9.0,
-    "ytick.labelsize": 9.0,
-    "legend.fontsize": 9.0,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": "#666666",
@@ -50,6 +56,7 @@ STYLE = {
     "text.parse_math": False,
     # Text stays text: it can be searched, read aloud and copied, and keeps the file small.
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,
     "svg.hashsalt": "fedjax_bal",
 }
 
@@ -72,22 +79,49 @@ class Picture(NamedTuple):
         return inline(self.document)
 
 
-def style():
+@contextlib.contextmanager
+def style() -> Iterator[None]:
     """A context, or decorator, for making and writing figures: this style on top of matplotlib's defaults.
 
-    The user's own matplotlib settings are left alone and have no influence.
+    The user's own matplotlib settings are left alone and have no influence. Text shrinks with the width, to 7 points.
     """
     look: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if not k.startswith("backend")}
-    look.update(STYLE)
-    return matplotlib.rc_context(look)
+    look |= STYLE | {key: text_scale() * size for key, size in SIZES.items()}
+    with matplotlib.rc_context(look):
+        yield
 
 
-def blank(height: float, width: float = WIDTH) -> Figure:
+def text_scale() -> float:
+    """How much smaller the text of figures is than at the usual width."""
+    return min(1.0, max(width() / WIDTH, SMALLEST))
+
+
+def width() -> float:
+    """The width of figures in inches."""
+    return _WIDTH.get()
+
+
+@contextlib.contextmanager
+def as_wide_as(inches: float) -> Iterator[None]:
+    """A context in which figures are made for a column of another width."""
+    before = _WIDTH.set(inches)
+    try:
+        yield
+    finally:
+        _WIDTH.reset(before)
+
+
+def blank(height: float, wide: float | None = None) -> Figure:
     """An empty figure of some size in inches, free of pyplot's global state, with constrained layout.
 
-    The width is small on purpose: a figure is scaled to its column, and stays legible on a telephone.
+    The usual width is small on purpose: a figure is scaled to its column, and stays legible on a telephone.
     """
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(wide or width(), height), layout="constrained")
+
+
+def tip(artist: Artist, *texts: str) -> None:
+    """Gives an artist a text that shows where the pointer rests on it, or each of its marks one."""
+    artist.set_gid(_TIPS + json.dumps([printable(text) for text in texts]))
 
 
 def to_pictures(drawn: Iterable[Drawn]) -> list[Picture]:
@@ -104,6 +138,7 @@ def to_svg(figure: Figure, name: str, title: str, description: str) -> str:
     """
     root = ElementTree.fromstring(_save(figure, format="svg", metadata={"Date": None}))
     _drop_clutter(root)
+    _add_tips(root)
     _prefix_identifiers(root, name)
     _describe(root, name, title, description)
     ElementTree.register_namespace("", SVG)
@@ -116,11 +151,18 @@ def to_png(figure: Figure, dots_per_inch: int = 200) -> bytes:
     return _save(figure, format="png", dpi=dots_per_inch, metadata={"Software": None})
 
 
+def to_pdf(figure: Figure) -> bytes:
+    """Writes a figure as a PDF file; the same bytes for the same figure."""
+    return _save(figure, format="pdf", metadata={"CreationDate": None})
+
+
 def inline(document: str) -> str:
-    """An SVG document without its namespace declarations, which HTML doesn't need."""
+    """An SVG document for inside a page: in its colours, without namespace declarations, which HTML doesn't need."""
     start, end, rest = document.partition(">")
     for declaration in (f' xmlns="{SVG}"', f' xmlns:xlink="{XLINK}"'):
         start = start.replace(declaration, "")
+    for colour, name in THEME.items():
+        rest = rest.replace(f": {colour}", f": var(--{name})")
     return start + end + rest
 
 
@@ -144,6 +186,21 @@ def _drop_clutter(root: ElementTree.Element) -> None:
         root.set(size, f"{float(root.get(size, '0').removesuffix('pt')) * 4 / 3:g}")
     for image in root.iter(f"{{{SVG}}}image"):
         image.set("style", "image-rendering:pixelated")
+
+
+def _add_tips(root: ElementTree.Element) -> None:
+    """Turns the texts of `tip` into titles, which browsers show beside the pointer."""
+    drawn = [f"{{{SVG}}}{tag}" for tag in ("use", "path")]
+    for group in [element for element in root.iter() if element.get("id", "").startswith(_TIPS)]:
+        texts = json.loads(group.attrib.pop("id").removeprefix(_TIPS))
+        for definitions in group.findall(f"{{{SVG}}}defs"):
+            group.remove(definitions)
+            root.insert(0, definitions)
+        marks = [element for element in group.iter() if element.tag in drawn]
+        for mark, text in zip(marks if len(texts) > 1 else [group], texts, strict=False):
+            title = ElementTree.Element(f"{{{SVG}}}title")
+            title.text = text
+            mark.insert(0, title)
 
 
 def _prefix_identifiers(root: ElementTree.Element, name: str) -> None:

@@ -6,26 +6,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedjax_bal.report.curves import sweep_curves
-from fedjax_bal.report.markup import command, document, encoded, figures, grid
+from fedjax_bal.report.markup import command, document, encoded, figures, folded, grid
+from fedjax_bal.report.page import curves_first
 from fedjax_bal.report.sweep_results import (
     TEST,
     VALIDATION,
     Cell,
     Results,
+    Situation,
     best,
     cells,
     is_numeric,
     judge,
+    name_situation,
     neighbours,
     read_results,
+    situations,
 )
 from fedjax_bal.report.sweep_tables import sweep_tables
-from fedjax_bal.report.wording import LONGEST_NAME, Table, printable
+from fedjax_bal.report.wording import LONGEST_NAME, Table, plural, printable
 from fedjax_bal.runs import FolderError, SweepFolder, as_csv
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
+_MOST_TOLD = 6
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _HOW_PICKED = {
     TEST: " Settings were picked on the test set itself, which flatters all of them.",
@@ -45,8 +50,9 @@ def build_sweep(folder: Path) -> Path:
     from fedjax_bal.report.sweep_plots import sweep_figures
 
     own, results = SweepFolder(folder), read_results(folder)
-    curves = encoded(as_csv(sweep_curves(results, own)))
-    pictures = to_pictures(sweep_figures(results))
+    lines = sweep_curves(results, own)
+    curves = encoded(as_csv(lines))
+    pictures = to_pictures(sweep_figures(results, lines))
     html = encoded(page(results, pictures))
     try:
         documents = {picture.name: picture.document for picture in pictures}
@@ -57,36 +63,55 @@ def build_sweep(folder: Path) -> Path:
 
 def page(results: Results, pictures: Sequence["Picture"]) -> str:
     """The page as HTML."""
+    curves, others = curves_first(pictures)
     parts = [
         f"<p class=kicker>{escape(_kicker(results))}</p>",
         f"<h1>{escape(results.name)}</h1>",
         _lacking(results),
         f"<p class=verdict>{escape(answer(results))}</p>",
-        "<h2>Best settings</h2>",
+        figures("Curves", curves),
         _best_table(results),
-        figures(pictures),
+        figures("Figures", others),
         "<h2>All settings</h2>",
         _all_table(results),
         "<h2>How to reproduce</h2>",
         command("fedjax-bal sweep sweep.yaml", results.sheet),
-        f"<details><summary>sweep.yaml</summary><pre>{escape(results.text)}</pre></details>",
+        folded("sweep.yaml", f"<pre>{escape(results.text)}</pre>"),
     ]
     return document(f"{results.name}: federated learning sweep", parts)
 
 
 def answer(results: Results) -> str:
-    """The result of the sweep, in a sentence or two."""
-    tops = [(method, best(results, method)) for method in results.methods]
-    known = [(method, cell) for method, cell in tops if cell is not None]
+    """The result of the sweep, in a sentence or two: where each method does best, or of each condition the best one."""
+    found = [(situation, _ranked(results, situation)) for situation in situations(results)]
+    known = [(situation, ranked) for situation, ranked in found if ranked]
     if not known:
         return "No run is finished yet."
-    known.sort(key=lambda pair: -(pair[1].mean or 0.0))
-    (first, cell), *others = known
+    how = _HOW_PICKED[judge(results)] if results.tuned else ""
+    if results.conditions:
+        shown = known[:_MOST_TOLD]
+        each = (f"{name_situation(results, own)}: {_does(results, *ranked[0])}" for own, ranked in shown)
+        more = f"; and {len(known) - len(shown)} more below" if len(known) > len(shown) else ""
+        what = "Accuracy" if len(results.methods) == 1 else "Best method"
+        return f"{what} at each condition: {'; '.join(each)}{more}.{how}"
+    ((_, ranked),) = known
+    (first, cell), *others = ranked
     text = f"{printable(first, LONGEST_NAME)} does best: {percent(cell)}{setting(results, cell)}."
     if others:
         second, behind = others[0]
         text += f" Next is {printable(second, LONGEST_NAME)}: {percent(behind)}{setting(results, behind)}."
-    return text + (_HOW_PICKED[judge(results)] if results.axes else "")
+    return text + how
+
+
+def _ranked(results: Results, situation: Situation) -> list[tuple[str, Cell]]:
+    """The methods with their best cells, the highest mean first."""
+    tops = [(method, best(results, method, situation)) for method in results.methods]
+    known = [(method, cell) for method, cell in tops if cell is not None]
+    return sorted(known, key=lambda pair: -(pair[1].mean or 0.0))
+
+
+def _does(results: Results, method: str, cell: Cell) -> str:
+    return f"{printable(method, LONGEST_NAME)} {percent(cell)}{setting(results, cell)}"
 
 
 def percent(cell: Cell | None) -> str:
@@ -99,29 +124,33 @@ def percent(cell: Cell | None) -> str:
 
 
 def setting(results: Results, cell: Cell) -> str:
-    """The values of a cell, as the end of a sentence."""
-    pairs = zip(results.axes, cell.setting, strict=True)
-    values = [f"{'+'.join(key.rpartition('.')[2] for key in axis)} {value}" for axis, value in pairs]
-    return f" with {', '.join(values)}" if values else ""
+    """The tuned values of a cell, as the end of a sentence."""
+    values = name_situation(results, {place: cell.setting[place] for place in results.tuned})
+    return f" with {values}" if values else ""
 
 
 def _kicker(results: Results) -> str:
     seeds = len({row.get("seed") for row in results.rows})
-    return f"Federated learning sweep · {len(results.rows)} runs · {len(results.methods)} methods · {seeds} seeds"
+    counts = {"run": len(results.rows), "method": len(results.methods), "seed": seeds}
+    return " · ".join(["Federated learning sweep", *(plural(count, noun) for noun, count in counts.items())])
 
 
 def _lacking(results: Results) -> str:
     lost = [row for row in results.rows if row["status"] != "done"]
     left = (results.asked or 0) - len(results.rows)
-    unfinished = f"This sweep is not finished: {left} of its {results.asked} runs are not in the table yet."
+    unfinished = f"This sweep is not finished: {left} of its {results.asked} runs {_verb(left)} not in the table yet."
     if not lost:
         return f'<p class=unfinished role="status">{unfinished}</p>' if left > 0 else ""
     reasons = [f"{row['point']}, {row['method']}, seed {row.get('seed')}: {_why(row)}" for row in lost[:20]]
     more = f"<li>and {len(lost) - 20} more</li>" if len(lost) > 20 else ""
     listed = "".join(f"<li>{escape(text)}</li>" for text in reasons)
-    title = f"{len(lost)} of {len(results.rows)} runs have no result, and are in none of the means below:"
+    title = f"{len(lost)} of {len(results.rows)} runs {_verb(len(lost))} without a result, in none of the means below:"
     title = f"{unfinished} {title}" if left > 0 else title
     return f'<div class=unfinished role="status">{escape(title)}<ul>{listed}{more}</ul></div>'
+
+
+def _verb(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _why(row: dict[str, str]) -> str:
@@ -129,18 +158,31 @@ def _why(row: dict[str, str]) -> str:
 
 
 def _best_table(results: Results) -> str:
-    heads = ["method", "final accuracy", "setting"]
-    for place, axis in enumerate(results.axes):
-        sides = ("one lower", "one higher") if is_numeric(results, place) else ("before it", "after it")
-        heads += [f"{axis[0].rpartition('.')[2]} {sides[0]}", sides[1]]
-    rows = []
-    for method in results.methods:
-        top = best(results, method)
-        beside = [cell for pair in neighbours(results, method) for cell in pair]
-        others = [f"{percent(cell)} ({cell.setting[place // 2]})" if cell else "-" for place, cell in enumerate(beside)]
-        values = setting(results, top).removeprefix(" with ") if top else "-"
-        rows.append((printable(method, LONGEST_NAME), percent(top), values, *others))
-    return grid("Best settings", Table(tuple(heads), rows))
+    """Each method's best setting at each condition; nothing where none is tuned, as that is the table of all."""
+    if not results.tuned:
+        return ""
+    heads = [*(("condition",) if results.conditions else ()), "method", "final accuracy", "setting"]
+    for place in results.tuned:
+        sides = ("next lower", "next higher") if is_numeric(results, place) else ("one before", "one after")
+        heads += [f"{side} {results.axes[place][0].rpartition('.')[2]}" for side in sides]
+    rows, marked = [], []
+    for situation in situations(results):
+        ranked = _ranked(results, situation)
+        for method in results.methods:
+            condition = (name_situation(results, situation),) if results.conditions else ()
+            rows.append((*condition, *_best_row(results, method, situation)))
+            marked.append(len(ranked) > 1 and method == ranked[0][0])
+    return f"<h2>Best settings</h2>{grid('Best settings', Table(tuple(heads), rows), marked)}"
+
+
+def _best_row(results: Results, method: str, situation: Situation) -> tuple[str, ...]:
+    top = best(results, method, situation)
+    pairs = zip(results.tuned, neighbours(results, method, situation), strict=False)
+    beside = [(cell, place) for place, pair in pairs for cell in pair]
+    others = [f"{percent(cell)} ({cell.setting[place]})" if cell else "-" for cell, place in beside]
+    lacking = ["-"] * (2 * len(results.tuned) - len(others))
+    values = setting(results, top).removeprefix(" with ") if top else "-"
+    return printable(method, LONGEST_NAME), percent(top), values, *others, *lacking
 
 
 def _all_table(results: Results) -> str:

@@ -11,6 +11,18 @@ from fedjax_bal.config import ConfigError, parse_yaml
 from fedjax_bal.runs import SweepFolder
 
 TEST, VALIDATION = "final_accuracy", "validation_accuracy"
+# What a federation is like, rather than what a method is given: nobody picks the best of these.
+_CONDITIONS = (
+    "dataset",
+    "partition",
+    "partition_seeds",
+    "auxiliary",
+    "availability",
+    "delivery",
+    "speed",
+    "evaluation",
+)
+_CONDITIONS += ("selection.clients_per_round",)
 
 
 class Results(NamedTuple):
@@ -39,6 +51,28 @@ class Results(NamedTuple):
     def methods(self) -> list[str]:
         """The methods, in order."""
         return list(dict.fromkeys(row["method"] for row in self.rows))
+
+    @property
+    def target(self) -> float | None:
+        """The accuracy that counts as reached; None where there is none, or several."""
+        asked = (self.sheet.get("evaluation") or {}) if isinstance(self.sheet.get("evaluation"), dict) else {}
+        value = asked.get("target_accuracy")
+        return value if isinstance(value, float) and 0 < value < 1 else None
+
+    @property
+    def conditions(self) -> tuple[int, ...]:
+        """The places of the axes along which the federation changes, so that no value of them can win."""
+        return tuple(place for place, axis in enumerate(self.axes) if any(map(_is_condition, axis)))
+
+    @property
+    def tuned(self) -> tuple[int, ...]:
+        """The places of the other axes, of which a method may have its best value."""
+        return tuple(place for place in range(len(self.axes)) if place not in self.conditions)
+
+
+Situation = Mapping[int, Any]
+"""Values of some axes by their places."""
+_ANY: Situation = {}
 
 
 class Cell(NamedTuple):
@@ -112,9 +146,28 @@ def judge(results: Results) -> str:
     return VALIDATION if validated else TEST
 
 
-def best(results: Results, method: str) -> Cell | None:
+def situations(results: Results, apart_from: int | None = None) -> list[Situation]:
+    """The conditions that the sweep has, in order, the values of one axis left out if asked; one empty without any."""
+    places = [place for place in results.conditions if place != apart_from]
+    found = dict.fromkeys(tuple(setting_of(results, row)[place] for place in places) for row in results.rows)
+    ranks = {place: values(results, place) for place in places}
+    rank = lambda own: [ranks[place].index(value) for place, value in zip(places, own, strict=True)]
+    return [dict(zip(places, own, strict=True)) for own in sorted(found, key=rank)]
+
+
+def name_situation(results: Results, situation: Situation) -> str:
+    """The conditions with their values, as text."""
+    return ", ".join(f"{_short(results.axes[place])} {value}" for place, value in situation.items())
+
+
+def in_situation(found: Sequence[Cell], situation: Situation) -> list[Cell]:
+    """The cells that have its values."""
+    return [cell for cell in found if all(cell.setting[place] == value for place, value in situation.items())]
+
+
+def best(results: Results, method: str, situation: Situation = _ANY) -> Cell | None:
     """A method's final accuracy where it does best by `judge`, of the settings with most of their runs finished."""
-    top = _best_of(cells(results, method, judge(results)))
+    top = _best_of(in_situation(cells(results, method, judge(results)), situation))
     return top and {cell.setting: cell for cell in cells(results, method, TEST)}[top.setting]
 
 
@@ -124,9 +177,9 @@ def _best_of(found: Sequence[Cell]) -> Cell | None:
     return max(known, key=lambda cell: (cell.count / max(cell.asked, 1), cell.mean or 0.0), default=None)
 
 
-def along(results: Results, axis: int, method: str, figure: str) -> list[Cell]:
+def along(results: Results, axis: int, method: str, figure: str, situation: Situation = _ANY) -> list[Cell]:
     """A figure at each value of an axis with a finished run, the other axes at the method's best setting for it."""
-    accuracies = cells(results, method, judge(results))
+    accuracies = in_situation(cells(results, method, judge(results)), situation)
     figures = {cell.setting: cell for cell in cells(results, method, figure)}
     tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in values(results, axis)]
     found = [figures[top.setting] for top in tops if top is not None]
@@ -139,14 +192,14 @@ def values(results: Results, axis: int) -> list[Any]:
     return sorted(found) if is_numeric(results, axis) else found
 
 
-def neighbours(results: Results, method: str) -> list[tuple[Cell | None, Cell | None]]:
-    """For each axis the cells one value before and one after the method's best one; None at an end."""
-    top = best(results, method)
+def neighbours(results: Results, method: str, situation: Situation = _ANY) -> list[tuple[Cell | None, Cell | None]]:
+    """For each tuned axis the cells one value before and one after the method's best one; None at an end."""
+    top = best(results, method, situation)
     if top is None:
         return []
     by_setting = {cell.setting: cell for cell in cells(results, method, TEST)}
     pairs = []
-    for axis in range(len(results.axes)):
+    for axis in results.tuned:
         along_it = values(results, axis)
         place = along_it.index(top.setting[axis])
         at = lambda other, axis=axis: by_setting.get((*top.setting[:axis], other, *top.setting[axis + 1 :]))
@@ -159,6 +212,14 @@ def is_numeric(results: Results, axis: int) -> bool:
     """Tells whether an axis has several values, all of them numbers."""
     found = {setting_of(results, row)[axis] for row in results.rows}
     return len(found) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
+
+
+def _short(axis: Sequence[str]) -> str:
+    return "+".join(key.rpartition(".")[2] for key in axis)
+
+
+def _is_condition(key: str) -> bool:
+    return any(f"{key}.".startswith(f"{section}.") for section in _CONDITIONS)
 
 
 def _cell(setting: tuple[Any, ...], asked: Sequence[float | None]) -> Cell:

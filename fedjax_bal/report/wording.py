@@ -8,8 +8,8 @@ from fedjax_bal.metrics import NOTHING, SHARE, Difference, MethodSummary, Spread
 MINUS = "\N{MINUS SIGN}"
 LONGEST_NAME = 80
 DEVIATION_IN_WORDS = "“±” is the sample standard deviation over seeds. "
-SPREAD_IN_WORDS = (
-    f"{DEVIATION_IN_WORDS}“Mean of last 5” averages the last five evaluations of a run. "
+_READINGS_IN_WORDS = (
+    "“Mean of last 5” averages the last five evaluations of a run. "
     "“Best” is the highest accuracy of a run, picked on the test set itself and so flattering. "
 )
 _INTERVAL = (
@@ -54,6 +54,11 @@ def printable(text: str, limit: int | None = None) -> str:
     return shown if limit is None or len(shown) <= limit else shown[: limit - 1].rstrip() + "…"
 
 
+def plural(count: int, noun: str) -> str:
+    """A number with its noun: 1 seed, 2 seeds."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def points(value: Difference | None) -> str:
     """A difference of shares in percentage points, with its interval if known; a dash for None, the baseline's."""
     if value is None or value.mean is None:
@@ -87,7 +92,9 @@ def table_notes(summaries: Sequence[MethodSummary], *, partitions: bool) -> list
     `partitions` tells whether each seed has a partition of its own.
     """
     paired = any(own.difference and own.difference.low is not None for own in summaries)
-    spreads = (SPREAD_IN_WORDS + (interval_in_words(partitions=partitions) if paired else "")).strip()
+    deviation = DEVIATION_IN_WORDS * any(own.final.std is not None for own in summaries)
+    interval = interval_in_words(partitions=partitions) if paired else ""
+    spreads = f"{deviation}{_READINGS_IN_WORDS}{interval}".strip()
     return [KL_IN_WORDS, spreads] if shows_divergence(summaries) else [spreads]
 
 

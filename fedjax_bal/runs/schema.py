@@ -188,6 +188,7 @@ class _Partition(JsonObject):
     clients: int = _NULL
     shown: list = _NULL
     class_counts: Annotated[Any, numbers("shown", "classes")] = None
+    samples: _PerClass | None = None
     augmentation: _Augmentation | None = None
 
 

@@ -91,7 +91,10 @@ def test_rows_that_several_clients_have_are_told(here):
 
 
 BAD = [
-    (("mnst",), "there is no file 'mnst', and no data set or built-in configuration of that name; did you mean 'mnist'?"),
+    (
+        ("mnst",),
+        "there is no file 'mnst', and no data set or built-in configuration of that name; did you mean 'mnist'?",
+    ),
     (("nowhere.yaml",), "nowhere.yaml: there is no such file"),
     (("a", "b"), "received 2 names (a, b)"),
     (("clients=3",), "received 0 names (none)"),

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from fedjax_bal.report import cohort_plots as plots
+from fedjax_bal.report.styles import looks_of
 from fedjax_bal.report.svg import to_svg
 
 
@@ -11,7 +12,9 @@ def written(axes):
 
 def test_boxes_have_quartiles_whiskers_and_the_mean_in_numbers():
     # 0, 1, ..., 100: percentiles are the values themselves; the means are given, for not every value is drawn.
-    axes = plots.evenness([("a", np.arange(101.0), 50.25), ("b", np.array([3.0, 0, 0]), 1.0)]).axes[0]
+    axes = plots.evenness(
+        [("a", np.arange(101.0), 50.25), ("b", np.array([3.0, 0, 0]), 1.0)], looks_of(["a", "b"])
+    ).axes[0]
     box = axes.patches[0]
     assert (box.get_x(), box.get_x() + box.get_width()) == (25, 75)
     whisker, caps, median = (artist.get_segments() for artist in axes.collections[:3])
@@ -25,7 +28,7 @@ def test_boxes_have_quartiles_whiskers_and_the_mean_in_numbers():
 
 def test_methods_stand_in_their_order_from_above_in_two_lines_if_need_be():
     names = ["fedavg", "scaffold+balanced_softmax", "x" * 50]
-    axes = plots.evenness([(name, np.zeros(1), 0.0) for name in names]).axes[0]
+    axes = plots.evenness([(name, np.zeros(1), 0.0) for name in names], looks_of(names)).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["fedavg", "scaffold+balanced_\nsoftmax", f"{'x' * 22}\n{'x' * 21}…"]
     bottom, top = axes.get_ylim()
@@ -33,14 +36,14 @@ def test_methods_stand_in_their_order_from_above_in_two_lines_if_need_be():
 
 
 def test_boxes_about_nothing_have_a_scale():
-    axes = plots.evenness([("a", np.zeros(3), 0.0), ("b", np.full(2, 1e-5), 1e-5)]).axes[0]
+    axes = plots.evenness([("a", np.zeros(3), 0.0), ("b", np.full(2, 1e-5), 1e-5)], looks_of(["a", "b"])).axes[0]
     assert axes.get_xlim()[1] >= 0.02
     assert written(axes)[:2] == ["0.000", "0.000"]
 
 
 def test_stairs_are_in_percent():
     values = [(name, (np.arange(3), np.array([0.25, 0.5, 1.0]))) for name in "ab"]
-    figure = plots.chosen(values)
+    figure = plots.chosen(values, looks_of(["a", "b"]))
     (axes,) = figure.axes
     assert [line.get_drawstyle() for line in axes.lines] == ["steps-post"] * 2
     np.testing.assert_allclose(axes.lines[1].get_xydata(), [[0, 25], [1, 50], [2, 100]])
@@ -87,8 +90,8 @@ def test_mini_batches_are_beside_what_clients_hold_in_columns():
 def test_any_name_becomes_plain_text(name):
     shown = name.replace("<", "&lt;").replace(">", "&gt;").replace("\x00", "\ufffd")
     figures = [
-        plots.evenness([(name, np.ones(2), 1.0)]),
-        plots.chosen([(name, (np.arange(2), np.array([0.5, 1])))]),
+        plots.evenness([(name, np.ones(2), 1.0)], looks_of([name])),
+        plots.chosen([(name, (np.arange(2), np.array([0.5, 1])))], looks_of([name])),
         plots.composition(np.ones(1), np.ones(1), name, "1.00"),
         plots.augmentation(np.ones(1), np.ones(1), [name]),
     ]

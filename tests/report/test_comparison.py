@@ -37,7 +37,7 @@ def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
     page = build_comparison(folders, tmp_path / "out.html").read_text()
     assert "one/run: 0.05; two/run: 0.2" in page
     assert "training.optimizer.learning_rate" in page and "training.rounds" not in page
-    assert page.count("Accuracy by round") >= 1
+    assert page.count("Accuracy by round") >= 1 and "A panel shows one method, its dashes the runs." in page
     rows = (tmp_path / "out-tables.csv").read_text().splitlines()
     methods = [run["method"] for run in join(folders).summary["runs"]]
     assert {row.partition(",")[0] for row in rows[1:]} == set(methods) and rows[0].startswith("method,metric,n,mean")
@@ -48,7 +48,7 @@ def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leaves out the figures, which take seconds to draw."""
-    monkeypatch.setattr(gallery, "draw", lambda run: [])
+    monkeypatch.setattr(gallery, "draw", lambda run, origins=None: [])
 
 
 def change(folder, **sections):
@@ -124,7 +124,7 @@ def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_pat
 
 
 BAD = [
-    (lambda own: own[:1], "received 1 folders; a comparison takes 2 to 20 different ones"),
+    (lambda own: own[:1], "received 1 folder; a comparison takes 2 to 20 different ones"),
     (lambda own: [own[0], own[0]], "2 to 20 different ones"),
     (lambda own: [own[0], own[0].parent], "can't be read"),
 ]

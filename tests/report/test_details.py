@@ -8,6 +8,7 @@ from fedjax_bal.metrics import METRICS, ranked_clients
 from fedjax_bal.report import plots
 from fedjax_bal.report.details import details, ending
 from fedjax_bal.report.page import missing_runs
+from fedjax_bal.report.styles import looks_of
 from fedjax_bal.report.wording import NOTHING
 from fedjax_bal.runs import FolderError, RunFolder
 
@@ -41,6 +42,13 @@ def test_groups_of_classes_are_shown_where_there_are_at_least_two():
     )
 
 
+def test_notes_are_on_what_is_shown():
+    note = lambda **values: details(runs(**values))[0].note
+    assert note(balanced_accuracy=0.5) == "On the test set, at the last evaluation."
+    assert "many-, medium- or few-shot" in note(many_shot_accuracy=0.5, few_shot_accuracy=0.1)
+    assert note(last10_accuracy=0.5) == "The mean of a run's last ten evaluations."
+
+
 def test_every_key_has_a_column():
     shown = [metric.name for metric in METRICS.values() if metric.column]
     tables = details(runs(**dict.fromkeys(shown, 0.25)))
@@ -68,7 +76,7 @@ def test_clients_are_ranked_in_each_run_at_its_last_evaluation():
     found = ranked_clients(lines, "a")
     assert found[[0, 25, 50, 100]].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.7])
     assert ranked_clients(lines, "b") is None
-    axes = plots.accuracy_by_client([("a", found)]).axes[0]
+    axes = plots.accuracy_by_client([("a", found)], looks_of(["a"])).axes[0]
     assert axes.lines[0].get_xydata()[50].tolist() == pytest.approx([50, 30])
 
 

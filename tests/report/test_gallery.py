@@ -6,7 +6,7 @@ from fedjax_bal.report import cohort_gallery
 from fedjax_bal.report.gallery import draw
 from fedjax_bal.runs import RunFolder
 
-ALWAYS = ["accuracy", "traffic", "classes", "partition-1", "confusion-1", "confusion-2"]
+ALWAYS = ["accuracy", "traffic", "classes", "predictions", "partition-1", "confusion-1", "confusion-2"]
 ABOUT_COHORTS = ["augmentation-1", "evenness", "chosen", "composition-2"]
 
 
@@ -36,7 +36,7 @@ def test_without_cohorts_there_are_no_pictures_of_them(folder):
 
 
 def test_with_cohorts_there_are_four_between_partitions_and_confusions(folder, make_cohorts):
-    assert list(pictures(make_cohorts(folder))) == [*ALWAYS[:4], *ABOUT_COHORTS, *ALWAYS[4:]]
+    assert list(pictures(make_cohorts(folder))) == [*ALWAYS[:5], *ABOUT_COHORTS, *ALWAYS[5:]]
 
 
 @pytest.mark.slow
@@ -145,6 +145,6 @@ def test_many_classes_and_methods_can_be_drawn(make_run, make_cohorts, tmp_path)
     folder = make_run(tmp_path / "many", methods=methods, classes=47, rounds=2, clients=5)
     found = pictures(make_cohorts(folder, even=methods[:4], estimating=methods[7:], shown=60))
     ours = ["augmentation-1", "evenness", "chosen", "composition-8", "composition-9"]
-    assert list(found) == [*ALWAYS[:4], *ours, *(f"confusion-{place}" for place in range(1, 10))]
+    assert list(found) == [*ALWAYS[:5], *ours, *(f"confusion-{place}" for place in range(1, 10))]
     assert "each line in an order of its own" in found["augmentation-1"].caption
     assert max(len(found[name].document) for name in found) < 300_000

@@ -75,7 +75,7 @@ def test_page_is_whole_and_self_contained(make_run, tmp_path, case):
     headings, rows = table(compare(summary["runs"]), summary["target_accuracy"])
     assert reader.cells == [*headings, *(cell for row in rows for cell in row)]
     pictures = sorted(path.name for path in (folder / "plots").iterdir())
-    assert len(pictures) == reader.tags.count("svg") == 4 + len(rows)
+    assert len(pictures) == reader.tags.count("svg") == 5 + len(rows)
     for name in pictures:
         assert ElementTree.parse(folder / "plots" / name).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
@@ -85,7 +85,7 @@ def test_a_page_with_cohorts_is_whole_too(make_run, make_cohorts, tmp_path):
     folder = make_cohorts(make_run(tmp_path / "run", methods=("fedavg", "<b>&"), rounds=5), even=("<b>&",))
     reader = parse(build(folder))
     assert len(reader.ids) == len(set(reader.ids))
-    assert reader.tags.count("svg") == reader.tags.count("figcaption") == len(list((folder / "plots").iterdir())) == 9
+    assert reader.tags.count("svg") == reader.tags.count("figcaption") == len(list((folder / "plots").iterdir())) == 10
     # Two seeds reached the target, in 8 and 9 of 5 rounds that sent 2 MB each: 17 MB.
     assert reader.cells[:9][6] == "Traffic to 60%, MB" and reader.cells[9:18][6] == "17 (2 of 3)"
 
@@ -152,7 +152,7 @@ def test_identical_input_gives_identical_bytes(make_run, tmp_path):
         for folder in (make_run(tmp_path / name) for name in "ab")
         if build(folder)
     ]
-    assert files[0] == files[1] and len(files[0]) == 7
+    assert files[0] == files[1] and len(files[0]) == 8
     build(tmp_path / "a")
     assert (tmp_path / "a" / "report.html").read_bytes() == (tmp_path / "b" / "report.html").read_bytes()
     leftovers = [path.name for path in (tmp_path / "a").rglob(".*")]

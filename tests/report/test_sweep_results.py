@@ -3,7 +3,8 @@
 import pytest
 
 from fedjax_bal.report.sweep_page import answer, page
-from fedjax_bal.report.sweep_results import along, best, cells, neighbours, read_results
+from fedjax_bal.report.sweep_plots import sweep_figures
+from fedjax_bal.report.sweep_results import along, best, cells, neighbours, read_results, situations
 
 SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.seed: [0, 1]}]\n"
 
@@ -86,3 +87,60 @@ def test_values_that_are_lists_or_mappings_are_texts(tmp_path):
         ("{'name': 'y'}",),
     ]
     assert "<b>" not in page(results, []).replace("<b>Figure", "") and "&lt;b&gt;" in page(results, [])
+
+
+CONDITIONED = "sweep: [{partition.clients: [10, 20]}, {training.optimizer.learning_rate: [0.1, 0.2]}]\n"
+
+
+def conditioned(tmp_path, sheet=CONDITIONED):
+    """Two methods: the first is better with 20 clients, the second with 10, at different learning rates."""
+    means = {(10, 0.1): (0.4, 0.6), (10, 0.2): (0.5, 0.2), (20, 0.1): (0.9, 0.3), (20, 0.2): (0.1, 0.4)}
+    rows = [
+        f"{clients},{rate},p,{method},0,done,{value},"
+        for (clients, rate), pair in means.items()
+        for method, value in zip("ab", pair, strict=True)
+    ]
+    heads = "partition.clients,training.optimizer.learning_rate,point,method,seed,status,final_accuracy,failure"
+    (tmp_path / "sweep.yaml").write_text(sheet)
+    (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
+    return read_results(tmp_path)
+
+
+def test_a_condition_is_nothing_that_wins(tmp_path):
+    found = conditioned(tmp_path)
+    assert (found.conditions, found.tuned) == ((0,), (1,))
+    assert situations(found) == [{0: 10}, {0: 20}]
+    assert [best(found, "a", own).setting for own in situations(found)] == [(10, 0.2), (20, 0.1)]
+    assert answer(found).replace("\N{NO-BREAK SPACE}", " ") == (
+        "Best method at each condition: clients 10: b 60.0 % with learning_rate 0.1; clients 20: a 90.0 % with "
+        "learning_rate 0.1. Settings were picked on the test set itself, which flatters all of them."
+    )
+    assert [cell.setting for cell in along(found, 0, "a", "final_accuracy")] == [(10, 0.2), (20, 0.1)]
+    assert [cell.setting for cell in along(found, 1, "a", "final_accuracy", {0: 10})] == [(10, 0.1), (10, 0.2)]
+    text = page(found, [])
+    assert text.count("<tr class=best>") == 2 and "8 runs · 2 methods · 1 seed<" in text
+
+
+def test_figures_of_a_sweep_have_a_panel_for_each_condition(tmp_path):
+    lines = [
+        {"partition.clients": clients, "training.optimizer.learning_rate": 0.1, "point": "p", "method": "a", "seed": 0,
+         "round": at, "test_accuracy": 0.1 * at}
+        for clients in (10, 20) for at in (1, 2)
+    ]  # fmt: skip
+    figures = {name: figure for name, _, _, figure in sweep_figures(conditioned(tmp_path), lines)}
+    titles = {name: [axes.get_title() for axes in figure.axes] for name, figure in figures.items()}
+    both = ["clients 10", "clients 20"]
+    assert titles["final-accuracy-1"] == both and titles["final-accuracy-0"] == [""]
+    # With 10 clients the best rate is another one, of which there are no lines.
+    assert titles["accuracy"] == both[1:]
+
+
+def test_costs_are_drawn_from_zero(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("sweep: [{partition.clients: [10, 20]}]\n")
+    heads = "partition.clients,point,method,seed,status,final_accuracy,device_bytes,failure\n"
+    rows = "".join(f"{clients},p,a,0,done,0.5,{size},\n" for clients, size in ((10, 12_670_000), (20, 12_690_000)))
+    (tmp_path / "results.csv").write_text(heads + rows)
+    found = read_results(tmp_path)
+    (axes,) = next(figure for name, *_, figure in sweep_figures(found, []) if name == "device-bytes-0").axes
+    assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 12.69
+    assert "Best settings" not in page(found, [])

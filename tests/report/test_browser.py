@@ -1,0 +1,92 @@
+"""The pages in a real browser: the system's Chromium, driven by Playwright (the extra `browser`)."""
+
+import shutil
+
+import pytest
+
+from fedjax_bal.report import build, build_comparison, build_sweep
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WIDTHS = (360, 400, 768, 1280, 1920)
+SWEEP = "name: mine\nsweep: [{partition.clients: [10, 200]}, {lr: [0.1, 0.2]}]\n"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the path"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    driver = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
+    with driver.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def pages(make_run, make_cohorts, tmp_path_factory):
+    """A page of each kind, with a long name and a class of many."""
+    home = tmp_path_factory.mktemp("pages")
+    methods = ("fedavg", "scaffold+balanced_softmax_with_a_long_name", "rebafl")
+    run = make_cohorts(make_run(home / "run", methods=methods, rounds=5))
+    other = make_run(home / "other", methods=methods, rounds=5, gain=0.01)
+    sweep = home / "sweep"
+    sweep.mkdir()
+    (sweep / "sweep.yaml").write_text(SWEEP)
+    rows = [
+        f"{clients},{rate},p,{method},{seed},done,{0.4 + 0.1 * seed + rate},"
+        for clients in (10, 200) for rate in (0.1, 0.2) for method in methods for seed in (0, 1)
+    ]  # fmt: skip
+    heads = "partition.clients,lr,point,method,seed,status,final_accuracy,failure"
+    (sweep / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
+    return {
+        "run": build(run),
+        "sweep": build_sweep(sweep),
+        "comparison": build_comparison([run, other], home / "out.html"),
+    }
+
+
+@pytest.fixture(params=["run", "sweep", "comparison"])
+def file(pages, request):
+    return pages[request.param]
+
+
+def opened(browser, file, scheme="light", **options):
+    """The page, and the list of what its console says."""
+    page = browser.new_context(color_scheme=scheme, **options).new_page()
+    said = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(file.as_uri())
+    return page, said
+
+
+def test_nothing_overflows_at_any_width_and_the_console_is_silent(browser, file):
+    page, said = opened(browser, file)
+    page.evaluate("document.querySelectorAll('details').forEach(own => own.open = true)")
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert said == []
+    page.context.close()
+
+
+def test_figures_have_names_descriptions_and_tips(browser, file):
+    page, _ = opened(browser, file)
+    for figure in page.query_selector_all("figure svg"):
+        names = [page.query_selector(f"#{name}") for name in figure.get_attribute("aria-labelledby").split()]
+        assert figure.get_attribute("role") == "img" and all(own.text_content() for own in names)
+    marks = page.query_selector_all("figure use:has(> title)")
+    assert marks and all(mark.bounding_box() for mark in marks[:20])
+    page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_accessibility_checker_finds_nothing(browser, file, scheme):
+    checker = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the extra `browser`")
+    page, _ = opened(browser, file, scheme, bypass_csp=True)
+    found = checker.Axe().run(page).response["violations"]
+    assert [(own["id"], own["nodes"][0]["html"][:300]) for own in found] == []
+    page.context.close()
