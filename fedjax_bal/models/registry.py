@@ -71,7 +71,9 @@ def _normalised(network: Callable[..., nn.Module], **settings: Any) -> Callable[
     """Builder of a network with fixed settings and the option `norm`."""
 
     def body(
-        convolve: Convolution, reductions: Reductions, norm: Annotated[str, choice(*NORMS)] = "batch"
+        convolve: Convolution,
+        reductions: Reductions = XLA_REDUCTIONS,
+        norm: Annotated[str, choice(*NORMS)] = "batch",
     ) -> nn.Module:
         return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
 
