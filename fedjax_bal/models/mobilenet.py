@@ -4,6 +4,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.layers import Convolution, Real, uniform_kernel
+from fedjax_bal.models.normalization import Norm, batch_norm
 from fedjax_bal.models.resnet import NormedConv
 
 STAGES = (
@@ -36,7 +37,7 @@ class MobileNetV2(nn.Module):
     """
 
     convolve: Convolution
-    norm: str = "batch"
+    norm: Norm = batch_norm
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
@@ -66,7 +67,7 @@ class InvertedResidual(nn.Module):
     channels: int
     stride: int
     convolve: Convolution
-    norm: str = "batch"
+    norm: Norm = batch_norm
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:

@@ -11,7 +11,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.layers import Conv, Convolution, Linear, PooledConv, Real, flatten, uniform_kernel
-from fedjax_bal.models.normalization import BatchNorm
+from fedjax_bal.models.normalization import XLA_REDUCTIONS, BatchNorm, Reductions
 from fedjax_bal.models.pooling import max_pool
 
 
@@ -106,13 +106,14 @@ class TinyBn(nn.Module):
     """
 
     convolve: Convolution
+    reductions: Reductions = XLA_REDUCTIONS
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
         maps = nn.Conv(
             4, (3, 3), use_bias=False, kernel_init=uniform_kernel, conv_general_dilated=self.convolve, name="conv"
         )(images)
-        maps = nn.relu(BatchNorm(name="norm")(maps, real, train=train))
+        maps = nn.relu(BatchNorm(reductions=self.reductions, name="norm")(maps, real, train=train))
         pooled = max_pool(maps)
         for tap in (maps, pooled):
             self.sow("taps", "maps", tap)

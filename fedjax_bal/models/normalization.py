@@ -1,6 +1,8 @@
 """Batch normalisation in PyTorch's conventions that ignores padded rows, and normalisation in groups of channels."""
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -16,7 +18,46 @@ GROUPS = 2
 NORMS = ("batch", "group")
 
 
-def normalise(kind: str, maps: Float[Array, "B H W K"], real: Bool[Array, " B"] | None, *, train: bool) -> Array:
+def moments(images: Array, real: Bool[Array, " B"] | None) -> tuple[Array, Array, Array]:
+    """Mean and biased variance `[K]` over real rows and pixels, and the number of values; all 0 without real rows."""
+    rows, height, width, _ = images.shape
+    weights = jnp.ones(rows, bool) if real is None else real
+    counted = weights[:, None, None, None]
+    count = weights.sum() * (height * width)
+    share = 1 / jnp.maximum(count, 1)
+    mean = channel_sums(jnp.where(counted, images, 0) * share)
+    centred = jnp.where(counted, images - mean, 0)
+    var = channel_sums(centred * (centred * share))
+    return mean, var, count
+
+
+def _slopes(images: Array, centre: Array, rate: Array, of_result: Array) -> tuple[Array, Array]:
+    return channel_sums(of_result * (images - centre)), channel_sums(of_result * rate) / rate
+
+
+class Reductions(NamedTuple):
+    """The sums over each channel that batch normalisation needs.
+
+    Attributes:
+        moments: from images and the mask of real rows to mean and biased variance `[K]` and the number of values.
+        slopes: from images, their mean, 1 / sqrt(var + epsilon) and the cotangent g to the sums of g (x - mean) and g.
+    """
+
+    moments: Callable[..., tuple[Array, Array, Array]]
+    slopes: Callable[..., tuple[Array, Array]]
+
+
+XLA_REDUCTIONS = Reductions(moments, _slopes)
+
+
+def normalise(
+    kind: str,
+    maps: Float[Array, "B H W K"],
+    real: Bool[Array, " B"] | None,
+    *,
+    train: bool,
+    reductions: Reductions = XLA_REDUCTIONS,
+) -> Array:
     """Adds a layer of `NORMS`, called "norm", to the network that is being defined.
 
     "group" normalises each image by itself, in two groups of channels: there are no running statistics that clients
@@ -27,7 +68,12 @@ def normalise(kind: str, maps: Float[Array, "B H W K"], real: Bool[Array, " B"] 
     """
     if kind == "group":
         return nn.GroupNorm(GROUPS, epsilon=EPSILON, use_fast_variance=False, name="norm")(maps)
-    return BatchNorm(name="norm")(maps, real, train=train)
+    return BatchNorm(reductions=reductions, name="norm")(maps, real, train=train)
+
+
+Norm = Callable[..., Array]
+batch_norm: Norm = functools.partial(normalise, "batch")
+"""The normalisation of networks that aren't given one."""
 
 
 class BatchNorm(nn.Module):
@@ -46,6 +92,7 @@ class BatchNorm(nn.Module):
     Attributes:
         epsilon: added to a variance before its root is taken.
         affine: whether there are a trainable scale and shift; without them they are 1 and 0.
+        reductions: how sums over each channel are computed.
 
     References:
         Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
@@ -54,6 +101,7 @@ class BatchNorm(nn.Module):
 
     epsilon: float = EPSILON
     affine: bool = True
+    reductions: Reductions = XLA_REDUCTIONS
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Bool[Array, " B"] | None, *, train: bool) -> Array:
@@ -64,9 +112,9 @@ class BatchNorm(nn.Module):
         scale, shift = self._affine_part(channels)
         running = running_mean.value, running_var.value
         if not train or self.is_initializing():
-            self.sow("norm_inputs", "moments", moments(images, real)[:2])
+            self.sow("norm_inputs", "moments", self.reductions.moments(images, real)[:2])
             return _affine(images, *running, scale, shift, self.epsilon)
-        found: Any = normalise_batch(images, scale, shift, real, running, self.epsilon)
+        found: Any = normalise_batch(images, scale, shift, real, running, self.epsilon, self.reductions)
         normalised, mean, var, count = found
         self.sow("norm_inputs", "moments", (mean, var))
         step = jnp.where(count > 0, 1 - MOMENTUM, 0.0)
@@ -83,13 +131,13 @@ class BatchNorm(nn.Module):
 
 
 def _forward(
-    images: Array, scale: Array, shift: Array, real: Array | None, fallback: tuple[Array, Array], epsilon: float
+    images: Array, scale: Array, shift: Array, real: Array | None, fallback: tuple[Array, Array], *settings: Any
 ) -> PyTree:
-    results: Any = normalise_batch(images, scale, shift, real, fallback, epsilon)
+    results: Any = normalise_batch(images, scale, shift, real, fallback, *settings)
     return results, (images, scale, real, fallback, results[1:])
 
 
-def _backward(epsilon: float, saved: PyTree, cotangents: PyTree) -> PyTree:
+def _backward(epsilon: float, reductions: Reductions, saved: PyTree, cotangents: PyTree) -> PyTree:
     """The gradients.
 
     With d = x - mean and r = 1 / sqrt(var + epsilon), dx = scale r (g - (sum g + d r^2 sum g d) / n), plus the
@@ -99,8 +147,7 @@ def _backward(epsilon: float, saved: PyTree, cotangents: PyTree) -> PyTree:
     of_result, of_mean, of_var, _ = cotangents
     centre, spread = _choose_moments(mean, var, count, fallback)
     rate = 1 / jnp.sqrt(spread + epsilon)
-    slope = channel_sums(of_result * (images - centre))
-    total = channel_sums(of_result * rate) / rate
+    slope, total = reductions.slopes(images, centre, rate, of_result)
     divisor = jnp.maximum(count, 1)
     constant = (of_mean - scale * rate * total) / divisor
     linear = (2 * of_var - scale * rate**3 * slope) / divisor
@@ -110,21 +157,22 @@ def _backward(epsilon: float, saved: PyTree, cotangents: PyTree) -> PyTree:
     return of_images.astype(images.dtype), of_scale, of_shift, None, None
 
 
-@fast_derivative(_forward, _backward, nondiff_argnums=(5,))
+@fast_derivative(_forward, _backward, nondiff_argnums=(5, 6))
 def normalise_batch(
     images: Float[Array, "B H W K"],
     scale: Float[Array, " K"],
     shift: Float[Array, " K"],
     real: Bool[Array, " B"] | None,
     fallback: tuple[Array, Array],
-    epsilon: float = EPSILON,
+    epsilon: float,
+    reductions: Reductions,
 ) -> tuple[Array, Array, Array, Array]:
     """Normalises a batch by its own moments, or by `fallback` if no row is real, then scales and shifts it.
 
     Returns the normalised images, mean and biased variance `[K]` as `moments` computes them, and the number of values.
     Its derivative reads the images twice: once for two sums over each channel, once for the result.
     """
-    mean, var, count = moments(images, real)
+    mean, var, count = reductions.moments(images, real)
     normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
     return normalised, mean, var, count
 
@@ -136,16 +184,3 @@ def _choose_moments(mean: Array, var: Array, count: Array, fallback: tuple[Array
 
 def _affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array, epsilon: float) -> Array:
     return ((images - mean) * (scale / jnp.sqrt(var + epsilon)) + shift).astype(images.dtype)
-
-
-def moments(images: Array, real: Bool[Array, " B"] | None) -> tuple[Array, Array, Array]:
-    """Mean and biased variance `[K]` over real rows and pixels, and the number of values; all 0 without real rows."""
-    rows, height, width, _ = images.shape
-    weights = jnp.ones(rows, bool) if real is None else real
-    counted = weights[:, None, None, None]
-    count = weights.sum() * (height * width)
-    share = 1 / jnp.maximum(count, 1)
-    mean = channel_sums(jnp.where(counted, images, 0) * share)
-    centred = jnp.where(counted, images - mean, 0)
-    var = channel_sums(centred * (centred * share))
-    return mean, var, count

@@ -30,7 +30,7 @@ class Option(NamedTuple):
 
 
 # What a builder is given, and flax's own fields.
-_NO_OPTIONS = ("num_classes", "input_shape", "convolution", "parent", "name")
+_NO_OPTIONS = ("num_classes", "input_shape", "convolution", "reductions", "parent", "name")
 
 
 @functools.cache

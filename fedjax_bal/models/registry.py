@@ -13,10 +13,11 @@ import jax.numpy as jnp
 
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import initialization, networks
+from fedjax_bal.models.forms.rules import REDUCTIONS
 from fedjax_bal.models.layers import Convolution, Linear
 from fedjax_bal.models.mobilenet import MobileNetV2
 from fedjax_bal.models.networks import Layer, Network, PlainCnn
-from fedjax_bal.models.normalization import NORMS
+from fedjax_bal.models.normalization import NORMS, XLA_REDUCTIONS, Reductions, normalise
 from fedjax_bal.models.options import Option, choice, options_of, read_options, shares, sizes
 from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
 from fedjax_bal.models.wrapping import NO_KEY, moment_pairs
@@ -28,7 +29,9 @@ class _Entry(NamedTuple):
     """A network's entry in the registry."""
 
     description: str
-    body: Callable[..., Any]  # body(convolve, **options); its signature declares the options, see `options_of`
+    # body(convolve, **options), or body(convolve, reductions, **options) with batch normalisation; its signature
+    # declares the options, see `options_of`.
+    body: Callable[..., Any]
     smallest: int  # side of the smallest image that it takes, in pixels
     head_bias: bool = True
     start: initialization.Start = initialization.as_drawn
@@ -67,8 +70,12 @@ def _with_settings(network: Callable[..., nn.Module], **settings: Any) -> Callab
 def _normalised(network: Callable[..., nn.Module], **settings: Any) -> Callable[..., nn.Module]:
     """Builder of a network with fixed settings and the option `norm`."""
 
-    def body(convolve: Convolution, norm: Annotated[str, choice(*NORMS)] = "batch") -> nn.Module:
-        return network(convolve, norm=norm, **settings)
+    def body(
+        convolve: Convolution,
+        reductions: Reductions = XLA_REDUCTIONS,
+        norm: Annotated[str, choice(*NORMS)] = "batch",
+    ) -> nn.Module:
+        return network(convolve, norm=functools.partial(normalise, norm, reductions=reductions), **settings)
 
     return body
 
@@ -249,7 +256,10 @@ def _build(
     if entry.ready:
         form = {"convolution": convolution} if "convolution" in inspect.signature(entry.body).parameters else {}
         return entry.body(num_classes, input_shape, **dict(options), **form)._replace(name=name, options=options)
-    body = entry.body(convolutions.of_name(convolution), **dict(options))
+    layers: list[Any] = [convolutions.of_name(convolution)]
+    if entry.batch_normalised:
+        layers.append(REDUCTIONS.get(convolution, XLA_REDUCTIONS))
+    body = entry.body(*layers, **dict(options))
     network = Network(body, Linear(num_classes, entry.head_bias))
     return Model(*_pure_functions(network, input_shape, entry.start), name, num_classes, input_shape, options)
 

@@ -8,7 +8,7 @@ from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.layers import Convolution, Real
-from fedjax_bal.models.normalization import normalise
+from fedjax_bal.models.normalization import Norm, batch_norm
 from fedjax_bal.models.pooling import overlapping_max_pool
 
 he_uniform = initializers.variance_scaling(2.0, "fan_in", "uniform")
@@ -44,7 +44,7 @@ class ResNet(nn.Module):
         large: whether images are large: the first convolution is then 7x7 of stride 2, followed by 3x3 max pooling that
             halves the image again; otherwise it is 3x3 and keeps the size.
         start: initializer of the convolutions.
-        norm: one of `fedjax_bal.models.normalization.NORMS`.
+        norm: the normalisation.
 
     References:
         He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2 for the small networks and
@@ -56,7 +56,7 @@ class ResNet(nn.Module):
     units: int = 3
     large: bool = False
     start: Initializer = he_uniform
-    norm: str = "batch"
+    norm: Norm = batch_norm
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B F"]:
@@ -82,7 +82,7 @@ class ResidualUnit(nn.Module):
     stride: int
     convolve: Convolution
     start: Initializer = he_uniform
-    norm: str = "batch"
+    norm: Norm = batch_norm
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
@@ -103,7 +103,7 @@ class NormedConv(nn.Module):
     convolve: Convolution
     start: Initializer = he_uniform
     groups: int = 1
-    norm: str = "batch"
+    norm: Norm = batch_norm
 
     @nn.compact
     def __call__(self, maps: Float[Array, "B H W K"], real: Real, *, train: bool) -> Float[Array, "B H2 W2 O"]:
@@ -118,4 +118,4 @@ class NormedConv(nn.Module):
             conv_general_dilated=self.convolve,
             name="conv",
         )(maps)
-        return normalise(self.norm, convolved, real, train=train)
+        return self.norm(convolved, real, train=train)

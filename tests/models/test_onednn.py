@@ -99,7 +99,7 @@ def test_what_onednn_does_not_take_is_computed_in_other_forms():
 def test_a_run_on_two_devices_gives_the_same_bits_twice_and_says_which_library(strategy, tmp_path, monkeypatch):
     onednn.needed()
     monkeypatch.chdir(tmp_path)
-    network = "model: {name: conv2_lenet, convolution: onednn}"
+    network = "model: {name: tiny_bn, convolution: onednn}"
     (tmp_path / "small.yaml").write_text(small_run.TEXT.replace("model: {name: mlp}", network))
     ends = []
     for out in ("first", "second"):

@@ -384,7 +384,9 @@ def test_errors_say_what_is_allowed(arguments, options, message):
 def test_options_are_those_of_the_builders_signature():
     offered = {name: sorted(options(name)) for name in MODELS}
     for name, body in {name: entry.body for name, entry in _ENTRIES.items()}.items():
-        assert set(offered[name]) == set(inspect.signature(body).parameters) - {"convolve", "parent", "name"}
+        assert set(offered[name]) == set(inspect.signature(body).parameters) - {
+            *("convolve", "reductions", "parent", "name")
+        }
     assert offered["mlp"] == ["hidden"] and offered["vgg9"] == ["dropout"] and offered["resnet18"] == ["norm"]
     assert options("mlp")["hidden"].default == (64,)
 

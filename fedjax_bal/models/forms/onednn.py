@@ -1,8 +1,9 @@
-"""The form that oneDNN computes, through the handler of `fedjax_bal.models.onednn`."""
+"""Convolutions and the sums of batch normalisation through the handler of `fedjax_bal.models.onednn`."""
 
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -21,6 +22,28 @@ def weight_gradient(
 ) -> Float[Array, "h w K O"]:
     """The gradient with respect to the kernel as oneDNN's; stacked clients take turns in one call."""
     return _call("weight_gradient", images, cotangent, (*size, images.shape[-1], cotangent.shape[-1]), geometry)
+
+
+def moments(images: Float[Array, "B H W K"], real: Array | None) -> tuple[Array, Array, Array]:
+    """The handler's mean and variance of each channel, and the number of values."""
+    rows, height, width, _ = images.shape
+    real = jnp.ones(rows, bool) if real is None else real
+    return *_reduce("moments", images, real), real.sum() * (height * width)
+
+
+def slopes(images: Float[Array, "B H W K"], centre: Array, rate: Array, of_result: Array) -> tuple[Array, Array]:
+    """The handler's sums over each channel for the gradients of batch normalisation."""
+    del rate
+    return _reduce("slopes", images, centre, of_result)
+
+
+def _reduce(name: str, images: Array, *others: Array) -> tuple[Array, Array]:
+    """Calls a function of the handler, whose results are two numbers a channel."""
+    library.load()
+    each = jax.ShapeDtypeStruct(images.shape[-1:], images.dtype)
+    call = jax.ffi.ffi_call(library.TARGETS[name], (each, each), vmap_method="broadcast_all")
+    first, second = call(images, *others)
+    return first, second
 
 
 def _call(name: str, images: Array, other: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:

@@ -7,11 +7,13 @@ product with a client axis is fast on CPUs and GPUs, a convolution with one on T
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_bal.models.forms import forward, gradients, onednn
 from fedjax_bal.models.geometry import Geometry
+from fedjax_bal.models.normalization import XLA_REDUCTIONS, Reductions
 from fedjax_bal.target import target_platform
 
 FEW_INPUTS = 4
@@ -111,10 +113,10 @@ def gradient_stacked(
     return form(images, cotangent, size, geometry)
 
 
-def _where_onednn_can(piece: Callable[..., Array], otherwise: Callable[..., Array]) -> Callable[..., Array]:
+def _where_onednn_can(piece: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
     """A piece of oneDNN's form for float32 on CPUs, another piece elsewhere."""
 
-    def chosen(images: Array, *others: Any) -> Array:
+    def chosen(images: Array, *others: Any) -> Any:
         handled = images.dtype == jnp.float32 and target_platform() == "cpu"
         return (piece if handled else otherwise)(images, *others)
 
@@ -131,3 +133,21 @@ FORMS = {
 }
 """Forms by name: the fastest of XLA's for each shape; matrix products only; XLA's convolution, grouped for stacked
 clients; oneDNN's, an optional part (see `fedjax_bal.models.onednn`)."""
+
+
+def _with_derivative(chosen: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A piece with the derivatives, of any order, of another that computes the same."""
+    piece = jax.custom_jvp(chosen)
+    piece.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
+    return piece
+
+
+REDUCTIONS = {
+    "onednn": Reductions(
+        *(
+            _with_derivative(_where_onednn_can(piece, plain), plain)
+            for piece, plain in zip((onednn.moments, onednn.slopes), XLA_REDUCTIONS, strict=True)
+        )
+    )
+}
+"""What batch normalisation sums with, by form, where that isn't `XLA_REDUCTIONS`."""

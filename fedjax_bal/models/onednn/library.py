@@ -16,10 +16,10 @@ import jaxlib.version
 
 from fedjax_bal.caches import cache_folder
 
-TARGETS = {name: f"fedjax_bal_onednn_{name}" for name in ("convolve", "weight_gradient")}
+TARGETS = {name: f"fedjax_bal_onednn_{name}" for name in ("convolve", "weight_gradient", "moments", "slopes")}
 """The names of the handler's functions in XLA, by their own."""
 
-_SOURCE = Path(__file__).with_name("handler.cc")
+_SOURCES = [Path(__file__).with_name(name) for name in ("handler.cc", "reductions.cc")]
 _PACKAGE, _LIBRARY, _HEADER = "onednn-cpu-gomp", "libdnnl.so.3", "oneapi/dnnl/dnnl.hpp"
 _REMEDY = "pip install 'fedjax_bal[onednn]', then python -m fedjax_bal.models.onednn; or choose another convolution"
 
@@ -65,11 +65,11 @@ def build(prefix: Path | None = None) -> Path:
     place = _place()
     with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
         made = Path(scratch) / place.name
-        flags = ("-std=c++17", "-O2", "-w", "-fPIC", "-shared", "-fopenmp")
+        flags = ("-std=c++17", "-O3", "-w", "-fPIC", "-shared", "-fopenmp")
         found = (f"-I{jax.ffi.include_dir()}", f"-I{headers}")
         linked = (f"-L{folder}", f"-l:{_LIBRARY}", "-Wl,--as-needed", f"-Wl,-rpath,{folder}")
         result = subprocess.run(
-            [_compiler(), *flags, *found, str(_SOURCE), "-o", str(made), *linked], capture_output=True
+            [_compiler(), *flags, *found, *map(str, _SOURCES), "-o", str(made), *linked], capture_output=True
         )
         if result.returncode:
             raise ValueError(f"the compiler failed:\n{result.stderr.decode(errors='replace').strip()}")
@@ -84,7 +84,7 @@ def _place() -> Path:
         raise ValueError(
             "convolution='onednn': the user's cache folder, the place of its compiled part, can't be written"
         )
-    parts = _SOURCE.read_text(encoding="utf-8"), jaxlib.version.__version__, sys.prefix
+    parts = *(source.read_text(encoding="utf-8") for source in _SOURCES), jaxlib.version.__version__, sys.prefix
     return folder / f"handler-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
 
 
