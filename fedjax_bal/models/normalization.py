@@ -8,7 +8,8 @@ from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedjax_bal.models.derivatives import fast_derivative
-from fedjax_bal.models.sums import channel_sums
+from fedjax_bal.models.sums import channel_sums, sums_in_one_pass
+from fedjax_bal.target import target_platform
 
 MOMENTUM = 0.9
 EPSILON = 1e-5
@@ -99,8 +100,7 @@ def _backward(epsilon: float, saved: PyTree, cotangents: PyTree) -> PyTree:
     of_result, of_mean, of_var, _ = cotangents
     centre, spread = _choose_moments(mean, var, count, fallback)
     rate = 1 / jnp.sqrt(spread + epsilon)
-    slope = channel_sums(of_result * (images - centre))
-    total = channel_sums(of_result * rate) / rate
+    slope, total = _slope_and_total(of_result, images - centre, rate)
     divisor = jnp.maximum(count, 1)
     constant = (of_mean - scale * rate * total) / divisor
     linear = (2 * of_var - scale * rate**3 * slope) / divisor
@@ -108,6 +108,15 @@ def _backward(epsilon: float, saved: PyTree, cotangents: PyTree) -> PyTree:
     of_images = of_result * (scale * rate) + jnp.where(counted, constant + (images - centre) * linear, 0)
     of_scale, of_shift = (slope * rate).astype(scale.dtype), total.astype(scale.dtype)
     return of_images.astype(images.dtype), of_scale, of_shift, None, None
+
+
+def _slope_and_total(of_result: Array, distance: Array, rate: Array) -> tuple[Array, Array]:
+    """The sums g d and sum g of `_backward`."""
+    if target_platform() == "gpu":
+        slope, total = sums_in_one_pass(of_result * distance, of_result)
+        return slope, total
+    slope = channel_sums(of_result * distance)
+    return slope, channel_sums(of_result * rate) / rate
 
 
 @fast_derivative(_forward, _backward, nondiff_argnums=(5,))
@@ -124,7 +133,7 @@ def normalise_batch(
     Returns the normalised images, mean and biased variance `[K]` as `moments` computes them, and the number of values.
     Its derivative reads the images twice: once for two sums over each channel, once for the result.
     """
-    mean, var, count = moments(images, real)
+    mean, var, count = moments(images, real, near=fallback[0])
     normalised = _affine(images, *_choose_moments(mean, var, count, fallback), scale, shift, epsilon)
     return normalised, mean, var, count
 
@@ -138,13 +147,21 @@ def _affine(images: Array, mean: Array, var: Array, scale: Array, shift: Array, 
     return ((images - mean) * (scale / jnp.sqrt(var + epsilon)) + shift).astype(images.dtype)
 
 
-def moments(images: Array, real: Bool[Array, " B"] | None) -> tuple[Array, Array, Array]:
-    """Mean and biased variance `[K]` over real rows and pixels, and the number of values; all 0 without real rows."""
+def moments(images: Array, real: Bool[Array, " B"] | None, near: Array | None = None) -> tuple[Array, Array, Array]:
+    """Mean and biased variance `[K]` over real rows and pixels, and the number of values; all 0 without real rows.
+
+    Given values `near` the means, `[K]`, GPUs read the images once in place of twice; the variance loses digits
+    where the mean is many standard deviations away from them.
+    """
     rows, height, width, _ = images.shape
     weights = jnp.ones(rows, bool) if real is None else real
     counted = weights[:, None, None, None]
     count = weights.sum() * (height * width)
     share = 1 / jnp.maximum(count, 1)
+    if near is not None and target_platform() == "gpu":
+        distance = jnp.where(counted, images - near, 0)
+        shift, square = (share * total for total in sums_in_one_pass(distance, distance**2))
+        return jnp.where(count > 0, near + shift, 0), jnp.maximum(square - shift**2, 0), count
     mean = channel_sums(jnp.where(counted, images, 0) * share)
     centred = jnp.where(counted, images - mean, 0)
     var = channel_sums(centred * (centred * share))
