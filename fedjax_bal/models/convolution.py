@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from fedjax_bal.models.derivatives import fast_derivative
 from fedjax_bal.models.forms import gradients
 from fedjax_bal.models.forms.depthwise import depthwise
-from fedjax_bal.models.forms.rules import FORMS
+from fedjax_bal.models.forms.rules import FORMS, keep_apart
 from fedjax_bal.models.geometry import LAYOUT, Geometry, plain_convolution
 from fedjax_bal.models.onednn import library
 
@@ -113,20 +113,18 @@ def where_supported(name: str) -> Callable[..., Array]:
 @functools.cache
 def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
     """The convolution of one geometry, with its derivative."""
-    # The barriers keep XLA from folding the padding, slices and transpositions of the layers around into the forms
-    # below: each is fast, and right on several CPU devices (see `forward.direct`), as it stands.
 
     def forward(images: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-        images = lax.optimization_barrier(images)
+        images = keep_apart(images)
         return _differentiable_once(_forward(geometry, form))(images, kernel), (images, kernel)
 
     def backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
         images, kernel = saved
-        cotangent = lax.optimization_barrier(cotangent)
+        cotangent = keep_apart(cotangent)
         of_kernel = _differentiable_once(_weight_gradient(geometry, form, kernel.shape[:2]))(images, cotangent)
         phases, back = gradients.phase_kernel(kernel, geometry, images.shape[1:3], cotangent.shape[1:3])
         # The gradient of the images is a forward convolution again, and so has its batching and its choice of forms.
-        of_images = _differentiable_once(_forward(back, form))(cotangent, phases)
+        of_images = _differentiable_once(_forward(back, form, back=True))(cotangent, phases)
         return gradients.interleave_phases(of_images, geometry.strides, images.shape[1:3]), of_kernel
 
     @fast_derivative(forward, backward, plain=functools.partial(plain_convolution, geometry=geometry))
@@ -137,12 +135,13 @@ def _differentiable(geometry: Geometry, form: str) -> Callable[[Array, Array], A
 
 
 @functools.cache
-def _forward(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
-    """The convolution of one geometry, with its batching."""
+def _forward(geometry: Geometry, form: str, *, back: bool = False) -> Callable[[Array, Array], Array]:
+    """The convolution of one geometry, with its batching; `back` if it is the gradient with respect to the images."""
+    alone, together = (maps.back if back else maps.convolve for maps in FORMS[form])
 
     @custom_vmap
     def convolve(images: Array, kernel: Array) -> Array:
-        return FORMS[form].convolve(images, kernel, geometry)
+        return alone(images, kernel, geometry)
 
     @convolve.def_vmap
     def stacked(clients: int, batched: Sequence[bool], images: Array, kernel: Array) -> tuple[Array, bool]:
@@ -150,7 +149,7 @@ def _forward(geometry: Geometry, form: str) -> Callable[[Array, Array], Array]:
         if not batched[1]:  # clients share the kernel: their images are one batch
             joined = convolve(images.reshape(-1, *images.shape[2:]), kernel)
             return joined.reshape(*images.shape[:2], *joined.shape[1:]), True
-        each = lambda images, kernel: FORMS[form].convolve_stacked(images, kernel, geometry)
+        each = lambda images, kernel: together(images, kernel, geometry)
         return jax.vmap(each, _axes(batched))(images, kernel), True
 
     return convolve
@@ -162,12 +161,12 @@ def _weight_gradient(geometry: Geometry, form: str, size: tuple[int, int]) -> Ca
 
     @custom_vmap
     def gradient(images: Array, cotangent: Array) -> Array:
-        return FORMS[form].gradient(images, cotangent, size, geometry)
+        return FORMS[form].alone.gradient(images, cotangent, size, geometry)
 
     @gradient.def_vmap
     def stacked(clients: int, batched: Sequence[bool], images: Array, cotangent: Array) -> tuple[Array, bool]:
         del clients
-        each = lambda images, cotangent: FORMS[form].gradient_stacked(images, cotangent, size, geometry)
+        each = lambda images, cotangent: FORMS[form].stacked.gradient(images, cotangent, size, geometry)
         return jax.vmap(each, _axes(batched))(images, cotangent), True
 
     return gradient

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from fedjax_bal.target import target_platform
+
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -52,16 +54,19 @@ def pad_images(images: Float[Array, "... H W K"], pads: Pads, spread: tuple[int,
 def patches(images: Float[Array, "... H W K"], size: Sequence[int], geometry: Geometry) -> Array:
     """Pixels under each position of the kernel, `[..., H', W', h * w * K]`, in the order of a flattened kernel.
 
-    Columns are gathered before rows, which needs fewer and longer copies than one slice per tap.
+    On GPUs each pixel is copied once. Elsewhere columns are gathered before rows, which needs fewer and longer copies.
     """
     height, width = geometry.output_size(images.shape[-3:-1], size)
     images = pad_images(images, geometry.pads)
-    across = _windows(images, images.ndim - 2, size[1], width, geometry.strides[1])
-    return _windows(across, images.ndim - 3, size[0], height, geometry.strides[0])
+    (down, side), (vertical, horizontal) = geometry.strides, (images.ndim - 3, images.ndim - 2)
+    if target_platform() == "gpu":
+        rows = _views(images, vertical, size[0], height, down)
+        return jnp.concatenate([view for row in rows for view in _views(row, horizontal, size[1], width, side)], -1)
+    across = jnp.concatenate(_views(images, horizontal, size[1], width, side), -1)
+    return jnp.concatenate(_views(across, vertical, size[0], height, down), -1)
 
 
-def _windows(images: Array, axis: int, taps: int, length: int, stride: int) -> Array:
-    """Concatenates along the channels the pixels under each tap along one axis."""
+def _views(images: Array, axis: int, taps: int, length: int, stride: int) -> list[Array]:
+    """The pixels under each tap along one axis."""
     reach = (length - 1) * stride + 1
-    views = [lax.slice_in_dim(images, i, i + reach, stride, axis) for i in range(taps)]
-    return jnp.concatenate(views, -1)
+    return [lax.slice_in_dim(images, i, i + reach, stride, axis) for i in range(taps)]

@@ -14,7 +14,7 @@ from jax import lax
 
 from fedjax_bal.models import convolution as module
 from fedjax_bal.models.convolution import convolution, of_name
-from fedjax_bal.models.forms import forward, gradients, rules
+from fedjax_bal.models.forms import forward, gradients, rules, sharing
 from fedjax_bal.models.geometry import Geometry, pad_images, patches
 from fedjax_bal.target import compiling_for
 
@@ -96,9 +96,11 @@ def test_every_form_agrees_with_correlation_written_out(image, kernel, strides, 
     for index in np.ndindex(*kernel):
         step[index] = np.einsum("nhwk,nhwo->ko", tap(images, index, geometry, expected.shape), cotangent)
     ways = [forward.direct, forward.by_patches, forward.by_blocks, forward.by_wide_kernel, rules.convolve]
-    ways += [rules.convolve_by_products] + [forward.by_rows] * (strides == (1, 1))
+    ways += [rules.convolve_by_products, rules.convolve_by_copies]
+    ways += [forward.by_rows, forward.by_columns] * (strides == (1, 1))
     backwards = [gradients.direct, gradients.by_patches, gradients.by_blocks, rules.weight_gradient]
-    backwards += [rules.gradient_by_products] + [gradients.by_rows] * (strides == (1, 1))
+    backwards += [rules.gradient_by_products, sharing.of_patches, sharing.of_blocks]
+    backwards += [gradients.by_rows, sharing.of_lines] * (strides == (1, 1))
 
     @jax.jit
     def all_ways(images, weights, cotangent):
@@ -364,15 +366,22 @@ def test_the_form_for_stacked_clients_is_the_platforms():
     assert "feature_group_count=2" in text["tpu"]
 
 
-def test_forms_of_other_platforms_give_the_same_numbers():
-    images, kernel = operands((6, 7), (3, 3), 6, 17)
-    stacked = jnp.stack([images, images + 1]), jnp.stack([kernel, 2 * kernel])
-    both = lambda images, kernel: jax.vmap(jax.grad(lambda *pair: (convolution(*pair) ** 2).sum(), (0, 1)))(
-        images, kernel
-    )
-    expected = jax.jit(both)(*stacked)
+@pytest.mark.parametrize("number", quick.only([0, 3, 4, 5, 6, 7], 3))
+def test_forms_of_other_platforms_give_the_same_numbers(number):
+    image, kernel, inputs, outputs, strides, padding = SHAPES[number]
+    stacked = operands(image, kernel, inputs, outputs, 2)
+    both = lambda x, w: value_and_gradients(lambda x, w: convolution(x, w, strides, padding), x, w)
+    expected = jax.jit(jax.vmap(both))(*stacked)
     for platform in ("gpu", "tpu"):
         with compiling_for([SimpleNamespace(platform=platform)]):
-            found = jax.jit(both)(*stacked)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-3)
+            assert_close(jax.jit(jax.vmap(both))(*stacked), expected)
+
+
+@pytest.mark.parametrize("stride", quick.only([1, 2], 1))
+def test_gpus_copy_images_and_cotangents_once_for_all_three_passes(stride):
+    """The weight gradient repeats only copies that the convolution and the image gradient have made."""
+    images, kernel = jnp.ones((2, 3, 8, 8, 16)), jnp.ones((2, 3, 3, 16, 32))
+    both = lambda x, w: value_and_gradients(lambda x, w: convolution(x, w, (stride, stride)), x, w)
+    with compiling_for([SimpleNamespace(platform="gpu")]):
+        text = jax.jit(jax.vmap(both)).lower(images, kernel).compile().as_text()
+    assert text.count(" concatenate(") == 2

@@ -1,9 +1,13 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_bal.models.derivatives import any_derivative
 from fedjax_bal.models.normalization import BatchNorm, moments
+from fedjax_bal.target import compiling_for
 
 CHANNELS = 3
 
@@ -122,3 +126,24 @@ def test_moments_of_far_away_values_keep_their_precision():
     _, var, count = moments(jnp.asarray(values), None)
     np.testing.assert_allclose(var[0], values.astype(np.float64).var(), rtol=1e-3)
     assert int(count) == 256
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flexible", [False, True])
+@pytest.mark.parametrize("real", [[1, 1, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0]])
+def test_gpus_compute_the_same_numbers_in_fewer_passes(case, real, flexible):
+    images, variables = case
+
+    def loss(params, images):
+        layer, seen = BatchNorm(), {**variables, "params": params}
+        output, changed = layer.apply(seen, images, jnp.array(real, bool), train=True, mutable=["stats"])
+        return jnp.sin(output).sum() + jnp.cos(changed["stats"]["var"]).sum(), changed["stats"]
+
+    def step():
+        with any_derivative(flexible):
+            return jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))(variables["params"], images)
+
+    expected = step()
+    with compiling_for([SimpleNamespace(platform="cuda")]):
+        found = step()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), found, expected)

@@ -78,14 +78,32 @@ def by_rows(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], ge
     The product has `h * O` columns instead of O, which fills the vector units when O is small, and its patches are
     h times smaller than those of `by_patches`.
     """
-    taps, across, inputs, outputs = kernel.shape
-    (top, bottom), columns = geometry.pads
-    rows = patches(images, (1, across), Geometry((1, 1), ((0, 0), columns)))
-    products = rows @ kernel.transpose(1, 2, 0, 3).reshape(across * inputs, taps * outputs)
-    shifted = [
-        pad_images(products[..., i * outputs : (i + 1) * outputs], ((top - i, bottom - (taps - 1 - i)), (0, 0)))
-        for i in range(taps)
-    ]
+    return _by_lines(images, kernel, geometry, 1)
+
+
+def by_columns(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
+    """As `by_rows`, with the parts of rows and columns exchanged."""
+    return _by_lines(images, kernel, geometry, 0)
+
+
+def lines(images: Float[Array, "B H W K"], taps: int, geometry: Geometry, axis: int) -> Float[Array, "B H2 W2 P"]:
+    """The pixels under the taps of a kernel along columns (axis 0) or rows (axis 1), for stride 1."""
+    size, pads = [1, 1], [(0, 0), (0, 0)]
+    size[axis], pads[axis] = taps, geometry.pads[axis]
+    return patches(images, size, Geometry((1, 1), (pads[0], pads[1])))
+
+
+def _by_lines(images: Array, kernel: Array, geometry: Geometry, along: int) -> Array:
+    """A convolution of stride 1 as one product of lines along an axis, then a sum of lines shifted along the other."""
+    across = 1 - along
+    length, taps, outputs = kernel.shape[along], kernel.shape[across], kernel.shape[-1]
+    seen = lines(images, length, geometry, along)
+    products = seen @ kernel.transpose(along, 2, across, 3).reshape(seen.shape[-1], taps * outputs)
+    (first, last), shifted = geometry.pads[across], []
+    for i in range(taps):
+        pads = [(0, 0), (0, 0)]
+        pads[across] = (first - i, last - (taps - 1 - i))
+        shifted.append(pad_images(products[..., i * outputs : (i + 1) * outputs], (pads[0], pads[1])))
     return functools.reduce(jnp.add, shifted)
 
 

@@ -72,13 +72,18 @@ def by_rows(images: Array, cotangent: Array, size: Sequence[int], geometry: Geom
     return summed.reshape(size[1], images.shape[-1], size[0], -1).transpose(2, 0, 1, 3)
 
 
-def by_blocks(images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel, through the wider kernel of `forward.by_blocks`."""
+def by_blocks(
+    images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry, planes: Callable[..., Array] | None = None
+) -> Float[Array, "h w K O"]:
+    """The gradient with respect to the kernel, through the wider kernel of `forward.by_blocks`.
+
+    `planes` makes transposed patches; by default from one plane for each tap and channel.
+    """
     inputs, outputs, side = images.shape[-1], cotangent.shape[-1], geometry.strides[1]
     kernel = jnp.zeros((*size, inputs, outputs))
     wide, where = forward.widen_kernel(images.shape[1:3], kernel, geometry, 64)
     block = wide.shape[-1] // outputs
-    product = _planes(images, wide.shape[:2], where) @ cotangent.reshape(-1, block * outputs)
+    product = (planes or _planes)(images, wide.shape[:2], where) @ cotangent.reshape(-1, block * outputs)
     copies = jnp.split(product.reshape(wide.shape), block, -1)
     return functools.reduce(jnp.add, [copy[:, i * side : i * side + size[1]] for i, copy in enumerate(copies)])
 

@@ -24,7 +24,9 @@ def weight_gradient(
     return _call("weight_gradient", images, cotangent, (*size, images.shape[-1], cotangent.shape[-1]), geometry)
 
 
-def moments(images: Float[Array, "B H W K"], real: Array | None) -> tuple[Array, Array, Array]:
+def moments(
+    images: Float[Array, "B H W K"], real: Array | None, near: Array | None = None
+) -> tuple[Array, Array, Array]:
     """The handler's mean and variance of each channel, and the number of values."""
     rows, height, width, _ = images.shape
     real = jnp.ones(rows, bool) if real is None else real

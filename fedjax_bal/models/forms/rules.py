@@ -2,16 +2,19 @@
 
 The rules for one client are those that `benchmarks/forms.py` finds fastest on CPUs. For stacked clients a matrix
 product with a client axis is fast on CPUs and GPUs, a convolution with one on TPUs (estimated by `benchmarks/aot.py`).
+On GPUs products wait for memory: there the forms copy as few numbers as they can, and share the copies.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.forms import forward, gradients, onednn
+from fedjax_bal.models.forms import forward, gradients, onednn, sharing
 from fedjax_bal.models.geometry import Geometry
 from fedjax_bal.models.normalization import XLA_REDUCTIONS, Reductions
 from fedjax_bal.target import target_platform
@@ -21,20 +24,32 @@ FEW_OUTPUTS = 16
 SMALL_KERNEL = 5
 
 
-class Form(NamedTuple):
-    """A choice of forms for a convolution and its weight gradient.
+class Maps(NamedTuple):
+    """A choice of forms for a convolution and its two gradients.
 
     Attributes:
-        convolve: from images, kernel and geometry to the result, for one client.
-        gradient: from images, cotangent, size of the kernel and geometry to the kernel's gradient, for one client.
-        convolve_stacked: as `convolve`, for `jax.vmap` over clients.
-        gradient_stacked: as `gradient`, for `jax.vmap` over clients.
+        convolve: from images, kernel and geometry to the result.
+        back: from cotangent, rotated kernel and geometry to the gradient with respect to the images: a convolution too.
+        gradient: from images, cotangent, size of the kernel and geometry to the gradient with respect to the kernel.
     """
 
     convolve: Callable[[Array, Array, Geometry], Array]
+    back: Callable[[Array, Array, Geometry], Array]
     gradient: Callable[[Array, Array, Sequence[int], Geometry], Array]
-    convolve_stacked: Callable[[Array, Array, Geometry], Array]
-    gradient_stacked: Callable[[Array, Array, Sequence[int], Geometry], Array]
+
+
+class Form(NamedTuple):
+    """The forms for one client, and those for `jax.vmap` over clients."""
+
+    alone: Maps
+    stacked: Maps
+
+
+def keep_apart(operand: Array) -> Array:
+    """Keeps XLA from joining a form to the layers around it, except on GPUs, where that saves passes over numbers."""
+    # Elsewhere XLA would fold the padding, slices and transpositions of those layers into the form, which is fast, and
+    # right on several CPU devices (see `forward.direct`), as it stands.
+    return operand if target_platform() == "gpu" else lax.optimization_barrier(operand)
 
 
 def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], geometry: Geometry) -> Array:
@@ -56,11 +71,10 @@ def convolve(images: Float[Array, "B H W K"], kernel: Float[Array, "h w K O"], g
 def convolve_by_products(images: Array, kernel: Array, geometry: Geometry) -> Float[Array, "B H2 W2 O"]:
     """Convolves with matrix products only, which `jax.vmap` over kernels turns into batched products."""
     # As in `convolve`, but with products in place of XLA's convolution, which would become a grouped one under `vmap`.
-    *size, inputs, outputs = kernel.shape
+    inputs, outputs = kernel.shape[2:]
     if inputs <= FEW_INPUTS:
         return forward.by_blocks(images, kernel, geometry)
-    few = geometry.strides == (1, 1) and outputs <= FEW_OUTPUTS
-    if few or _rows_copy_less(size, inputs, outputs, geometry):
+    if geometry.strides == (1, 1) and outputs <= FEW_OUTPUTS:
         return forward.by_rows(images, kernel, geometry)
     return forward.by_patches(images, kernel, geometry)
 
@@ -87,30 +101,34 @@ def gradient_by_products(
     """The gradient with respect to the kernel by matrix products only, for `jax.vmap` over clients."""
     if images.shape[-1] <= FEW_INPUTS:
         return gradients.by_blocks(images, cotangent, size, geometry)
-    if _rows_copy_less(size, images.shape[-1], cotangent.shape[-1], geometry):
-        return gradients.by_rows(images, cotangent, size, geometry)
     return gradients.by_patches(images, cotangent, size, geometry)
 
 
-def _rows_copy_less(size: Sequence[int], inputs: int, outputs: int, geometry: Geometry) -> bool:
-    """Tells whether, on an accelerator, shifted rows copy fewer numbers than patches do."""
-    height, width = size
-    fewer = width * inputs + height * outputs < height * width * inputs
-    return fewer and geometry.strides == (1, 1) and target_platform() != "cpu"
-
-
-def convolve_stacked(images: Array, kernel: Array, geometry: Geometry) -> Float[Array, "B H2 W2 O"]:
-    """Convolves in the form that is fastest for `jax.vmap` over kernels on the target."""
-    form = forward.direct if target_platform() == "tpu" else convolve_by_products
+def convolve_by_copies(
+    images: Array, kernel: Array, geometry: Geometry, lines: Callable[..., Array] = forward.by_columns
+) -> Float[Array, "B H2 W2 O"]:
+    """Convolves with matrix products of as few copied numbers as there can be; `lines` is the form with few copies."""
+    *size, inputs, outputs = kernel.shape
+    if inputs <= FEW_INPUTS:
+        return forward.by_blocks(images, kernel, geometry)
+    form = lines if _lines_copy_less(size, inputs, outputs, geometry) else forward.by_patches
     return form(images, kernel, geometry)
 
 
-def gradient_stacked(
+def gradient_by_copies(
     images: Array, cotangent: Array, size: Sequence[int], geometry: Geometry
 ) -> Float[Array, "h w K O"]:
-    """The gradient with respect to the kernel in the form that is fastest for `jax.vmap` over clients on the target."""
-    form = gradients.direct if target_platform() == "tpu" else gradient_by_products
-    return form(images, cotangent, size, geometry)
+    """The gradient with respect to the kernel, from the copies of `convolve_by_copies`."""
+    if images.shape[-1] <= FEW_INPUTS:
+        return sharing.of_blocks(images, cotangent, size, geometry)
+    fewer = _lines_copy_less(size, images.shape[-1], cotangent.shape[-1], geometry)
+    return (sharing.of_lines if fewer else sharing.of_patches)(images, cotangent, size, geometry)
+
+
+def _lines_copy_less(size: Sequence[int], inputs: int, outputs: int, geometry: Geometry) -> bool:
+    """Tells whether lines, and products for each of them, are fewer numbers than patches."""
+    height, width = size
+    return geometry.strides == (1, 1) and width * inputs + height * outputs < height * width * inputs
 
 
 def _where_onednn_can(piece: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,13 +141,27 @@ def _where_onednn_can(piece: Callable[..., Any], otherwise: Callable[..., Any]) 
     return chosen
 
 
-_FAST = Form(convolve, weight_gradient, convolve_stacked, gradient_stacked)
-_ONEDNN = Form(onednn.convolve, onednn.weight_gradient, onednn.convolve, onednn.weight_gradient)
+def _by_platform(cpu: Maps, gpu: Maps, tpu: Maps) -> Maps:
+    """Forms that are others on each platform."""
+
+    def choose(cpu: Callable[..., Array], gpu: Callable[..., Array], tpu: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda *operands: {"cpu": cpu, "tpu": tpu}.get(target_platform(), gpu)(*operands)
+
+    return Maps(*map(choose, cpu, gpu, tpu))
+
+
+_ALONE = Maps(convolve, convolve, weight_gradient)
+_PRODUCTS = Maps(convolve_by_products, convolve_by_products, gradient_by_products)
+# Weight gradients take the images' copies from columns, and the cotangent's from the rows of the way back.
+_COPIES = Maps(convolve_by_copies, functools.partial(convolve_by_copies, lines=forward.by_rows), gradient_by_copies)
+_DIRECT = Maps(forward.direct, forward.direct, gradients.direct)
+_ONEDNN = Maps(onednn.convolve, onednn.convolve, onednn.weight_gradient)
+_FAST = Form(_ALONE, _by_platform(_PRODUCTS, _COPIES, _DIRECT))
 FORMS = {
     "fast": _FAST,
-    "products": Form(convolve_by_products, gradient_by_products, convolve_by_products, gradient_by_products),
-    "grouped": Form(forward.direct, gradients.direct, forward.direct, gradients.direct),
-    "onednn": Form(*map(_where_onednn_can, _ONEDNN, _FAST)),
+    "products": Form(*[_by_platform(_PRODUCTS, _COPIES, _COPIES)] * 2),
+    "grouped": Form(_DIRECT, _DIRECT),
+    "onednn": Form(*(Maps(*map(_where_onednn_can, _ONEDNN, otherwise)) for otherwise in _FAST)),
 }
 """Forms by name: the fastest of XLA's for each shape; matrix products only; XLA's convolution, grouped for stacked
 clients; oneDNN's, an optional part (see `fedjax_bal.models.onednn`)."""
