@@ -65,8 +65,12 @@ TIME = ReportTable(
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
     "rounds of the slowest chain's local training; sending is not counted. To the target: of runs that reach it.",
 )
+PRIVACY = ReportTable(
+    "Privacy",
+    "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less.",
+)
 OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
-REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, OWN)
+REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, PRIVACY, OWN)
 
 
 class Column(NamedTuple):
@@ -273,6 +277,8 @@ _METRICS = (
     # What a method does about uneven classes.
     Metric("clients_per_chain", None, lambda run: run.clients_per_chain, unit=NUMBER, swept=False),
     Metric("copies", None, lambda run: run.copies, unit=NUMBER, swept=False),
+    # What a method's parts themselves measure.
+    _reported("epsilon", of_run="last", column=Column(PRIVACY, "Epsilon"), unit=NUMBER),
 )
 METRICS = Registry({metric.name: metric for metric in _METRICS})
 """Every metric by name, in order."""

@@ -5,6 +5,7 @@ A part plays one or more roles, which decide when it runs, what it sees and how 
 `ServerContext`.
 """
 
+from fedjax_bal.parts.accountant import epsilon
 from fedjax_bal.parts.astraea import Augmentation
 from fedjax_bal.parts.auxiliary import BALANCED
 from fedjax_bal.parts.balanced_softmax import PriorCalibration
@@ -45,7 +46,7 @@ from fedjax_bal.parts.iwds import SCHEDULES, DecayedResampling
 from fedjax_bal.parts.lade import Disentangling
 from fedjax_bal.parts.ldam import LabelMargins
 from fedjax_bal.parts.moon import ModelContrast
-from fedjax_bal.parts.part import Part, RunSetting, part, parts_with, static
+from fedjax_bal.parts.part import Part, RoundsSoFar, RunSetting, part, parts_with, static
 from fedjax_bal.parts.personal import OwnHead, OwnModel, OwnNormalisation
 from fedjax_bal.parts.private_mean import PrivateMean
 from fedjax_bal.parts.ratio_loss import RatioLoss
@@ -146,6 +147,7 @@ __all__ = [
     "Report",
     "RestrictedSoftmax",
     "RotationByClient",
+    "RoundsSoFar",
     "RunSetting",
     "SeparateModel",
     "Server",
@@ -161,6 +163,7 @@ __all__ = [
     "Update",
     "VacantClassDistillation",
     "Weigh",
+    "epsilon",
     "part",
     "parts_with",
     "static",
