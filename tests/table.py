@@ -84,6 +84,8 @@ ACTIVE = {
     "class_balanced": {"beta": 0.9},
     "climb": {"rate": 5.0, "tolerance": 0.0, "interval": 1},
     "crop_flip": {"pad": 1},
+    "cutout": {"side": 2},
+    "equal_weights": {},
     "dp": {"bound": 0.5, "noise": 0.1},
     "feature_skew": {"noise": 0.2, "rotate": 30.0},
     "ditto": {},

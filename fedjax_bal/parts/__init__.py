@@ -16,9 +16,10 @@ from fedjax_bal.parts.cbfl_generator import LocalGenerator, SharedGenerator
 from fedjax_bal.parts.class_balanced import ClassBalancedLoss
 from fedjax_bal.parts.class_counts import SCOPES
 from fedjax_bal.parts.climb import DualWeights
-from fedjax_bal.parts.cropping import CropAndFlip
+from fedjax_bal.parts.cropping import CropAndFlip, Cutout
 from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.ditto import SeparateModel
+from fedjax_bal.parts.equal_weights import EqualWeights
 from fedjax_bal.parts.faults import Faults, StaleUpdates
 from fedjax_bal.parts.feature_skew import NoiseByClient, RotationByClient
 from fedjax_bal.parts.fedacg import BeforeLookahead
@@ -95,12 +96,14 @@ __all__ = [
     "ControlVariates",
     "Criterion",
     "CropAndFlip",
+    "Cutout",
     "DecayedResampling",
     "Deliver",
     "Disentangling",
     "Draw",
     "DualWeights",
     "DynamicRegularisation",
+    "EqualWeights",
     "Extrapolation",
     "Fakes",
     "Faults",

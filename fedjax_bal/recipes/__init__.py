@@ -6,7 +6,17 @@ allowed. `combine` puts several recipes together.
 
 from collections.abc import Callable
 
-from fedjax_bal.recipes.averaging import fedacg, fedadagrad, fedadam, fedavg, fedavgm, fedexp, fedprox, fedyogi
+from fedjax_bal.recipes.averaging import (
+    equal_weights,
+    fedacg,
+    fedadagrad,
+    fedadam,
+    fedavg,
+    fedavgm,
+    fedexp,
+    fedprox,
+    fedyogi,
+)
 from fedjax_bal.recipes.cbfl import cbfl
 from fedjax_bal.recipes.citations import citation, cite, short_citation
 from fedjax_bal.recipes.client_selection import astraea, flcir
@@ -18,7 +28,7 @@ from fedjax_bal.recipes.losses import balanced_softmax, balancefl, fedlc, fedlmd
 from fedjax_bal.recipes.personal import ditto, fedbn, fedper, fedrep, local
 from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import dp, faults, median, norm_clipping, trimmed_mean
-from fedjax_bal.recipes.sampling import crop_flip, feature_skew, iwds
+from fedjax_bal.recipes.sampling import crop_flip, cutout, feature_skew, iwds
 from fedjax_bal.registry import Registry
 
 __all__ = [
@@ -34,8 +44,10 @@ __all__ = [
     "climb",
     "combine",
     "crop_flip",
+    "cutout",
     "ditto",
     "dp",
+    "equal_weights",
     "faults",
     "feature_skew",
     "fedacg",
