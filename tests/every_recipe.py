@@ -43,6 +43,7 @@ def without_statistics() -> dict[str, Any]:
 SPECIAL = {
     "cbfl": larger_images,
     "ditto": without_statistics,
+    "dp": without_statistics,
     "fedbn": normalised_layers,
     "feddecorr": ill_conditioned,
     "fedic": adam_on_the_server,

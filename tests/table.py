@@ -86,6 +86,8 @@ ACTIVE = {
     "climb": {"rate": 5.0, "tolerance": 0.0, "interval": 1},
     "creff": {"per_class": 3, "match_steps": 2, "epochs": 2, "batch_size": 4},
     "crop_flip": {"pad": 1},
+    "cutout": {"side": 2},
+    "equal_weights": {},
     "dp": {"bound": 0.5, "noise": 0.1},
     "feature_skew": {"noise": 0.2, "rotate": 30.0},
     "ditto": {},

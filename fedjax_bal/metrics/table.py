@@ -58,6 +58,10 @@ TIME = ReportTable(
     "How long the rounds would take with the clients' speeds and the deadline of this configuration: the sum over "
     "rounds of the slowest chain's local training; sending is not counted.",
 )
+PRIVACY = ReportTable(
+    "Privacy",
+    "Epsilon of (epsilon, delta)-differential privacy after all rounds, for one client more or less.",
+)
 OWN = ReportTable("Your own metrics", "From plug-ins, at the last evaluation.")
 _SHOTS = (
     "Classes are many-, medium- or few-shot by their training images in the whole federation; evaluation.shots says "
@@ -72,7 +76,7 @@ _SPREAD = "Spread: standard deviation over clients."
 _WORST10 = "Worst 10%: mean of that tenth of them."
 _TRAINED = "After local training: of the last evaluated round's cohort."
 _TUNED = "Fine-tuned: the final global model, trained on each client with plain cross-entropy."
-REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, OWN)
+REPORT_TABLES = (CLASSES, CURVE, CLIENTS, OWN_MODELS, TIME, PRIVACY, OWN)
 
 
 class Column(NamedTuple):
@@ -409,6 +413,14 @@ _METRICS = (
     ),
     Metric(
         "copies", "Augmented images added to the federation.", None, lambda run: run.copies, unit=NUMBER, swept=False
+    ),
+    # What a method's parts themselves measure.
+    _reported(
+        "epsilon",
+        "Epsilon of (epsilon, delta)-differential privacy after these rounds, for one client more or less.",
+        of_run="last",
+        column=Column(PRIVACY, "Epsilon"),
+        unit=NUMBER,
     ),
 )
 METRICS = Registry({metric.name: metric for metric in _METRICS})

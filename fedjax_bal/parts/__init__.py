@@ -5,6 +5,7 @@ A part plays one or more roles, which decide when it runs, what it sees and how 
 `ServerContext`.
 """
 
+from fedjax_bal.parts.accountant import epsilon
 from fedjax_bal.parts.astraea import Augmentation
 from fedjax_bal.parts.auxiliary import BALANCED
 from fedjax_bal.parts.balanced_softmax import PriorCalibration
@@ -17,9 +18,10 @@ from fedjax_bal.parts.class_balanced import ClassBalancedLoss
 from fedjax_bal.parts.class_counts import SCOPES
 from fedjax_bal.parts.climb import DualWeights
 from fedjax_bal.parts.creff import FeatureMatching
-from fedjax_bal.parts.cropping import CropAndFlip
+from fedjax_bal.parts.cropping import CropAndFlip, Cutout
 from fedjax_bal.parts.dcgan import SharedDcgans
 from fedjax_bal.parts.ditto import SeparateModel
+from fedjax_bal.parts.equal_weights import EqualWeights
 from fedjax_bal.parts.faults import Faults, StaleUpdates
 from fedjax_bal.parts.feature_skew import NoiseByClient, RotationByClient
 from fedjax_bal.parts.fedacg import BeforeLookahead
@@ -53,7 +55,7 @@ from fedjax_bal.parts.iwds import SCHEDULES, DecayedResampling
 from fedjax_bal.parts.lade import Disentangling
 from fedjax_bal.parts.ldam import LabelMargins
 from fedjax_bal.parts.moon import ModelContrast
-from fedjax_bal.parts.part import Part, RunSetting, part, parts_with, static
+from fedjax_bal.parts.part import Part, RoundsSoFar, RunSetting, part, parts_with, static
 from fedjax_bal.parts.personal import OwnHead, OwnModel, OwnNormalisation
 from fedjax_bal.parts.private_mean import PrivateMean
 from fedjax_bal.parts.ratio_loss import RatioLoss
@@ -102,6 +104,7 @@ __all__ = [
     "ControlVariates",
     "Criterion",
     "CropAndFlip",
+    "Cutout",
     "DecayedResampling",
     "Decorrelation",
     "Deliver",
@@ -110,6 +113,7 @@ __all__ = [
     "Draw",
     "DualWeights",
     "DynamicRegularisation",
+    "EqualWeights",
     "Extrapolation",
     "Fakes",
     "Faults",
@@ -161,6 +165,7 @@ __all__ = [
     "ResidualHead",
     "RestrictedSoftmax",
     "RotationByClient",
+    "RoundsSoFar",
     "RunSetting",
     "SeparateModel",
     "Server",
@@ -177,6 +182,7 @@ __all__ = [
     "VacantClassDistillation",
     "VirtualRepresentations",
     "Weigh",
+    "epsilon",
     "part",
     "parts_with",
     "static",

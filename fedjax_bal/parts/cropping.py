@@ -1,4 +1,4 @@
-"""Crops and mirror images, the usual augmentation of small photographs, drawn again in each local step."""
+"""Crops, mirror images and holes, the usual augmentation of small photographs, drawn again in each local step."""
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,38 @@ class CropAndFlip(Batches):
         if batch.extra is not None:
             images = jnp.where(batch.extra[:, None, None, None], batch.images, images)
         return batch._replace(images=images)
+
+
+@part
+class Cutout(Batches):
+    """Fills a square of the image with the mean pixel, 0 after normalisation.
+
+    Its centre is drawn for each image of each local step, anywhere in the image, so that part of the square may lie
+    outside. Other inputs see the images as they are, as with `CropAndFlip`.
+
+    Attributes:
+        side: of the square in pixels, rounded down to an even number.
+
+    References:
+        DeVries and Taylor, 2017, section 3.2.
+    """
+
+    side: int = static(16)
+
+    def check(self, setting: RunSetting) -> None:
+        """Refuses inputs that are no images."""
+        check_images("holes", setting.federation.images)
+
+    def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
+        """The batch with a hole in each of its images."""
+        count, height, width, _ = batch.images.shape
+        centres = jax.random.randint(key, (count, 2), 0, jnp.array([height, width]))
+        away = [jnp.arange(length) - centres[:, axis, None] for axis, length in enumerate((height, width))]
+        rows, columns = (((own >= -(self.side // 2)) & (own < self.side // 2)) for own in away)
+        hole = rows[:, :, None, None] & columns[:, None, :, None]
+        if batch.extra is not None:
+            hole &= ~batch.extra[:, None, None, None]
+        return batch._replace(images=jnp.where(hole, 0.0, batch.images))
 
 
 def _window(image: Array, corner: Array, shape: tuple[int, int, int]) -> Array:

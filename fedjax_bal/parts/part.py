@@ -75,6 +75,24 @@ class RunSetting(NamedTuple):
     rounds: int
 
 
+class RoundsSoFar(NamedTuple):
+    """The rounds of a run until now, as `Part.round_metrics` sees them.
+
+    Attributes:
+        rounds: their number.
+        clients: the number of clients that can train.
+        clients_per_round: the most that do so in a round.
+        drawn_evenly: whether each round's cohort is a uniform draw of these clients, whatever came before.
+        chain_length: the most clients that one averaged update goes through.
+    """
+
+    rounds: int
+    clients: int
+    clients_per_round: int
+    drawn_evenly: bool
+    chain_length: int
+
+
 class Part:
     """A unit of behaviour that a client or the server plays during a round.
 
@@ -108,3 +126,10 @@ class Part:
 
     def check(self, setting: RunSetting) -> None:
         """Refuses a run in which this part would not do what its documentation says."""
+
+    def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
+        """Numbers of its own on an evaluated round, by name, computed on the host; none unless overridden.
+
+        They are in `RoundResult.reported`, from where a metric of that name takes them.
+        """
+        return {}

@@ -1,12 +1,16 @@
 """Differential privacy for clients: clipped updates, and Gaussian noise on their sum."""
 
+import functools
+import logging
+
 import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.parts.part import Part, RunSetting, part, parts_with
+from fedjax_bal.parts.accountant import epsilon
+from fedjax_bal.parts.part import Part, RoundsSoFar, RunSetting, part, parts_with, static
 from fedjax_bal.parts.robust import NormClipping
-from fedjax_bal.parts.roles import Probe, Reduce, Report
+from fedjax_bal.parts.roles import Closing, Personal, Probe, Reduce, Report
 from fedjax_bal.types import Array, PyTree, ServerContext
 
 
@@ -20,22 +24,41 @@ class PrivateMean(Reduce):
     Attributes:
         bound: S, over all parameters.
         noise: z, the noise multiplier.
+        delta: for which epsilon is told; None for $N^{-1.1}$, N clients.
 
     References:
-        McMahan et al., 2018, Algorithm 1 with flat clipping. Batch statistics are averaged as ever,
-        without noise: only a network without any is private.
+        McMahan et al., 2018, Algorithm 1 with flat clipping.
     """
 
     bound: float = 1.0
     noise: float = 1.0
+    delta: float | None = static(None)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses parts whose reports or probes would leave the clients without noise."""
-        others: list[Part] = [*parts_with(setting.parts, Report), *parts_with(setting.parts, Probe)]
+        """Refuses all that would leave the clients without noise: reports, probes, running batch statistics."""
+        others: list[Part] = [part for role in (Report, Probe, Closing) for part in parts_with(setting.parts, role)]
         if others:
             raise ValueError(
                 f"dp: received {others[0].slot}, whose report or probe of each client would have no noise; leave it out"
             )
+        stats = jax.tree.leaves(jax.eval_shape(setting.model.init, jax.random.key(0)).stats)
+        if stats and not any(part.keeps_statistics for part in parts_with(setting.parts, Personal)):
+            raise ValueError(
+                f"dp: received the model {setting.model.name}, whose batch statistics would be averaged without noise: "
+                "take one without batch normalisation (some have the option norm: group), or add fedbn, which keeps "
+                "these layers with each client"
+            )
+
+    def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
+        """Epsilon; none without its package, or where several clients are behind an update, whatever its bound."""
+        drawn = past.clients_per_round if past.drawn_evenly else past.clients  # all: being left out hides nothing
+        delta = max(past.clients, 2) ** -1.1 if self.delta is None else self.delta
+        try:
+            known = past.chain_length == 1
+            return {"epsilon": epsilon(float(self.noise), past.rounds, past.clients, drawn, delta)} if known else {}
+        except ImportError as error:
+            _warn_once(str(error))
+            return {}
 
     def reduce(self, deltas: PyTree, weights: Array, server: ServerContext) -> PyTree:
         """Like params; zeros where no chain counts."""
@@ -45,3 +68,8 @@ class PrivateMean(Reduce):
         mean = NormClipping(self.bound).reduce(deltas, counts * each, server)
         noise = optax.tree.random_like(server.key, mean, jax.random.normal)
         return optax.tree.add_scale(mean, self.noise * self.bound * jnp.where(number > 0, each, 0.0), noise)
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    logging.getLogger("fedjax_bal").warning(text)

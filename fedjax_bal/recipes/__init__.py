@@ -7,6 +7,7 @@ allowed. `combine` puts several recipes together.
 from collections.abc import Callable
 
 from fedjax_bal.recipes.averaging import (
+    equal_weights,
     fedacg,
     fedadagrad,
     fedadam,
@@ -38,7 +39,7 @@ from fedjax_bal.recipes.losses import balanced_softmax, balancefl, fedlc, fedlmd
 from fedjax_bal.recipes.personal import ditto, fedbn, fedloge, fedper, fedrep, fedrod, local
 from fedjax_bal.recipes.recipe import Recipe, combine
 from fedjax_bal.recipes.robust import dp, faults, median, norm_clipping, trimmed_mean
-from fedjax_bal.recipes.sampling import crop_flip, feature_skew, iwds
+from fedjax_bal.recipes.sampling import crop_flip, cutout, feature_skew, iwds
 from fedjax_bal.registry import Registry
 
 __all__ = [
@@ -56,8 +57,10 @@ __all__ = [
     "combine",
     "creff",
     "crop_flip",
+    "cutout",
     "ditto",
     "dp",
+    "equal_weights",
     "faults",
     "feature_skew",
     "fedacg",

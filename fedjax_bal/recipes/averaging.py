@@ -1,7 +1,7 @@
 """Federated averaging, with other weights, steps and optimizers on the server, and with a proximal term."""
 
 from fedjax_bal.optim import optimizer
-from fedjax_bal.parts import BeforeLookahead, DiscrepancyWeights, Extrapolation, Proximal
+from fedjax_bal.parts import BeforeLookahead, DiscrepancyWeights, EqualWeights, Extrapolation, Proximal
 from fedjax_bal.recipes.recipe import BelowOne, NonNegative, Positive, Recipe, checked, positive
 
 
@@ -16,6 +16,21 @@ def fedavg() -> Recipe:
         McMahan et al., 2017, Algorithm 1.
     """
     return Recipe("fedavg")
+
+
+def equal_weights() -> Recipe:
+    """FedAvg whose updates weigh the same, whatever the number of samples.
+
+    Something to add to another method, too: `combine(fedbabu(), equal_weights())` averages as FedBABU's authors do.
+
+    Example:
+        >>> equal_weights().parts
+        (EqualWeights(),)
+
+    References:
+        Oh et al., 2022, in the authors' code.
+    """
+    return Recipe("equal_weights", (EqualWeights(),))
 
 
 @checked

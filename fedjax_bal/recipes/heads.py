@@ -34,7 +34,8 @@ def fedbabu(
         (FrozenHead(),)
 
     References:
-        Oh et al., 2022, Algorithm 1, with updates weighted by number of samples.
+        Oh et al., 2022, Algorithm 1, with updates weighted by number of samples; add `equal_weights` for the authors'
+        uniform average.
     """
     if not fine_tune_epochs:
         return Recipe("fedbabu", (FrozenHead(),))

@@ -1,7 +1,9 @@
 """Averages that a few outlying clients can't move far, or that hide each client, and faulty clients to try them on."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Lt
 
 from fedjax_bal.parts import Faults, Median, NormClipping, PrivateMean, StaleUpdates, TrimmedMean
 from fedjax_bal.recipes.recipe import NonNegative, Positive, Recipe, checked, positive
@@ -9,24 +11,27 @@ from fedjax_bal.validate import finite_number, whole_number
 
 
 @checked
-def dp(bound: Positive = 1.0, noise: NonNegative = 1.0) -> Recipe:
+def dp(bound: Positive = 1.0, noise: NonNegative = 1.0, delta: Annotated[Positive, Lt(1)] | None = None) -> Recipe:
     """Differential privacy of clients: updates clipped to a norm, and Gaussian noise on their sum.
 
-    `fedjax_bal.contrib.privacy.epsilon` tells how private a run is.
+    The metric `epsilon` of a round tells for which epsilon the rounds so far are (epsilon, delta)-differentially
+    private; it needs `pip install 'fedjax_bal[privacy]'`. A cohort hides who is in it if it is drawn uniformly of all
+    clients; with other selectors, or clients that aren't always available, each counts as if it were in every round.
 
     Args:
         bound: the largest norm S of a client's update; above 0.
         noise: z, the standard deviation of the noise on the sum in units of S; at least 0, where nothing is private.
+        delta: in (0, 1); None for N to the power of -1.1, a little below 1 / N for N clients.
 
     Example:
         >>> dp(0.5).parts
-        (PrivateMean(bound=0.5, noise=1.0),)
+        (PrivateMean(bound=0.5, noise=1.0, delta=None),)
 
     References:
-        McMahan et al., 2018, Algorithm 1. Clients count alike. Methods that report more than the update are refused.
-        Batch statistics have no noise: take a network without, for instance with the option `norm: group`.
+        McMahan et al., 2018, Algorithm 1. Clients count alike. Methods that report more than
+        the update are refused, and so are networks with batch normalisation, whose statistics would have no noise.
     """
-    return Recipe("dp", (PrivateMean(bound, noise),))
+    return Recipe("dp", (PrivateMean(bound, noise, delta),))
 
 
 @checked

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from fedjax_bal.parts import SCHEDULES, CropAndFlip, DecayedResampling, NoiseByClient, RotationByClient
-from fedjax_bal.recipes.recipe import CountOrZero, NonNegative, Recipe, Share, checked
+from fedjax_bal.parts import SCHEDULES, CropAndFlip, Cutout, DecayedResampling, NoiseByClient, RotationByClient
+from fedjax_bal.recipes.recipe import Count, CountOrZero, NonNegative, Recipe, Share, checked
 from fedjax_bal.validate import one_of
 
 Degrees = Annotated[float, Ge(-360), Le(360)]
@@ -29,6 +29,23 @@ def crop_flip(pad: CountOrZero = 4, flip: bool = True) -> Recipe:
         He et al., 2016, section 4.2.
     """
     return Recipe("crop_flip", (CropAndFlip(pad, flip),))
+
+
+@checked
+def cutout(side: Count = 16) -> Recipe:
+    """A square hole in each image, elsewhere each time that a client draws it; behind `crop_flip`, if both are there.
+
+    Args:
+        side: of the square in pixels, at least 1; the image's border may cut it off.
+
+    Example:
+        >>> cutout().parts
+        (Cutout(side=16),)
+
+    References:
+        DeVries and Taylor, 2017, section 3.2; 16 pixels for CIFAR-10.
+    """
+    return Recipe("cutout", (Cutout(side),))
 
 
 @checked

@@ -27,6 +27,7 @@ class Selector(NamedTuple):
         needs: the slots of the probes that `update` learns from.
         compositions: `compositions(state) -> Float[N, C]`, its estimate of each client's class shares, zeros where
             unknown; None for a selector that estimates none.
+        even: whether each cohort is a uniform draw of the available clients, whatever came before.
     """
 
     init: Callable[[int, int], Any]
@@ -39,6 +40,7 @@ class Selector(NamedTuple):
     clients: int | None = None
     needs: tuple[str, ...] = ()
     compositions: Callable[[Any], np.ndarray] | None = None
+    even: bool = False
 
     @property
     def most(self) -> int:
@@ -67,7 +69,7 @@ def uniform(clients_per_round: int) -> Selector:
     def select(state: tuple, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, tuple]:
         return single(sample(generator(seed, "selection", round), available, chains), chains, len(available)), state
 
-    return open_loop(select, chains)
+    return open_loop(select, chains)._replace(even=True)
 
 
 def open_loop(

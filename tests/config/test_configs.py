@@ -318,7 +318,8 @@ def _of(method, *keys):
 @pytest.mark.parametrize("name", REBAFL)
 def test_rebafl_constants(name):
     for method in all_methods(name):
-        optimizer, (spec,) = method.training.optimizer, method.recipes
+        optimizer, (spec, *images) = method.training.optimizer, method.recipes
+        assert [own.name for own in images] == ["crop_flip"] * ("crops" in name)
         assert CONSTANTS.get(spec.name, {}).items() <= spec.hyperparameters.items()
         assert method.training.rounds == 200 and method.training.batch_size == 50 and method.training.drop_last
         assert optimizer.learning_rate == {"fashion_mnist": 0.01, "cifar10": 0.02}[method.dataset.name]
@@ -337,14 +338,18 @@ def test_rebafl_constants(name):
 def test_rebafl_tables_and_sweeps_are_whole():
     ten = ["fedavg", "fedprox", "scaffold", "feddyn", "moon", "fedrs", "fedbabu", "fedlc", "balanced_softmax", "rebafl"]
     for name in REBAFL:
-        if Path(name).stem.startswith(("table1", "figure3", "figures4_5", "figure10")):
+        if Path(name).stem.startswith(("table1", "figure3", "figures4_5", "figure9", "figure10")):
             assert all(_recipes(methods_of(config)) == ten for config in configs_of(name))
     table3 = configs_of("papers/rebafl/table3_c10.yaml")
     assert all(_recipes(methods_of(config)) == [n for n in ten if n != "fedlc"] for config in table3)
     assert [config.partition.clients for config in table3] == [100, 200, 500]
     epochs = [methods_of(config) for config in configs_of("papers/rebafl/figure9_c10.yaml")]
     assert [{method.training.local_epochs for method in own} for own in epochs] == [{1}, {2}, {5}, {10}, {20}]
-    assert {len(_recipes(own)) for own in epochs} == {6}
+    crops = configs_of("papers/rebafl/table1_c10_crops.yaml")
+    for config, clients in zip(crops, (20, 50), strict=True):
+        (plain,) = configs_of(f"papers/rebafl/table1_c10_m{clients}.yaml")
+        assert config.model_copy(update={"name": plain.name, "methods": plain.methods}) == plain
+        assert [method.name for method in config.methods] == [method.name for method in plain.methods]
     for data in ("c10", "fmnist"):
         present = [config.availability.parameters for config in configs_of(f"papers/rebafl/figure3_{data}.yaml")]
         assert present == [{"p": 0.1}, {"p": 0.3}]
@@ -364,8 +369,9 @@ def test_rebafl_tables_and_sweeps_are_whole():
 @pytest.mark.parametrize("name", IWDS)
 def test_iwds_constants(name):
     for method in all_methods(name):
-        first, sampler = method.recipes
+        first, sampler, *images = method.recipes
         assert sampler.name == "iwds"
+        assert [own.name for own in images] == ["crop_flip", "cutout"] * ("cutout" in name)
         assert {"beta_0": 0.9999, "beta_m": 0.8, "rho": 0.992}.items() <= sampler.hyperparameters.items()
         assert first.name != "fedprox" or first.hyperparameters["mu"] == 0.1
         assert method.training.optimizer.parameters["momentum"] == (0.9 if first.name == "fednova" else 0.0)
@@ -387,7 +393,7 @@ def test_astraea_constants(name):
         assert spec.name == "fedavg" or (values["mode"], values["resched"]) == ("floor", "per_round")
         assert spec.name == "fedavg" or (values["max_copies"] is None) == (values["alpha"] != 2)
         sizes = {"emnist_astraea": 500, "labels_47": 500, "fashion_mnist": 100, "cifar10": 100, "cinic10": 100}
-        assert method.partition.clients == sizes[data]
+        assert method.partition.clients == (1 if "central" in name else sizes[data])
         scheme = "normal_density" if data in ("cifar10", "cinic10") else "astraea"
         assert method.partition.scheme == scheme
         if data == "labels_47":
@@ -404,6 +410,12 @@ def test_astraea_sets():
         assert [m.partition.parameters["variant"] for m in sets] == ["BAL1", "BAL2", "INS", "LTRF1", "LTRF2"]
         assert [m.partition.parameters["total"] for m in sets] == totals
         assert {(m.selection.clients_per_round, m.training.local_epochs) for m in sets} == {(cohort, 10)}
+
+
+def test_astraea_centrally():
+    (method,) = _methods("astraea", "central_emnist")
+    assert (method.training.rounds, method.training.local_epochs, method.selection.clients_per_round) == (1, 20, 1)
+    assert method.partition.parameters["variant"] == "BAL1" and method.partition.parameters["total"] == 117_500
 
 
 def _mediated(stem):
@@ -570,7 +582,7 @@ def test_cbfl_comparisons_are_whole():
         assert [config.model.name for config in configs] == NETWORKS.get(own[0], one)
         (short,) = {SHORT.get(config.dataset.name, "inaturalist") for config in configs}
         assert short in own
-        locals_too = "scaffold" in recipes and own[0] != "table11"  # Figure 6
+        locals_too = own[0] == "table12" or ("scaffold" in recipes and own[0] != "table11")  # Figures 10 and 6
         assert {config.evaluation.local_test_images for config in configs} == {1_000 * locals_too}
         targets = [config.evaluation.target_accuracy for config in configs]
         assert targets == ([0.6, 0.66] if own[0] == "table12" else [None] * len(configs))

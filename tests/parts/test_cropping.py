@@ -1,4 +1,4 @@
-"""Batches: what a part does to a batch is what the model sees; random crops and mirror images."""
+"""Batches: what a part does to a batch is what the model sees; random crops, mirror images and holes."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ import toys
 from parts import float64
 
 from fedjax_bal.data.batches import join
-from fedjax_bal.parts import Batches, CropAndFlip, part, static
+from fedjax_bal.parts import Batches, CropAndFlip, Cutout, part, static
 from fedjax_bal.recipes import Recipe, crop_flip, fedavg
 from fedjax_bal.types import Batch
 
@@ -65,6 +65,31 @@ def test_without_border_and_mirror_images_are_left_alone():
     shifted = seen(CropAndFlip(pad=1, flip=False), np.stack([originals[0]] * 64))
     straight = [window for (_, _, step), window in windows(originals[0], 1).items() if step == 1]
     assert all(any(np.array_equal(pixels, window) for window in straight) for pixels in shifted)
+
+
+def test_a_hole_is_a_square_around_any_pixel():
+    count, side = 2000, 4
+    got = seen(Cutout(side), np.stack([images(1)[0] + 9] * count))
+    centres = {}
+    for y, x in np.ndindex(5, 4):
+        kept = np.ones((5, 4), bool)
+        kept[max(y - 2, 0) : y + 2, max(x - 2, 0) : x + 2] = False
+        centres.setdefault(kept.tobytes(), []).append((y, x))
+    assert len(centres) == 20
+    often = np.zeros((5, 4))
+    for pixels in got:
+        ((at,),) = [centres[(pixels[..., 0] != 0).tobytes()]]
+        often[at] += 1
+    np.testing.assert_array_equal(got[..., 0] != 0, got[..., 1] != 0)
+    assert ((often - count / 20) ** 2 / (count / 20)).sum() < 43.8  # chi-squared, 19 degrees: one seed in a thousand
+
+
+@pytest.mark.parametrize("added", [CropAndFlip(pad=2), Cutout(4)])
+def test_rows_that_another_part_has_added_stay_as_they_are(added):
+    originals, rows = images(6), jnp.arange(4)
+    own = Batch(jnp.asarray(originals[:4]), rows, rows, jnp.ones(4, bool))
+    changed = added.batch(jax.random.key(0), join(own, jnp.asarray(originals[4:]), jnp.arange(2)), CONTEXT)
+    np.testing.assert_array_equal(changed.images[4:], originals[4:])
 
 
 def test_rows_that_another_part_has_added_are_left_alone():

@@ -15,7 +15,7 @@ from flat import build
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Participation
-from fedjax_bal.parts import RefinedHead
+from fedjax_bal.parts import EqualWeights, RefinedHead
 from fedjax_bal.recipes.averaging import fedavg
 from fedjax_bal.recipes.drift import scaffold
 from fedjax_bal.recipes.heads import fedavg_ft, fedbabu
@@ -26,6 +26,10 @@ from fedjax_bal.types import Model, Outputs, Variables
 ROUNDS, SEED = 3, 3
 OPTIONS = reference.Options(rate=0.2, decay=0.9, momentum=0.5, weight_decay=0.1)
 TUNING = {"epochs": 3, "batch_size": 5, "learning_rate": 0.3, "momentum": 0.6}
+
+
+def test_updates_that_count_weigh_the_same():
+    assert EqualWeights().weigh(jnp.array([300.0, 0.0, 7.0]), None, None).tolist() == [1.0, 0.0, 1.0]
 
 
 @pytest.fixture(autouse=True)

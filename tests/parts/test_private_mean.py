@@ -1,5 +1,6 @@
-"""Differential privacy: clipping and noise against NumPy."""
+"""Differential privacy: clipping and noise against NumPy, and what is refused and reported."""
 
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -7,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_bal import data, models, recipes, simulate
-from fedjax_bal.parts import PrivateMean
+from fedjax_bal import Participation, data, models, recipes, simulate
+from fedjax_bal.parts import PrivateMean, RoundsSoFar, private_mean
+from fedjax_bal.selection import bernoulli
 
 SERVER = SimpleNamespace(key=jax.random.key(0))
 
@@ -42,12 +44,53 @@ def test_the_noise_has_its_scale_and_is_the_rounds_own():
     assert abs(np.corrcoef(noise["a"][:10_000], np.ravel(noise["b"]))[0, 1]) < 0.05
 
 
-def test_whatever_would_have_no_noise_is_refused():
+def run(recipe, model="mlp", **settings):
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 2
     images = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
     federation = data.federate(images, labels, np.array_split(np.arange(40), 4), 2)
+    built, settings = models.build(model, 2, (8, 8, 1)), {"rounds": 1} | settings
+    return simulate(recipe, built, federation, (images, labels), seed=0, **settings).history
 
-    with pytest.raises(ValueError, match="dp: received ControlVariates, whose report or probe"):
-        recipe = recipes.combine(recipes.scaffold(), recipes.dp())
-        simulate(recipe, models.build("mlp", 2, (8, 8, 1)), federation, (images, labels), rounds=1, seed=0)
+
+@pytest.mark.parametrize(
+    ("with_", "model", "message"),
+    [
+        (recipes.scaffold(), "mlp", "dp: received ControlVariates, whose report or probe"),
+        (recipes.fedavg(), "tiny_bn", "dp: received the model tiny_bn, whose batch statistics"),
+    ],
+)
+def test_whatever_would_have_no_noise_is_refused(with_, model, message):
+    with pytest.raises(ValueError, match=message):
+        run(recipes.combine(with_, recipes.dp()), model)
+
+
+def past(rounds=3, clients=50, drawn=10, evenly=True, length=1):
+    return RoundsSoFar(rounds, clients, drawn, evenly, length)
+
+
+def test_epsilon_of_the_rounds_so_far(monkeypatch):
+    monkeypatch.setattr("fedjax_bal.parts.private_mean.epsilon", lambda *values: values)
+    assert PrivateMean(1.0, 2.0).round_metrics(past()) == {"epsilon": (2.0, 3, 50, 10, 50**-1.1)}
+    assert PrivateMean(1.0, 2.0, 1e-4).round_metrics(past(evenly=False)) == {"epsilon": (2.0, 3, 50, 50, 1e-4)}
+    assert PrivateMean().round_metrics(past(length=2)) == {}
+
+
+@pytest.mark.slow
+def test_every_line_has_an_epsilon(monkeypatch):
+    monkeypatch.setattr("fedjax_bal.parts.private_mean.epsilon", lambda *values: values[1:4])
+    even, others = Participation(clients_per_round=2), Participation(clients_per_round=2, availability=bernoulli(0.5))
+    dp = recipes.dp(noise=0.5)
+    assert [line["epsilon"] for line in run(dp, rounds=3, participation=even)] == [(1, 4, 2), (2, 4, 2), (3, 4, 2)]
+    assert [line["epsilon"] for line in run(dp, participation=others)] == [(1, 4, 4)]
+    assert "epsilon" not in run(recipes.fedavg())[0]
+    assert run(recipes.combine(recipes.fedbn(), dp), "tiny_bn")[0]["epsilon"] == (1, 4, 4)
+
+
+def test_without_the_package_the_terminal_says_once_how_to_get_it(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    private_mean._warn_once.cache_clear()
+    assert [PrivateMean().round_metrics(past(number)) for number in (1, 2)] == [{}, {}]
+    assert [record.message for record in caplog.records] == [
+        "epsilon: needs the package dp-accounting: pip install 'fedjax_bal[privacy]'"
+    ]

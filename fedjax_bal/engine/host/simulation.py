@@ -38,7 +38,8 @@ from fedjax_bal.engine.host.planner import Dispatch, Planner
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.metrics import LONG, Counts, Fault, FaultCounts, RoundResult, Traffic, count_round, record_round
 from fedjax_bal.options import Execution, Participation
-from fedjax_bal.selection import LOSS, Selector
+from fedjax_bal.parts import RoundsSoFar
+from fedjax_bal.selection import LOSS, Selector, always
 from fedjax_bal.types import EvaluationResult, Federation, Plan, PyTree, Variables, size_in_bytes
 
 
@@ -327,7 +328,7 @@ class Simulation:
             counts = counts.noted([fault for fault in planned.faults if fault.round == number])
             if planned.schedule.evaluate[offset]:
                 own, measured = _of_round(offset, (evaluation, dict(info.metrics)))
-                reported = measured | counts.record(self.participation.speed is not None)
+                reported = measured | counts.record(self.participation.speed is not None) | self._of_parts(number)
                 result = RoundResult(self.federation, plan, own, reported, self.groups)
                 records.append({"round": number, **record_round(result)})
                 confusion = np.asarray(own.confusion)
@@ -335,6 +336,13 @@ class Simulation:
                     # Not after an evaluation for the last round's sake: a run that is made longer doesn't have it.
                     counts = self._no_counts
         return records, counts, confusion
+
+    def _of_parts(self, rounds: int) -> dict[str, float]:
+        """What the parts themselves measure after so many rounds, by name."""
+        clients, even = int(self._training.sum()), self.selector.even and self.participation.availability == always()
+        most, length = min(self.selector.most, clients), self.selector.chain_length
+        past = RoundsSoFar(rounds, clients, most, even, length)
+        return {name: value for part in self.setting.parts for name, value in part.round_metrics(past).items()}
 
     def _samples(self, plans: list[Plan]) -> int:
         samples = 0
