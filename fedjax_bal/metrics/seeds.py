@@ -36,7 +36,7 @@ class SeededDraw(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A method's final accuracy minus the first method's, paired by seed.
+    """A method's mean accuracy of the last five evaluations minus the first method's, paired by seed.
 
     Attributes:
         mean: the mean of the differences; None if the two have no seed in common.
@@ -66,6 +66,7 @@ class MethodSummary(NamedTuple):
         difference: from the first method; None for the first method itself.
         traffic_to_target_bytes: bytes sent until then, mean over the same seeds; None if not known of all of them.
         chain_kl: divergence from even classes of the data behind averaged models, in nats, mean over seeds, or None.
+        worst_class: accuracy in the class where it is lowest, after the last round.
         evens: whether chains of several clients, or augmented copies, make these classes more even.
     """
 
@@ -80,6 +81,7 @@ class MethodSummary(NamedTuple):
     difference: Difference | None
     traffic_to_target_bytes: float | None = None
     chain_kl: float | None = None
+    worst_class: Spread = Spread(None, None, 0)
     evens: bool = False
 
 
@@ -109,8 +111,8 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
 
     Args:
         runs: `runs` of a `summary.json`: mappings with method, seed, final_accuracy, best_accuracy, last5_accuracy,
-            rounds_to_target, traffic_bytes and, if known, traffic_to_target_bytes, chain_kl, clients_per_chain and
-            copies; any after the seed may be None.
+            rounds_to_target, traffic_bytes and, if known, traffic_to_target_bytes, chain_kl, worst_class_accuracy,
+            clients_per_chain and copies; any after the seed may be None.
 
     Returns:
         One summary per method, in the order in which the methods first appear.
@@ -285,9 +287,10 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
         rounds_to_target=reached.mean,
         reached=reached.seeds,
         traffic_bytes=spread([run["traffic_bytes"] for run in runs]).mean,
-        difference=None if same else paired_difference(_final_by_seed(runs), _final_by_seed(first)),
+        difference=None if same else paired_difference(_last5_by_seed(runs), _last5_by_seed(first)),
         traffic_to_target_bytes=sent.mean if sent.seeds == reached.seeds else None,
         chain_kl=spread([run.get("chain_kl") for run in runs]).mean,
+        worst_class=spread([run.get("worst_class_accuracy") for run in runs]),
         evens=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
     )
 
@@ -298,8 +301,8 @@ def _last_lines(lines: Sequence[Mapping[str, Any]], method: str) -> list[Mapping
     return list({line["seed"]: line for line in ordered if line["method"] == method}.values())
 
 
-def _final_by_seed(runs: list[Mapping[str, Any]]) -> dict[int, float]:
-    return {run["seed"]: run["final_accuracy"] for run in runs if run["final_accuracy"] is not None}
+def _last5_by_seed(runs: list[Mapping[str, Any]]) -> dict[int, float]:
+    return {run["seed"]: run["last5_accuracy"] for run in runs if run["last5_accuracy"] is not None}
 
 
 def _band(table: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:

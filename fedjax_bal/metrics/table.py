@@ -304,7 +304,6 @@ _METRICS = (
         "Accuracy in the class where it is lowest.",
         worst_class_accuracy,
         "last",
-        Column(CLASSES, "Worst class"),
     ),
     _test(
         "per_class_accuracy", "Accuracy in each class, a list.", lambda confusion: list(map(_plain, recalls(confusion)))

@@ -150,10 +150,10 @@ def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | Non
 
 
 def _best(summaries: Sequence[MethodSummary]) -> list[bool]:
-    """Marks the methods with the highest mean final accuracy; none if all have the same."""
-    finals = [] if tied(summaries) else [s.final.mean for s in summaries if s.final.mean is not None]
-    best = max(finals, default=None)
-    return [best is not None and summary.final.mean == best for summary in summaries]
+    """Marks the methods with the highest mean of the last five evaluations; none if all have the same."""
+    means = [] if tied(summaries) else [s.last5.mean for s in summaries if s.last5.mean is not None]
+    best = max(means, default=None)
+    return [best is not None and summary.last5.mean == best for summary in summaries]
 
 
 def _details(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -117,8 +117,8 @@ def table(
     Args:
         summaries: from `compare`.
         target_accuracy: the share that counts as reached; None leaves its columns out.
-        short: for a narrow terminal: short headings, no column of traffic to the target, and none of the best accuracy
-            if there is one of `chain_kl` (see `shows_divergence`).
+        short: for a narrow terminal: short headings, no columns of the best accuracy and of traffic to the target, and
+            none of the final accuracy if there is one of `chain_kl` (see `shows_divergence`).
         baseline: the method from which differences are taken, for their heading; None for the first.
     """
     columns = _columns(summaries, target_accuracy, baseline or (summaries[0].method if summaries else "the first"))
@@ -137,10 +137,11 @@ def _columns(summaries: Sequence[MethodSummary], target: float | None, first: st
     ]
     return [
         _Column("Method", "method", lambda own: own.method),
-        _Column("Final accuracy, %", "final", _final),
+        _Column("Mean of last 5, %", "last 5", _last5),
         _Column(difference, f"vs {first}" + (" [95%]" if paired else ""), lambda own: points(own.difference)),
-        _Column("Mean of last 5, %", "last 5", lambda own: SHARE.show(own.last5)),
-        _Column("Best, %", None if uneven else "best", lambda own: SHARE.show(own.best)),
+        _Column("Worst class, %", "worst", lambda own: SHARE.show(own.worst_class)),
+        _Column("Final, %", None if uneven else "final", lambda own: SHARE.show(own.final)),
+        _Column("Best, %", None, lambda own: SHARE.show(own.best)),
         *([_Column("KL", "KL", lambda own: nats(own.chain_kl))] if uneven else []),
         *(to_target if goal else []),
         _Column("Traffic, MB", "MB", lambda own: megabytes(own.traffic_bytes)),
@@ -149,29 +150,32 @@ def _columns(summaries: Sequence[MethodSummary], target: float | None, first: st
 
 
 def tied(summaries: Sequence[MethodSummary]) -> bool:
-    """Tells whether several methods have the same mean final accuracy to the digit shown, so that none is the best."""
-    shown = [f"{100 * summary.final.mean:.1f}" for summary in summaries if summary.final.mean is not None]
+    """Tells whether several methods have the same mean of the last five to the digit shown: none is the best."""
+    shown = [f"{100 * summary.last5.mean:.1f}" for summary in summaries if summary.last5.mean is not None]
     return len(shown) > 1 and len(set(shown)) == 1
 
 
 def verdict(summaries: Sequence[MethodSummary]) -> str:
-    """One or two sentences on the best method by mean final accuracy, and its distance from the first.
+    """One or two sentences on the method with the highest mean of its last five, and its distance from the first.
 
     They say "no clear difference" if the interval covers 0, that there is no interval if only one seed was run, and
     name no best method if all end at the same accuracy.
     """
-    ranked = sorted((s for s in summaries if s.final.mean is not None), key=lambda s: -(s.final.mean or 0.0))
+    ranked = sorted((s for s in summaries if s.last5.mean is not None), key=lambda s: -(s.last5.mean or 0.0))
     if not ranked:
-        return "No run has a final accuracy yet, so there is nothing to compare."
+        return "No run has an accuracy yet, so there is nothing to compare."
     best, first = ranked[0], summaries[0]
     if len(ranked) == 1:
         one = (
-            "one seed: no interval" if best.final.seeds == 1 else f"mean ± standard deviation, {best.final.seeds} seeds"
+            "one seed: no interval" if best.last5.seeds == 1 else f"mean ± standard deviation, {best.last5.seeds} seeds"
         )
-        return f"{best.method} reaches a final accuracy of {_percent_sign(best.final)} ({one})."
+        return (
+            f"{best.method} reaches an accuracy of {_percent_sign(best.last5)} over its last five evaluations ({one})."
+        )
     if tied(ranked):
-        return f"{_all(ranked, summaries)} end at the same mean final accuracy, {100 * (best.final.mean or 0.0):.1f}%."
-    lead = f"{best.method} has the highest mean final accuracy, {_percent_sign(best.final)}"
+        same = f"{100 * (best.last5.mean or 0.0):.1f}%"
+        return f"{_all(ranked, summaries)} have the same mean accuracy over their last five evaluations, {same}."
+    lead = f"{best.method} has the highest accuracy over its last five evaluations, {_percent_sign(best.last5)}"
     if best is first:
         return f"{lead}; the next is {ranked[1].method}, {_distance(ranked[1], first.method)}."
     return f"{lead}, {_distance(best, first.method)}."
@@ -179,7 +183,7 @@ def verdict(summaries: Sequence[MethodSummary]) -> str:
 
 def _all(ranked: Sequence[MethodSummary], summaries: Sequence[MethodSummary]) -> str:
     if len(ranked) < len(summaries):
-        return f"The {len(ranked)} methods that have a final accuracy"
+        return f"The {len(ranked)} methods that have an accuracy"
     return "Both methods" if len(ranked) == 2 else f"All {len(ranked)} methods"
 
 
@@ -200,9 +204,9 @@ def _percent_sign(value: Spread) -> str:
     return f"{SHARE.show(value)}%"
 
 
-def _final(summary: MethodSummary) -> str:
-    missing = summary.seeds - summary.final.seeds
-    return SHARE.show(summary.final) + (f" ({summary.final.seeds} of {summary.seeds} seeds)" if missing else "")
+def _last5(summary: MethodSummary) -> str:
+    missing = summary.seeds - summary.last5.seeds
+    return SHARE.show(summary.last5) + (f" ({summary.last5.seeds} of {summary.seeds} seeds)" if missing else "")
 
 
 def _rounds_to_target(summary: MethodSummary) -> str:

@@ -39,12 +39,14 @@ def test_markdown_and_latex_have_the_tables_of_the_page():
     texts = {ending: content.decode() for ending, content in table_files([RUNS], None).items()}
     rows = [line for line in texts["md"].splitlines() if line.startswith("|")]
     assert len({row.count("|") for row in rows}) == 1 and len(rows) == 4
-    assert rows[2].startswith(f"| a_b | 60.0 ± 10.0 | {NOTHING} | 60.0 ± 10.0 |") and rows[2].endswith("| 3 |")
+    assert rows[2].startswith(f"| a_b | 60.0 ± 10.0 | {NOTHING} | {NOTHING} | 60.0 ± 10.0 |") and rows[2].endswith(
+        "| 3 |"
+    )
     assert "sample standard deviation" in texts["md"] and "95% Student t interval" in texts["md"]
     latex = texts["tex"]
     assert r"a\_b & 60.0 $\pm$ 10.0 & -- &" in latex
     assert r"{[}x{]} | 50\% & 70.0 $\pm$ 14.1 & +15.0 {[}$-$48.5, +78.5{]} &" in latex
-    assert latex.count(r"\begin{tabular}{lrrrrrr}") == latex.count(r"\end{table}") == 1
+    assert latex.count(r"\begin{tabular}{lrrrrrrr}") == latex.count(r"\end{table}") == 1
 
 
 def test_tables_lie_beside_the_report_and_without_runs_are_empty(make_run, tmp_path):

@@ -14,15 +14,16 @@ from fedjax_bal.report.wording import (
 )
 
 
-def runs(**finals):
+def runs(**last5):
     return [
         {
-            "method": method, "seed": seed, "final_accuracy": final, "best_accuracy": 0.9, "last5_accuracy": 0.5,
+            "method": method, "seed": seed, "final_accuracy": 0.5, "best_accuracy": 0.9, "last5_accuracy": last5,
+            "worst_class_accuracy": 0.25,
             "rounds_to_target": 3 if seed == 0 else None, "traffic_bytes": 2_500_000,
             "traffic_to_target_bytes": 1_250_000 if seed == 0 else None,
         }
-        for method, accuracies in finals.items()
-        for seed, final in enumerate(accuracies)
+        for method, accuracies in last5.items()
+        for seed, last5 in enumerate(accuracies)
     ]  # fmt: skip
 
 
@@ -31,12 +32,12 @@ def test_rows_have_a_cell_for_each_heading():
     result = table(summaries, 0.6)
     # Differences 4 and 3 points: mean 3.5, deviation 0.7071, half width 12.7062 * 0.5.
     assert result.rows[1] == (
-        "rebafl", "54.5 ± 0.7", f"+3.5 [{MINUS}2.9, +9.9]", "50.0 ± 0.0", "90.0 ± 0.0", "3 (1 of 2 seeds)",
-        "1.25 (1 of 2)", "2.5", "2",
+        "rebafl", "54.5 ± 0.7", f"+3.5 [{MINUS}2.9, +9.9]", "25.0 ± 0.0", "50.0 ± 0.0", "90.0 ± 0.0",
+        "3 (1 of 2 seeds)", "1.25 (1 of 2)", "2.5", "2",
     )  # fmt: skip
     assert result.headings == (
-        "Method", "Final accuracy, %", "Difference from fedavg, points [95% interval]", "Mean of last 5, %", "Best, %",
-        "Rounds to 60%", "Traffic to 60%, MB", "Traffic, MB", "Seeds",
+        "Method", "Mean of last 5, %", "Difference from fedavg, points [95% interval]", "Worst class, %", "Final, %",
+        "Best, %", "Rounds to 60%", "Traffic to 60%, MB", "Traffic, MB", "Seeds",
     )  # fmt: skip
 
 
@@ -54,39 +55,39 @@ def test_what_is_undefined_is_a_dash_and_lost_seeds_are_named():
 
 def test_never_reached():
     summary = compare(runs(fedavg=[0.5]))[0]._replace(rounds_to_target=None, reached=0)
-    assert table([summary], 0.6).rows[0][5:7] == ("not reached", "not reached")
+    assert table([summary], 0.6).rows[0][6:8] == ("not reached", "not reached")
 
 
 def test_traffic_to_the_target_is_a_dash_where_it_was_not_counted():
     (summary,) = compare(runs(fedavg=[0.5]))
-    assert table([summary], 0.6).rows[0][5:7] == ("3", "1.25")
-    assert table([summary._replace(traffic_to_target_bytes=None)], 0.6).rows[0][5:7] == ("3", NOTHING)
+    assert table([summary], 0.6).rows[0][6:8] == ("3", "1.25")
+    assert table([summary._replace(traffic_to_target_bytes=None)], 0.6).rows[0][6:8] == ("3", NOTHING)
 
 
 def test_a_narrow_table_has_no_room_for_traffic_to_the_target():
     headings, rows = table(compare(runs(fedavg=[0.50, 0.52])), 0.6, short=True)
-    assert headings == ("method", "final", "vs fedavg", "last 5", "best", "to 60%", "MB", "seeds")
+    assert headings == ("method", "last 5", "vs fedavg", "worst", "final", "to 60%", "MB", "seeds")
     assert rows[0][5:] == ("3 (1 of 2 seeds)", "2.5", "2")
 
 
-def mediated(*values, **finals):
+def mediated(*values, **last5):
     """Runs of which the last method has mediators of five clients."""
-    kls = dict(zip(finals, values, strict=True))
-    last = list(finals)[-1]
+    kls = dict(zip(last5, values, strict=True))
+    last = list(last5)[-1]
     about = lambda method: {"chain_kl": kls[method], "clients_per_chain": 5 if method == last else 1, "copies": 0}
-    return compare([entry | about(entry["method"]) for entry in runs(**finals)])
+    return compare([entry | about(entry["method"]) for entry in runs(**last5)])
 
 
 def test_divergences_stand_beside_each_other_where_a_method_evens_classes():
     headings, rows = table(mediated(0.55049, 0.12, fedavg=[0.5], astraea=[0.5]), 0.6)
-    assert headings[4:6] == ("Best, %", "KL") and all(len(cells) == len(headings) for cells in rows)
-    assert [cells[4:6] for cells in rows] == [("90.0", "0.550"), ("90.0", "0.120")]
+    assert headings[5:7] == ("Best, %", "KL") and all(len(cells) == len(headings) for cells in rows)
+    assert [cells[5:7] for cells in rows] == [("90.0", "0.550"), ("90.0", "0.120")]
 
 
-def test_in_a_narrow_table_divergences_take_the_place_of_the_best():
+def test_in_a_narrow_table_divergences_take_the_place_of_the_last_evaluation():
     headings, rows = table(mediated(0.55, None, fedavg=[0.5], astraea=[0.5]), 0.6, short=True)
-    assert headings == ("method", "final", "vs fedavg", "last 5", "KL", "to 60%", "MB", "seeds")
-    assert [cells[3:6] for cells in rows] == [("50.0", "0.550", "3"), ("50.0", NOTHING, "3")]
+    assert headings == ("method", "last 5", "vs fedavg", "worst", "KL", "to 60%", "MB", "seeds")
+    assert [cells[3:6] for cells in rows] == [("25.0", "0.550", "3"), ("25.0", NOTHING, "3")]
 
 
 def test_without_mediators_copies_or_values_the_column_goes():
@@ -105,19 +106,25 @@ def test_divergences_have_three_decimals():
 @pytest.mark.parametrize(
     ("finals", "expected"),
     [
-        ({"a": [0.5], "b": [0.5]}, "Both methods end at the same mean final accuracy, 50.0%."),
-        ({"a": [0.02], "b": [0.0204], "c": [0.0196]}, "All 3 methods end at the same mean final accuracy, 2.0%."),
-        ({"a": [0.4, 0.6], "b": [0.5, 0.5]}, "Both methods end at the same mean final accuracy, 50.0%."),
-        ({"a": [None], "b": [0.5], "c": [0.5]}, "The 2 methods that have a final accuracy end at the same"),
-        ({"a": [0.5], "b": [0.501]}, "b has the highest mean final accuracy, 50.1%"),
-        ({"a": [0.5], "b": [0.5], "c": [0.4]}, "a has the highest mean final accuracy, 50.0%"),
-        ({"a": [0.5], "b": [None]}, "a reaches a final accuracy of 50.0%"),
+        ({"a": [0.5], "b": [0.5]}, "Both methods have the same mean accuracy over their last five evaluations, 50.0%."),
+        (
+            {"a": [0.02], "b": [0.0204], "c": [0.0196]},
+            "All 3 methods have the same mean accuracy over their last five evaluations, 2.0%.",
+        ),
+        (
+            {"a": [0.4, 0.6], "b": [0.5, 0.5]},
+            "Both methods have the same mean accuracy over their last five evaluations, 50.0%.",
+        ),
+        ({"a": [None], "b": [0.5], "c": [0.5]}, "The 2 methods that have an accuracy have the same mean"),
+        ({"a": [0.5], "b": [0.501]}, "b has the highest accuracy over its last five evaluations, 50.1%"),
+        ({"a": [0.5], "b": [0.5], "c": [0.4]}, "a has the highest accuracy over its last five evaluations, 50.0%"),
+        ({"a": [0.5], "b": [None]}, "a reaches an accuracy of 50.0%"),
     ],
 )
 def test_verdict_names_nobody_where_all_end_alike(finals, expected):
     summaries = compare(runs(**finals))
     assert expected in verdict(summaries)
-    assert tied(summaries) is ("end at the same" in expected)
+    assert tied(summaries) is ("the same mean" in expected)
 
 
 @pytest.mark.parametrize(
@@ -126,20 +133,26 @@ def test_verdict_names_nobody_where_all_end_alike(finals, expected):
         ({"fedavg": [0.500, 0.504], "b": [0.550, 0.556]}, "5.1 percentage points above fedavg (95% interval"),
         ({"fedavg": [0.500, 0.504], "b": [0.550, 0.555]}, ": the interval excludes 0."),
         ({"fedavg": [0.50, 0.52], "b": [0.54, 0.55]}, "2 paired seeds): no clear difference."),
-        ({"fedavg": [0.6, 0.6], "b": [0.5, 0.4], "c": [0.5, 0.58]}, "fedavg has the highest mean final accuracy"),
+        (
+            {"fedavg": [0.6, 0.6], "b": [0.5, 0.4], "c": [0.5, 0.58]},
+            "fedavg has the highest accuracy over its last five evaluations",
+        ),
         (
             {"fedavg": [0.6, 0.6], "b": [0.5, 0.4], "c": [0.5, 0.58]},
             "the next is c, 6.0 percentage points below fedavg",
         ),
         ({"fedavg": [0.5], "b": [0.6]}, "10.0 percentage points above fedavg (one seed in common: no interval"),
         ({"fedavg": [None], "b": [0.6], "c": [0.5]}, "with no seed in common with fedavg"),
-        ({"fedavg": [0.5]}, "fedavg reaches a final accuracy of 50.0% (one seed: no interval)."),
+        (
+            {"fedavg": [0.5]},
+            "fedavg reaches an accuracy of 50.0% over its last five evaluations (one seed: no interval).",
+        ),
         (
             {"fedavg": [0.5, 0.6]},
-            "fedavg reaches a final accuracy of 55.0 ± 7.1% (mean ± standard deviation, 2 seeds).",
+            "accuracy of 55.0 ± 7.1% over its last five evaluations (mean ± standard deviation, 2 seeds).",
         ),
-        ({"fedavg": [None]}, "No run has a final accuracy yet, so there is nothing to compare."),
-        ({}, "No run has a final accuracy yet, so there is nothing to compare."),
+        ({"fedavg": [None]}, "No run has an accuracy yet, so there is nothing to compare."),
+        ({}, "No run has an accuracy yet, so there is nothing to compare."),
     ],
 )
 def test_verdict_claims_no_more_than_the_interval(finals, expected):

@@ -71,7 +71,7 @@ def tracked_runs(config: "Config") -> dict[tuple[int, int], TrackedRun]:
         >>> from fedjax_bal.config import load_config
         >>> run = tracked_runs(load_config(None))[0, 2]
         >>> run.method, run.key, run.place, run.config["training"]["rounds"]
-        ('fedavg', '0-2', 'fedavg/seed2', 40)
+        ('fedavg', '0-2', 'fedavg/seed2', 50)
     """
     from fedjax_bal.config import to_plain
 
