@@ -68,3 +68,14 @@ def test_the_guides_method_is_a_plugin(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     names = ("fedavg", "confident", "balanced_softmax+confident")
     assert all(f'"method": "{name}"' in Path("here/metrics.jsonl").read_text() for name in names)
+
+
+def test_what_other_simulators_call_otherwise_are_keys_here():
+    page = ROLES.with_name("coming_from.md").read_text()
+    changes = re.findall(r"`([\w.]+=[^`]+)`", page)
+    assert len(changes) > 10
+    for change in changes:
+        load_config(None, [change])
+    (command,) = blocks(ROLES.with_name("coming_from.md"), "console")
+    config = load_config(None, shlex.split(command.partition(" run ")[2]))
+    assert (config.partition.clients, config.training.rounds, len(config.methods)) == (20, 100, 2)
