@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
 _MOST_TOLD = 6
+_MOST_COLUMNS = 8  # of methods beside each other
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _HOW_PICKED = {
     TEST: " Settings were picked on the test set itself, which flatters all of them.",
@@ -186,12 +187,18 @@ def _best_row(results: Results, method: str, situation: Situation) -> tuple[str,
 
 
 def _all_table(results: Results) -> str:
+    """The accuracy at every setting: a row for each setting, or for each method where a row would be too long."""
     methods = results.methods
     by_method = {method: {c.setting: c for c in cells(results, method, "final_accuracy")} for method in methods}
     settings = list(dict.fromkeys(setting for own in by_method.values() for setting in own))
     keys = ", ".join(axis[0].rpartition(".")[2] for axis in results.axes)
-    rows = [
-        (", ".join(map(str, place)), *(percent(by_method[method].get(place)) for method in methods))
-        for place in settings
-    ]
-    return grid("All settings", Table((keys, *(printable(method, LONGEST_NAME) for method in methods)), rows))
+    names = [printable(method, LONGEST_NAME) for method in methods]
+    places = [", ".join(map(str, place)) for place in settings]
+    texts = [[percent(by_method[method].get(place)) for method in methods] for place in settings]
+    if len(methods) > max(_MOST_COLUMNS, len(settings)):
+        heads = ("method", *(f"{keys} {place}".strip() or "final accuracy" for place in places))
+        rows = [(name, *own) for name, *own in zip(names, *texts, strict=True)]
+        return grid("All settings", Table(heads, rows))
+    return grid(
+        "All settings", Table((keys, *names), [(place, *own) for place, own in zip(places, texts, strict=True)])
+    )

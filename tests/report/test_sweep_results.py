@@ -1,5 +1,7 @@
 """What is made of a sweep's table."""
 
+import re
+
 import pytest
 
 from fedjax_bal.report.sweep_page import answer, page
@@ -144,3 +146,12 @@ def test_costs_are_drawn_from_zero(tmp_path):
     (axes,) = next(figure for name, *_, figure in sweep_figures(found, []) if name == "device-bytes-0").axes
     assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 12.69
     assert "Best settings" not in page(found, [])
+
+
+def test_many_methods_stand_below_each_other(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("sweep: [{partition.seed: [0, 1]}]\n")
+    rows = "".join(f"{seed},p,m{method},0,done,0.{method}0,\n" for method in range(1, 10) for seed in (0, 1))
+    (tmp_path / "results.csv").write_text(f"partition.seed,point,method,seed,status,final_accuracy,failure\n{rows}")
+    text = page(read_results(tmp_path), []).replace("\N{NO-BREAK SPACE}", " ")
+    (table,) = re.findall(r"All settings</h2>.*?<table.*?</table>", text, re.DOTALL)
+    assert table.count("<tr") == 10 and re.search(r"m9\b.*?90\.0", table, re.DOTALL) and "final accuracy" in table
