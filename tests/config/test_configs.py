@@ -225,7 +225,7 @@ def test_three_rounds_of_a_small_copy(name, small_data):
         comparison = set_up(config, small_data)
         for method, simulation in zip(comparison.methods, comparison.simulations, strict=True):
             records = three_rounds(simulation)
-            assert [record["round"] for record in records] == [1, 2, 3]
+            assert [record["round"] for record in records] == list(range(1, min(3, simulation.rounds) + 1))
             for record in records:
                 assert np.isfinite([record["test_loss"], record["train_loss"]]).all(), method.name
                 assert record["bytes_up"] > 0 and record["clients"] > 0
@@ -235,7 +235,7 @@ def test_three_rounds_of_a_small_copy(name, small_data):
 
 def three_rounds(simulation):
     records, snapshot = [], simulation.init(0)
-    while snapshot.round < 3:
+    while snapshot.round < min(3, simulation.rounds):
         after = simulation.advance(0, snapshot)
         records, snapshot = records + after.records, after.snapshot
     return records
@@ -277,7 +277,7 @@ def test_the_partition_exists_at_full_size(name):
             assert (np.delete(shares, [1, 5, 7]) == 1).all()
         elif wanted.imbalance_factor > 1:
             counts = np.bincount(labels[rows])
-            assert counts[0] == len(labels) / 10 and counts[0] / counts[-1] == wanted.imbalance_factor
+            assert counts[0] == len(labels) / 10 and counts[-1] == int(counts[0] / wanted.imbalance_factor)
         elif may_be_empty(wanted):
             assert len(rows) > 0.99 * len(labels)
             assert sum(len(own) == 0 for own in parts) < wanted.clients / 4

@@ -87,7 +87,7 @@ def test_a_page_with_cohorts_is_whole_too(make_run, make_cohorts, tmp_path):
     assert len(reader.ids) == len(set(reader.ids))
     assert reader.tags.count("svg") == reader.tags.count("figcaption") == len(list((folder / "plots").iterdir())) == 10
     # Two seeds reached the target, in 8 and 9 of 5 rounds that sent 2 MB each: 17 MB.
-    assert reader.cells[:9][6] == "Traffic to 60%, MB" and reader.cells[9:18][6] == "17 (2 of 3)"
+    assert reader.cells[:10][7] == "Traffic to 60%, MB" and reader.cells[10:20][7] == "17 (2 of 3)"
 
 
 def change_runs(folder, change):
@@ -109,7 +109,7 @@ def test_divergences_are_in_the_table_with_a_line_under_it_only_where_classes_ar
     reader = parse(build(folder))
     at = reader.cells.index("KL")
     assert [cell for cell in reader.cells if cell in ("0.550", "0.125")] == ["0.550", "0.125"]
-    assert reader.cells[at + 10] == "0.550" and reader.cells[at + 20] == "0.125"
+    assert reader.cells[at + 11] == "0.550" and reader.cells[at + 22] == "0.125"
     assert (
         "".join(reader.text).count("KL: divergence of the classes behind each averaged model from uniform, in nats")
         == 1
@@ -120,10 +120,12 @@ def test_divergences_are_in_the_table_with_a_line_under_it_only_where_classes_ar
 def test_no_row_stands_out_where_all_methods_end_alike(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     assert build(folder).read_text(encoding="utf-8").count("<tr class=best>") == 1
-    change_runs(folder, lambda _: {"final_accuracy": 0.021})
+    change_runs(folder, lambda _: {"last5_accuracy": 0.021})
     text = build(folder).read_text(encoding="utf-8")
     assert "<tr class=best>" not in text
-    assert "<p class=verdict>Both methods end at the same mean final accuracy, 2.1%.</p>" in text
+    assert (
+        "<p class=verdict>Both methods have the same mean accuracy over their last five evaluations, 2.1%.</p>" in text
+    )
 
 
 def test_the_answer_comes_first_and_how_to_reproduce_is_there(make_run, tmp_path):

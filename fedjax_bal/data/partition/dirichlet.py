@@ -86,6 +86,8 @@ def draw_counts(
         held = np.zeros(num_clients, np.int64)
         for label, size in enumerate(sizes):
             open_clients = np.flatnonzero(held * num_clients < sizes.sum()) if level else np.arange(num_clients)
+            if not len(open_clients):
+                break  # everybody has the mean share, so that no class has rows left
             points = np.cumsum(rng.dirichlet(np.full(len(open_clients), alpha)))
             points /= points[-1]  # a sum that falls short of 1 by a rounding error would lose a row
             counts[label, open_clients] = np.diff(np.floor(points * size).astype(np.int64), prepend=0)

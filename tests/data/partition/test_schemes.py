@@ -130,3 +130,10 @@ def test_the_long_tail_keeps_the_same_rows_whatever_the_scheme():
         for scheme, parameters in (("iid", {}), ("shards", {}), ("balanced_dirichlet", {"alpha": 0.3}))
     ]
     assert len({tuple(sorted(np.concatenate(parts).tolist())) for parts in drawn}) == 1
+
+
+def test_classes_that_a_group_lacks_are_no_matter_once_everybody_has_a_share():
+    labels = np.array([-3] * 10 + [0])
+    for seed in range(20):
+        parts = partition.equal_cut_dirichlet(np.random.default_rng(seed), labels, 11, alpha=5e-324)
+        assert sorted(np.concatenate(parts)) == list(range(11))
