@@ -1,4 +1,4 @@
-"""CReFF: features learned on the server from clients' gradients, on which the classifier is trained anew."""
+"""CReFF: the server learns balanced features from clients' gradients, and retrains the classifier on them."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from fedjax_bal.types import Array, Batch, Key, Model, Outcome, PyTree, ServerCo
 
 
 class FederatedFeatures(NamedTuple):
-    """What the server learns beside the model.
+    """The server's state in CReFF.
 
     Attributes:
         features: `Float[C, M, F]`, M of each class.

@@ -22,7 +22,7 @@ def write_figures(folders: Sequence[Path], directory: Path, width: float) -> lis
     Args:
         folders: the folder of the run or sweep, or those of the runs.
         directory: where the files are put; it is made if need be, and files of the same names are replaced.
-        width: of the figures in inches. They are drawn anew for it, with text of at least 7 points.
+        width: of the figures, in inches. Figures are laid out for this width, with text of at least 7 points.
 
     Returns:
         The PDF files, in the order of the page.

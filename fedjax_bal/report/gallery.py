@@ -142,7 +142,7 @@ def _predictions(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
 
 
 def _in_order(samples: np.ndarray | None) -> str:
-    """How a caption tells the order of the classes."""
+    """The sentence of a caption on the order of the classes."""
     if samples is None:
         return "How many training images each class has is not known of all methods, or differs."
     if samples.min() == samples.max():

@@ -185,7 +185,7 @@ def _accuracy(value: Any) -> float | None:
 
 
 def _settings(config: Mapping[str, Any]) -> str:
-    """What differs from the defaults, and all settings folded."""
+    """The settings that differ from the defaults, then all settings in a folded list."""
     plain = lambda key, value: without_defaults(kind, value) if (kind := Sections.child(key)) else value
     own = {key: plain(key, value) for key, value in config.items()}
     differing = {key: value for key, value in own.items() if value not in ({}, None)}

@@ -134,7 +134,7 @@ def predicted_classes(
     samples: np.ndarray | None,
     looks: Looks,
 ) -> Figure:
-    """How often each class is predicted: a line for each method, beside the classes of the test and training images.
+    """The share of predictions in each class, a line for each method, beside the shares of test and training images.
 
     All are shares `Float[C]` of the images but `samples`, the training images of each class if known.
     """

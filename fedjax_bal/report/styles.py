@@ -32,7 +32,7 @@ _SLOTS = len(COLOURS) * len(MARKERS)  # each a different pair, as the two number
 
 
 class Look(NamedTuple):
-    """How one method of one run is drawn.
+    """The style in which the curve of one method of one run is drawn.
 
     Attributes:
         method: its name without that of the run.

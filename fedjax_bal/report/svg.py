@@ -92,7 +92,7 @@ def style() -> Iterator[None]:
 
 
 def text_scale() -> float:
-    """How much smaller the text of figures is than at the usual width."""
+    """The factor by which text is smaller than in figures of the usual width."""
     return min(1.0, max(width() / WIDTH, SMALLEST))
 
 

@@ -1,4 +1,4 @@
-"""How many clients at a time an accelerator has room for, which needn't be there."""
+"""The number of clients that an accelerator can train at a time, computed without having that accelerator."""
 
 import dataclasses
 from collections.abc import Sequence

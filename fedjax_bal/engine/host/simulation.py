@@ -338,7 +338,7 @@ class Simulation:
         return records, counts, confusion
 
     def _of_parts(self, rounds: int) -> dict[str, float]:
-        """What the parts themselves measure after so many rounds, by name."""
+        """The metrics that parts measure on the host (`Part.round_metrics`) after a number of rounds, by name."""
         clients, even = int(self._training.sum()), self.selector.even and self.participation.availability == always()
         most, length = min(self.selector.most, clients), self.selector.chain_length
         past = RoundsSoFar(rounds, clients, most, even, length)

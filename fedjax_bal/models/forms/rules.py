@@ -182,4 +182,4 @@ REDUCTIONS = {
         )
     )
 }
-"""What batch normalisation sums with, by form, where that isn't `XLA_REDUCTIONS`."""
+"""The sums of batch normalisation by form; forms that aren't here take `XLA_REDUCTIONS`."""

@@ -1,4 +1,4 @@
-"""What `convolution="onednn"` computes: an optional, compiled part, for CPUs.
+"""The compiled library behind `convolution="onednn"`: an optional part, for CPUs.
 
 It has oneDNN's convolutions, and the sums of batch normalisation.
 
