@@ -151,8 +151,8 @@ class Execution:
             several at a time; "auto", the former on CPUs and the latter on accelerators.
         devices: how many of jax's devices share the work; "auto" for all, of which a CPU has one for each core.
         chunk: clients at a time on each device under "vmap"; "auto" for as many as waste little and fit into memory.
-        client_memory: where a method's memory of each client is kept, "device" or "host"; "auto" for the devices if it
-            fits there.
+        client_memory: where a method's memory of each client is kept, "device", "host" or "disk", a file without a name
+            in the run folder that ends with the process; "auto" for the devices if it fits there, or else the host.
         precision: in which the model computes: "float32"; "tensorfloat32", for matrix products on devices that have
             it; or "bfloat16". Parameters, losses and sums over clients stay float32.
         rounds_per_dispatch: rounds in one compiled program; "auto" for 5, or 1 with a selector that looks at each
@@ -173,7 +173,7 @@ class Execution:
     strategy: Literal["auto", "map", "vmap"] = "auto"
     devices: Count | Literal["auto"] = "auto"
     chunk: Count | Literal["auto"] = "auto"
-    client_memory: Literal["auto", "device", "host"] = "auto"
+    client_memory: Literal["auto", "device", "host", "disk"] = "auto"
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
     rounds_per_dispatch: Count | Literal["auto"] = "auto"
     broken_clients: Literal["raise", "exclude", "clip"] = "raise"

@@ -69,6 +69,8 @@ class Runner:
         self.conclusion = Conclusion(self.comparison, folder, display)
         methods = list(enumerate(config.methods))
         self.states = {(index, seed): RunState(own.name, seed) for seed in config.seeds for index, own in methods}
+        for run in self.states:
+            self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
         self.before = folder.read_summary()
         self.cost = cost_of(self.before.get("cost"))
         self.wall_s, self.began, self.spent_s = number(self.before.get("wall_s")), time.perf_counter(), 0.0

@@ -317,7 +317,10 @@ def test_differences_name_the_keys():
             "execution.precision=float16",
             ["execution.precision: received 'float16'; allowed: bfloat16, float32, tensorfloat32; did you"],
         ),
-        ("execution.client_memory=disk", ["execution.client_memory: received 'disk'; allowed: auto, device, host"]),
+        (
+            "execution.client_memory=tape",
+            ["execution.client_memory: received 'tape'; allowed: auto, device,"],
+        ),
         ("name=a/b", ["name: received 'a/b', must be a name of letters, digits,"]),
         ("name=..", ["name: received '..', must be a name"]),
         ("name=2024", ["name: received 2024, must be a name"]),

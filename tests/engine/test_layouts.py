@@ -114,13 +114,19 @@ def test_what_two_devices_saved_goes_on_with_one():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dispatch", [1, 2])
-def test_client_memory_on_the_host_equals_that_on_the_devices(dispatch):
-    places = ("device", "host")
+def test_client_memory_elsewhere_equals_that_on_the_devices(dispatch, tmp_path):
+    places = ("device", "host", "disk")
     sims = [simulation("scaffold", rounds_per_dispatch=dispatch, client_memory=place) for place in places]
-    (device, records), (host, others) = map(finish, sims)
-    assert isinstance(sims[1].init(0).state.memory["ControlVariates"]["w1"], np.ndarray)
-    chex.assert_trees_all_equal(device, host)
-    assert records == others
+    sims[2].scratch = tmp_path
+    (device, records), *others = map(finish, sims)
+    kept = [sim.init(0).state.memory["ControlVariates"]["w1"] for sim in sims]
+    assert [type(leaf) for leaf in kept[1:]] == [np.ndarray, np.memmap]
+    for state, own in others:
+        chex.assert_trees_all_equal(device, state)
+        assert own == records
+    read = jax.tree.map(np.array, sims[2].init(0))  # as from a checkpoint
+    memory = sims[2].advance(0, read).snapshot.state.memory
+    assert all(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(memory))
 
 
 def test_steps_are_counted_exactly():
@@ -167,15 +173,16 @@ def test_client_memory_goes_to_the_host_where_devices_are_too_small(monkeypatch)
     with pytest.raises(ValueError, match=r"for 10 clients .* on each device .*set execution.client_memory to host"):
         simulation("scaffold", client_memory="device")
     monkeypatch.setattr(client_memory, "host_bytes", lambda: 2000)
-    with pytest.raises(ValueError, match=r"the state needs .* GB for 10 clients .*use fewer clients"):
+    with pytest.raises(ValueError, match=r"needs .* GB for 10 clients .*set execution.client_memory to disk, use"):
         simulation("scaffold", client_memory="auto")
+    assert simulation("scaffold", client_memory="disk").memory_place == "disk"
 
 
 BAD = [
     ({"devices": 99}, r"execution.devices: received 99, but jax has \d+ cpu device"),
     ({"devices": 0}, "execution.devices: received 0"),
     ({"chunk": 0}, "execution.chunk: received 0"),
-    ({"client_memory": "disk"}, "execution.client_memory: received 'disk'; allowed: auto, device, host"),
+    ({"client_memory": "tape"}, "execution.client_memory: received 'tape'; allowed: auto, device, host, disk"),
 ]
 
 

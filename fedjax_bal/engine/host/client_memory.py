@@ -1,5 +1,10 @@
-"""Memory that methods keep for each client, on the devices or on the host."""
+"""Memory that methods keep for each client: on the devices, on the host, or in a file."""
 
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -24,14 +29,14 @@ class MemoryTable(NamedTuple):
 
 
 def choose_memory_place(place: str, state: State, num_clients: int, layout: Layout, tested: bool = False) -> str:
-    """Decides whether the clients' memory is kept on "device" or "host"; "auto" is the devices if it fits there.
+    """Decides whether the clients' memory is kept on "device", "host" or "disk"; "auto" is the first where it fits.
 
     `tested` says whether clients have test rows, which all their own models are evaluated on, on the devices.
     """
     if tested and PERSONAL in state.memory:
-        if place == "host":
+        if place in ("host", "disk"):
             raise ValueError(
-                "execution.client_memory: received host, but leaves of the model stay with the clients, and every "
+                f"execution.client_memory: received {place}, but leaves of the model stay with the clients, and every "
                 "client's model is evaluated on its test rows on the devices: set it to device or auto, or leave out "
                 "the clients' test rows"
             )
@@ -40,12 +45,14 @@ def choose_memory_place(place: str, state: State, num_clients: int, layout: Layo
     place = place if memory else "device"
     share = memory // layout.devices if divides(num_clients, layout) else memory
     device, host = free_bytes(layout), host_bytes()
-    if place != "host" and (device is None or share + rest <= device):
+    if place in ("auto", "device") and (device is None or share + rest <= device):
         return "device"
-    if place != "device" and memory and (host is None or memory <= host) and (device is None or rest <= device):
-        return "host"
+    fits = place == "disk" or host is None or memory <= host
+    if place != "device" and memory and fits and (device is None or rest <= device):
+        return "disk" if place == "disk" else "host"
     room = [f"{size / 1e9:.1f} GB {name}" for name, size in (("on each device", device), ("on the host", host)) if size]
-    remedy = "set execution.client_memory to host, " if place == "device" and memory else ""
+    larger = {"device": "host", "auto": "disk", "host": "disk"}.get(place) if memory else None
+    remedy = f"set execution.client_memory to {larger}, " if larger else ""
     raise ValueError(
         f"the state needs {(memory + rest) / 1e9:.1f} GB for {num_clients:,} clients ({memory / 1e9:.1f} GB is what "
         f"they remember), but there are {' and '.join(room)}: {remedy}use fewer clients, a smaller model, or a method "
@@ -92,20 +99,54 @@ def scatter(memory: PyTree, table: MemoryTable, rows: PyTree) -> PyTree:
     return jax.tree.map(one, memory, fetch(rows))
 
 
-def repeat_for_clients(row: PyTree, num_clients: int) -> PyTree:
+def repeat_for_clients(row: PyTree, num_clients: int, zeros: Callable[..., np.ndarray] = np.zeros) -> PyTree:
     """One client's memory, leaves `[1, ...]`, repeated for N clients as NumPy arrays `[N, ...]`.
 
-    Zeros take up no memory until they are written to.
+    `zeros(shape, dtype)` makes the arrays. Zeros take up no memory until they are written to.
     """
 
     def one(leaf: jax.Array) -> np.ndarray:
         first = np.asarray(leaf)[0]
-        rows = np.zeros((num_clients, *first.shape), first.dtype)
+        rows = zeros((num_clients, *first.shape), first.dtype)
         if first.any():
             rows[:] = first
         return rows
 
     return jax.tree.map(one, row)
+
+
+def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) -> np.ndarray:
+    """Zeros in a file of `folder`, by default the system's for temporary files, that lives as long as the array.
+
+    Raises:
+        ValueError: there is no room for them.
+    """
+    needed = max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            # Reserved at once: a write to a mapped page that no block is left for would end the process.
+            os.posix_fallocate(file.fileno(), 0, needed) if hasattr(os, "posix_fallocate") else file.truncate(needed)
+        except OSError as error:
+            place = folder or tempfile.gettempdir()
+            raise ValueError(
+                f"execution.client_memory: received disk, which needs {needed / 1e9:.1f} GB in {place}, where "
+                f"{shutil.disk_usage(place).free / 1e9:.1f} GB are free ({error.strerror}): use fewer clients, or "
+                "another folder"
+            ) from error
+        return np.memmap(file, dtype, "r+", shape=shape)
+
+
+def move_to_disk(memory: PyTree, folder: Path | None) -> PyTree:
+    """The clients' memory in files of `folder`; what is in a file already stays as it is."""
+
+    def one(leaf: np.ndarray) -> np.ndarray:
+        if isinstance(leaf, np.memmap):
+            return leaf
+        moved, known = zeros_on_disk(leaf.shape, leaf.dtype, folder), leaf.reshape(len(leaf), -1).any(1)
+        moved[known] = leaf[known]
+        return moved
+
+    return jax.tree.map(one, memory)
 
 
 def rows_to_save(memory: PyTree, asked: np.ndarray) -> PyTree:

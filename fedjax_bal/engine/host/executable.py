@@ -125,22 +125,27 @@ def shardings(state: State, num_clients: int, layout: Layout) -> State:
 
 
 def initial_state(
-    setting: Setting, seed: int, federation: Federation, *, on_host: bool, variables: Variables | None = None
+    setting: Setting,
+    seed: int,
+    federation: Federation,
+    *,
+    zeros: Callable[..., np.ndarray] | None = None,
+    variables: Variables | None = None,
 ) -> State:
-    """The state before the first round, placed; `on_host` keeps the clients' memory on the host.
+    """The state before the first round, placed; the clients' memory in arrays that `zeros` makes, or on the devices.
 
     `variables`, NumPy arrays that nothing else refers to, replace the drawn model.
     """
-    key, seats = jax.random.key(seed), 1 if on_host else None
+    key, seats = jax.random.key(seed), None if zeros is None else 1
     shapes = jax.eval_shape(lambda key, federation: init_state(setting, key, federation, seats), key, federation)
     places = shardings(shapes, federation.num_clients, setting.layout)
     if variables is None:
         # The initial model has a program of its own, which all methods on this model share.
         variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
     state = jax.jit(state_of, static_argnames="seats", out_shardings=places)(setting, key, variables, federation, seats)
-    if not on_host:
+    if zeros is None:
         return state
-    return state._replace(memory=repeat_for_clients(state.memory, federation.num_clients))
+    return state._replace(memory=repeat_for_clients(state.memory, federation.num_clients, zeros))
 
 
 def place_state(state: State, num_clients: int, layout: Layout) -> State:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from fedjax_bal.engine.device import (
     traffic_of,
 )
 from fedjax_bal.engine.host.assignment import StepCounts
-from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, scatter
+from fedjax_bal.engine.host.client_memory import choose_memory_place, gather, move_to_disk, scatter, zeros_on_disk
 from fedjax_bal.engine.host.compatibility import choose_rounds_per_dispatch, fit_variables
 from fedjax_bal.engine.host.executable import (
     Program,
@@ -95,7 +96,8 @@ class Simulation:
         compile_s: seconds spent on compiling, or on waiting for a thread that compiles; 0 before.
         rounds_per_dispatch: rounds in one program.
         on_device: federation and test set, on the devices.
-        keeps_memory_on_host: whether the clients' memory is kept on the host.
+        memory_place: where the clients' memory is kept, "device", "host" or "disk".
+        scratch: the folder for memory on disk; by default the system's for temporary files.
     """
 
     setting: Setting
@@ -108,6 +110,7 @@ class Simulation:
     batch_size: int
     groups: Mapping[str, np.ndarray]
     compile_s: float = 0.0
+    scratch: Path | None = None
 
     def __post_init__(self) -> None:
         # Whatever the number of rounds, so that a run that is made longer goes on with the same program.
@@ -125,11 +128,15 @@ class Simulation:
         self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
         shapes = jax.eval_shape(init_state, self.setting, jax.random.key(0), self.on_device[0])
         tested, wanted = self.federation.tests is not None, self.execution.client_memory
-        place = choose_memory_place(wanted, shapes, self.federation.num_clients, layout, tested)
-        self.keeps_memory_on_host = place == "host"
+        self.memory_place = choose_memory_place(wanted, shapes, self.federation.num_clients, layout, tested)
         self._shapes: State = shapes
         self._compiled: Any = None
         self._ahead: tuple[Any, Dispatch] | None = None
+
+    @property
+    def keeps_memory_on_host(self) -> bool:
+        """True if the clients' memory is gathered on the host for each dispatch, be it kept there or on disk."""
+        return self.memory_place != "device"
 
     @property
     def stored(self) -> Federation:
@@ -142,8 +149,9 @@ class Simulation:
         `variables` take the place of a drawn model; raises ValueError if they aren't of the model's shapes.
         """
         given = None if variables is None else fit_variables(variables, self._shapes.variables)
-        on_host = self.keeps_memory_on_host
-        state = initial_state(self.setting, seed, self.on_device[0], on_host=on_host, variables=given)
+        zeros = {"device": None, "host": np.zeros, "disk": functools.partial(zeros_on_disk, folder=self.scratch)}
+        place = zeros[self.memory_place]
+        state = initial_state(self.setting, seed, self.on_device[0], zeros=place, variables=given)
         return Snapshot(0, state, self.selector.init(seed, self.federation.num_clients), self._no_counts)
 
     def compile(self) -> float:
@@ -177,6 +185,9 @@ class Simulation:
         DivergenceError if a client's update is faulty and may not be left out.
         """
         self.compile()
+        if self.memory_place == "disk":  # a resumed run's was read into memory
+            moved = move_to_disk(snapshot.state.memory, self.scratch)
+            snapshot = snapshot._replace(state=snapshot.state._replace(memory=moved))
         planned = self.planned(seed, snapshot.round, snapshot.selector)
         state, info, evaluation = self._run(seed, snapshot.state, planned)
         done = snapshot.round + len(planned.plans)
