@@ -132,7 +132,7 @@ def _models() -> dict[str, str]:
 def _partitions() -> dict[str, str]:
     from fedjax_bal.data import partition
 
-    skip = ("rng", "labels", "num_clients")
+    skip = ("rng", "labels", "num_clients", *partition.FROM_DATASET)
     also = {name: _after("also called", ", ".join(partition.aliases_of(name))) for name in partition.SCHEMES}
     return {name: _described(function, also[name], skip=skip) for name, function in partition.SCHEMES.items()}
 
