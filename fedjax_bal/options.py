@@ -6,6 +6,7 @@ doesn't import jax.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -140,6 +141,12 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def rounds(self, done: int, last: int) -> Iterator[int]:
+        """The evaluated rounds among the first `done` of a run of `last`, in order."""
+        yield from range(self.every, done + 1, self.every)
+        if done >= last and last % self.every:
+            yield last
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `export`, `list`, `guide`, `config` and `data`."""
+"""The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `verify`, `export`, `list`, `guide`, ..."""
 
 import io
 import os
@@ -34,6 +34,7 @@ from fedjax_bal.cli.guide import guide
 from fedjax_bal.cli.pages import write_pages
 from fedjax_bal.cli.running import next_folder, run_command
 from fedjax_bal.cli.sweeping import sweep_command
+from fedjax_bal.cli.verify import verify
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -238,6 +239,7 @@ def report(
         write_pages(folders, out, figures, width)
 
 
+app.command("verify")(printing(verify))
 app.command("export")(printing(export))
 app.command("guide")(printing(guide))
 

@@ -12,7 +12,9 @@ def build_page(path: Path) -> Path:
         from fedjax_bal.report import build, build_sweep
         from fedjax_bal.runs import SweepFolder
 
-        return build_sweep(path) if SweepFolder(path).exists() else build(path)
+        if SweepFolder(path).exists():
+            return build_sweep(path, lambda text: say(Output(), text))
+        return build(path)
 
 
 def write_pages(folders: list[Path], out: Path | None, figures: Path | None, width: float) -> None:

@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import json
 import os
 import re
 import warnings
@@ -13,13 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_bal.config import Config, config_digest
+from fedjax_bal.config import Config, config_digest, run_digest
 from fedjax_bal.data import normalised
 from fedjax_bal.engine.device import chunked
 from fedjax_bal.engine.host import Simulation, fetch
+from fedjax_bal.experiments.environment import versions
 from fedjax_bal.experiments.saved_runs import load_newest
 from fedjax_bal.experiments.setup import Comparison, set_up
-from fedjax_bal.runs import MODEL_FORMATS, FolderError, RunFolder, SweepFolder
+from fedjax_bal.runs import MODEL_FORMATS, FolderError, RunFolder, SweepFolder, write_model
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
 
@@ -43,7 +43,8 @@ def load_run(
     Args:
         folder: a folder that `fedjax-bal run` wrote, or one of a sweep's points.
         data_dir: where the data set's own files are, as `--data-dir`.
-        note: called with a text about each damaged checkpoint, in place of which the one before it is read.
+        note: called with a text about damaged lines of metrics, which are left out, and about each damaged checkpoint,
+            in place of which the one before it is read.
 
     Returns:
         The run; its models are read when they are asked for.
@@ -117,7 +118,7 @@ class LoadedRun:
             A pandas `DataFrame` where pandas is installed, or else a dict of its columns as NumPy arrays: numbers (nan
             where there is none), texts, and lists such as `per_class_accuracy` as objects.
         """
-        columns = as_columns(self._folder.read_metrics())
+        columns = as_columns(self._folder.read_metrics(self._note))
         try:
             return importlib.import_module("pandas").DataFrame(columns)
         except ImportError:
@@ -166,8 +167,8 @@ class LoadedRun:
         """Writes a model for programs without this package; returns the file, by default in the folder's `exports`.
 
         The file has an array for each of the model's, named like `params/head/dense/kernel`, and a JSON text `about`
-        (of safetensors in the metadata, of Orbax an item): input shape, mean and standard deviation, class names, and
-        which run it is from.
+        (of safetensors in the metadata, of Orbax an item): input shape, mean and standard deviation, class names,
+        which run it is from, and checksums, which `fedjax-bal verify` compares.
 
         Args:
             method: the method's name.
@@ -178,13 +179,13 @@ class LoadedRun:
         Raises:
             ValueError: an unknown format, or what `variables` raises.
         """
-        write = MODEL_FORMATS[one_of("format", kind, MODEL_FORMATS)]
+        kind = one_of("format", kind, MODEL_FORMATS)
         trained = self.trained(method, seed)
         paths = jax.tree_util.tree_flatten_with_path(trained.variables)[0]
         tensors = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.methods[trained.method])
         file = out or self._folder.export_file(f"{name}-seed-{trained.seed}.{kind}")
-        write(file, tensors, json.dumps(self._about(trained), indent=1))
+        write_model(kind, file, tensors, self._about(trained))
         return file
 
     def trained(self, method: str | None = None, seed: int | None = None) -> TrainedModel:
@@ -224,7 +225,8 @@ class LoadedRun:
             "std": np.asarray(federation.std).tolist(),
             "class_names": list(self._comparison.dataset.class_names),
             "config_sha256": config_digest(self.config),
-            "versions": self._folder.read_summary().get("versions"),
+            "run_sha256": run_digest(self.config),
+            "versions": self._folder.read_summary().get("versions") or versions(),
         }
 
 

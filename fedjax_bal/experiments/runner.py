@@ -71,7 +71,7 @@ class Runner:
         self.states = {(index, seed): RunState(own.name, seed) for seed in config.seeds for index, own in methods}
         for run in self.states:
             self.comparison.simulation(run).scratch = folder.path if folder.path.is_dir() else None
-        self.before = folder.read_summary()
+        self.before = folder.read_summary(display.note)
         self.cost = cost_of(self.before.get("cost"))
         self.wall_s, self.began, self.spent_s = number(self.before.get("wall_s")), time.perf_counter(), 0.0
         self._stop_asked = False
@@ -143,7 +143,7 @@ class Runner:
         """Returns the saved state of each run; None for a run that has failed or hasn't started."""
         found: dict[tuple[str, int], list[dict[str, Any]]] = {}
         pack = lambda lines: json.dumps(lines).encode()
-        for line in processes().from_first(self.folder.read_metrics, pack, json.loads):
+        for line in processes().from_first(lambda: self.folder.read_metrics(self.display.note), pack, json.loads):
             found.setdefault((line["method"], line["seed"]), []).append(line)
         starts: dict[tuple[int, int], SavedRun | None] = {}
         for run, state in self.states.items():
@@ -195,8 +195,7 @@ class Runner:
     def _evaluated(self, method: int, done: int) -> dict[int, None]:
         """The evaluated rounds until then, in order."""
         simulation = self.comparison.simulations[method]
-        every, last = simulation.setting.evaluation.every, simulation.rounds
-        return dict.fromkeys(round for round in range(1, done + 1) if round % every == 0 or round == last)
+        return dict.fromkeys(simulation.setting.evaluation.rounds(done, simulation.rounds))
 
     def _data(self) -> dict[str, str]:
         """Fingerprints of the methods' data, in words."""

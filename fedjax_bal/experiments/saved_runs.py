@@ -1,14 +1,12 @@
 """The state of a run: in this process, and in a checkpoint."""
 
 import dataclasses
-import hashlib
 import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.config import config_digest, run_digest
 from fedjax_bal.engine.host import Snapshot, all_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.setup import Comparison
@@ -61,14 +59,9 @@ def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
     simulation, fingerprint = comparison.simulation(run), comparison.fingerprint(run)
     classes = simulation.setting.model.num_classes
     matrix = np.zeros((classes, classes), np.int32)
-    owner = _owner(run_digest(comparison.config), run)
+    owner = checkpoint.owners(comparison.config, *run)[0]
     chosen = np.zeros(simulation.federation.num_clients, np.int32)
     return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
-
-
-def _owner(digest: str, run: tuple[int, int]) -> np.ndarray:
-    method, seed = run
-    return np.frombuffer(hashlib.sha256(f"{digest} {method} {seed}".encode()).digest(), np.uint8)
 
 
 def unstarted(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
@@ -112,9 +105,7 @@ def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
 
 
 def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
-    owners = [wanted.owner]
-    if folder.earlier is not None:  # checkpoints of earlier versions know the number of rounds and the seeds, too
-        owners.append(_owner(config_digest(folder.earlier), run))
+    owners = [wanted.owner, *(checkpoint.owners(folder.earlier, *run) if folder.earlier is not None else ())]
     for file in checkpoint.generations(folder.checkpoints(*run)):
         try:
             saved = checkpoint.load(file, wanted, unpack)

@@ -1,6 +1,6 @@
 """The page of a sweep: `sweep.html`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,10 +39,11 @@ _HOW_PICKED = {
 }
 
 
-def build_sweep(folder: Path) -> Path:
+def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None) -> Path:
     """Writes `sweep.html`, `plots/*.svg`, `curves.csv`, and `tables.csv`, `.md` and `.tex` into a sweep's folder.
 
-    The sweep may be unfinished, which the page then says. Returns the page.
+    The sweep may be unfinished, which the page then says. `note` is told of damaged lines of metrics, which are left
+    out. Returns the page.
 
     Raises:
         FolderError: a file is missing or damaged, or the folder can't be written to.
@@ -51,7 +52,7 @@ def build_sweep(folder: Path) -> Path:
     from fedjax_bal.report.sweep_plots import sweep_figures
 
     own, results = SweepFolder(folder), read_results(folder)
-    lines = sweep_curves(results, own)
+    lines = sweep_curves(results, own, note)
     curves = encoded(as_csv(lines))
     pictures = to_pictures(sweep_figures(results, lines))
     html = encoded(page(results, pictures))

@@ -6,16 +6,18 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from fedjax_bal.config import Config, config_digest, run_digest
 from fedjax_bal.files import open_file, replacing
 
 GENERATIONS = 2
 _MANIFEST = "manifest.json"
+_OWNER = ".owner"
 _EARLIER = re.compile(r"^\.progress")  # the earlier name of `.snapshot`
 
 
@@ -52,7 +54,7 @@ def load(
     """
     import jax  # late, as reports read run folders without it
 
-    arrays = {_EARLIER.sub(".snapshot", name): array for name, array in _decode(file).items()}
+    arrays = {_EARLIER.sub(".snapshot", name): array for name, array in _members(file)}
     paths, structure = jax.tree_util.tree_flatten_with_path(template)
     wanted = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     if set(wanted) != set(arrays):
@@ -64,6 +66,26 @@ def load(
         if saved != needed:
             raise CheckpointError(f"{file}: {name} is {saved}, this program needs {needed}")
     return tree
+
+
+def owners(config: Config, method: int, seed: int) -> list[np.ndarray]:
+    """What a checkpoint of a run holds as its `owner`, and what one of an earlier version does.
+
+    That knows the number of rounds and the seeds, too.
+    """
+    texts = (f"{digest(config)} {method} {seed}" for digest in (run_digest, config_digest))
+    return [np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8) for text in texts]
+
+
+def check(file: Path, known: Sequence[np.ndarray]) -> None:
+    """Checks every byte of a checkpoint, an array at a time, and that its owner is one of those that are known, if any.
+
+    Raises:
+        CheckpointError: it is damaged, or belongs to another run.
+    """
+    owners = [array for name, array in _members(file) if name == _OWNER]
+    if known and not any(np.array_equal(own, one) for own in owners for one in known):
+        raise CheckpointError(f"{file}: belongs to another run")
 
 
 def generations(folder: Path) -> list[Path]:
@@ -117,7 +139,8 @@ def _npy(leaf: Any) -> tuple[bytes, Any]:
     return header.getvalue(), array.reshape(-1).view(np.uint8).data
 
 
-def _decode(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
+def _members(file: Path | IO[bytes]) -> Iterator[tuple[str, np.ndarray]]:
+    """The names and arrays of a checkpoint, each checked when it is read."""
     try:
         opened = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
         with opened as stream, zipfile.ZipFile(stream) as archive:
@@ -125,7 +148,8 @@ def _decode(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                 raise ValueError("it is packed, which no checkpoint is")
             sums = json.loads(archive.read(_MANIFEST))["sha256"]
-            return {name.removesuffix(".npy"): _array(archive.read(name), name, sums[name], file) for name in sums}
+            for name in sums:
+                yield name.removesuffix(".npy"), _array(archive.read(name), name, sums[name], file)
     except CheckpointError:
         raise
     except Exception as error:  # a flipped byte can make the archive's reader fail in any way

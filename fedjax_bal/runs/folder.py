@@ -1,20 +1,32 @@
 """A run's folder: its owner, and its files, written by sessions and read by sessions and reports."""
 
+import functools
 import io
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
-from fedjax_bal.config import Config, ConfigError, continues, differences, is_resolved, load_config, resolved_yaml
+from fedjax_bal.config import (
+    Config,
+    ConfigError,
+    continues,
+    differences,
+    is_resolved,
+    load_config,
+    received_value,
+    resolved_yaml,
+)
 from fedjax_bal.files import parse_json
+from fedjax_bal.runs.checksums import Examined, examine, sealed
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
 from fedjax_bal.runs.record import RunRecord, missing_plugins, read_config, read_metrics, read_pictures, read_summary
-from fedjax_bal.runs.schema import ResumableLine
+from fedjax_bal.runs.schema import ResumableLine, misfit
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
@@ -102,13 +114,29 @@ class RunFolder:
         """Removes all checkpoints of one run."""
         self.files.clear_checkpoints(_CHECKPOINTS.format(method, seed))
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, without those that are cut off or damaged."""
+    def read_metrics(self, note: Callable[[str], object] = lambda text: None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, without a last one that is cut off, and damaged ones, which `note` is told."""
+        lines, damaged = [], []
+        for line in self.examine_metrics():
+            damaged.append(line) if line.damage else lines.append(line.values)
+        if damaged:
+            others = f", and so are {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            note(f"warning: {damaged[0].place}: damaged ({damaged[0].damage}); it is left out{others}")
+        return lines
+
+    def examine_metrics(self) -> Iterator[Examined]:
+        """Reads and checks the lines of metrics.jsonl, without one that is cut off: whether a run can go on from them.
+
+        Raises:
+            OSError: the file can't be read; there are no lines if there is none.
+        """
+        file = self.path / _METRICS
         try:
-            text = self.files.read(_METRICS, _LARGEST_METRICS).decode(errors="replace")
+            content = self.files.read(_METRICS, _LARGEST_METRICS)
         except FileNotFoundError:
-            return []
-        return [line for line in map(_whole_line, text.split("\n")[:-1]) if line is not None]
+            return
+        for number, text in enumerate(content.split(b"\n")[:-1], 1):
+            yield examine(f"{file}, line {number}", functools.partial(parse_json, text), _check_resumable)
 
     def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
         """Replaces metrics.jsonl."""
@@ -118,9 +146,9 @@ class RunFolder:
         """Adds lines to metrics.jsonl, on disk before it returns."""
         self.files.append(_METRICS, map(_line, lines))
 
-    def read_summary(self) -> dict[str, Any]:
-        """The summary of an earlier session; empty if it is missing or damaged."""
-        return self._mapping(_SUMMARY) or {}
+    def read_summary(self, note: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
+        """The summary of an earlier session; empty if it is missing, or damaged, which `note` is told."""
+        return self._mapping(_SUMMARY, note) or {}
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Replaces summary.json."""
@@ -212,8 +240,8 @@ class RunFolder:
         pictures = {name: read_pictures(file, classes) for name, file in files.items() if file.is_file()}
         return RunRecord(config, text, lines, summary, pictures, left_out)
 
-    def _mapping(self, name: str) -> dict[str, Any] | None:
-        found = self.files.read_json(name)
+    def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
+        found = self.files.read_json(name, note)
         return found if isinstance(found, dict) else None
 
     def conflict(self, config: Config) -> str:
@@ -293,14 +321,12 @@ def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps(values) + "\n").encode()
+    return (json.dumps(sealed(values)) + "\n").encode()
 
 
-def _whole_line(text: str) -> dict[str, Any] | None:
-    """A line of metrics; None for one that a run can't go on from."""
+def _check_resumable(line: Any) -> None:
     try:
-        line = parse_json(text)
         ResumableLine.model_validate(line)
-    except ValueError:
-        return None
-    return line
+    except ValidationError as error:
+        expected, received = misfit(error)
+        raise ValueError(f"expected {expected}; received {received_value(received)}") from error

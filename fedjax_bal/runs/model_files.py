@@ -1,23 +1,51 @@
 """Trained models as files for other programs: npz, safetensors and Orbax, each with a text that says what it holds."""
 
+import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import parse_json, read_bytes, write_atomically
+from fedjax_bal.runs.checksums import sealed
 from fedjax_bal.runs.output_files import FolderError
 
 Tensors = Mapping[str, np.ndarray]
+_ABOUT = "about"
+_LARGEST = 2**40
+
+
+def write_model(kind: str, file: Path, tensors: Tensors, about: Mapping[str, Any]) -> None:
+    """Writes a model and its description, which gets checksums of both: `sha256` by array, and its own."""
+    MODEL_FORMATS[kind].write(file, tensors, json.dumps(sealed({**about, "sha256": tensor_sums(tensors)}), indent=1))
+
+
+def tensor_sums(tensors: Tensors) -> dict[str, str]:
+    """The SHA-256 of each array's type, shape and little-endian bytes."""
+    return {name: _sum(array) for name, array in tensors.items()}
+
+
+def _sum(array: np.ndarray) -> str:
+    little = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    digest = hashlib.sha256(f"{little.dtype.name} {list(little.shape)} ".encode())
+    digest.update(little.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def _npz(file: Path, tensors: Tensors, about: str) -> None:
     content = io.BytesIO()
     np.savez(content, about=np.array(about), **tensors)  # type: ignore[arg-type]
     write_atomically(file, content.getvalue())
+
+
+def _read_npz(file: Path) -> tuple[Tensors, Any]:
+    from fedjax_bal.data import read_arrays  # late, as few commands read models
+
+    tensors = read_arrays(file, None)
+    return tensors, parse_json(str(tensors.pop(_ABOUT)))
 
 
 def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
@@ -35,6 +63,18 @@ def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
     write_atomically(file, b"".join([len(text).to_bytes(8, "little"), text, *parts]))
 
 
+def _read_safetensors(file: Path) -> tuple[Tensors, Any]:
+    content = read_bytes(file, _LARGEST)
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header, tensors = parse_json(content[8:begin]), {}
+    about = parse_json(header.pop("__metadata__")[_ABOUT])
+    for name, own in header.items():
+        first, last = own["data_offsets"]
+        dtype = np.dtype(f"<{own['dtype'][0].lower()}{int(own['dtype'][1:]) // 8}")
+        tensors[name] = np.frombuffer(content[begin + first : begin + last], dtype).reshape(own["shape"])
+    return tensors, about
+
+
 def _orbax(folder: Path, tensors: Tensors, about: str) -> None:
     try:
         import orbax.checkpoint as orbax
@@ -49,6 +89,23 @@ def _orbax(folder: Path, tensors: Tensors, about: str) -> None:
         writer.save(folder.resolve(), items)
 
 
+def _read_orbax(folder: Path) -> tuple[Tensors, Any]:
+    import orbax.checkpoint as orbax
+
+    items = orbax.args.Composite(variables=orbax.args.StandardRestore(), about=orbax.args.JsonRestore())
+    with orbax.Checkpointer(orbax.CompositeCheckpointHandler()) as reader:
+        found = reader.restore(folder.resolve(), items)
+    return dict(_flat(found["variables"])), found[_ABOUT]
+
+
+def _flat(tree: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{outer}{key}/")
+        else:
+            yield f"{outer}{key}", np.asarray(value)
+
+
 def _nested(tensors: Tensors) -> dict[str, Any]:
     """The tensors in dicts of dicts, as their names say."""
     tree: dict[str, Any] = {}
@@ -61,10 +118,22 @@ def _nested(tensors: Tensors) -> dict[str, Any]:
     return tree
 
 
-MODEL_FORMATS: Mapping[str, Callable[[Path, Tensors, str], None]] = {
-    "npz": _npz,
-    "safetensors": _safetensors,
-    "orbax": _orbax,
+class ModelFormat(NamedTuple):
+    """A format of models.
+
+    Attributes:
+        write: writes the file (Orbax: a new folder) from arrays by name such as `params/head/dense/kernel`, and a JSON
+            text about them.
+        read: reads both back; raises anything if they are damaged.
+    """
+
+    write: Callable[[Path, Tensors, str], None]
+    read: Callable[[Path], tuple[Tensors, Any]]
+
+
+MODEL_FORMATS: Mapping[str, ModelFormat] = {
+    "npz": ModelFormat(_npz, _read_npz),
+    "safetensors": ModelFormat(_safetensors, _read_safetensors),
+    "orbax": ModelFormat(_orbax, _read_orbax),
 }
-"""Functions that write a model, by format, from the file (Orbax: a new folder), arrays by name such as
-`params/head/dense/kernel`, and a JSON text about them."""
+"""The formats by name, which is how files end."""

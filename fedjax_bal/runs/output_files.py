@@ -10,6 +10,7 @@ from typing import Any
 
 from fedjax_bal.files import open_to_append, own_folder, parse_json, read_bytes, write_atomically
 from fedjax_bal.runs import checkpoint
+from fedjax_bal.runs.checksums import Examined, examine, sealed
 
 LARGEST_FILE = 2**28
 """Bytes; longer files are not read, but for metrics."""
@@ -69,12 +70,16 @@ class OutputFiles:
         """The content of a file of at most `limit` bytes."""
         return read_bytes(self.path / name, limit)
 
-    def read_json(self, name: str) -> Any:
-        """The content of a JSON file; None if it is missing or damaged."""
-        try:
-            return parse_json(self.read(name))
-        except (OSError, ValueError):
-            return None
+    def read_json(self, name: str, note: Callable[[str], object] = lambda text: None) -> Any:
+        """The content of a JSON file; None if it is missing, or damaged, which `note` is told."""
+        found = self.examine_json(name)
+        if found.damage and not found.missing:
+            note(f"warning: {found.place}: damaged ({found.damage}); what it held is left out")
+        return found.values
+
+    def examine_json(self, name: str) -> Examined:
+        """Reads and checks a JSON file."""
+        return examine(self.path / name, lambda: parse_json(self.read(name)))
 
     def write(self, name: str, content: bytes) -> None:
         """Replaces a file, and makes its folder unless that exists."""
@@ -85,9 +90,9 @@ class OutputFiles:
         """Makes a folder inside, unless it exists."""
         own_folder(self.path, name)
 
-    def write_json(self, name: str, value: Any) -> None:
-        """Replaces a JSON file."""
-        self.write(name, (json.dumps(value, indent=1) + "\n").encode())
+    def write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Replaces a JSON file, an object with its checksum."""
+        self.write(name, (json.dumps(sealed(values), indent=1) + "\n").encode())
 
     def write_page(self, name: str, page: bytes, figures: Mapping[str, str]) -> Path:
         """Replaces a page and `plots/*.svg`, its figures by name; returns the page's file."""

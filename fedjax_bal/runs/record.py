@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from fedjax_bal.config import LARGEST_YAML, ConfigError, parse_yaml, received_value
 from fedjax_bal.files import open_file, parse_json, read_bytes
 from fedjax_bal.registry import PLUGINS
+from fedjax_bal.runs.checksums import ChecksumError, unsealed
 from fedjax_bal.runs.metric_lines import LONGEST_LINE, read_lines
 from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError
 from fedjax_bal.runs.schema import JsonObject, MetricLine, SummaryFile, misfit
@@ -59,6 +60,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     """The summary, with null for keys that are missing."""
     summary = _parse(path, 1, _decode(path, _read_bytes(path, LARGEST_FILE)))
     _refuse_extremes(path, summary)
+    summary = _unsealed(str(path), summary)
     names = summary.get("class_names") if isinstance(summary, dict) else None
     return _checked(path, 1, SummaryFile, summary, len(names) if isinstance(names, list) else 0).model_dump()
 
@@ -100,8 +102,16 @@ def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, A
         if raw.endswith(b"\n"):
             raise
         return None  # cut off
+    line = _unsealed(f"{path}, line {number}", line)
     _checked(path, number, MetricLine, line, classes)
     return line
+
+
+def _unsealed(place: str, values: Any) -> Any:
+    try:
+        return unsealed(values)
+    except ChecksumError as error:
+        raise FolderError(f"{place}: {error}; the file is damaged: {_AGAIN}") from error
 
 
 def _checked(path: Path, line: int, kind: type[JsonObject], value: Any, classes: int) -> JsonObject:

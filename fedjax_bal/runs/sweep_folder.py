@@ -10,6 +10,7 @@ from typing import Any
 
 from fedjax_bal.config import Config, ConfigError, parse_yaml, read_yaml, received_value
 from fedjax_bal.files import read_bytes
+from fedjax_bal.runs.checksums import Examined, examine, sealed
 from fedjax_bal.runs.folder import RunFolder, known_conflict
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
 from fedjax_bal.runs.record import missing_plugins
@@ -122,40 +123,57 @@ class SweepFolder:
         Raises:
             FolderError: `results.csv` is missing or damaged, or has no column for one of the swept keys.
         """
+        table = []
+        for row in self.examine_results(swept):
+            if row.damage:
+                raise FolderError(f"{row.place}: {row.damage}; the file is damaged: {_AGAIN}")
+            table.append({key: value if key in _WORDS else _value(value) for key, value in row.values.items()})
+        return table
+
+    def examine_results(self, swept: Sequence[str] = ()) -> list[Examined]:
+        """Reads the rows of the table, values as texts, and compares their checksums.
+
+        Raises:
+            FolderError: what `read_results` raises, checksums aside.
+        """
         path = self.results
         try:
             text = read_bytes(path, _LARGEST_TABLE).decode()
-            table = list(csv.DictReader(io.StringIO(text), strict=True))
+            reader = csv.DictReader(io.StringIO(text), strict=True)
+            rows = [(reader.line_num, row) for row in reader]
         except OSError as error:
             raise FolderError(f"{path}: can't be read ({error.strerror}); {_AGAIN}") from error
         except UnicodeDecodeError as error:
             raise FolderError(f"{path}: not UTF-8 text; {_AGAIN}") from error
         except csv.Error as error:
             raise FolderError(f"{path}: not CSV ({error}); {_AGAIN}") from error
-        if not table or any(key not in table[0] for key in _WORDS):
+        if not rows or any(key not in rows[0][1] for key in _WORDS):
             raise FolderError(f"{path}: must have a line of headings with {', '.join(_WORDS)}, and rows; {_AGAIN}")
-        if any(None in row or None in row.values() for row in table):
+        if any(None in row or None in row.values() for _, row in rows):
             raise FolderError(f"{path}: has rows of other lengths than the line of headings; {_AGAIN}")
-        lacking = next((key for key in swept if key not in table[0]), None)
+        lacking = next((key for key in swept if key not in rows[0][1]), None)
         if lacking is not None:
             raise FolderError(f"{path}: has no column {lacking!r}, which sweep.yaml sweeps; {_AGAIN}")
-        return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in table]
+        return [examine(f"{path}, line {number}", lambda row=row: row) for number, row in rows]
 
     def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
-        """Replaces the table."""
-        self.files.write(_RESULTS, as_csv(table).encode())
+        """Replaces the table, whose rows get checksums of their text."""
+        rows = [sealed({key: "" if value is None else str(value) for key, value in row.items()}) for row in table]
+        self.files.write(_RESULTS, as_csv(rows).encode())
 
     def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
         """The costs of each run in earlier sessions, by point, method and seed; empty if the file is damaged."""
+        found = self.files.read_json(_COSTS)
+        entries: Any = found.get("runs") if isinstance(found, dict) else found  # a list, in folders of earlier versions
         try:
-            return {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in self.files.read_json(_COSTS)}
+            return {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in entries}
         except (TypeError, KeyError, AttributeError):
             return {}
 
     def write_costs(self, costs: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> None:
         """Writes the costs of each run's batch."""
         entries = [{**dict(zip(_OF_RUN, run, strict=True)), **own} for run, own in costs.items()]
-        self.files.write_json(_COSTS, entries)
+        self.files.write_json(_COSTS, {"runs": entries})
 
     def write_page(self, page: bytes, figures: Mapping[str, str], curves: bytes, tables: Mapping[str, bytes]) -> Path:
         """Replaces the sweep's page, its figures, SVG documents by name, its curves, and its tables by ending."""

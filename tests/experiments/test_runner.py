@@ -19,6 +19,7 @@ from fedjax_bal.engine.host import executable
 from fedjax_bal.experiments import Stopped
 from fedjax_bal.experiments.backends import local
 from fedjax_bal.runs import FolderError
+from fedjax_bal.runs.checksums import sealed, unsealed
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +188,7 @@ def test_a_checkpoint_of_another_run_is_not_used(undisturbed, config, tmp_path):
 def test_a_damaged_summary_is_written_anew(undisturbed, tmp_path, damage):
     path = shutil.copytree(undisturbed, tmp_path / "run")
     file = path / "summary.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
+    file.write_text(json.dumps(sealed(unsealed(json.loads(file.read_text())) | damage)))
     small_run.run(path, small_run.config(tmp_path))
     assert json.loads(file.read_text())["wall_s"] >= 0
 

@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+from fedjax_bal.runs import FolderError, verify
+
 SABOTEUR = Path(__file__).with_name("saboteur.py")
 # A method with a memory of its clients and one whose selector learns; a checkpoint after each round.
 CONFIG = """
@@ -33,7 +35,7 @@ name: disturbed-sweep
 base: config.yaml
 sweep: [{training.optimizer.learning_rate: [0.05, 0.2]}]
 """
-TIMES = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "runs_together", "device_bytes")
+TIMES = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "runs_together", "device_bytes", "checksum")
 
 
 class Case(NamedTuple):
@@ -119,7 +121,7 @@ def results(wanted: Case) -> dict[str, object]:
     found: dict[str, object] = {}
     for file in sorted(wanted.out.rglob("metrics.jsonl")):
         lines = map(json.loads, file.read_text().splitlines())
-        found[_name(wanted, file)] = [{**line, "wall_s": None} for line in lines]
+        found[_name(wanted, file)] = [{**line, "wall_s": None, "checksum": None} for line in lines]
     for file in sorted(wanted.out.rglob("summary.json")):
         found[_name(wanted, file)] = json.loads(file.read_text())["runs"]
     for folder in sorted(wanted.out.rglob("checkpoints/*")):
@@ -143,19 +145,11 @@ def bits(file: Path) -> dict[str, str]:
 
 
 def torn(wanted: Case) -> list[str]:
-    """Files that a kill has left half written under the name of a whole one; lines at the end of metrics aside."""
-    found = []
-    for file in wanted.out.rglob("*"):
-        try:
-            if file.suffix == ".npz":
-                bits(file)
-            elif file.suffix == ".json":
-                json.loads(file.read_text())
-            elif file.name == "metrics.jsonl":
-                list(map(json.loads, file.read_text().split("\n")[:-1]))
-        except (ValueError, OSError, zipfile.BadZipFile, KeyError) as error:
-            found.append(f"{_name(wanted, file)}: {error}")
-    return found
+    """Files that a kill has left damaged, or without a checksum; the end of metrics aside."""
+    try:
+        return [f"{own.place}: {own.damage}{own.remark}" for own in verify(wanted.out) if own.damage or own.remark]
+    except FolderError:  # it has not begun
+        return []
 
 
 def _name(wanted: Case, path: Path) -> str:
