@@ -16,10 +16,10 @@ def listing(what: str) -> dict[str, str]:
         Cuts the label-sorted data into equal shards and deals each client the same number of them.
         takes shards_per_client=2
         also called shard
-        >>> print(listing("recipes")["fedprox"])
-        FedAvg with a proximal term.
-        takes mu=0.001
-        from Li et al., MLSys 2020
+        >>> print(listing("recipes")["fedavg_ft"])
+        FedAvg whose server fine-tunes the classifier on balanced rows of its own after each round.
+        takes epochs=5, learning_rate=0.01, momentum=0.5, batch_size=50
+        needs auxiliary rows (auxiliary.per_class)
     """
     if what not in LISTINGS:
         raise ValueError(f"list: received {what!r}; {nearest_choices(what, LISTINGS)}")
@@ -70,9 +70,13 @@ def described_whole(kind: str, name: str) -> str:
 def _whole(kind: str, name: str, function: Callable[..., Any]) -> Iterator[str]:
     yield inspect.getdoc(function) or ""
     if kind == "recipes":
+        from fedjax_bal.parts import names_of_needs
         from fedjax_bal.recipes import citation
 
-        recipe = function()
+        recipe = _at_defaults(function)
+        if recipe is None:
+            return
+        yield f"Needs at these defaults: {', '.join(names_of_needs(recipe.parts)) or 'nothing'}"
         roles = {part: [role.__name__ for role in _roles(part)] for part in recipe.parts}
         parts = [f"  {type(part).__name__} ({', '.join(names)})" for part, names in roles.items()]
         yield "\n".join(["Parts and their roles at these defaults:", *(parts or ["  none"])])
@@ -84,9 +88,21 @@ def _roles(part: Any) -> list[type]:
 
 
 def _recipes() -> dict[str, str]:
+    from fedjax_bal.parts import names_of_needs
     from fedjax_bal.recipes import RECIPES, short_citation
 
-    return {name: _described(function, _after("from", short_citation(name))) for name, function in RECIPES.items()}
+    def described(name: str, function: Callable[..., Any]) -> str:
+        recipe = _at_defaults(function)
+        needs = "" if recipe is None else ", ".join(names_of_needs(recipe.parts))
+        return _described(function, _text(_after("needs", needs), _after("from", short_citation(name))))
+
+    return {name: described(name, function) for name, function in RECIPES.items()}
+
+
+def _at_defaults(recipe: Callable[..., Any]) -> Any:
+    """The recipe at its defaults; None if one of its parameters has none."""
+    parameters = inspect.signature(recipe).parameters.values()
+    return None if any(own.default is own.empty for own in parameters) else recipe()
 
 
 def _recipe_functions() -> Mapping[str, Callable[..., Any]]:

@@ -17,6 +17,7 @@ from fedjax_bal.config.load import (
     parse_overrides,
     read_mapping,
 )
+from fedjax_bal.config.needs import check_methods
 from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
 from fedjax_bal.config.reference import KeyReference, explained, json_schema, key_references
@@ -52,6 +53,7 @@ __all__ = [
     "apply_changes",
     "build_config",
     "builtin_configs",
+    "check_methods",
     "check_section",
     "config_digest",
     "config_leaves",

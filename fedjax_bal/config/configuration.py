@@ -1,7 +1,7 @@
 """A whole configuration: its sections, the methods to compare, and the seeds."""
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 from pydantic import Field
@@ -9,6 +9,9 @@ from pydantic import Field
 from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, TextThat
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge_sections, to_plain
+
+if TYPE_CHECKING:
+    from fedjax_bal.recipes import Recipe
 
 FOLDER_NAME = TextThat(
     "a name of letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100 characters",
@@ -65,6 +68,13 @@ class MethodConfig(Sections):
 
     name: str
     recipes: tuple[RecipeChoice, ...]
+
+    @property
+    def recipe(self) -> "Recipe":
+        """The recipes combined."""
+        from fedjax_bal.recipes import RECIPES, combine
+
+        return combine(*(RECIPES[spec.name](**spec.hyperparameters) for spec in self.recipes))
 
 
 class ReportedResults(Section):

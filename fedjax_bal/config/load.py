@@ -8,6 +8,7 @@ from typing import Any
 from fedjax_bal.config.anchors import with_absolute_paths
 from fedjax_bal.config.configuration import FOLDER_NAME, Config, MethodEntry, UnresolvedConfig
 from fedjax_bal.config.methods import read_methods
+from fedjax_bal.config.needs import check_methods
 from fedjax_bal.config.problems import (
     ConfigError,
     KeyPath,
@@ -63,7 +64,10 @@ def load_config(
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
     raise_all(source, problems, overridden)
-    return config.model_copy(update={"plugins": plugins}) if recorded else config
+    if recorded:
+        return config.model_copy(update={"plugins": plugins})
+    check_methods(config, source, overridden)
+    return config
 
 
 def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
@@ -103,7 +107,7 @@ def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, 
     beside = file.parent / base
     if os.path.realpath(beside) in above:
         raise ConfigError(f"{source}: base: received {received_value(base)}, which is based on this file itself")
-    below = _read_over_base(beside if beside.suffix else base, above)
+    below = _read_over_base(beside if beside.suffix and base not in builtin_configs() else base, above)
     if "sweep" in below:
         raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
     below = {key: value for key, value in below.items() if key != "name"}
@@ -113,10 +117,9 @@ def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, 
 
 def find_config(path: str | os.PathLike[str] | None) -> File:
     """The file of a configuration: the one at a path, or a built-in one of that name; None is the quickstart."""
-    name = "quickstart" if path is None else os.fspath(path)
-    if path is not None and (File(name).suffix or os.path.lexists(name)):
+    name, found = "quickstart" if path is None else os.fspath(path), builtin_configs()
+    if path is not None and (os.path.lexists(name) or (File(name).suffix and name not in found)):
         return File(name)
-    found = builtin_configs()
     if name not in found:
         near = nearest_choices(name, found).partition("; ")[2]
         text = "is neither a file nor a built-in configuration (fedjax-bal list configs)"

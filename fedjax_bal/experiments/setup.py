@@ -185,9 +185,8 @@ def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simul
         (chosen or Choice()).build(cohort, federation)
     clock = {name: inputs.presence(config, name) for name in _CLOCK}
     with explained(f"methods.{index} ({config.name})"):
-        recipe = recipes.combine(*(recipes.RECIPES[spec.name](**spec.hyperparameters) for spec in config.recipes))
         return build(
-            recipe,
+            config.recipe,
             model,
             federation,
             inputs.test_set(config),

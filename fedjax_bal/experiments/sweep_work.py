@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 
+from fedjax_bal.config import check_methods
 from fedjax_bal.experiments.backends.backend import Backend, BatchRefused, BatchTask, BuiltBatch, StepResult, WorkerLost
 from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.display.sweep import Silent, SweepProgress
@@ -76,6 +77,7 @@ class SweepWork:
         find = self._find_left if look else self._resume
         for number, point in enumerate(sweep.points):
             try:
+                check_methods(point.config, "")
                 tasks += find(number, point, folder.point(point.label), inputs)
             except ValueError as error:
                 self.broken[number] = str(error)

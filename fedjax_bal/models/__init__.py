@@ -14,12 +14,14 @@ from fedjax_bal.models.generator import Generator, build_generator
 from fedjax_bal.models.image_networks import doubled_twice, enlarging
 from fedjax_bal.models.layers import Conv, Linear, flatten
 from fedjax_bal.models.linen import from_linen
+from fedjax_bal.models.normalization import Normalisation, normalisation_of, normalises
 from fedjax_bal.models.onednn.library import onednn_version
 from fedjax_bal.models.projection import FORMS, with_projection
 from fedjax_bal.models.registry import (
     BATCH_NORMALISED,
     MODELS,
     build,
+    normalisation,
     num_params,
     options,
     own_model,
@@ -37,6 +39,7 @@ __all__ = [
     "Dcgan",
     "Generator",
     "Linear",
+    "Normalisation",
     "any_derivative",
     "build",
     "build_dcgan",
@@ -49,6 +52,9 @@ __all__ = [
     "flatten",
     "from_linen",
     "from_nnx",
+    "normalisation",
+    "normalisation_of",
+    "normalises",
     "num_params",
     "onednn_version",
     "options",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, PyTree
@@ -12,11 +13,37 @@ from jaxtyping import Array, Bool, Float, PyTree
 from fedjax_bal.models.derivatives import fast_derivative
 from fedjax_bal.models.sums import channel_sums, sums_in_one_pass
 from fedjax_bal.target import target_platform
+from fedjax_bal.types import Model
 
 MOMENTUM = 0.9
 EPSILON = 1e-5
 GROUPS = 2
 NORMS = ("batch", "group")
+
+
+class Normalisation(NamedTuple):
+    """Which normalisation a network has.
+
+    Attributes:
+        layers: whether it has layers that `normalises` knows.
+        statistics: whether it has running batch statistics.
+    """
+
+    layers: bool
+    statistics: bool
+
+
+def normalisation_of(model: Model) -> Normalisation:
+    """The normalisation of a network, from its variables."""
+    params, stats = jax.eval_shape(model.init, jax.random.key(0))
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    return Normalisation(any(normalises(key) for path, _ in paths for key in path), bool(jax.tree.leaves(stats)))
+
+
+def normalises(key: Any) -> bool:
+    """Whether a key of parameters, as `jax.tree_util` has it, is the name of a normalisation layer."""
+    name = jax.tree_util.keystr((key,), simple=True).lower()
+    return "norm" in name or name.startswith("bn")
 
 
 def moments(images: Array, real: Bool[Array, " B"] | None, near: Array | None = None) -> tuple[Array, Array, Array]:

@@ -17,7 +17,7 @@ from fedjax_bal.models.forms.rules import REDUCTIONS
 from fedjax_bal.models.layers import Convolution, Linear
 from fedjax_bal.models.mobilenet import MobileNetV2
 from fedjax_bal.models.networks import Layer, Network, PlainCnn
-from fedjax_bal.models.normalization import NORMS, XLA_REDUCTIONS, Reductions, normalise
+from fedjax_bal.models.normalization import NORMS, XLA_REDUCTIONS, Normalisation, Reductions, normalise
 from fedjax_bal.models.options import Option, choice, options_of, read_options, shares, sizes
 from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
 from fedjax_bal.models.wrapping import NO_KEY, moment_pairs
@@ -201,6 +201,18 @@ def options(name: str) -> Mapping[str, Option]:
         ((0.05, 0.1, 0.1), 'a list of one or more integers of at least 1')
     """
     return options_of(_entry(name).body)
+
+
+def normalisation(name: str, given: Mapping[str, Any]) -> Normalisation | None:
+    """The normalisation of a model with options, without building it; None for one of the user's own.
+
+    Example:
+        >>> normalisation("resnet8", {"norm": "group"}), normalisation("mlp", {})
+        (Normalisation(layers=True, statistics=False), Normalisation(layers=False, statistics=False))
+    """
+    entry = _entry(name)
+    layers = entry.batch_normalised
+    return None if entry.ready else Normalisation(layers, layers and given.get("norm", "batch") == "batch")
 
 
 def build(

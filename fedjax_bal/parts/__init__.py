@@ -55,7 +55,8 @@ from fedjax_bal.parts.iwds import SCHEDULES, DecayedResampling
 from fedjax_bal.parts.lade import Disentangling
 from fedjax_bal.parts.ldam import LabelMargins
 from fedjax_bal.parts.moon import ModelContrast
-from fedjax_bal.parts.part import Part, RoundsSoFar, RunSetting, part, parts_with, static
+from fedjax_bal.parts.needs import check_needs, names_of_needs
+from fedjax_bal.parts.part import Need, Part, RoundsSoFar, RunFacts, RunSetting, part, parts_with, static
 from fedjax_bal.parts.personal import OwnHead, OwnModel, OwnNormalisation
 from fedjax_bal.parts.private_mean import PrivateMean
 from fedjax_bal.parts.ratio_loss import RatioLoss
@@ -137,6 +138,7 @@ __all__ = [
     "Median",
     "Memory",
     "ModelContrast",
+    "Need",
     "NoiseByClient",
     "NormClipping",
     "NormalisedAveraging",
@@ -166,6 +168,7 @@ __all__ = [
     "RestrictedSoftmax",
     "RotationByClient",
     "RoundsSoFar",
+    "RunFacts",
     "RunSetting",
     "SeparateModel",
     "Server",
@@ -182,7 +185,9 @@ __all__ = [
     "VacantClassDistillation",
     "VirtualRepresentations",
     "Weigh",
+    "check_needs",
     "epsilon",
+    "names_of_needs",
     "part",
     "parts_with",
     "static",

@@ -64,7 +64,6 @@ class Fakes(WarmUp, Batches, Loss):
 
     def check(self, setting: RunSetting) -> None:
         """Refuses a model without as many classes as are asked for, and generated images where nothing makes them."""
-        super().check(setting)
         if are_tokens(setting.federation.images):
             raise ValueError("fakes: received token ids, must be images: no fake can be made of ids; take fedavg")
         classes = setting.model.num_classes

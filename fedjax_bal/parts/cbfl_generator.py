@@ -10,7 +10,7 @@ from jax import lax
 
 from fedjax_bal.balance import batch_norm_statistics_loss
 from fedjax_bal.models import BATCH_NORMALISED, Generator, build_generator
-from fedjax_bal.parts.part import Part, RunSetting, part, static
+from fedjax_bal.parts.part import Need, Part, RunFacts, RunSetting, part, static
 from fedjax_bal.parts.roles import Prepare, Server
 from fedjax_bal.types import Array, Context, Exhibit, Key, Model, PyTree, ServerContext, Variables
 
@@ -46,13 +46,17 @@ class WarmUp(Part, abc.ABC):
         """The first round after warm-up."""
         return self.warm_up
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses a run without a round after warm-up."""
-        if self.warm_up >= setting.rounds:
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A round after warm-up."""
+        return (Need(f"at least {self.warm_up + 1} rounds" if self.warm_up else "", self._check_warm_up),)
+
+    def _check_warm_up(self, facts: RunFacts) -> None:
+        if self.warm_up >= facts.rounds:
             begin = self.warm_up + 1
             raise ValueError(
-                f"warm_up: the first fakes come in round {begin}, but rounds={setting.rounds}, so that there would be "
-                f"none: lower warm_up so that they come in round {setting.rounds} or earlier, or set rounds to {begin} "
+                f"warm_up: the first fakes come in round {begin}, but rounds={facts.rounds}, so that there would be "
+                f"none: lower warm_up so that they come in round {facts.rounds} or earlier, or set rounds to {begin} "
                 "or more"
             )
 
@@ -91,14 +95,19 @@ class Generating(WarmUp, abc.ABC):
         """The same for all kinds, so that no two of them can be combined."""
         return SLOT
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Rounds after warm-up, and the batch statistics to learn from."""
+        return *super().needs, Need("batch normalisation" if self.gamma else "", self._check_statistics)
+
     def check(self, setting: RunSetting) -> None:
-        """Refuses images of a size that no generator has, and a model without the batch statistics to learn from."""
-        super().check(setting)
-        model = setting.model
-        self.network(model)
-        if self.gamma and not jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats):
+        """Refuses images of a size that no generator has."""
+        self.network(setting.model)
+
+    def _check_statistics(self, facts: RunFacts) -> None:
+        if self.gamma and facts.normalisation and not facts.normalisation.statistics:
             raise ValueError(
-                f"generator: received the model {model.name!r} without batch normalisation and gamma={self.gamma:g}, "
+                f"generator: received the model {facts.model!r} without batch normalisation and gamma={self.gamma:g}, "
                 "the weight of batch statistics in the generator's loss: take a model with batch normalisation "
                 f"({', '.join(BATCH_NORMALISED)}), or set gamma to 0 to train the generator on the model's answers "
                 "alone"

@@ -2,7 +2,8 @@
 
 import jax.numpy as jnp
 
-from fedjax_bal.parts.part import RunSetting, part, parts_with, static
+from fedjax_bal.parts.needs import apart_from
+from fedjax_bal.parts.part import Need, part, static
 from fedjax_bal.parts.roles import Server, Weigh
 from fedjax_bal.types import Array, Cohort, Key, ServerContext
 
@@ -34,14 +35,11 @@ class DualWeights(Weigh, Server):
 
     travels = False
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses other parts that weigh clients; most of them take their sizes out as well."""
-        for other in parts_with(setting.parts, Weigh):
-            if other.slot != self.slot:
-                raise ValueError(
-                    f"climb: received {other.slot}, which weighs clients, too, so that it isn't clear how "
-                    "much their losses count; leave one of the two out"
-                )
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """No other part that weighs clients; most of them take their sizes out as well."""
+        why = "which weighs clients, too, so that it isn't clear how much their losses count"
+        return (apart_from("climb", self, Weigh, because=why),)
 
     def init_server(self, server: ServerContext) -> Array:
         """Lambda, `Float[N]`."""

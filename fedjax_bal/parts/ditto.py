@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.parts.part import RunSetting, part
+from fedjax_bal.parts.part import Need, RunFacts, part
 from fedjax_bal.parts.roles import Loss, Personal
 from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, Variables
 
@@ -35,13 +35,10 @@ class SeparateModel(Personal, Loss):
         """The network with the second set of parameters."""
         return _with_twin(model)
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses batch statistics, of which the two models would need two sets."""
-        if jax.tree.leaves(jax.eval_shape(setting.model.init, jax.random.key(0)).stats):
-            raise ValueError(
-                f"ditto: received the model {setting.model.name}, whose batch statistics can't be those of two models: "
-                "take one without batch normalisation"
-            )
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """No batch statistics, of which the two models would need two sets."""
+        return (Need("a model without batch normalisation", _check_statistics),)
 
     def personal(self, params: PyTree) -> PyTree:
         """The second set."""
@@ -82,3 +79,11 @@ def _apply(model: Model, variables: Variables, images: Array, **settings: Any) -
 
 def _without_twin(params: PyTree) -> PyTree:
     return {name: own for name, own in params.items() if name != _TWIN}
+
+
+def _check_statistics(facts: RunFacts) -> None:
+    if facts.normalisation and facts.normalisation.statistics:
+        raise ValueError(
+            f"ditto: received the model {facts.model}, whose batch statistics can't be those of two models: "
+            "take one without batch normalisation"
+        )

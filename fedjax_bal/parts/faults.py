@@ -1,12 +1,13 @@
 """Injected faults: chosen clients that return broken or stale updates, for studies of robustness."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.parts.part import RunSetting, part, static
+from fedjax_bal.parts.part import Need, RunFacts, part, static
 from fedjax_bal.parts.roles import Deliver, Memory
 from fedjax_bal.types import Array, Context, Outcome, PyTree, Variables
 
@@ -38,9 +39,10 @@ class Faults(Deliver):
         """One for each kind, so that several kinds go together."""
         return f"Faults {self.kind}"
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses clients that don't exist, and a run that is over before the first of its rounds."""
-        _check_places(self.clients, self.rounds, setting)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Clients that exist, and a run that isn't over before the first of its rounds."""
+        return (Need("", functools.partial(_check_places, self.clients, self.rounds)),)
 
     def deliver(self, outcome: Outcome) -> Variables:
         """The trained model, or the spoilt one; batch statistics stay."""
@@ -82,9 +84,10 @@ class StaleUpdates(Deliver, Memory):
     rounds: tuple[int, ...] | None = static(None)
     tagged: bool = static(True)
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses clients that don't exist, and a run that is over before the first of its rounds."""
-        _check_places(self.clients, self.rounds, setting)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Clients that exist, and a run that isn't over before the first of its rounds."""
+        return (Need("", functools.partial(_check_places, self.clients, self.rounds)),)
 
     def init_memory(self, variables: Variables) -> LastUpdate:
         """No update."""
@@ -117,13 +120,14 @@ def _struck(clients: tuple[int, ...], rounds: tuple[int, ...] | None, ctx: Conte
     return hit if rounds is None else hit & (ctx.round + 1 == jnp.array(rounds, jnp.int32)).any()
 
 
-def _check_places(clients: tuple[int, ...], chosen: tuple[int, ...] | None, setting: RunSetting) -> None:
-    if chosen and min(chosen) > setting.rounds:
+def _check_places(clients: tuple[int, ...], chosen: tuple[int, ...] | None, facts: RunFacts) -> None:
+    if chosen and min(chosen) > facts.rounds:
         raise ValueError(
-            f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {setting.rounds}, "
+            f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {facts.rounds}, "
             "so that nothing would go wrong: name a round of the run, or none for all of them"
         )
-    count = setting.federation.num_clients
-    absent = [client for client in clients if client >= count]
+    absent = [client for client in clients if client >= facts.clients]
     if absent:
-        raise ValueError(f"faults: clients: received {absent[0]}, but there are {count} clients, numbered from 0")
+        raise ValueError(
+            f"faults: clients: received {absent[0]}, but there are {facts.clients} clients, numbered from 0"
+        )

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_bal.data import normalised
-from fedjax_bal.parts.auxiliary import balanced_rows
-from fedjax_bal.parts.part import RunSetting, part, static
+from fedjax_bal.parts.auxiliary import SERVER_ROWS, balanced_rows
+from fedjax_bal.parts.part import Need, part, static
 from fedjax_bal.parts.retraining import retrained
 from fedjax_bal.parts.roles import Refine
 from fedjax_bal.types import Array, Key, ServerContext, Variables
@@ -40,9 +40,10 @@ class RefinedHead(Refine):
         """One for each use, so that both go together."""
         return "ShownHead" if self.evaluation_only else "RefinedHead"
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses a federation whose server has no rows to fine-tune on."""
-        balanced_rows(setting.federation)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Rows of the server's own."""
+        return (SERVER_ROWS,)
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
         """The global model with a fine-tuned classifier; all else stays as it is, batch statistics included."""

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.optim import check_known
-from fedjax_bal.parts.fednova import accumulated_steps, check_fresh_momentum
-from fedjax_bal.parts.part import RunSetting, part
+from fedjax_bal.parts.fednova import accumulated_steps
+from fedjax_bal.parts.needs import fresh_momentum, plain_sgd
+from fedjax_bal.parts.part import Need, part
 from fedjax_bal.parts.roles import Gradient, Server
 from fedjax_bal.types import Context, Key, PyTree, ServerContext
 
@@ -26,16 +26,11 @@ class ClientMomentum(Gradient, Server):
 
     alpha: float = 0.1
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses local optimizers whose update is not a number of gradients."""
-        check_fresh_momentum(self.slot, setting)
-        check_known("fedcm", setting.local)
-        if setting.local.name != "sgd" or dict(setting.local.flags).get("nesterov"):
-            kind = "nesterov momentum" if setting.local.name == "sgd" else f"the optimizer {setting.local.name!r}"
-            raise ValueError(
-                f"fedcm: received {kind}; an update is known in units of local steps for plain SGD only: set "
-                "training.optimizer.name to sgd, without nesterov"
-            )
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Local steps of which an update is a known number."""
+        reason = "an update is known in units of local steps for plain SGD only"
+        return fresh_momentum(self.slot), plain_sgd("fedcm", reason)
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The mixed gradient, like params."""

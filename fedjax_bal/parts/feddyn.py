@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.parts.part import RunSetting, part, parts_with, static
+from fedjax_bal.parts.needs import apart_from
+from fedjax_bal.parts.part import Need, part, static
 from fedjax_bal.parts.roles import Gradient, Loss, Memory, Reduce, Server, Step, Weigh
 from fedjax_bal.types import Array, Batch, Cohort, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
@@ -39,14 +40,11 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
     clip: float | None = 10.0
     in_loss: bool = static(True)
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses parts that weigh or reduce updates in another way."""
-        for other in parts_with(setting.parts, Weigh, Reduce):
-            if other is not self:
-                raise ValueError(
-                    f"feddyn: received {other.slot} beside it, which changes how clients count; the server's state "
-                    "adds up with a plain mean over those who deliver only: leave one of the two out"
-                )
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """No part that weighs or reduces updates in another way."""
+        why = "which changes how clients count, while the server's state adds up with a plain mean over those who deliver only"
+        return (apart_from("feddyn", self, Weigh, Reduce, because=why),)
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The penalty, `Float[]`."""

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.parts.fedbabu import classifier
-from fedjax_bal.parts.part import RunSetting, part, parts_with
+from fedjax_bal.parts.needs import apart_from
+from fedjax_bal.parts.part import Need, RunSetting, part
 from fedjax_bal.parts.roles import Criterion, Logits, Memory, Steps
 from fedjax_bal.types import Array, Batch, Context, Outcome, Outputs, Variables
 
@@ -53,14 +54,15 @@ class GradientBalancer(Criterion, Steps, Memory):
     integral: float = 0.01
     derivative: float = 0.1
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The network's own logits."""
+        why = "which changes the logits of the loss, while controllers watch those of the network"
+        return (apart_from("fedgrab", self, Logits, because=why),)
+
     def check(self, setting: RunSetting) -> None:
-        """Refuses a model without a classifier of that name, and other logits than the network's."""
+        """Refuses a model without a classifier of that name."""
         classifier(jax.eval_shape(setting.model.init, jax.random.key(0)).params)
-        for other in parts_with(setting.parts, Logits):
-            raise ValueError(
-                f"fedgrab: received {other.slot}, which changes the logits of the loss, while controllers watch those "
-                "of the network; leave one of the two out"
-            )
 
     def init_memory(self, variables: Variables) -> Controllers:
         """Controllers at rest."""

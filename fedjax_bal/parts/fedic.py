@@ -10,8 +10,8 @@ from jax import lax
 
 from fedjax_bal.balance import distillation_loss
 from fedjax_bal.data import normalised
-from fedjax_bal.parts.auxiliary import balanced_rows
-from fedjax_bal.parts.part import RunSetting, part, static
+from fedjax_bal.parts.auxiliary import SERVER_ROWS, balanced_rows
+from fedjax_bal.parts.part import Need, part, static
 from fedjax_bal.parts.roles import Server, Step
 from fedjax_bal.types import Array, Key, PyTree, ServerContext, Variables
 
@@ -104,9 +104,10 @@ class CalibratedDistillation(Step, Server):
     needs_deltas = True
     travels = False
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses a server without rows."""
-        balanced_rows(setting.federation)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Rows of the server's own."""
+        return (SERVER_ROWS,)
 
     def init_server(self, server: ServerContext) -> TeacherState:
         """Everything counts alike but for the gate, which is drawn."""

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_bal.optim import check_known
 from fedjax_bal.parts.fedprox import Proximal
-from fedjax_bal.parts.part import RunSetting, part, parts_with
+from fedjax_bal.parts.needs import apart_from, fresh_momentum, plain_sgd
+from fedjax_bal.parts.part import Need, RunFacts, part, parts_with
 from fedjax_bal.parts.roles import Reduce, Step, Weigh
 from fedjax_bal.types import Array, Cohort, PyTree, ServerContext
 
@@ -73,33 +73,13 @@ class NormalisedAveraging(Weigh, Step):
 
     weighs_statistics: ClassVar[bool] = False
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses what makes a change something else than so many steps of plain SGD."""
-        check_fresh_momentum(self.slot, setting)
-        local = setting.local
-        check_known("fednova", local)
-        if local.name != "sgd" or dict(local.flags).get("nesterov"):
-            kind = "nesterov momentum" if local.name == "sgd" else f"the local optimizer {local.name!r}"
-            raise ValueError(
-                f"fednova: received {kind}; how far its steps reach is known for plain SGD only: "
-                "set training.optimizer.name to sgd, without nesterov"
-            )
-        mu = sum(other.mu for other in parts_with(setting.parts, Proximal))
-        if mu != self.mu:
-            raise ValueError(
-                f"fednova: received a proximal term of mu={mu:g} beside its own mu={self.mu:g}, which counts steps "
-                f"without it: give fednova mu={mu:g} and leave the other recipe's proximal term out"
-            )
-        if local.step_schedule is not None and (local.options.get("momentum") or self.mu):
-            raise ValueError(
-                "fednova: received a step_schedule beside a local momentum or a proximal term; how far such steps "
-                "reach is known for plain steps only: leave the schedule, or the other two, out"
-            )
-        for other in parts_with(setting.parts, Reduce):
-            raise ValueError(
-                f"fednova: received {other.slot}, which makes one update of all without looking at the weights "
-                "that normalise them; leave one of the two out"
-            )
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """A change that is a known number of steps of plain SGD."""
+        reason = "how far its steps reach is known for plain SGD only"
+        why = "which makes one update of all without looking at the weights that normalise them"
+        alone = apart_from("fednova", self, Reduce, because=why)
+        return fresh_momentum(self.slot), plain_sgd("fednova", reason), Need("", self._check_reach), alone
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """The weights for directions; 0 for a chain that takes no step."""
@@ -115,20 +95,24 @@ class NormalisedAveraging(Weigh, Step):
         effective = (weights * reach / mean * lengths).sum()
         return jax.tree.map(lambda leaf: effective / mean * leaf, delta)
 
+    def _check_reach(self, facts: RunFacts) -> None:
+        mu, local = sum(other.mu for other in parts_with(facts.parts, Proximal)), facts.local
+        if mu != self.mu:
+            raise ValueError(
+                f"fednova: received a proximal term of mu={mu:g} beside its own mu={self.mu:g}, which counts steps "
+                f"without it: give fednova mu={mu:g} and leave the other recipe's proximal term out"
+            )
+        if local.step_schedule is not None and (local.options.get("momentum") or self.mu):
+            raise ValueError(
+                "fednova: received a step_schedule beside a local momentum or a proximal term; how far such steps "
+                "reach is known for plain steps only: leave the schedule, or the other two, out"
+            )
+
     def _reach(self, cohort: Cohort) -> Array:
         """The reach of each chain's steps, `Float[G]`; every client begins without momentum."""
         reach = accumulated_steps(cohort.local_steps, cohort.momentum, cohort.learning_rate * self.mu)
         reach = reach if cohort.full_steps is None else cohort.full_steps
         return cohort.passes * reach.sum(-1)
-
-
-def check_fresh_momentum(slot: str, setting: RunSetting) -> None:
-    """Refuses a momentum that is handed on from client to client, for a part that relies on resetting it."""
-    if setting.carried and setting.local.options.get("momentum"):
-        raise ValueError(
-            f"optimizer_state: received 'carried' and a local momentum beside {slot}, which reckons with one "
-            "that begins again at each local training: take 'fresh', or set training.optimizer.momentum to 0"
-        )
 
 
 def _product(left: Array, right: Array) -> Array:

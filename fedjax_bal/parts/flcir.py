@@ -9,8 +9,8 @@ from jax import lax
 
 from fedjax_bal.balance import composition_from_gradients
 from fedjax_bal.data import normalised
-from fedjax_bal.parts.auxiliary import balanced_rows
-from fedjax_bal.parts.part import RunSetting, part, static
+from fedjax_bal.parts.auxiliary import SERVER_ROWS, balanced_rows
+from fedjax_bal.parts.part import Need, RunSetting, part, static
 from fedjax_bal.parts.roles import Probe, Step
 from fedjax_bal.types import Array, Federation, Outcome, PyTree, ServerContext, Variables
 
@@ -42,6 +42,11 @@ class CompositionProbe(Probe):
     def slot(self) -> str:
         """The name under which the selectors `cucb` and `greedy` find the estimates."""
         return "composition"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Rows of the server's own."""
+        return (SERVER_ROWS,)
 
     def check(self, setting: RunSetting) -> None:
         """Refuses a federation without equally many images of each class on the server."""

@@ -1,11 +1,12 @@
 """The base class of parts, and how a part is declared."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 
+from fedjax_bal.models import Normalisation
 from fedjax_bal.optim import Optimizer
 from fedjax_bal.types import Federation, Model
 
@@ -53,6 +54,42 @@ def static(default: Any) -> Any:
 def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
     """The parts that play a role, or one of several, in order."""
     return [part for part in parts if isinstance(part, roles)]
+
+
+class RunFacts(NamedTuple):
+    """What is known of a run before its data is loaded.
+
+    Attributes:
+        parts: all parts, in order.
+        local: the clients' optimizer.
+        carried: whether the clients of a chain hand on its state.
+        rounds: the number of rounds.
+        clients: N.
+        auxiliary: the names of the sets of rows that clients don't have.
+        model: the network's name.
+        normalisation: the network's; None where only building it tells.
+    """
+
+    parts: "tuple[Part, ...]"
+    local: Optimizer
+    carried: bool
+    rounds: int
+    clients: int
+    auxiliary: Collection[str]
+    model: str
+    normalisation: Normalisation | None
+
+
+class Need(NamedTuple):
+    """Something without which a part would not do what its documentation says.
+
+    Attributes:
+        name: what it is, in lists of methods; empty where they leave it out.
+        check: raises `ValueError` for a run that lacks it; the message says what to change.
+    """
+
+    name: str
+    check: Callable[[RunFacts], None]
 
 
 class RunSetting(NamedTuple):
@@ -107,6 +144,11 @@ class Part:
     needs_deltas: ClassVar[bool] = False
 
     @property
+    def needs(self) -> "tuple[Need, ...]":
+        """What the part can't do without; checked as soon as a configuration is read."""
+        return ()
+
+    @property
     def first_round(self) -> int:
         """The first round, counted from 0, in which the part changes local steps; before, its share isn't computed."""
         return 0
@@ -125,7 +167,7 @@ class Part:
         return federation
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses a run in which this part would not do what its documentation says."""
+        """Refuses a model or a federation with which this part would not do what its documentation says."""
 
     def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
         """Numbers of its own on an evaluated round, by name, computed on the host; none unless overridden.

@@ -1,11 +1,10 @@
 """Layers of the model, or all of it, that clients keep to themselves."""
 
-from typing import Any
-
 import jax
 
+from fedjax_bal.models import normalises
 from fedjax_bal.parts.fedbabu import classifier_shapes
-from fedjax_bal.parts.part import RunSetting, part
+from fedjax_bal.parts.part import Need, RunFacts, RunSetting, part
 from fedjax_bal.parts.roles import Personal
 from fedjax_bal.types import PyTree
 
@@ -39,18 +38,14 @@ class OwnNormalisation(Personal):
 
     keeps_statistics = True
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses a model without such a layer."""
-        params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
-        if not any(jax.tree.leaves(self.personal(params))):
-            raise ValueError(
-                f"fedbn: received the model {setting.model.name}, none of whose layers has 'norm' in its name: take a "
-                "model with normalisation layers, or name them so"
-            )
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Such layers."""
+        return (Need("a model with normalisation layers", _check_layers),)
 
     def personal(self, params: PyTree) -> PyTree:
         """Scales and shifts of these layers."""
-        return jax.tree_util.tree_map_with_path(lambda path, _: any(map(_normalises, path)), params)
+        return jax.tree_util.tree_map_with_path(lambda path, _: any(map(normalises, path)), params)
 
 
 @part
@@ -64,6 +59,9 @@ class OwnModel(Personal):
         return True
 
 
-def _normalises(key: Any) -> bool:
-    name = jax.tree_util.keystr((key,), simple=True).lower()
-    return "norm" in name or name.startswith("bn")
+def _check_layers(facts: RunFacts) -> None:
+    if facts.normalisation and not facts.normalisation.layers:
+        raise ValueError(
+            f"fedbn: received the model {facts.model}, none of whose layers has 'norm' in its name: take a "
+            "model with normalisation layers, or name them so"
+        )

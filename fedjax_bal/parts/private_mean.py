@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.parts.accountant import epsilon
-from fedjax_bal.parts.part import Part, RoundsSoFar, RunSetting, part, parts_with, static
+from fedjax_bal.parts.needs import apart_from
+from fedjax_bal.parts.part import Need, RoundsSoFar, RunFacts, part, parts_with, static
 from fedjax_bal.parts.robust import NormClipping
 from fedjax_bal.parts.roles import Closing, Personal, Probe, Reduce, Report
 from fedjax_bal.types import Array, PyTree, ServerContext
@@ -34,20 +35,12 @@ class PrivateMean(Reduce):
     noise: float = 1.0
     delta: float | None = static(None)
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses all that would leave the clients without noise: reports, probes, running batch statistics."""
-        others: list[Part] = [part for role in (Report, Probe, Closing) for part in parts_with(setting.parts, role)]
-        if others:
-            raise ValueError(
-                f"dp: received {others[0].slot}, whose report or probe of each client would have no noise; leave it out"
-            )
-        stats = jax.tree.leaves(jax.eval_shape(setting.model.init, jax.random.key(0)).stats)
-        if stats and not any(part.keeps_statistics for part in parts_with(setting.parts, Personal)):
-            raise ValueError(
-                f"dp: received the model {setting.model.name}, whose batch statistics would be averaged without noise: "
-                "take one without batch normalisation (some have the option norm: group), or add fedbn, which keeps "
-                "these layers with each client"
-            )
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Nothing that would leave the clients without noise: no report, no probe, no running batch statistics."""
+        why = "whose report or probe of each client would have no noise"
+        alone = apart_from("dp", self, Report, Probe, Closing, because=why)
+        return alone, Need("a model without batch normalisation, or fedbn beside it", _check_statistics)
 
     def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
         """Epsilon; none without its package, or where several clients are behind an update, whatever its bound."""
@@ -73,3 +66,13 @@ class PrivateMean(Reduce):
 @functools.cache
 def _warn_once(text: str) -> None:
     logging.getLogger("fedjax_bal").warning(text)
+
+
+def _check_statistics(facts: RunFacts) -> None:
+    kept = any(part.keeps_statistics for part in parts_with(facts.parts, Personal))
+    if facts.normalisation and facts.normalisation.statistics and not kept:
+        raise ValueError(
+            f"dp: received the model {facts.model}, whose batch statistics would be averaged without noise: "
+            "take one without batch normalisation (some have the option norm: group), or add fedbn, which keeps "
+            "these layers with each client"
+        )

@@ -6,9 +6,9 @@ import numpy as np
 import optax
 
 from fedjax_bal.data import normalised
-from fedjax_bal.parts.auxiliary import balanced_rows
+from fedjax_bal.parts.auxiliary import SERVER_ROWS, balanced_rows
 from fedjax_bal.parts.fedbabu import classifier
-from fedjax_bal.parts.part import RunSetting, part
+from fedjax_bal.parts.part import Need, RunSetting, part
 from fedjax_bal.parts.roles import Criterion, Server
 from fedjax_bal.types import Array, Context, Key, PyTree, ServerContext
 
@@ -38,6 +38,11 @@ class RatioLoss(Criterion, Server):
 
     alpha: float = 1.0
     beta: float = 0.1
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Rows of the server's own."""
+        return (SERVER_ROWS,)
 
     def check(self, setting: RunSetting) -> None:
         """Refuses a server without rows of each class, and a model without a classifier of that name."""

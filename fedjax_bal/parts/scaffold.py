@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.optim import check_known
-from fedjax_bal.parts.fednova import check_fresh_momentum, momentum_steps
-from fedjax_bal.parts.part import RunSetting, part, parts_with, static
+from fedjax_bal.parts.fednova import momentum_steps
+from fedjax_bal.parts.needs import apart_from, fresh_momentum, plain_sgd
+from fedjax_bal.parts.part import Need, RunFacts, part, static
 from fedjax_bal.parts.roles import Gradient, Memory, Personal, Report, Server, Update, Weigh
 from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, ServerContext, Variables
 
@@ -20,6 +20,13 @@ class Controls(Memory, Report, Server, abc.ABC):
     def slot(self) -> str:
         """The same for all forms, so that no two of them can be combined."""
         return "ControlVariates"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Plain SGD, of all leaves."""
+        why = "whose leaves stay with the clients, so that the server's control variate would mix them"
+        alone = apart_from("scaffold", self, Personal, because=why)
+        return alone, plain_sgd("scaffold", "its control variates need plain SGD")
 
     def init_memory(self, variables: Variables) -> PyTree:
         """Zeros: a client that never trained has no control variate."""
@@ -61,11 +68,18 @@ class ControlVariates(Controls, Gradient, Weigh):
 
     with_momentum: bool = static(False)
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses local optimizers whose drift is not a multiple of the mean gradient."""
-        local = setting.local
-        check_fresh_momentum(self.slot, setting)
-        _check(setting)
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Local steps whose drift is a multiple of the mean gradient."""
+        momentum = Need("" if self.with_momentum else "no local momentum", self._check_momentum)
+        return fresh_momentum(self.slot), *super().needs, momentum
+
+    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
+        """The corrected gradient, like params."""
+        return jax.tree.map(lambda g, own, c: g - own + c, grads, ctx.memory[self.slot], ctx.broadcast[self.slot])
+
+    def _check_momentum(self, facts: RunFacts) -> None:
+        local = facts.local
         if local.options.get("momentum") and not self.with_momentum:
             raise ValueError(
                 f"scaffold: received a local momentum of {local.momentum}; momentum inflates control variates: "
@@ -76,10 +90,6 @@ class ControlVariates(Controls, Gradient, Weigh):
                 f"scaffold: received a local momentum of {local.momentum} and a step_schedule; how many plain steps "
                 "these amount to is known for one of them alone: leave the other out of training.optimizer"
             )
-
-    def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """The corrected gradient, like params."""
-        return jax.tree.map(lambda g, own, c: g - own + c, grads, ctx.memory[self.slot], ctx.broadcast[self.slot])
 
     def remember(self, memory: PyTree, outcome: Outcome) -> PyTree:
         """The new control variate of the client; the old one where it took no step."""
@@ -122,10 +132,6 @@ class LateControlVariates(Controls, Gradient, Update):
 
     clip: float | None = None
 
-    def check(self, setting: RunSetting) -> None:
-        """Refuses what this code never ran with; a momentum it did."""
-        _check(setting)
-
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The gradient, shortened to the largest norm allowed as PyTorch does it."""
         if self.clip is None:
@@ -161,21 +167,3 @@ def _drifted(memory: PyTree, sent: PyTree, outcome: Outcome, rate: Array) -> PyT
         outcome.start.params,
         outcome.end.params,
     )
-
-
-def _check(setting: RunSetting) -> None:
-    """Refuses what no form of control variates can work with."""
-    local, personal = setting.local, parts_with(setting.parts, Personal)
-    if personal:
-        raise ValueError(
-            f"scaffold: received it beside {personal[0].slot}, whose leaves stay with the clients; the "
-            "server's control variate would mix them: leave one of them out"
-        )
-    check_known("scaffold", local)
-    if local.name != "sgd":
-        raise ValueError(
-            f"scaffold: received the local optimizer {local.name!r}; its control variates need plain SGD: "
-            "set training.optimizer.name to sgd"
-        )
-    if dict(local.flags).get("nesterov"):
-        raise ValueError("scaffold: received nesterov momentum, which control variates don't know; leave it out")

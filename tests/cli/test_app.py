@@ -33,17 +33,17 @@ BAD = {
     ),
     "a model that does not fit": (["model.name=fedavg_cnn", "dataset.name=cifar10"], ["cifar10", "--data-dir"]),
     "data that is not there": (["dataset.name=mnist", "--data-dir", "."], ["mnist", "train-images-idx3-ubyte"]),
-    "scaffold with momentum": (
-        ["absent_clients", "methods=[{recipe: scaffold}]"],
-        ["methods.0 (scaffold)", "momentum", "scaffold_momentum"],
+    "scaffold with momentum, before data is looked for": (
+        ["absent_clients", "methods=[{recipe: scaffold}]", "dataset.name=mnist"],
+        ["methods.0: scaffold: received", "momentum", "scaffold_momentum"],
     ),
     "fakes that would never come": (
         ["absent_clients", "methods=[{recipe: fedavg}, {recipe: cbfl}]", "model.name=tiny_bn"],
-        ["methods.1 (cbfl): warm_up: the first fakes come in round 700, but rounds=40"],
+        ["methods.1: cbfl: warm_up: the first fakes come in round 700, but rounds=40"],
     ),
     "a generator without batch statistics": (
         ["absent_clients", "methods=[{recipe: cbfl, warm_up: 40}]"],
-        ["methods.0 (cbfl): generator: received the model 'rebafl_fmnist' without batch normalisation"],
+        ["methods.0: cbfl: generator: received the model 'rebafl_fmnist' without batch normalisation"],
     ),
     "a folder that can't be written": (["--out", "/dev/null/run"], ["/dev/null/run", "--out"]),
 }
@@ -190,6 +190,7 @@ def test_recipes_are_listed_by_family_and_one_name_with_all_about_it():
     assert "Methods against client drift:\n" in invoke("list", "recipes").output
     text = invoke("list", "recipes", "scaffold").output
     assert "ControlVariates (Memory, Report, Server, Gradient, Weigh)" in text and "karimireddy2020scaffold" in text
+    assert "Needs at these defaults: plain SGD, no local momentum\n" in text
     assert "classes_per_client:" in invoke("list", "partitions", "pathological").output
     result = invoke("list", "recipes", "scafold")
     assert result.exit_code == 2 and result.output.endswith("did you mean 'scaffold'?\n")

@@ -141,7 +141,8 @@ def test_numbers_in_scientific_notation_and_whole_floats():
 
 
 def test_a_list_of_recipes_is_combined_in_order():
-    config = load_config(BUILTIN, ["methods=[{recipe: [scaffold, {name: rebafl, mu: 0.2}]}, {recipe: fedavg}]"])
+    methods = "methods=[{recipe: [scaffold, {name: rebafl, mu: 0.2}]}, {recipe: fedavg}]"
+    config = load_config(BUILTIN, [methods, "training.optimizer.momentum=0"])
     method = config.methods[0]
     assert method.name == "scaffold+rebafl"
     assert [spec.name for spec in method.recipes] == ["scaffold", "rebafl"]
@@ -169,7 +170,7 @@ VARIED = [
     [],
     ["name='1e5'"],
     ["name='2024'", "methods=[{recipe: fedavg, name: 'null'}, {recipe: fedavg, name: 'yes, it''s: [a] \"name\"'}]"],
-    ["methods=[{recipe: [scaffold, {name: rebafl, mu: 2}], partition: {scheme: iid}}, {recipe: [fedprox]}]"],
+    ["methods=[{recipe: [moon, {name: rebafl, mu: 2}], partition: {scheme: iid}}, {recipe: [fedprox]}]"],
     ["availability={name: clustered, p: [0.5, 0.25]}", "delivery={name: bernoulli, p: 1}"],
     ["methods.0.training={optimizer: {name: adamw}}", "training.optimizer.learning_rate=1e-30"],
     ["partition={scheme: dirichlet, alpha: 100000000000000000000, clients: 10, seed: 4294967295}"],
@@ -530,7 +531,8 @@ def test_a_base_in_a_circle_is_refused(write, tmp_path):
 
 
 def test_built_in_configurations_have_names():
-    assert load_config("papers/rebafl/table1_fmnist_m20").name == "rebafl_table1_fmnist_m20"
+    for name in ("papers/rebafl/table1_fmnist_m20", "papers/iwds/fmnist_llt0.9"):
+        assert load_config(name).name == name.removeprefix("papers/").replace("/", "_")
     assert "'quickstart'" in refusal("quikstart")
 
 
@@ -592,7 +594,10 @@ def test_parameters_come_from_the_signature():
 
 
 def test_every_recipe_can_be_named():
-    config = load_config(BUILTIN, ["methods=[" + ", ".join(f"{{recipe: {name}}}" for name in RECIPES) + "]"])
+    normalised = {name: ", model: {name: tiny_bn}" for name in ("cbfl", "fedbn")}
+    methods = ", ".join(f"{{recipe: {name}{normalised.get(name, '')}}}" for name in RECIPES)
+    needed = ("training.rounds=700", "training.optimizer.momentum=0", "auxiliary.per_class=5")
+    config = load_config(BUILTIN, [f"methods=[{methods}]", *needed])
     assert [method.name for method in config.methods] == list(RECIPES)
 
 

@@ -9,7 +9,7 @@ import pytest
 import quick
 from jax import lax
 
-from fedjax_bal.models import BATCH_NORMALISED, MODELS, build, num_params, options
+from fedjax_bal.models import BATCH_NORMALISED, MODELS, build, normalisation, normalisation_of, num_params, options
 from fedjax_bal.models.convolution import of_name
 from fedjax_bal.models.options import options_of, read_options
 from fedjax_bal.models.registry import _ENTRIES
@@ -122,6 +122,7 @@ def test_parameter_counts_of_residual_networks(name, channels, units, classes, p
 
 def test_group_normalisation_has_no_statistics():
     model = build("resnet8", 3, (4, 4, 1), norm="group")
+    assert normalisation_of(model) == normalisation("resnet8", {"norm": "group"}) == (True, False)
     assert jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats) == []
 
 
@@ -137,6 +138,7 @@ def test_model_describes_itself(name):
     assert (model.name, model.num_classes, model.input_shape) == (name, 3, SMALL[name])
     assert set(variables.params) == {"body", "head"}
     assert bool(variables.stats) == (name in BATCH_NORMALISED)
+    assert normalisation_of(model) == normalisation(name, {})
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
 
 

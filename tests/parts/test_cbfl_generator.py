@@ -218,8 +218,7 @@ def test_two_seeds_in_one_program_train_two_generators_in_due_rounds_only(counte
 
 @pytest.mark.slow
 def test_two_seeds_in_one_program_train_none_and_make_no_fakes_before_the_first_round(counted, monkeypatch):
-    monkeypatch.setattr(front_door, "check_first_round", lambda part, rounds: None)  # a run that nobody is allowed
-    monkeypatch.setattr(WarmUp, "check", lambda part, setting: None)
+    monkeypatch.setattr(front_door, "check_needs", lambda facts: None)  # a run that nobody is allowed
     taken()
     _, steps, shown = both_seeds(small(generator="per_client", warm_up=ROUNDS + 1, iterations=5))
     assert (steps, shown) == (0, 0)
@@ -321,7 +320,7 @@ def test_a_run_without_a_round_after_warm_up_is_refused(kind):
     with pytest.raises(ValueError, match=message):
         simulation(late, rounds=6)
     for part in parts_with(late.parts, WarmUp):
-        WarmUp.check(part, SimpleNamespace(rounds=7))
+        part.needs[0].check(SimpleNamespace(rounds=7))
 
 
 def test_a_network_without_batch_normalisation_is_taught_by_cross_entropy_alone(simplified):

@@ -79,7 +79,7 @@ def test_without_penalty_the_first_full_round_goes_twice_as_far_as_the_mean():
 
 @pytest.mark.parametrize("other", [fednova(), scaffold(), median()], ids=lambda recipe: recipe.name)
 def test_other_weights_and_means_are_refused(other):
-    with pytest.raises(ValueError, match=f"feddyn: received {other.parts[0].slot} beside it"):
+    with pytest.raises(ValueError, match=f"feddyn: received {other.parts[0].slot}, which changes how"):
         float64.simulation(combine(feddyn(), other))
 
 

@@ -204,7 +204,7 @@ class Vague(Personal):
 
 REFUSED = [
     (Recipe("vague", (Vague(),)), {}, r"Vague.personal: received .*, must be True or False for each leaf or branch"),
-    (recipes.combine(recipes.scaffold(), recipes.fedper()), {}, "scaffold: received it beside OwnHead"),
+    (recipes.combine(recipes.scaffold(), recipes.fedper()), {}, "scaffold: received OwnHead, whose leaves stay"),
     (recipes.fedper(), {"client_memory": "host"}, "client_memory: received host, .*set it to device or auto"),
     (recipes.fedbn(), {}, "fedbn: received the model two, none of whose layers has 'norm' in its name"),
 ]

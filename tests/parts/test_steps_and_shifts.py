@@ -218,7 +218,7 @@ def test_what_means_nothing_together_is_refused():
         combine(fedsam(), mofedsam())
     with pytest.raises(ValueError, match="mofedsam and fedcm both bring ClientMomentum"):
         combine(mofedsam(), fedcm())
-    with pytest.raises(ValueError, match="fedcm: received the optimizer 'adam'"):
+    with pytest.raises(ValueError, match="fedcm: received the local optimizer 'adam'"):
         float64.simulation(fedcm(), local_optimizer=optimizer("adam", 0.01))
 
 

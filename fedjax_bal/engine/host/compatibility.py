@@ -10,7 +10,7 @@ from fedjax_bal.engine.device import TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import Drawing, Participation
-from fedjax_bal.parts import Draw, Part, Probe, parts_with
+from fedjax_bal.parts import Draw, Probe, parts_with
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import LOSS, Choice, Selector, Speed, Trace
 from fedjax_bal.types import Federation, Model, PyTree, Variables
@@ -112,16 +112,6 @@ def choose_server_optimizer(recipe: Recipe, wanted: AnyOptimizer | None, model: 
     if server.step_schedule is not None:
         raise ValueError("server_optimizer: received a step_schedule, which is for local steps; give it a schedule")
     return server
-
-
-def check_first_round(part: Part, rounds: int) -> None:
-    """Refuses a run that ends before a part's first round."""
-    begin = part.first_round + 1
-    if begin > rounds:
-        raise ValueError(
-            f"{part.slot}: begins in round {begin}, but rounds={rounds}, so that it would change nothing: let it "
-            f"begin in round {rounds} or earlier, or set rounds to {begin} or more"
-        )
 
 
 def choose_selector(recipe: Recipe, participation: Participation, federation: Federation) -> Selector:

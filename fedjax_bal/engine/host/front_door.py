@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedjax_bal.caches import keep_compiled_programs_by_default
@@ -12,7 +11,6 @@ from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, chunked
 from fedjax_bal.engine.host.compatibility import (
     check_clients,
-    check_first_round,
     check_local_test_images,
     check_options,
     check_shapes,
@@ -24,10 +22,10 @@ from fedjax_bal.engine.host.compatibility import (
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
 from fedjax_bal.metrics import EarlyStopping, shot_groups
-from fedjax_bal.models import check_is_model
+from fedjax_bal.models import Normalisation, check_is_model, normalisation_of
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
-from fedjax_bal.parts import BATCH_STATISTICS, RunSetting
+from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, check_needs
 from fedjax_bal.recipes import Recipe, combine
 from fedjax_bal.types import Federation, Model, PyTree, Variables
 from fedjax_bal.validate import whole_number
@@ -87,8 +85,10 @@ def build(
     trained = fitting_optimizer("local.optimizer", local.optimizer, model)
     local = dataclasses.replace(local, optimizer=trained)
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
-    trim = _trimming(model, local)
-    _check_parts(RunSetting(recipe.parts, model, trim(federation), trained, bool(recipe.carried), rounds))
+    normalisation = normalisation_of(model)
+    trim = _trimming(normalisation, local)
+    asked = RunSetting(recipe.parts, model, trim(federation), trained, bool(recipe.carried), rounds)
+    _check_parts(asked, normalisation)
     federation = trim((enlarge or _prepare_federation)(federation, recipe))
     check_shapes(model, federation, test)
     check_clients(participation, federation.num_clients)
@@ -230,18 +230,28 @@ def simulate(
     return Result(state.variables, history, confusion, state.memory, state.server)
 
 
-def _trimming(model: Model, local: LocalTraining) -> Callable[[Federation], Federation]:
+def _trimming(normalisation: Normalisation, local: LocalTraining) -> Callable[[Federation], Federation]:
     """Returns a function that removes rows that would be a batch of their own, or nothing, as `lone_rows` says."""
-    normalises = bool(jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats))
-    if local.lone_rows == "drop" or (local.lone_rows == "auto" and normalises and not local.drop_last):
+    auto = normalisation.statistics and not local.drop_last
+    if local.lone_rows == "drop" or (local.lone_rows == "auto" and auto):
         return lambda federation: without_lone_rows(federation, local.batch_size)
     return lambda federation: federation
 
 
-def _check_parts(asked: RunSetting) -> None:
+def _check_parts(asked: RunSetting, normalisation: Normalisation) -> None:
+    facts = RunFacts(
+        parts=asked.parts,
+        local=asked.local,
+        carried=asked.carried,
+        rounds=asked.rounds,
+        clients=asked.federation.num_clients,
+        auxiliary=[name for name, rows in asked.federation.auxiliary.items() if len(rows)],
+        model=asked.model.name,
+        normalisation=normalisation,
+    )
+    check_needs(facts)
     for part in asked.parts:
         part.check(asked)
-        check_first_round(part, asked.rounds)
 
 
 def _fitted(local: LocalTraining, recipe: Recipe, largest: int) -> LocalTraining:

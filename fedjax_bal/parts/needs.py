@@ -1,0 +1,63 @@
+"""Needs that several parts have, and their check before any data is loaded."""
+
+from collections.abc import Iterable
+
+from fedjax_bal.optim import check_known
+from fedjax_bal.parts.part import Need, Part, RunFacts, parts_with
+
+
+def check_needs(facts: RunFacts) -> None:
+    """Refuses a run that lacks what one of its parts needs, or that ends before a part's first round."""
+    for part in facts.parts:
+        for need in part.needs:
+            need.check(facts)
+        begin = part.first_round + 1
+        if begin > facts.rounds:
+            raise ValueError(
+                f"{part.slot}: begins in round {begin}, but rounds={facts.rounds}, so that it would change nothing: "
+                f"let it begin in round {facts.rounds} or earlier, or set rounds to {begin} or more"
+            )
+
+
+def names_of_needs(parts: Iterable[Part]) -> list[str]:
+    """What parts need, in words, each once."""
+    return list(dict.fromkeys(need.name for part in parts for need in part.needs if need.name))
+
+
+def plain_sgd(method: str, reason: str) -> Need:
+    """Local steps of SGD without Nesterov momentum, whose learning rate is known."""
+
+    def check(facts: RunFacts) -> None:
+        local = facts.local
+        check_known(method, local)
+        if local.name != "sgd" or dict(local.flags).get("nesterov"):
+            kind = "nesterov momentum" if local.name == "sgd" else f"the local optimizer {local.name!r}"
+            raise ValueError(
+                f"{method}: received {kind}; {reason}: set training.optimizer.name to sgd, without nesterov"
+            )
+
+    return Need("plain SGD", check)
+
+
+def fresh_momentum(slot: str) -> Need:
+    """A local momentum, if any, that isn't handed on from client to client."""
+
+    def check(facts: RunFacts) -> None:
+        if facts.carried and facts.local.options.get("momentum"):
+            raise ValueError(
+                f"optimizer_state: received 'carried' and a local momentum beside {slot}, which reckons with one "
+                "that begins again at each local training: take 'fresh', or set training.optimizer.momentum to 0"
+            )
+
+    return Need("", check)
+
+
+def apart_from(method: str, own: Part, *roles: type[Part], because: str) -> Need:
+    """No other part in some roles."""
+
+    def check(facts: RunFacts) -> None:
+        for other in parts_with(facts.parts, *roles):
+            if other.slot != own.slot:
+                raise ValueError(f"{method}: received {other.slot}, {because}; leave one of the two out")
+
+    return Need("", check)
