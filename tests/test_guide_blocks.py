@@ -1,4 +1,4 @@
-"""The blocks of the guide's pages run in their order, with a quickstart that is the same in small."""
+"""Blocks of the guide's pages: all are valid, and some pages' run in their order, with a quickstart that is small."""
 
 import json
 import re
@@ -6,15 +6,20 @@ import shlex
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import fedjax_bal
 from fedjax_bal.cli.app import app
+from fedjax_bal.cli.arguments import split_arguments
 from fedjax_bal.config import builtin_configs, load_config
+from fedjax_bal.experiments import load_sweep
 from fedjax_bal.experiments.results_table import COSTS
 from fedjax_bal.metrics import METRICS
 
 GUIDE = Path(fedjax_bal.__file__).parent / "guide"
+ROOT = Path(__file__).parents[1]
+COMMAND = re.compile(r"^\w*\$ (?:srun )?fedjax-bal (.*)", re.MULTILINE)
 BLOCK = re.compile(r"```(python|yaml|console)\n(?:# (\S+\.\w+)\n)?(.*?)```", re.DOTALL)
 SMALL = """
 name: quickstart
@@ -52,7 +57,7 @@ def run_blocks(text):
         elif language == "python":
             exec(block, namespace)
         else:
-            for line in re.findall(r"^\$ fedjax-bal (.*)", block, re.MULTILINE):
+            for line in COMMAND.findall(block):
                 run_command(shlex.split(line, comments=True))
     return namespace
 
@@ -83,12 +88,41 @@ def test_results_are_explained(small):
 
     folder = Path("runs/quickstart")
     assert {file.name for file in folder.iterdir() if file.suffix not in (".md", ".tex", "") or file.is_dir()} <= named
-    (_, headings, *_) = re.findall(
-        r"^.*$", (folder / "tables.md").read_text().replace("fedavg", "FIRST"), re.MULTILINE
-    )[1:]
-    columns = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
-    assert set(headings.strip("| ").split(" | ")[1:]) <= set(columns)
+    tables = (folder / "tables.md").read_text().replace("fedavg", "FIRST").splitlines()
+    headings, *_ = (line.strip("| ").split(" | ") for line in tables if line.startswith("| "))
+    explained = {line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")}
+    assert {*headings[1:]} <= explained
     summary = json.loads((folder / "summary.json").read_text())
     line = json.loads((folder / "metrics.jsonl").read_text().partition("\n")[0])
     assert {*summary, *summary["runs"][0], *line} - {*METRICS} <= named
     assert {"point", "status", "failure", *COSTS} <= named
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))], ids=lambda page: page.stem)
+def test_configurations_and_commands_are_valid(page, tmp_path, monkeypatch):
+    text, own = page.read_text(), set()
+    for language, file, block in BLOCK.findall(text):
+        own.add(file)
+        if language == "yaml":
+            whole = block if re.search(r"^(base|methods):", block, re.MULTILINE) else f"methods: [fedavg]\n{block}"
+            whole = whole.replace("../quickstart.yaml", "quickstart")
+            (tmp_path / (file or "block.yaml")).write_text(whole)
+            (load_sweep if "\nsweep:" in block else load_config)(tmp_path / (file or "block.yaml"))
+    monkeypatch.chdir(ROOT)
+    for line in COMMAND.findall(text):
+        words = shlex.split(line, comments=True)
+        if own & set(words):  # one that runs, above
+            continue
+        parsed = parse(words)
+        if words[0] in ("run", "sweep") and "FILE" not in words:
+            path, overrides = split_arguments(parsed["arguments"] or [])
+            load_sweep(*path, overrides) if words[0] == "sweep" else load_config(*(path or [None]), overrides)
+
+
+def parse(words):
+    """A command's arguments, once its name and options are known ones."""
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    return command.make_context(name, list(words)).params

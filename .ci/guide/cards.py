@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from textwrap import indent
 from typing import Any
 
-from markup import cell, inline, table
+from markup import cell, inline
 from measured import BesidePaper, beside_papers, on_long_tail
 from needs import needs
 
@@ -22,7 +22,7 @@ _SETTINGS = {
     "selector": "who selects clients",
     "carried": "whether a chain's clients hand on the local optimizer's state",
 }
-_WHICH = {"final": "of the last round", "best": "of the best round", "last5": "mean of the last five"}
+_WHICH = {"final": "last round", "best": "best round", "last5": "last five rounds"}
 
 
 def card(name: str) -> str:
@@ -86,10 +86,9 @@ def _needs(recipe: Recipe) -> Iterator[str]:
 
 
 def _results(name: str) -> Iterator[str]:
-    own = [pair for pair in beside_papers() if pair.recipe == name]
+    own = [_beside(pair) for pair in beside_papers() if pair.recipe == name]
     if own:
-        headings = ("configuration", "paper", "accuracy", "there, %", "here, %", "runs")
-        yield table(headings, map(_beside, own))
+        yield "\n".join(["**Accuracy beside a paper's**\n", *own])
     machine, figures = on_long_tail()
     if name in figures:
         pace, accuracy = figures[name]
@@ -100,9 +99,12 @@ def _results(name: str) -> Iterator[str]:
         )
 
 
-def _beside(pair: BesidePaper) -> tuple[str, ...]:
-    config = f"`{pair.config}`{pair.setting and f', {pair.setting}'}"
-    return config, pair.source, _WHICH[pair.which], f"{pair.paper:.1f}", f"{pair.here:.1f}", str(pair.runs)
+def _beside(pair: BesidePaper) -> str:
+    runs = "one run" if pair.runs == 1 else f"mean of {pair.runs} runs"
+    return (
+        f"- {pair.source}: {pair.paper:.1f}%, here {pair.here:.1f}% ({_WHICH[pair.which]}; {runs} of `{pair.config}`"
+        f"{pair.setting and f', {pair.setting}'})"
+    )
 
 
 def _references(sections: dict[str, str]) -> Iterator[str]:
