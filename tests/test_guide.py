@@ -39,9 +39,10 @@ def blocks(page, language):
 
 
 @pytest.mark.slow
-def test_the_readme_s_comparison_in_python_runs(capsys):
-    (code,) = blocks(README, "python")
-    exec(code.replace("rounds=20", "rounds=1"), {})
+@pytest.mark.parametrize("page", [README, ROLES.with_name("library.md")], ids=lambda page: page.stem)
+def test_the_comparison_in_python_runs(page, capsys):
+    (code,) = blocks(page, "python")
+    exec(re.sub(r'(rounds"?[=:] ?)20', r"\g<1>1", code), {})
     assert 0 < float(capsys.readouterr().out) < 1
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedjax_bal.metrics import METRICS
+from fedjax_bal.recipes import RECIPES
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -45,3 +48,8 @@ def test_the_guide_builds_without_a_warning():
     build = ["bash", str(ROOT / ".ci" / "guide" / "build")]
     done = subprocess.run(build, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "build/guide/index.html\n", "")
+    site = ROOT / "build" / "guide"
+    cards = "".join(page.read_text() for page in (site / "methods").glob("*.html"))
+    assert "<math" in cards and "arithmatex" not in cards
+    assert all(f'id="{name}"' in cards for name in RECIPES)
+    assert all(f"<code>{name}</code>" in (site / "reading_results.html").read_text() for name in METRICS)

@@ -52,7 +52,7 @@ def _family(recipe: str) -> str:
 
 
 def described_whole(kind: str, name: str) -> str:
-    """All that is known of a name: what `listing` says, its docstring, and of a recipe its parts and papers.
+    """All that is known of a name: what `listing` says, its docstring or header, and of a recipe its parts and papers.
 
     Raises:
         ValueError: there is no such kind or name.
@@ -64,6 +64,8 @@ def described_whole(kind: str, name: str) -> str:
     names = listing(kind)
     if name not in names:
         raise ValueError(f"list {kind}: received {name!r}; {nearest_choices(name, names)}")
+    if kind == "configs":
+        return _headers()[name]
     return names[name] if kind not in _FUNCTIONS else "\n\n".join(_whole(kind, name, _FUNCTIONS[kind]()[name]))
 
 
@@ -77,13 +79,14 @@ def _whole(kind: str, name: str, function: Callable[..., Any]) -> Iterator[str]:
         if recipe is None:
             return
         yield f"Needs at these defaults: {', '.join(names_of_needs(recipe.parts)) or 'nothing'}"
-        roles = {part: [role.__name__ for role in _roles(part)] for part in recipe.parts}
+        roles = {part: [role.__name__ for role in roles_of(part)] for part in recipe.parts}
         parts = [f"  {type(part).__name__} ({', '.join(names)})" for part, names in roles.items()]
         yield "\n".join(["Parts and their roles at these defaults:", *(parts or ["  none"])])
         yield citation(recipe)
 
 
-def _roles(part: Any) -> list[type]:
+def roles_of(part: Any) -> list[type]:
+    """The roles that a part plays."""
     return [kind for kind in type(part).__mro__ if kind.__module__ == "fedjax_bal.parts.roles"]
 
 
@@ -211,11 +214,17 @@ def _speeds() -> dict[str, str]:
     return {name: _described(function) for name, function in SPEEDS.items()}
 
 
-def _configs() -> dict[str, str]:
+def _headers() -> dict[str, str]:
+    """The comments at the top of built-in configurations."""
     from fedjax_bal.config import builtin_configs
 
     heads = {name: file.read_text(encoding="utf-8").partition("\n\n")[0] for name, file in builtin_configs().items()}
-    return {name: _first_sentence(head.partition("\n#\n")[0].replace("\n#", "")[2:]) for name, head in heads.items()}
+    return {name: head[2:].replace("\n# ", "\n").replace("\n#", "\n") for name, head in heads.items()}
+
+
+def _configs() -> dict[str, str]:
+    first = {name: header.partition("\n\n")[0].replace("\n", " ") for name, header in _headers().items()}
+    return {name: _first_sentence(text) for name, text in first.items()}
 
 
 def _first_sentence(text: str) -> str:

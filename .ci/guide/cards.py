@@ -1,0 +1,111 @@
+"""Cards of methods, each a section of a page, made of what the package declares and of what has been measured."""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from textwrap import indent
+from typing import Any
+
+from markup import inline
+from measured import BesidePaper, beside_papers, on_long_tail
+
+from fedjax_bal.cli.listing import roles_of
+from fedjax_bal.config import documented, parameters, received_value
+from fedjax_bal.parts import names_of_needs
+from fedjax_bal.recipes import RECIPES, Recipe, citation
+
+_SECTION = re.compile(r"^(Args|Attributes|Example|Raises|References|Returns):\n((?: .*\n|\n)*)", re.MULTILINE)
+_SETTINGS = {
+    "server_optimizer": "the server's optimizer",
+    "drawing": "how clients draw their rows",
+    "selector": "who selects clients",
+    "carried": "whether a chain's clients hand on the local optimizer's state",
+}
+_WHICH = {"final": "last round", "best": "best round", "last5": "last five rounds"}
+
+
+def card(name: str) -> str:
+    """The card of a recipe: parts with their equations, options, needs, results, cost, papers."""
+    recipe, (text, sections) = RECIPES[name](), _docstring(RECIPES[name])
+    blocks = [
+        text,
+        *_parts(recipe),
+        *_options(name),
+        *_settings(recipe),
+        *_needs(recipe),
+        *_results(name),
+        *_references(sections),
+        '??? quote "BibTeX"',
+        indent(f"```bibtex\n{citation(recipe)}\n```", "    "),
+    ]
+    return "\n\n".join([f"## {name}", *blocks])
+
+
+def _docstring(thing: Any) -> tuple[str, dict[str, str]]:
+    """What comes before the sections of a docstring, and the sections by name."""
+    text = f"{inspect.getdoc(thing) or ''}\n"
+    sections = {found[1]: inspect.cleandoc(f"\n{found[2]}") for found in _SECTION.finditer(text)}
+    return _SECTION.sub("", text).strip(), sections
+
+
+def _parts(recipe: Recipe) -> Iterator[str]:
+    for part in recipe.parts:
+        text, sections = _docstring(type(part))
+        roles = ", ".join(role.__name__ for role in roles_of(part))
+        begins = f" At the defaults it begins in round {part.first_round + 1}." if part.first_round else ""
+        papers = f" *{inline(sections['References'])}*" if "References" in sections else ""
+        yield f"**`{type(part).__name__}`** ([{roles}](../roles.md)). {text}{begins}{papers}"
+
+
+def _options(name: str) -> Iterator[str]:
+    meanings, fields = documented(RECIPES[name]), parameters(RECIPES[name])
+    lines = [f"- `{key}={received_value(default)}`: {meanings.get(key, '')}" for key, (_, default) in fields.items()]
+    if lines:
+        yield "\n".join(["**Options** and their defaults\n", *lines])
+
+
+def _settings(recipe: Recipe) -> Iterator[str]:
+    chosen = {field: getattr(recipe, field) for field in _SETTINGS}
+    said = [f"{_SETTINGS[field]}: `{_short(value)}`" for field, value in chosen.items() if value is not None]
+    if said:
+        yield f"**Sets** {'; '.join(said)}."
+
+
+def _short(value: Any) -> str:
+    """A setting, without what it leaves open."""
+    if not dataclasses.is_dataclass(value):
+        return str(value)
+    fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return ", ".join(f"{name}={own!r}" for name, own in fields if own or own == 0)
+
+
+def _needs(recipe: Recipe) -> Iterator[str]:
+    yield f"**Needs** {', '.join(names_of_needs(recipe.parts)) or 'nothing of network, server or local optimizer'}."
+
+
+def _results(name: str) -> Iterator[str]:
+    own = [_beside(pair) for pair in beside_papers() if pair.recipe == name]
+    if own:
+        yield "\n".join(["**Accuracy beside a paper's**\n", *own])
+    machine, figures = on_long_tail()
+    if name in figures:
+        pace, accuracy = figures[name]
+        yield (
+            f"**Cost and accuracy on [our long tail](../long_tail.md)**: {pace:.2f} times FedAvg's client updates a "
+            f"second; {accuracy:.1f}%, FedAvg {figures['fedavg'].accuracy:.1f}%, the mean of the last five rounds "
+            f"({machine})."
+        )
+
+
+def _beside(pair: BesidePaper) -> str:
+    runs = "one run" if pair.runs == 1 else f"mean of {pair.runs} runs"
+    return (
+        f"- {pair.source}: {pair.paper:.1f}%, here {pair.here:.1f}% ({_WHICH[pair.which]}; {runs} of `{pair.config}`"
+        f"{pair.setting and f', {pair.setting}'})"
+    )
+
+
+def _references(sections: dict[str, str]) -> Iterator[str]:
+    if "References" in sections:
+        yield f"**References** {inline(sections['References'])}"

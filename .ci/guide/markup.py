@@ -1,0 +1,30 @@
+"""Markdown of generated pages: cells and tables; and their formulas as MathML, which browsers show without a script."""
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+from latex2mathml.converter import convert
+
+_FORMULA = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, of cells in Markdown."""
+    lines = [headings, ["---"] * len(headings), *([inline(own).replace("|", "\\|") for own in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Plain text, shown as it is."""
+    return re.sub(r"([\\`*_\[\]])", r"\\\1", html.escape(inline(text), quote=False))
+
+
+def inline(text: str) -> str:
+    """The text in one line."""
+    return " ".join(text.split())
+
+
+def with_formulas(page: str) -> str:
+    """A page's HTML with MathML in place of the formulas that Markdown has marked."""
+    return _FORMULA.sub(lambda found: convert(html.unescape(found[1])), page)

@@ -1,0 +1,104 @@
+"""Measured results, for the cards of methods: beside a paper's, and cost and accuracy on the long tail."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from fedjax_bal.config import Config, builtin_configs, load_config, read_mapping
+from fedjax_bal.experiments import load_sweep
+
+_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+_LONG_TAIL = "protocols/long_tail"
+Row = Mapping[str, Any]
+
+
+class BesidePaper(NamedTuple):
+    """An accuracy here and in a paper, both in percent, of a method in one setting of a configuration."""
+
+    recipe: str
+    config: str
+    setting: str
+    which: str
+    source: str
+    paper: float
+    here: float
+    runs: int
+
+
+class OnLongTail(NamedTuple):
+    """Speed as a share of FedAvg's, and the mean accuracy of the last five rounds in percent."""
+
+    pace: float
+    accuracy: float
+
+
+@cache
+def beside_papers() -> tuple[BesidePaper, ...]:
+    """All accuracies that have been measured here and of which a configuration has the paper's."""
+    measured = {name: rows for name, rows in _measured() if "paper" in read_mapping(builtin_configs()[name])}
+    return tuple(pair for name, rows in measured.items() for pair in _beside(name, rows))
+
+
+@cache
+def on_long_tail() -> tuple[str, dict[str, OnLongTail]]:
+    """The machine of the long tail's figures, from its configuration's header; and the figures by method."""
+    header = builtin_configs()[_LONG_TAIL].read_text(encoding="utf-8").partition("\n# Machine ")[2]
+    rows = _table(_RESULTS / "long_tail.csv")
+    of = lambda method, key: fmean(float(row[key]) for row in rows if row["method"] == method)
+    pace = of("fedavg", "client_updates_per_s")
+    return header.partition("\n")[0].strip(), {
+        method: OnLongTail(of(method, "client_updates_per_s") / pace, 100 * of(method, "last5_accuracy"))
+        for method in dict.fromkeys(row["method"] for row in rows)
+    }
+
+
+def _measured() -> Iterator[tuple[str, list[Row]]]:
+    """The rows of finished runs, by the name of the configuration that made them."""
+    known = builtin_configs()
+    by_stem = {Path(name).name: name for name in known}
+    for file in sorted(_RESULTS.glob("*.csv")):
+        if file.stem in by_stem:
+            yield by_stem[file.stem], _table(file)
+    for file in sorted(_RESULTS.glob("*.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        source = record.get("config", "") if isinstance(record, dict) else ""
+        name = source.removeprefix("configs/").removesuffix(".yaml")
+        if name in known:
+            yield name, list(_rows(record))
+
+
+def _table(file: Path) -> list[Row]:
+    with file.open(encoding="utf-8", newline="") as opened:
+        return [row for row in csv.DictReader(opened) if row["status"] == "done"]
+
+
+def _rows(record: Mapping[str, Any]) -> Iterator[Row]:
+    """The runs of a record in percent, as rows of a table of one point in shares."""
+    for run in record.get("runs", []):
+        for own in run.get("methods", [run]) if isinstance(run["rounds"], int) else ():
+            shares = {f"{kind}_accuracy": own[kind] / 100 for kind in ("final", "best") if kind in own}
+            yield {"point": "", "method": own["method"], "rounds": run["rounds"], **shares}
+
+
+def _beside(name: str, rows: list[Row]) -> Iterator[BesidePaper]:
+    file = builtin_configs()[name]
+    points = load_sweep(file).configs if "sweep" in read_mapping(file) else {"": load_config(name)}
+    for setting, config in points.items():
+        for method in config.methods:
+            place = setting, method.name
+            own = [row for row in rows if (row["point"], row["method"]) == place and _is_whole(row, config)]
+            paper = config.paper and config.paper.accuracy.get(method.name)
+            which = config.paper.which if config.paper else "final"
+            here = [100 * float(row[key]) for row in own if row.get(key := f"{which}_accuracy")]
+            if paper and here:
+                about = method.recipes[0].name, name, setting, which, config.paper.source
+                yield BesidePaper(*about, 100 * paper, fmean(here), len(here))
+
+
+def _is_whole(row: Row, config: Config) -> bool:
+    """Tells whether a run has all rounds of its configuration."""
+    return int(row["rounds"]) >= config.training.rounds

@@ -1,0 +1,128 @@
+"""Blocks of the guide's pages: all are valid, and some pages' run in their order, with a quickstart that is small."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import fedjax_bal
+from fedjax_bal.cli.app import app
+from fedjax_bal.cli.arguments import split_arguments
+from fedjax_bal.config import builtin_configs, load_config
+from fedjax_bal.experiments import load_sweep
+from fedjax_bal.experiments.results_table import COSTS
+from fedjax_bal.metrics import METRICS
+
+GUIDE = Path(fedjax_bal.__file__).parent / "guide"
+ROOT = Path(__file__).parents[1]
+COMMAND = re.compile(r"^\w*\$ (?:srun )?fedjax-bal (.*)", re.MULTILINE)
+BLOCK = re.compile(r"```(python|yaml|console)\n(?:# (\S+\.\w+)\n)?(.*?)```", re.DOTALL)
+SMALL = """
+name: quickstart
+base: {}
+training: {{rounds: 2, local_epochs: 1, batches_per_epoch: 2}}
+selection: {{clients_per_round: 3}}
+methods: [fedavg, rebafl]
+seeds: [0, 1]
+"""
+PAGES = {
+    "getting_started": ("runs/quickstart/comparison.html", "quickstart-2"),
+    "own_data": ("runs/clouds/metrics.jsonl", '"method": "rebafl"'),
+    "client_counts": ("runs/counts/results.csv", "partition.clients,selection.clients_per_round,point"),
+    "paper_tables": ("runs/table/report.html", "Beside the paper"),
+}
+"""Page -> a file that its blocks have written, and what it holds."""
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Makes a folder the current one, and the quickstart small."""
+    known = builtin_configs()
+    quickstart = tmp_path / "small.yaml"
+    quickstart.write_text(SMALL.format(known["quickstart"]))
+    monkeypatch.setattr("fedjax_bal.config.load.builtin_configs", lambda: known | {"quickstart": quickstart})
+    monkeypatch.chdir(tmp_path)
+
+
+def run_blocks(text):
+    """Runs blocks of Python and of commands, and writes those that begin with a file's name into it."""
+    namespace = {}
+    for language, file, block in BLOCK.findall(text):
+        if file:
+            Path(file).write_text(block)
+        elif language == "python":
+            exec(block, namespace)
+        else:
+            for line in COMMAND.findall(block):
+                run_command(shlex.split(line, comments=True))
+    return namespace
+
+
+def run_command(words):
+    if "DIR" in words:  # data that the tests don't have
+        kept = [word for word in words[1:] if word not in ("--data-dir", "DIR")]
+        load_config(kept[0], kept[1:])
+        return
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, (words, result.output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_run(page, small):
+    run_blocks((GUIDE / f"{page}.md").read_text())
+    file, text = PAGES[page]
+    assert text in Path(file).read_text()
+
+
+@pytest.mark.slow
+def test_results_are_explained(small):
+    page = (GUIDE / "reading_results.md").read_text()
+    named = {name.rstrip("/") for name in re.findall(r"`([\w.*/-]+)`", page)}
+    run_command(["run"])
+    assert len(run_blocks(page)["fedavg"]) == 4
+
+    folder = Path("runs/quickstart")
+    assert {file.name for file in folder.iterdir() if file.suffix not in (".md", ".tex", "") or file.is_dir()} <= named
+    tables = (folder / "tables.md").read_text().replace("fedavg", "FIRST").splitlines()
+    headings, *_ = (line.strip("| ").split(" | ") for line in tables if line.startswith("| "))
+    explained = {line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")}
+    assert {*headings[1:]} <= explained
+    summary = json.loads((folder / "summary.json").read_text())
+    line = json.loads((folder / "metrics.jsonl").read_text().partition("\n")[0])
+    assert {*summary, *summary["runs"][0], *line} - {*METRICS} <= named
+    assert {"point", "status", "failure", *COSTS} <= named
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))], ids=lambda page: page.stem)
+def test_configurations_and_commands_are_valid(page, tmp_path, monkeypatch):
+    text, own = page.read_text(), set()
+    for language, file, block in BLOCK.findall(text):
+        own.add(file)
+        if language == "yaml":
+            whole = block if re.search(r"^(base|methods):", block, re.MULTILINE) else f"methods: [fedavg]\n{block}"
+            whole = whole.replace("../quickstart.yaml", "quickstart")
+            (tmp_path / (file or "block.yaml")).write_text(whole)
+            (load_sweep if "\nsweep:" in block else load_config)(tmp_path / (file or "block.yaml"))
+    monkeypatch.chdir(ROOT)
+    for line in COMMAND.findall(text):
+        words = shlex.split(line, comments=True)
+        if own & set(words):  # one that runs, above
+            continue
+        parsed = parse(words)
+        if words[0] in ("run", "sweep") and "FILE" not in words:
+            path, overrides = split_arguments(parsed["arguments"] or [])
+            load_sweep(*path, overrides) if words[0] == "sweep" else load_config(*(path or [None]), overrides)
+
+
+def parse(words):
+    """A command's arguments, once its name and options are known ones."""
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    return command.make_context(name, list(words)).params

@@ -1,0 +1,93 @@
+"""What the guide's site says beside its pages: cards of methods, formulas, and the notebook."""
+
+import csv
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from fedjax_bal.config import builtin_configs
+from fedjax_bal.experiments import load_sweep
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _on_the_path(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / ".ci" / "guide")
+
+
+def test_a_card_says_what_is_declared():
+    pytest.importorskip("latex2mathml", reason="the extra docs isn't installed")
+    import cards
+
+    card = cards.card("fedprox")
+    assert r"$\frac{\mu}{2} \| y - w \|^2$" in card
+    assert "**`Proximal`** ([Loss](../roles.md))" in card and "- `mu=0.001`: " in card
+    assert "@inproceedings{li2020fedprox" in card
+    assert "**Needs** nothing of" in card and "**Needs** plain SGD" in cards.card("fednova")
+
+
+def test_costs_are_relative_to_fedavg():
+    import measured
+
+    machine, figures = measured.on_long_tail()
+    with (ROOT / "benchmarks" / "results" / "long_tail.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    paces = [
+        [float(row["client_updates_per_s"]) for row in rows if row["method"] == name] for name in ("fedic", "fedavg")
+    ]
+    assert figures["fedic"].pace == pytest.approx(fmean(paces[0]) / fmean(paces[1]))
+    assert figures["fedavg"].pace == 1 and "cores" in machine
+
+
+def test_accuracies_stand_beside_the_paper_s():
+    import measured
+
+    (pair,) = [pair for pair in measured.beside_papers() if pair.recipe == "rebafl" and "m20" in pair.config]
+    assert (pair.paper, pair.here, pair.which) == (pytest.approx(78.81), pytest.approx(77.75), "final")
+
+
+def test_points_of_a_sweep_stand_beside_their_own_numbers(tmp_path, monkeypatch):
+    import measured
+
+    (first, second, _) = load_sweep(builtin_configs()["protocols/fedvls_mnist"]).configs
+    runs = [
+        (first, 50, 0.97, "done"),
+        (first, 50, 0.99, "done"),
+        (first, 49, 0.1, "done"),
+        (second, 50, 0.1, "diverged"),
+    ]
+    lines = [f"{point},fedavg,{rounds},{best},{status}" for point, rounds, best, status in runs]
+    (tmp_path / "fedvls_mnist.csv").write_text("\n".join(["point,method,rounds,best_accuracy,status", *lines]))
+    monkeypatch.setattr(measured, "_RESULTS", tmp_path)
+    (pair,) = measured.beside_papers.__wrapped__()
+    assert (pair.setting, pair.recipe, pair.runs) == (first, "fedavg", 2)
+    assert (pair.paper, pair.here) == (pytest.approx(98.96), pytest.approx(98))
+
+
+def test_formulas_are_shown_without_a_script():
+    pytest.importorskip("latex2mathml", reason="the extra docs isn't installed")
+    import markup
+
+    page = markup.with_formulas(r'<p>If <span class="arithmatex">\(a_1 &lt; \frac{1}{2}\)</span>, stop.</p>')
+    assert page.startswith("<p>If <math") and "<mfrac>" in page and page.endswith("</math>, stop.</p>")
+
+
+def test_the_notebook_is_what_the_pages_give():
+    import notebook
+
+    assert notebook.NOTEBOOK.read_text() == notebook.notebook()
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(monkeypatch):
+    nbclient = pytest.importorskip("nbclient", reason="the extra notebook isn't installed")
+    pytest.importorskip("ipykernel", reason="the extra notebook isn't installed")
+    import nbformat
+    import notebook
+
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    cells = nbclient.execute(nbformat.reads(notebook.notebook(), 4), timeout=600).cells
+    assert 0.1 < float(cells[-2].outputs[-1].text) < 1
+    assert any(output.get("data", {}).get("text/plain") == "()" for cell in cells for output in cell.get("outputs", ()))
