@@ -39,7 +39,7 @@ def pages(make_run, make_cohorts, tmp_path_factory):
         f"{clients},{rate},p,{method},{seed},done,{0.4 + 0.1 * seed + rate},"
         for clients in (10, 200) for rate in (0.1, 0.2) for method in methods for seed in (0, 1)
     ]  # fmt: skip
-    heads = "partition.clients,lr,point,method,seed,status,final_accuracy,failure"
+    heads = "partition.clients,lr,point,method,seed,status,last5_accuracy,failure"
     (sweep / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
     return {
         "run": build(run),
