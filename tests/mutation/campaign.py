@@ -39,8 +39,6 @@ LIMITS = dict(zip(DEPTHS, (300, 900, 600, 600, 2400), strict=True))
 """Seconds that a stage of quick tests may take; of slow ones four times as many."""
 
 MOST_MEMORY = 24 * 2**30
-_TO_THE_SIDE = ("cli", "faults", "fuzz", "golden", "mutation", "properties", "report")
-"""Folders of tests that are near to no file of the engine."""
 
 
 class Failure(NamedTuple):
@@ -150,16 +148,14 @@ def stages(file: str, depth: str, speeds: tuple[bool, ...]) -> list[tuple[str, b
 
 @functools.cache
 def nearest(file: str) -> list[str]:
-    """The file's own examples, the test file that mirrors it, and the three that name what it holds most often."""
+    """The file's own examples, the tests that mirror it, and the package's three that name most of what it holds."""
     path = Path(file)
     text = (ROOT / path).read_text(encoding="utf-8")
     names = {path.stem, *re.findall(r"^(?:def|class) ([A-Za-z]\w*)", text, re.MULTILINE)}
     words = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b")
     counts: collections.Counter[str] = collections.Counter()
-    for test in sorted((ROOT / "tests").rglob("test_*.py")):
-        name = test.relative_to(ROOT)
-        if name.parts[1] not in _TO_THE_SIDE:
-            counts[name.as_posix()] = len(words.findall(test.read_text(encoding="utf-8")))
+    for test in sorted((ROOT / "tests" / path.parts[1]).rglob("test_*.py")):
+        counts[test.relative_to(ROOT).as_posix()] = len(words.findall(test.read_text(encoding="utf-8")))
     mirror = f"tests/{path.parts[1]}/test_{path.stem}.py"
     mentioning = [name for name, count in counts.most_common(3) if count and name != mirror]
     return [*([file] if ">>>" in text else []), *([mirror] if (ROOT / mirror).exists() else []), *mentioning]
@@ -197,7 +193,7 @@ def _write(file: Path, source: bytes) -> None:
 
 def explanation(result: dict[str, Any]) -> str | None:
     """Why a mutant that survives is as good as the original."""
-    return EXPLAINED.get((result["file"], result["before"], result["after"]))
+    return EXPLAINED.get((result["file"], result["text"], f"{result['before']} -> {result['after']}"))
 
 
 def tables(results: list[dict[str, Any]], whole: bool) -> str:
@@ -212,10 +208,11 @@ def tables(results: list[dict[str, Any]], whole: bool) -> str:
             slow = sum(each["slow"] for each in caught)
             counts = (len(own), len(caught) - slow, slow, len(left), sum(map(bool, map(explanation, left))))
             lines.append(f"| {label} | {' | '.join(map(str, counts))} |")
-    lines += ["", "| survivor | before | after | explanation |", "|---|---|---|---|"]
+    lines += ["", "| survivor | line | change | explanation |", "|---|---|---|---|"]
     for each in results:
         if not each["caught"]:
-            cells = (f"{each['file']}:{each['line']}", each["before"], each["after"], explanation(each) or "NONE")
+            place, change = f"{each['file']}:{each['line']}", f"{each['before']} -> {each['after']}"
+            cells = (place, f"`{each['text']}`", f"`{change}`", explanation(each) or "NONE")
             lines.append("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |")
     seconds = sum(each["seconds"] for each in results)
     return "\n".join([*lines, "", f"{seconds / 60:.0f} minutes" + ("" if whole else "; not all stages")])

@@ -37,6 +37,7 @@ class Mutant(NamedTuple):
     Attributes:
         file: the file, relative to the repository.
         line: the line on which the expression begins.
+        text: that line, without spaces around it.
         kind: the key of `KINDS`.
         before: the expression.
         after: what takes its place.
@@ -46,6 +47,7 @@ class Mutant(NamedTuple):
 
     file: str
     line: int
+    text: str
     kind: str
     before: str
     after: str
@@ -89,15 +91,16 @@ def mutants(source: bytes, file: str) -> Iterator[Mutant]:
     """All mutants of a file, in its order."""
     finder = _Finder()
     finder.visit(ast.parse(source))
-    starts = [0]
-    for line in source.splitlines(keepends=True):
+    lines, starts = source.splitlines(keepends=True), [0]
+    for line in lines:
         starts.append(starts[-1] + len(line))
     for node in finder.found:
         for kind, changes in KINDS.items():
             for old, new in changes(node):
                 start = starts[old.lineno - 1] + old.col_offset
                 end = starts[old.end_lineno - 1] + old.end_col_offset
-                yield Mutant(file, old.lineno, kind, source[start:end].decode(), _text(new), start, end)
+                text = lines[old.lineno - 1].decode().strip()
+                yield Mutant(file, old.lineno, text, kind, source[start:end].decode(), _text(new), start, end)
 
 
 class _Finder(ast.NodeVisitor):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mutation.campaign import ROOT, Failure, meet, nearest, stages, tables
+from mutation.explained import EXPLAINED
 from mutation.mutants import KINDS, PACKAGES, draw, mutants
 
 CODE = {
@@ -62,6 +63,12 @@ def test_every_test_is_in_a_stage_and_none_in_two():
     assert "--ignore=tests/balance/test_prior.py" in made[1][2] and "tests/balance" in made[1][2]
     assert all(option.startswith("--ignore=") for option in made[4][2])
     assert made[5][2][:3] == ["--all", "-m", "slow"]
+
+
+def test_what_is_explained_is_still_there():
+    for file, text, change in EXPLAINED:
+        found = [mutant for mutant in mutants((ROOT / file).read_bytes(), file) if mutant.text == text]
+        assert change in [f"{mutant.before} -> {mutant.after}" for mutant in found], (file, text)
 
 
 class Fake:
