@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -150,7 +151,7 @@ def _file(target: str, named: str) -> Path | None:
         spec = importlib.util.find_spec(target.partition(".")[0])
         if (spec and spec.origin) or not path.exists():
             return None
-    file = (path / "__init__.py" if path.is_dir() else path).resolve()
+    file = Path(os.path.realpath(path / "__init__.py" if path.is_dir() else path))  # a loop of links is no file
     if not file.is_file() or file.suffix != ".py":
         wanted = "a Python file, the folder of a package, or a module"
         raise PluginError(f"{named}: there is no Python file {file}; a plug-in is {wanted}")

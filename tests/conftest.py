@@ -39,15 +39,15 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out the tests marked slow, unless `--all` is given."""
+    """Marks long examples slow, too, and leaves out what is marked so, unless `--all` is given."""
+    for item in items:
+        if item.nodeid.startswith(SLOW_EXAMPLES):
+            item.add_marker(pytest.mark.slow)
     if config.getoption("--all"):
         return
-    config.hook.pytest_deselected(items=[item for item in items if _is_slow(item)])
-    items[:] = [item for item in items if not _is_slow(item)]
-
-
-def _is_slow(item):
-    return item.get_closest_marker("slow") is not None or item.nodeid.startswith(SLOW_EXAMPLES)
+    slow = [item.get_closest_marker("slow") is not None for item in items]
+    config.hook.pytest_deselected(items=list(itertools.compress(items, slow)))
+    items[:] = [item for item, own in zip(items, slow, strict=True) if not own]
 
 
 def pytest_configure(config):

@@ -232,9 +232,12 @@ def test_a_plugin_that_cannot_be_loaded_is_named_with_its_line(here, name):
     assert all(fragment in text for fragment in fragments), text
 
 
-@pytest.mark.parametrize("target", ["nowhere.py", "some/where", "nowhere", "no.where", "folder", "small.yaml"])
+@pytest.mark.parametrize(
+    "target", ["nowhere.py", "some/where", "nowhere", "no.where", "folder", "small.yaml", "loop.py"]
+)
 def test_missing_plugins_are_refused(here, target):
     (here / "folder").mkdir()
+    (here / "loop.py").symlink_to("loop.py")
     (here / "small.yaml").write_text(SMALL)
     assert f"--plugin {target}: there is no" in refusal("run", "small.yaml", "--plugin", target)
 

@@ -66,6 +66,21 @@ def npz(folder: Path) -> None:
     np.savez_compressed(folder / "packed.npz", **npz_arrays())
 
 
+def token_arrays() -> dict[str, Any]:
+    """What one's own npz file of texts holds."""
+    tokens = np.arange(15, dtype=np.int32).reshape(3, 5)
+    labels = {"train_labels": np.array([0, 2, 1]), "test_labels": np.array([1, 1])}
+    return {"train_images": tokens, "test_images": tokens[:2], "class_names": np.array(["a", "b", "c"]), **labels}
+
+
+def tokens(folder: Path) -> None:
+    """One's own npz files of texts and of feature vectors."""
+    arrays = token_arrays()
+    np.savez(folder / "mine.npz", **arrays)
+    features = {name: arrays[name].astype(np.float32) / 7 for name in ("train_images", "test_images")}
+    np.savez_compressed(folder / "features.npz", **(arrays | features))
+
+
 def partitions(folder: Path) -> None:
     """Which client has which rows, or how many of each class: small numbers are either."""
     lists = [[1, 0, 2, 3], [3, 1], [0]]

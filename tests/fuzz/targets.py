@@ -1,5 +1,6 @@
 """What is fuzzed: for each target how a case is made, and what reads it."""
 
+import contextlib
 import csv
 import io
 import json
@@ -7,7 +8,7 @@ import os
 import random
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,13 @@ _YAML_TEXTS = (
     "a: ''\n" * 3,
     "\ufeffname: a\n",
     "a: \x07\n",
+    "base: config.yaml\n",
+    "base: ../in/./config.yaml\n",
+    "base: /dev/zero\n",
+    "base: /etc/passwd\n",
+    "base: .\n",
+    "base: [quickstart]\n",
+    "base: quickstart\nrounds: 9\n",
 )
 
 
@@ -166,9 +174,11 @@ def _no_material(folder: Path) -> None:
 
 
 def _make_config(rng: random.Random, valid: Path, case: Path) -> None:
-    files = _CONFIGS if not rng.randrange(3) else _FEW_CONFIGS
-    text = rng.choice(files).read_text()
+    source = rng.choice(_CONFIGS if not rng.randrange(3) else _FEW_CONFIGS)
+    text = source.read_text()
     (case / "in").mkdir()
+    for base in source.parent.glob("*.yaml") if "base:" in text else ():
+        shutil.copy(base, case / "in")
     file = case / "in" / "config.yaml"
     file.write_bytes(_yaml_changed(rng, text))
     if rng.random() < 0.02:
@@ -196,7 +206,8 @@ _KEYS = (
     "availability.p", "availability.file", "delivery.name", "evaluation", "evaluation.every",
     "evaluation.target_accuracy", "execution", "execution.devices", "execution.strategy",
     "execution.rounds_per_dispatch", "partition_seeds", "paper", "paper.accuracy", "auxiliary", "speed", "speed.name",
-    "speed.file", "dataset.path", "nonsense", ".", "..", "training..rounds",
+    "speed.file", "dataset.path", "base", "rounds", "lr", "clients", "partition.file", "partition.imbalance_factor",
+    "execution.broken_clients", "evaluation.shots", "auxiliary.per_class", "nonsense", ".", "..", "training..rounds",
 )  # fmt: skip
 
 
@@ -258,20 +269,25 @@ def _load(name: str) -> Callable[[Path], None]:
     return read
 
 
-def _make_npz(rng: random.Random, valid: Path, case: Path) -> None:
-    kind = rng.randrange(3)
-    if kind == 0:
-        return _bytes_changed(rng, valid, case)
-    (case / "in").mkdir()
-    arrays = material.npz_arrays()
-    if kind == 1:
-        name = rng.choice(list(arrays))
-        arrays[name] = _odd_array(rng, arrays[name])
-        with open(case / "in" / "mine.npz", "wb") as stream:
-            rng.choice((np.savez, np.savez_compressed))(stream, **arrays)
+def _npz_changed(made: Callable[[], dict[str, Any]]) -> Callable[[random.Random, Path, Path], None]:
+    """An npz file with its bytes, an array or the archive changed."""
+
+    def make(rng: random.Random, valid: Path, case: Path) -> None:
+        kind = rng.randrange(3)
+        if kind == 0:
+            return _bytes_changed(rng, valid, case)
+        (case / "in").mkdir()
+        arrays = made()
+        if kind == 1:
+            name = rng.choice(list(arrays))
+            arrays[name] = _odd_array(rng, arrays[name])
+            with open(case / "in" / "mine.npz", "wb") as stream:
+                rng.choice((np.savez, np.savez_compressed))(stream, **arrays)
+            return None
+        _write_archive(rng, case / "in" / "mine.npz", arrays)
         return None
-    _write_archive(rng, case / "in" / "mine.npz", arrays)
-    return None
+
+    return make
 
 
 _CLAIMS = (0, -1, 1, -5, 10**12, 2**63)
@@ -323,6 +339,15 @@ def _read_npz(case: Path) -> None:
 
     for file in sorted((case / "in").iterdir()):
         load("npz", path=str(file))
+
+
+def _read_tokens(case: Path) -> None:
+    """Token ids and numbers that are no images, up to the clients that own them."""
+    from fedjax_bal.data import federate, load
+
+    for file in sorted((case / "in").iterdir()):
+        dataset = load("npz", path=str(file))
+        federate(dataset, [np.arange(len(dataset.train_labels))])
 
 
 def _read_partition(case: Path) -> None:
@@ -426,17 +451,24 @@ def _read_leavings(case: Path) -> None:
     from fedjax_bal.runs import RunFolder, SweepFolder
 
     run, sweep = RunFolder(case / "in"), SweepFolder(case / "in")
-    try:
+    with _messages_of_files():
         run.read_metrics()
-    except OSError as error:  # as the command line does
-        if not error.filename:
-            raise
-        raise _message(str(error)) from error
     run.read_summary()
     run.read_leaks(0, 0)
     run.read_personalised(0, 0)
     sweep.read_costs()
     sweep.begin((case / "in" / "sweep.yaml").read_bytes().decode("utf-8", "replace") if not _special(case) else "", {})
+
+
+@contextlib.contextmanager
+def _messages_of_files() -> Iterator[None]:
+    """Takes an error that names a file for a message, as the command line does."""
+    try:
+        yield
+    except OSError as error:
+        if not error.filename:
+            raise
+        raise _message(str(error)) from error
 
 
 def _special(case: Path) -> bool:
@@ -534,21 +566,145 @@ def _read_swept(case: Path) -> None:
     check_page(build_sweep(case / "in"))
 
 
+def _prepare_trained(folder: Path) -> None:
+    """A run that has been trained, on data that stay where they are: the case's folder holds the run alone."""
+    import small_run
+
+    data = folder.parent / "data-of-trained"
+    data.mkdir(exist_ok=True)
+    material.npz(data)
+    file = data / "mine.npz"
+    changes = [f"dataset={{name: npz, path: {json.dumps(str(file))}}}", "partition={scheme: iid, clients: 2, seed: 0}"]
+    changes += ["methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=1", "selection.clients_per_round=1"]
+    small_run.run(folder, small_run.config(data, *changes))
+
+
+def _make_trained(rng: random.Random, valid: Path, case: Path) -> None:
+    kind = rng.randrange(4)
+    if kind == 0:
+        folder = _copied(valid, case)
+        (folder / "config.yaml").write_bytes(_yaml_changed(rng, (folder / "config.yaml").read_text()))
+    elif kind == 1:
+        _json_changed((".json", ".jsonl"))(rng, valid, case)
+    else:
+        _bytes_changed(rng, valid, case)
+    (case / "format").write_text(rng.choice(("npz", "safetensors")))
+    if rng.random() < 0.1:
+        (case / "outside").mkdir(exist_ok=True)
+        (case / "outside" / "precious").write_text("mine")
+        (case / "in" / "exports").symlink_to(case / "outside")
+
+
+def _read_trained(case: Path) -> None:
+    """Loads a run, and reads what it exports as other programs do."""
+    from fedjax_bal import load_run
+
+    run, kind = load_run(case / "in"), (case / "format").read_text()
+    with _messages_of_files():
+        run.metrics()
+        file = run.export(kind=kind)
+    if kind == "npz":
+        with np.load(file, allow_pickle=False) as arrays:
+            assert json.loads(str(arrays["about"]))["method"] == run.methods[0]
+        return
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    assert json.loads(header.pop("__metadata__")["about"])["method"] == run.methods[0]
+    assert max(place for one in header.values() for place in one["data_offsets"]) == len(content) - end
+
+
+# Plug-ins, which are code: what is wrong about them has to be told, not prevented.
+
+
+_KINDS = ("recipe", "part", "model", "selector", "partitioner", "dataset", "metric", "recipes", "", 7, None)
+_PARAMETERS = (
+    "", "mu: float = 1.0", "mu", "mu=1", "*args", "**options", "name: str = 'a'", "mu: 'Nowhere' = 1", "mu: object = 1",
+    "num_classes, input_shape", "rng, labels, num_clients", "clients_per_round", "result", "result, other",
+    "rng, labels, num_clients, alpha: float = 0.1, name: int = 3", "mu: float = float('nan')",
+)  # fmt: skip
+_BODIES = (
+    "return None", "return 1.0", "return recipes.fedprox(0.1)", "raise KeyError('mu')", "return object()", "return []",
+    "raise SystemExit(3)", "return '<script>'", "yield 1", "return [[0]] * 99",
+)  # fmt: skip
+_TOPS = (
+    "", "", "", "", "raise SystemExit(0)\n", "import nowhere_at_all\n", "1 / 0\n", "from . import sibling\n", "def\n",
+    "x = '\\ud800'.encode()\n", "assert False\n", "import fedjax_bal.nowhere\n", "\0\n",
+)  # fmt: skip
+
+
+def _make_plugin(rng: random.Random, valid: Path, case: Path) -> None:
+    (case / "in").mkdir()
+    text = f"from fedjax_bal import recipes, register\n{rng.choice(_TOPS)}"
+    for number in range(rng.choice((1, 1, 2))):
+        name = rng.choice(("mine", "mine", "fedavg", "test_loss", "round", *HOSTILE_TEXTS[:12]))
+        citation = rng.choice(
+            ("", "", ", citation='@article{a, title={b}}'", f", citation={rng.choice(HOSTILE_TEXTS)!r}")
+        )
+        kind, parameters, body = rng.choice(_KINDS), rng.choice(_PARAMETERS), rng.choice(_BODIES)
+        if rng.random() < 0.3:
+            name, kind, parameters, body = "mine", "recipe", "mu: float = 1.0", _BODIES[2]
+        text += f"\n@register({kind!r}, {name!r}{citation})\ndef own{number}({parameters}):\n"
+        text += f"    {rng.choice(('', repr('About it.') + '; '))}{body}\n"
+    content = text.encode("utf-8", "surrogatepass")
+    file = case / "in" / rng.choice(("mine.py", "mine.py", "mine.py", "os.py", "my ne.py", "mine.txt", "mine"))
+    file.write_bytes(mutated_bytes(rng, content) if rng.random() < 0.2 else content)
+    if rng.random() < 0.08:
+        _odd(rng, case, file)
+
+
+def _read_plugin(case: Path) -> None:
+    """Loads a plug-in, and names what it registers."""
+    import registered
+
+    from fedjax_bal.config import load_config
+    from fedjax_bal.plugins import load_plugins
+
+    try:
+        load_plugins(str(file) for file in sorted((case / "in").iterdir()))
+        load_config(None, ["methods=[{recipe: mine}]"])
+    finally:
+        registered.forget()
+
+
 # The command line.
 
 
+_TEXTS_OF_COMMANDS = {
+    "guide": (["guide"], ("sweeps", "../guide/sweeps", "sweep")),
+    "explain": (["config", "explain"], ("lr", "partition.alpha", "methods.0.mu", "training.optimizer", "a.b.c")),
+    "list": (["list"], ("recipes", "models", "configs", "nothing")),
+    "list one": (["list", "recipes"], ("fedavg", "rebafl", "nothing")),
+    "list with": (["list", "recipes", "--plugin"], ("mine.py", "json", "fedjax_bal", "a.b.c")),
+    "export": (["export"], ("nowhere", ".")),
+    "prepare": (["data", "prepare"], ("nothing", "npz", "fashion_mnist_small")),
+    "bench": (["bench"], ("nothing", "nowhere.yaml")),
+}
+"""Commands that take a text, with some that they know or nearly know."""
+
+
 def _make_command(rng: random.Random, valid: Path, case: Path) -> None:
-    which = rng.choice(("run", "describe", "dry", "report"))
+    which = rng.choice(("run", "describe", "picture", "dry", "report", "figures", "export", *_TEXTS_OF_COMMANDS))
     config = case / "in" / "config.yaml"
-    if which == "report":
+    if which in ("report", "figures", "export"):
         _make_run(rng, valid, case)
-        arguments = ["report", str(case / "in")]
+        arguments = ["export" if which == "export" else "report", str(case / "in")]
+        if which == "figures":
+            width = rng.choice(("3.25", "1.5", "0", "-1", "nan", "inf", "1e9", "x", ""))
+            arguments += ["--figures", str(case / "out" / rng.choice(("", "a", "a/b", "\u202e"))), "--width", width]
+    elif which in _TEXTS_OF_COMMANDS:
+        start, known = _TEXTS_OF_COMMANDS[which]
+        text = rng.choice(known if rng.random() < 0.4 else HOSTILE_TEXTS)
+        arguments = [*start, str(text).replace("\0", "0")]
     elif which == "dry":
         _make_sweep(rng, valid, case)
         arguments = ["sweep", str(case / "in" / "sweep.yaml"), "--dry-run", "--out", str(case / "out")]
     else:
         _make_config(rng, valid, case)
         arguments = ["data", "describe", str(config), "--data-dir", str(case / "in")]  # or else it may download
+        if which == "picture":
+            arguments += ["--out", str(case / "out" / rng.choice(("a.svg", "a.png", "a.txt", "", "x" * 300 + ".svg")))]
+            (case / "out").mkdir(exist_ok=True)
         if which == "run":  # an override that no configuration passes with, so that nothing is trained
             arguments = ["run", str(config), "training.rounds=0", "--out", str(case / "out"), "--plain"]
     if rng.random() < 0.2:
@@ -587,7 +743,8 @@ TARGETS = {
     "idx": Target(material.grey, _bytes_changed, _load("mnist"), 80),
     "cifar": Target(material.cifar, _bytes_changed, _load("cifar10"), 40),
     "svhn": Target(material.svhn, _bytes_changed, _load("svhn"), 50),
-    "npz": Target(material.npz, _make_npz, _read_npz, 90),
+    "npz": Target(material.npz, _npz_changed(material.npz_arrays), _read_npz, 90),
+    "tokens": Target(material.tokens, _npz_changed(material.token_arrays), _read_tokens, 40),
     "partition": Target(material.partitions, _bytes_changed, _read_partition, 60),
     "leaf": Target(material.leaf, _json_changed((".json",)), _load("femnist"), 50),
     "images": Target(material.images, _make_images, _read_images, 80),
@@ -597,9 +754,11 @@ TARGETS = {
     "traces": Target(material.traces, _bytes_changed, _read_traces, 70),
     "checkpoint": Target(material.checkpoints, _make_checkpoint, _read_checkpoint, 60),
     "leavings": Target(_prepare_leavings, _change_run, _read_leavings, 40, writes=True),
+    "trained": Target(_prepare_trained, _make_trained, _read_trained, 20, writes=True),
+    "plugin": Target(_no_material, _make_plugin, _read_plugin, 60, writes=True),
     "report": Target(material.run_folder, _make_run, _read_run, 30, writes=True),
     "comparison": Target(material.run_folder, _make_comparison, _read_comparison, 10, writes=True),
     "swept": Target(material.sweep_folder, _make_swept, _read_swept, 15, writes=True),
-    "command": Target(material.run_folder, _make_command, _read_command, 10, writes=True),
+    "command": Target(material.run_folder, _make_command, _read_command, 40, writes=True),
 }
 """Name -> target."""

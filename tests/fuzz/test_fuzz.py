@@ -20,7 +20,8 @@ SLOW = {
     "report": 4,
     "comparison": 1,
     "swept": 6,
-    "command": 5,
+    "command": 8,
+    "trained": 3,
     "config": 20,
     "overrides": 20,
     "sweep": 12,
@@ -78,7 +79,7 @@ def valid(tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("name", quick.only(TARGETS, *(name for name in TARGETS if name != "command")))
+@pytest.mark.parametrize("name", quick.only(TARGETS, *(name for name in TARGETS if name not in ("command", "trained"))))
 def test_a_message_or_success(name, valid, tmp_path):
 
     @settings(BOUNDED, max_examples=SLOW.get(name, 40))

@@ -1,0 +1,14 @@
+"""Mutants that compute the same as the original: file, line, change, and why it changes nothing."""
+
+EXPLAINED: dict[tuple[str, str, str], str] = {
+    (
+        "fedjax_bal/balance/prior.py",
+        "chosen = jnp.take_along_axis(log_probabilities, labels[:, None], axis=-1)[:, 0]",
+        "0 -> 1",
+    ): "The axis has one place, and jax takes the last one for a place beyond the end.",
+    (
+        "fedjax_bal/balance/augmentation.py",
+        "below = _snap_to_integers(counts.sum(-1, keepdims=True) / jnp.where(present, counts.shape[-1] * counts, 1.0))",
+        "jnp.where(present, counts.shape[-1] * counts, 1.0) -> (counts.shape[-1] * counts)",
+    ): "The infinite ratio of an absent class is replaced two lines below, and integers of copies have no derivative.",
+}
