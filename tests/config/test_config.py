@@ -591,7 +591,7 @@ def test_parameters_come_from_the_signature():
 
 
 def test_every_recipe_can_be_named():
-    normalised = {name: ", model: {name: tiny_bn}" for name in ("cbfl", "fedbn")}
+    normalised = dict.fromkeys(("cbfl", "fedbn"), ", model: {name: tiny_bn}")
     methods = ", ".join(f"{{recipe: {name}{normalised.get(name, '')}}}" for name in RECIPES)
     needed = ("training.rounds=700", "training.optimizer.momentum=0", "auxiliary.per_class=5")
     config = load_config(BUILTIN, [f"methods=[{methods}]", *needed])
