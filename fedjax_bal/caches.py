@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,21 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def count_compiled_programs() -> Callable[[], str]:
+    """Counts the programs that are compiled from now on; returns a function that says how many were found."""
+    import jax
+
+    seen: Counter[str] = Counter()
+    known: Any = jax.config
+    jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rpartition("/")[2]]))
+
+    def in_words() -> str:
+        found, asked = seen["cache_hits"], seen["compile_requests_use_cache"]
+        return f"XLA's programs: {asked - found} compiled, {found} found in {known.jax_compilation_cache_dir}"
+
+    return in_words
 
 
 def keep_compiled_programs_by_default() -> None:

@@ -14,10 +14,13 @@ from fedjax_bal.cli.arguments import (
     DataDir,
     Devices,
     Distributed,
+    DryRun,
     Plain,
     Plugins,
     Processes,
     ProcessId,
+    Quiet,
+    Verbose,
     check_engine,
     devices_of,
     most_devices,
@@ -25,14 +28,14 @@ from fedjax_bal.cli.arguments import (
     split_cpu_for,
 )
 from fedjax_bal.cli.config import explain, schema
-from fedjax_bal.cli.console import INTERRUPTED, Output, fail, messages, names_table, printing, say
+from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, messages, names_table, printing, say
 from fedjax_bal.cli.data import list_datasets, prepare
 from fedjax_bal.cli.describe import describe
 from fedjax_bal.cli.distributed import SWEEP_ALONE, is_first_process, joined_processes, place_of, shared_facts
 from fedjax_bal.cli.export import export
 from fedjax_bal.cli.guide import guide
 from fedjax_bal.cli.pages import write_pages
-from fedjax_bal.cli.running import next_folder, run_command
+from fedjax_bal.cli.running import describe_run, next_folder, run_command
 from fedjax_bal.cli.sweeping import sweep_command
 from fedjax_bal.cli.verify import verify
 
@@ -86,7 +89,10 @@ def run(
     data_dir: DataDir = None,
     devices: Devices = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in a folder of the same configuration.")] = False,
+    dry_run: DryRun = False,
     plain: Plain = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     track: Annotated[
         list[str] | None,
         typer.Option(metavar="tensorboard|wandb", help="Show the metrics there too; give it once for each."),
@@ -103,24 +109,30 @@ def run(
         from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.runs import RunFolder
 
+        show = Showing(plain, quiet, verbose)
         paths, overrides = split_arguments(arguments or [])
         config = load_config(paths[0] if paths else None, overrides)
         wanted = devices_of(devices)
         place = place_of(distributed, coordinator, process_id, processes, os.environ)
         conflict = lambda path: RunFolder(path).conflict(config)
         folder = out or next_folder(config.name, "configuration", conflict, shown=is_first_process(place))
-        trackers = open_trackers(track or () if is_first_process(place) else (), folder)
+        if dry_run and place:
+            raise ValueError("--dry-run: received it beside --distributed; leave that out: one process can say it")
         # Where several processes share the work, each has as many as it is asked for.
         before = most_devices([config]) if place else None if fresh else RunFolder(folder).read_devices()
         split_cpu_for([config], wanted or before)
+        if dry_run:
+            describe_run(config, folder, data_dir, wanted, fresh=fresh)
+            return
+        trackers = open_trackers(track or () if is_first_process(place) else (), folder)
         with joined_processes(place, lambda: shared_facts(config), wanted) as all_devices:
-            run_command(config, folder, data_dir, all_devices, trackers, fresh=fresh, plain=plain)
+            run_command(config, folder, data_dir, all_devices, trackers, fresh=fresh, show=show)
 
 
 @app.command()
-def demo() -> None:
+def demo(quiet: Quiet = False, verbose: Verbose = False) -> None:
     """Run the quickstart in small: one seed, ten rounds, about 20 seconds."""
-    run(["quickstart", "name=demo", "rounds=10", "seeds=1"])
+    run(["quickstart", "name=demo", "rounds=10", "seeds=1"], quiet=quiet, verbose=verbose)
 
 
 @app.command()
@@ -151,13 +163,15 @@ def sweep(
             help="The Ray cluster's head, or auto for that of this machine; by default one is started here.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")] = False,
+    dry_run: DryRun = False,
     target: Annotated[
         str | None,
         typer.Option(metavar="h200|v5e|v6e", help="With --dry-run: how many clients at a time fit on this device."),
     ] = None,
     distributed: Annotated[bool, typer.Option("--distributed", hidden=True)] = False,
     plain: Plain = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     plugin: Plugins = None,
 ) -> None:
     """Run a grid of configurations; the same again, or with more values, rounds or seeds, goes on where it stopped."""
@@ -171,12 +185,13 @@ def sweep(
         if not paths:
             raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")
         check_engine(engine, address)
+        show = Showing(plain, quiet, verbose)
         plan = load_sweep(paths[0], overrides)
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
         folder, where = out or next_folder(plan.name, "sweep", conflict), {"engine": engine, "address": address}
         wanted = devices_of(devices)
         split_cpu_for([point.config for point in plan.points], wanted or SweepFolder(folder).read_devices())
-        sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, plain=plain, target=target, **where)
+        sweep_command(plan, folder, data_dir, wanted, together, dry_run=dry_run, show=show, target=target, **where)
 
 
 @app.command()

@@ -40,6 +40,11 @@ Devices = Annotated[
     ),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines in place of the live display.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the closing lines and errors.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also what there is to do, compiled programs, placement and memory.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do.")]
 Distributed = Annotated[
     bool,
     typer.Option("--distributed", help="Be one of several processes that share the work; start each with its own id."),

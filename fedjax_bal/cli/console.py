@@ -1,6 +1,7 @@
 """Output, messages and Ctrl-C of a command."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import signal
@@ -26,6 +27,39 @@ class Output(Console):
     def on_broken_pipe(self) -> None:
         """Discards all further output."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@dataclasses.dataclass(frozen=True)
+class Showing:
+    """How much of its progress a command shows, and how.
+
+    Attributes:
+        plain: lines in place of a live display.
+        quiet: the closing lines and errors alone.
+        verbose: also what there is to do, programs, placement and memory.
+    """
+
+    plain: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses both at a time."""
+        if self.quiet and self.verbose:
+            raise ValueError("--quiet: received it beside --verbose; give one of them")
+
+    @contextlib.contextmanager
+    def progress(self, *, shown: bool = True) -> Iterator[Console]:
+        """The console for progress; one that shows nothing if it is quiet, or isn't `shown`."""
+        if shown and not self.quiet:
+            yield Output()
+            return
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            yield Output(file=nowhere)
+
+    def detail(self, note: Callable[[str], None]) -> Callable[[str], None] | None:
+        """The function for details, `note`; None if they aren't shown."""
+        return note if self.verbose else None
 
 
 def say(console: Console, text: str) -> None:

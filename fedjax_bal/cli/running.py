@@ -1,16 +1,15 @@
 """The command `fedjax-bal run`: a comparison, its table, and its report."""
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 
-from fedjax_bal.caches import keep_compiled_programs
-from fedjax_bal.cli.console import INTERRUPTED, Output, fail, interruptible, say, stopped_message
+from fedjax_bal.caches import count_compiled_programs, keep_compiled_programs, keep_compiled_programs_by_default
+from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, say, stopped_message
 from fedjax_bal.cli.pages import build_page
 from fedjax_bal.cli.tables import ACCURACY, print_table, short_name
 
@@ -29,6 +28,17 @@ def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown:
     return folder
 
 
+def describe_run(config: Any, path: Path, data_dir: Path | None, devices: str | int | None, *, fresh: bool) -> None:
+    """Says what `run_command` would do."""
+    from fedjax_bal.experiments import dry_run
+    from fedjax_bal.runs import RunFolder
+
+    console = Output()
+    keep_compiled_programs_by_default()
+    for line in dry_run(config, RunFolder(path), data_dir, devices, fresh=fresh):
+        say(console, line)
+
+
 def run_command(
     config: Any,
     path: Path,
@@ -37,11 +47,9 @@ def run_command(
     trackers: Any,
     *,
     fresh: bool,
-    plain: bool,
+    show: Showing,
 ) -> None:
-    """Starts or resumes a comparison, and shows its results.
-
-    `fresh` starts over, whatever the folder holds; `plain` shows lines in place of the live display.
+    """Starts or resumes a comparison, and shows its results; `fresh` starts over, whatever the folder holds.
 
     Raises:
         typer.Exit: the user stopped it, or a run diverged.
@@ -54,31 +62,26 @@ def run_command(
 
     first = processes().first
     folder = RunFolder(path, None if first else RemoteFiles(path))
-    with folder.claimed(config), interruptible() as asked, _console(shown=first) as console:
-        display = progress.PlainProgress(console) if plain or not first else progress.choose(console)
+    with folder.claimed(config), interruptible() as asked, show.progress(shown=first) as console:
+        display, compiled = progress.choose(console, plain=show.plain), count_compiled_programs()
         keep_compiled_programs(display.note)
         options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh, "should_stop": asked}
+        options["detail"] = show.detail(display.note)
         try:
             with contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror:
                 summary = Runner(config, folder, display, **options, mirror=mirror).run()
         except Stopped:
             display.stop()
-            say(console, stopped_message(path))
+            if first:
+                say(Output(), stopped_message(path))
             raise typer.Exit(INTERRUPTED) from None
         finally:
             display.stop()
+        if show.verbose:
+            say(console, compiled())
         if first:
             _show(path, summary, console)
         _report_failures(summary)
-
-
-@contextlib.contextmanager
-def _console(*, shown: bool) -> Iterator[Console]:
-    if shown:
-        yield Output()
-        return
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        yield Output(file=nowhere)
 
 
 def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
@@ -90,9 +93,10 @@ def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
     print_table(table(summaries, summary["target_accuracy"], short=True), console, ACCURACY)
     if shows_divergence(summaries):
         console.print(KL_IN_WORDS, markup=False, highlight=False)
-    console.print(verdict(summaries), markup=False, highlight=False)
+    closing = Output()
+    closing.print(verdict(summaries), markup=False, highlight=False)
     say(console, cost_of(summary["cost"]).in_words(summary["wall_s"]))
-    say(console, f"report: {page}")
+    say(closing, f"report: {page}")
 
 
 def _report_failures(summary: dict[str, Any]) -> None:

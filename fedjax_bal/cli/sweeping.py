@@ -9,9 +9,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from fedjax_bal.caches import keep_compiled_programs
+from fedjax_bal.caches import count_compiled_programs, keep_compiled_programs
 from fedjax_bal.cli.arguments import most_devices
-from fedjax_bal.cli.console import INTERRUPTED, Output, fail, interruptible, say, stopped_message
+from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, say, stopped_message
 from fedjax_bal.cli.pages import build_page
 from fedjax_bal.cli.tables import ACCURACY, print_table, short_name
 
@@ -26,7 +26,7 @@ def sweep_command(
     together: int | None,
     *,
     dry_run: bool,
-    plain: bool,
+    show: Showing,
     engine: str = "local",
     address: str | None = None,
     target: str | None = None,
@@ -43,7 +43,7 @@ def sweep_command(
 
     if target is not None:
         _compile_only(dry_run=dry_run)
-    folder, console = SweepFolder(path), Output()
+    folder, compiled = SweepFolder(path), count_compiled_programs()
     place = data_dir and str(data_dir.absolute())
     if engine == "ray":
         devices = _devices_per_batch(plan, devices or folder.read_devices())
@@ -51,17 +51,21 @@ def sweep_command(
         contextlib.nullcontext() if dry_run else folder.claimed(),
         _backend(engine, address, devices, place) as backend,
         interruptible() as asked,
+        Showing().progress() if dry_run else show.progress() as console,
     ):
         keep_compiled_programs(console.print)
         from fedjax_bal.experiments import run_sweep
 
         options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together, "target": target}
-        rows, stopped = run_sweep(plan, folder, console, plain=plain, dry_run=dry_run, backend=backend, **options)
+        options |= {"plain": show.plain, "detail": show.detail(console.print)}
+        rows, stopped = run_sweep(plan, folder, console, dry_run=dry_run, backend=backend, **options)
+        if show.verbose:
+            say(console, compiled())
     if stopped:
-        say(console, stopped_message(path))
+        say(Output(), stopped_message(path))
         raise typer.Exit(INTERRUPTED)
     if not dry_run:
-        _conclude_sweep(folder, rows, console)
+        _conclude_sweep(folder, rows, Output())
 
 
 def show_results(path: Path, console: Console) -> None:

@@ -1,41 +1,62 @@
-"""The outline of a sweep before it starts: its runs, the programs that train them, and the expected time."""
+"""The outline of a run or a sweep before it starts: its runs, the programs that train them, and the expected time."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from fedjax_bal.accelerators import TARGETS
-from fedjax_bal.config import to_plain
+from fedjax_bal.config import Config, to_plain
 from fedjax_bal.engine.host import Simulation, room_on
 from fedjax_bal.experiments.axes import Axis
+from fedjax_bal.experiments.backends.backend import BuiltBatch
 from fedjax_bal.experiments.display.tally import duration
 from fedjax_bal.experiments.estimate import estimate
-from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
+from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
 from fedjax_bal.experiments.plan import Point, Sweep, short_keys, shown
-from fedjax_bal.experiments.sweep_work import SweepWork
 
 _MOST_VALUES = 6  # of a key in a line
 
 
+def run_outline(config: Config, tasks: Sequence[SweepRun]) -> Iterator[str]:
+    """Describes a run, a sweep of one point, with these rounds left."""
+    sweep = Sweep(config.name, (), (Point("", {}, config),), "")
+    return sweep_outline(sweep, batch_runs(tasks, most=1))
+
+
 def sweep_outline(
-    sweep: Sweep, work: SweepWork, target: str | None = None, devices: Sequence[Any] = ()
+    sweep: Sweep,
+    own: Sequence[SweepBatch],
+    broken: Collection[int] = (),
+    cluster: str = "",
+    target: str | None = None,
+    devices: Sequence[Any] = (),
 ) -> Iterator[str]:
     """Describes a sweep: a line on the whole, then lines on the cluster, overriding methods and programs.
 
-    With `target`, one of `accelerators.TARGETS`, and its `devices`, each program has a line on its room there.
+    `own` are the batches that are left, `broken` the numbers of the points that can't be set up. With `target`, one of
+    `accelerators.TARGETS`, and its `devices`, each program has a line on its room there.
     """
-    yield _whole(sweep, work)
-    if work.backend.about():
-        yield f"  {work.backend.about()}"
+    yield _whole(sweep, own, broken, cluster)
+    if cluster:
+        yield f"  {cluster}"
     for name in _overriding(sweep):
         yield f"  {name}: sets what is swept itself, so that some of its runs are the same"
     batches: dict[int, list[SweepBatch]] = {}
-    for batch in work.batches:
+    for batch in own:
         batches.setdefault(batch.program, []).append(batch)
-    for number, own in batches.items():
-        yield f"  program {number + 1}: {_program(sweep, own)}"
+    for number, alike in batches.items():
+        yield f"  program {number + 1}: {_program(sweep, alike)}"
         if target is not None:
-            yield f"    a run alone on {target}: {_room(target, devices, own[0].tasks[0].simulation)}"
+            yield f"    a run alone on {target}: {_room(target, devices, alike[0].tasks[0].simulation)}"
+
+
+def program_line(title: str, built: BuiltBatch) -> str:
+    """Describes a compiled program: its time, its placement and its memory."""
+    layout, seconds = built.layout, f"{built.compile_s:.1f} s"
+    return (
+        f"{title}: program ready after {seconds}; {layout.strategy}, {layout.width} client(s) at a time on each of "
+        f"{layout.devices} device(s); {built.device_bytes / 1e6:,.0f} MB on each"
+    )
 
 
 def batch_title(sweep: Sweep, batch: SweepBatch) -> str:
@@ -54,19 +75,20 @@ def _overriding(sweep: Sweep) -> list[str]:
     return [name for name, own in seen.items() if len(set(own)) < len(own)]
 
 
-def _whole(sweep: Sweep, work: SweepWork) -> str:
-    expected = estimate(work.batches)
+def _whole(sweep: Sweep, own: Sequence[SweepBatch], broken_points: Collection[int], cluster: str) -> str:
+    expected = estimate(own)
     sizes = [len(point.config.methods) * len(point.config.seeds) for point in sweep.points]
-    runs, broken = sum(sizes), sum(sizes[number] for number in work.broken)
+    runs, broken = sum(sizes), sum(sizes[number] for number in broken_points)
     before = runs - broken - expected.runs
     remarks = [f"{before} done or given up before"] * (before > 0) + [f"{broken} can't be set up"] * (broken > 0)
     done = f" ({', '.join(remarks)})" if remarks else ""
     named = short_keys(sweep.axes)
     axes = " x ".join(f"{len(axis)} {'+'.join(key for key in axis.keys if key in named)}" for axis in sweep.axes)
-    pace = "" if not work.backend.about() else ", group after group and at this machine's pace"
-    batches = f" for {len(work.batches)} batches" if len(work.batches) > expected.programs else ""
+    points = f" from {len(sweep.points)} points ({axes})" if sweep.axes else ""
+    pace = "" if not cluster else ", group after group and at this machine's pace"
+    batches = f" for {len(own)} batches" if sweep.axes and len(own) > expected.programs else ""
     return (
-        f"{sweep.name}: {runs} runs{done} from {len(sweep.points)} points ({axes}), {expected.programs} program(s) to "
+        f"{sweep.name}: {runs} run{'s' * (runs > 1)}{done}{points}, {expected.programs} program(s) to "
         f"compile{batches}; about {duration(expected.seconds)} of training{pace}, without the time to compile, which "
         f"may be longer, and without what methods add to a step; {expected.device_bytes / 1e6:,.0f} MB"
     )
@@ -77,10 +99,11 @@ def _program(sweep: Sweep, batches: Sequence[SweepBatch]) -> str:
     tasks = [task for own in batches for task in own.tasks]
     points = [sweep.points[number] for number in dict.fromkeys(task.point for task in tasks)]
     together = f" in {len(batches)} batches" if len(batches) > 1 else ""
+    values = f" with {_values(sweep.axes, points)}" if sweep.axes else ""
     before = f" from round {tasks[0].round} on" if tasks[0].round else ""
     megabytes = max(own.state_bytes for own in batches) / 1e6
     return (
-        f"{_methods(sweep, tasks)}{_seeds(sweep, tasks)} with {_values(sweep.axes, points)}: {len(tasks)} "
+        f"{_methods(sweep, tasks)}{_seeds(sweep, tasks)}{values}: {len(tasks)} "
         f"run{'s' * (len(tasks) > 1)} of {tasks[0].simulation.rounds} rounds{before}{together}, {megabytes:,.1f} MB of "
         f"state{' at a time' if together else ''}"
     )

@@ -18,6 +18,7 @@ from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import device_name, versions
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
+from fedjax_bal.experiments.outline import program_line, run_outline
 from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack, saved_template
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
 from fedjax_bal.experiments.summary import (
@@ -44,6 +45,7 @@ class Runner:
         should_stop: asked between dispatches; True ends the session with `Stopped`.
         mirror: shows the metrics in trackers too; the caller closes it.
         inputs: inputs shared with the other comparisons of a sweep.
+        detail: told what is left to do, and about each compiled program; None for nothing.
     """
 
     def __init__(
@@ -58,9 +60,10 @@ class Runner:
         should_stop: Callable[[], bool] = lambda: False,
         mirror: Mirror | None = None,
         inputs: SharedInputs | None = None,
+        detail: Callable[[str], None] | None = None,
     ) -> None:
         self.config, self.folder, self.display = config, folder, display
-        self.should_stop, self.mirror = should_stop, mirror
+        self.should_stop, self.mirror, self.detail = should_stop, mirror, detail
         begun = None if fresh else folder.read_devices()
         self.comparison: Comparison = set_up(config, inputs=inputs or SharedInputs(data_dir, devices, begun))
         processes().agree(self._data())
@@ -101,6 +104,9 @@ class Runner:
                     self.show(run, saved.snapshot.round, 0.0)
             done = {run: saved.snapshot.round if saved else 0 for run, saved in starts.items()}
             left = [self._batch(run, round) for run, round in done.items() if not (round and self.over(run, round))]
+            if self.detail:
+                for line in run_outline(self.config, [task for own in left for task in own.tasks]):
+                    self.detail(line)
             tasks = (self._task(run, starts.pop(run)) for run in self.states)
             LocalBackend().run_tasks(tasks, left, lambda: self._stop_asked)
         finally:
@@ -325,6 +331,8 @@ class _RunObserver(NamedTuple):
             self.runner.display.compiling(self.runner.states[self.run].method)
 
     def built(self, built: BuiltBatch) -> None:
+        if self.runner.detail:
+            self.runner.detail(program_line(self.runner.states[self.run].title, built))
         self.runner.show_progress(self.run, self.began, 0.0)
 
     def stepped(self, step: StepResult) -> None: ...

@@ -10,6 +10,7 @@ from fedjax_bal.experiments.backends.backend import Stopped
 from fedjax_bal.experiments.display.sweep import SweepProgress
 from fedjax_bal.experiments.outline import batch_title, sweep_outline
 from fedjax_bal.experiments.plan import Sweep
+from fedjax_bal.experiments.preview import place_of_results
 from fedjax_bal.experiments.results_table import ResultsTable
 from fedjax_bal.experiments.summary import total
 from fedjax_bal.experiments.sweep_work import SweepWork
@@ -41,12 +42,15 @@ def run_sweep(
         The rows of the table, and whether the user stopped it.
     """
     display, devices = SweepProgress(console, plain=plain), topology_devices(target) if target else ()
-    if not dry_run:
+    if dry_run:
+        folder.check_owner(sweep.text, sweep.configs)
+    else:
         folder.begin(sweep.text, sweep.configs)
     work = SweepWork(sweep, folder, display, **options, look=dry_run)
-    for line in sweep_outline(sweep, work, target, devices):
+    for line in sweep_outline(sweep, work.batches, work.broken, work.backend.about(), target, devices):
         display.note(line)
     if dry_run:
+        display.note(place_of_results(folder))
         return [], False
     titles = [batch_title(sweep, own) for own in work.batches]
     display.start(titles, [own.rounds // len(own.tasks) for own in work.batches])

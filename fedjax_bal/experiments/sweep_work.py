@@ -9,10 +9,12 @@ from fedjax_bal.experiments.backends.backend import Backend, BatchRefused, Batch
 from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.display.sweep import Silent, SweepProgress
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun, batch_runs
+from fedjax_bal.experiments.outline import program_line
 from fedjax_bal.experiments.plan import Point, Sweep
+from fedjax_bal.experiments.preview import find_left
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import SavedRun
-from fedjax_bal.experiments.setup import SharedInputs, set_up
+from fedjax_bal.experiments.setup import SharedInputs
 from fedjax_bal.experiments.summary import Cost
 from fedjax_bal.experiments.training import BatchTraining
 from fedjax_bal.registry import PluginError
@@ -43,6 +45,7 @@ class SweepWork:
         most: the most runs of a batch; None for as many as fit into memory.
         backend: trains the batches; None for this process.
         look: only find out what is left to do; nothing is written, and `run` isn't called.
+        detail: told about each compiled program; None for nothing.
 
     Attributes:
         runners: the runner of every point that can be set up, by its number; none with `look`.
@@ -64,8 +67,9 @@ class SweepWork:
         most: int | None = None,
         backend: Backend | None = None,
         look: bool = False,
+        detail: Callable[[str], None] | None = None,
     ) -> None:
-        self.sweep, self.display, self.should_stop = sweep, display, should_stop
+        self.sweep, self.display, self.should_stop, self.detail = sweep, display, should_stop, detail
         self.backend: Backend = backend or LocalBackend()
         self.runners: dict[int, Runner] = {}
         self.broken: dict[int, str] = {}
@@ -100,18 +104,7 @@ class SweepWork:
             self.written()
 
     def _find_left(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
-        comparison = set_up(point.config, inputs=inputs)
-        runs = folder.read_summary().get("runs")
-        known = {(run.get("method"), run.get("seed")): run for run in runs or [] if isinstance(run, dict)}
-        tasks = []
-        for index in range(len(point.config.methods)):
-            for seed in point.config.seeds:
-                simulation = comparison.simulation((index, seed))
-                run = known.get((point.config.methods[index].name, seed), {})
-                done = min(int(run.get("rounds") or 0), simulation.rounds)
-                if done < simulation.rounds and not run.get("failure") and run.get("stopped_early") is None:
-                    tasks.append(SweepRun(number, (index, seed), simulation, done))
-        return tasks
+        return find_left(number, point.config, folder, inputs)
 
     def _resume(self, number: int, point: Point, folder: RunFolder, inputs: SharedInputs) -> list[SweepRun]:
         folder.check(point.config)
@@ -169,7 +162,7 @@ class SweepWork:
             self._give_up(batch._replace(tasks=tuple(left)), lost)
             return
         for round in sorted({task.round for task in left}):  # one, unless a checkpoint is damaged
-            self.display.note(f"{self._title_of(batch)}: {lost}; going on after round {round}")
+            self.display.note(f"{self.title_of(batch)}: {lost}; going on after round {round}")
             alike = tuple(task for task in left if task.round == round)
             yield from self._attempt(number, batch._replace(tasks=alike), tries)
 
@@ -184,7 +177,8 @@ class SweepWork:
         self._saved[task.point, task.run] = saved
         return task._replace(round=saved.snapshot.round if saved else 0)
 
-    def _title_of(self, batch: SweepBatch) -> str:
+    def title_of(self, batch: SweepBatch) -> str:
+        """The first run of a batch, and the number of the others."""
         first = batch.tasks[0]
         others = f" and {len(batch.tasks) - 1} more" if len(batch.tasks) > 1 else ""
         return f"{self.sweep.points[first.point].label}, {self._method_of(first)}{others}"
@@ -216,6 +210,8 @@ class _BatchObserver:
     def built(self, built: BuiltBatch) -> None:
         self._own.cost, self._own.device_bytes = Cost(built.compile_s), built.device_bytes
         self._work.costs.append(self._own)
+        if self._work.detail:
+            self._work.detail(program_line(self._work.title_of(self._own.batch), built))
 
     def stepped(self, step: StepResult) -> None:
         before = self._own.cost

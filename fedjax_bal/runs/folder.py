@@ -71,11 +71,11 @@ class RunFolder:
         Raises:
             FolderError: it can't be written, is in use, or holds something else.
         """
-        return self.files.locked(lambda: self._check_owner(config))
+        return self.files.locked(lambda: self.check_owner(config))
 
     def check(self, config: Config) -> None:
         """Makes the folder and checks that it is free or that the configuration continues it, without the lock."""
-        self.files.prepare(lambda: self._check_owner(config))
+        self.files.prepare(lambda: self.check_owner(config))
 
     def begin(self, config: Config, *, fresh: bool) -> None:
         """Writes config.yaml, which makes the folder this configuration's, after everything else has been checked.
@@ -256,7 +256,8 @@ class RunFolder:
         differing = differences(self.earlier, config)
         return "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
 
-    def _check_owner(self, config: Config) -> None:
+    def check_owner(self, config: Config) -> None:
+        """Checks that the folder is free, or that the configuration continues it, and writes nothing."""
         differing = self.conflict(config)
         if differing:
             raise FolderError(

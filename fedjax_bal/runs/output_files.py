@@ -29,8 +29,9 @@ class OutputFiles:
         self.path = path
 
     def names(self) -> list[str]:
-        """The names of the folder's entries, without its lock."""
-        return sorted(entry.name for entry in self.path.iterdir() if entry.name != _LOCK)
+        """The names of the folder's entries, without its lock; none for a folder that doesn't exist."""
+        entries = self.path.iterdir() if self.path.exists() else ()
+        return sorted(entry.name for entry in entries if entry.name != _LOCK)
 
     def prepare(self, check: Callable[[], None]) -> None:
         """Makes the folder unless it exists, and has it checked before anything is written into it."""

@@ -90,14 +90,19 @@ class SweepFolder:
         found = ((label, known_conflict(self.point(label).path, conflict)) for label, conflict in asks)
         return next((f"{label}: {conflict}" for label, conflict in found if conflict), "")
 
-    def begin(self, text: str, points: Mapping[str, Config]) -> None:
-        """Writes sweep.yaml; raises `FolderError` if the folder holds a sweep that this one doesn't continue."""
+    def check_owner(self, text: str, points: Mapping[str, Config]) -> None:
+        """Checks that the folder is free, or holds a sweep that this one continues, and writes nothing."""
+        self._check_owner()
         differing = self.conflict(text, points)
         if differing:
             raise FolderError(
                 f"{self.path}: holds another sweep, and nothing in it is touched; choose another folder with --out, or "
                 f"ask for the same sweep, with other values, more rounds or more seeds. They differ in\n  {differing}"
             )
+
+    def begin(self, text: str, points: Mapping[str, Config]) -> None:
+        """Writes sweep.yaml; raises `FolderError` if the folder holds a sweep that this one doesn't continue."""
+        self.check_owner(text, points)
         self.files.write(_SHEET, text.encode())
 
     def read_sheet(self) -> tuple[dict[str, Any], str]:

@@ -81,9 +81,12 @@ def test_a_yaml_error_is_placed(here):
 
 def test_run_writes_everything_and_says_where(here):
     (here / "small.yaml").write_text(small_run.TEXT)
-    result = invoke("run", "small.yaml", "seeds=[0]", "--plain")
+    result = invoke("run", "small.yaml", "seeds=[0]", "--plain", "--verbose")
     assert result.exit_code == 0, result.output
     assert "control variates" in result.output
+    assert "  program 2: control variates: 1 run of 7 rounds, " in result.output
+    assert re.search(r"fedavg, seed 0: program ready after [\d.]+ s; .* on each of \d+ device\(s\)", result.output)
+    assert re.search(r"^XLA's programs: \d+ compiled, \d+ found in ", result.output, re.MULTILINE)
     folder = here / "runs" / "small"
     assert "report: runs/small/report.html" in result.output
     closing = r"^[1-9]\d* client updates in \d+:\d\d, [\d,.]+/s while training; compiling took \d+% of the time$"
@@ -96,6 +99,29 @@ def test_run_writes_everything_and_says_where(here):
     (folder / "report.html").unlink()
     assert invoke("report", folder).exit_code == 0
     assert (folder / "report.html").exists()
+
+    said = invoke("run", "small.yaml", "seeds=[0]", "--quiet").output
+    verdict, report = said.rstrip("\n").rsplit("\n", 1)
+    assert verdict.startswith("control variates has the highest accuracy") and verdict in result.output
+    assert report == "report: runs/small/report.html"
+
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    lines = invoke("run", "small.yaml", "seeds=[0, 1]", "--dry-run").output.splitlines()
+    assert lines[0].startswith("small: 4 runs (2 done or given up before), 2 program(s) to compile; about ")
+    assert lines[1].startswith("  program 1: fedavg, seed 1: 1 run of 7 rounds, ")
+    assert lines[-1] == "  would go on in runs/small"
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+def test_a_dry_run_leaves_no_folder(here):
+    (here / "small.yaml").write_text(small_run.TEXT)
+    result = invoke("run", "small.yaml", "methods=[fedavg]", "--dry-run")
+    assert result.exit_code == 0 and result.output.endswith("\n  would be written to runs/small\n")
+    assert [file.name for file in here.iterdir()] == ["small.yaml"]
+    refused = invoke("run", "small.yaml", "--dry-run", "--out", "small.yaml")
+    assert refused.exit_code == 2 and "can't be written (not a directory)" in refused.output
+    refused = invoke("run", "small.yaml", "--quiet", "--verbose")
+    assert refused.exit_code == 2 and "--quiet: received it beside --verbose" in refused.output
 
 
 def test_a_device_that_is_not_there_is_for_dry_runs_only(here):

@@ -172,6 +172,11 @@ class StackOfOne:
         self.failures: list[DivergenceError | None] = [None]
         self.resting = [False]
 
+    @property
+    def setting(self) -> Setting:
+        """The run's."""
+        return self.simulation.setting
+
     def rest(self, place: int) -> None:
         """Stops the run."""
         self.resting[place] = True

@@ -8,6 +8,7 @@ on other batches meanwhile, and one process owns the folder whatever the backend
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from fedjax_bal.engine.device import Layout
 from fedjax_bal.engine.host import DispatchResult, Snapshot
 from fedjax_bal.experiments.grouping import SweepBatch
 
@@ -36,6 +37,7 @@ class BuiltBatch(NamedTuple):
     compile_s: float
     device_bytes: int  # of data, states and the program on each device
     device: str  # in words
+    layout: Layout
 
 
 class StepResult(NamedTuple):

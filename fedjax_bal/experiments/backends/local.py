@@ -79,7 +79,7 @@ class LocalBatch:
         with plugin_errors(part for member in self._given[0] for part in member.simulation.setting.parts):
             self._stack = stack = open_stack(*self._given)
             self._given = (), ()
-            return BuiltBatch(stack.compile(), stack.device_bytes, device_name())
+            return BuiltBatch(stack.compile(), stack.device_bytes, device_name(), stack.setting.layout)
 
     def advance(self, resting: Sequence[bool]) -> StepResult:
         """Runs the rounds of one dispatch, but for runs that rest."""

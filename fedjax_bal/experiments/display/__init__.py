@@ -13,7 +13,7 @@ from fedjax_bal.experiments.display.tally import RunProgress
 __all__ = ["LiveProgress", "PlainProgress", "Progress", "RunProgress", "choose"]
 
 
-def choose(console: Console) -> Progress:
+def choose(console: Console, *, plain: bool = False) -> Progress:
     """The display that suits a console: a live one for a terminal that can move its cursor, else plain lines."""
-    live = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+    live = not plain and console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
     return LiveProgress(console) if live else PlainProgress(console)

@@ -1,0 +1,44 @@
+"""What a run or a sweep would do: found out from its folder, of which nothing is written."""
+
+import os
+from collections.abc import Iterator
+
+from fedjax_bal.config import Config
+from fedjax_bal.experiments.grouping import SweepRun
+from fedjax_bal.experiments.outline import run_outline
+from fedjax_bal.experiments.setup import SharedInputs, set_up
+from fedjax_bal.runs import RunFolder, SweepFolder
+
+
+def dry_run(
+    config: Config, folder: RunFolder, data_dir: str | os.PathLike | None, devices: str | int | None, *, fresh: bool
+) -> Iterator[str]:
+    """Describes a run that would go on in its folder, or with `fresh` start over there."""
+    with folder.files.writing():  # for the messages of a folder that couldn't be written
+        folder.check_owner(config)
+    before = None if fresh else folder
+    inputs = SharedInputs(data_dir, devices, before and before.read_devices())
+    yield from run_outline(config, find_left(0, config, before, inputs))
+    yield place_of_results(folder, fresh=fresh)
+
+
+def place_of_results(folder: RunFolder | SweepFolder, *, fresh: bool = False) -> str:
+    """Says where results would be written."""
+    does = "would be written to" if not folder.exists() else "would start over in" if fresh else "would go on in"
+    return f"  {does} {folder.path}"
+
+
+def find_left(number: int, config: Config, folder: RunFolder | None, inputs: SharedInputs) -> list[SweepRun]:
+    """The runs of a point of this number that have rounds left, by the summary in its folder, if it has one."""
+    comparison = set_up(config, inputs=inputs)
+    runs = folder.read_summary().get("runs") if folder else None
+    known = {(run.get("method"), run.get("seed")): run for run in runs or [] if isinstance(run, dict)}
+    tasks = []
+    for index, method in enumerate(config.methods):
+        for seed in config.seeds:
+            simulation = comparison.simulation((index, seed))
+            run = known.get((method.name, seed), {})
+            done = min(int(run.get("rounds") or 0), simulation.rounds)
+            if done < simulation.rounds and not run.get("failure") and run.get("stopped_early") is None:
+                tasks.append(SweepRun(number, (index, seed), simulation, done))
+    return tasks
