@@ -1,12 +1,17 @@
 """Cache folders for compiled programs and for matplotlib."""
 
 import contextlib
+import functools
 import os
+import re
 import tempfile
 from collections import Counter
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+_UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '([\w<>.-]+)'")
 
 
 def keep_compiled_programs(note: Callable[[str], None]) -> None:
@@ -20,6 +25,23 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    _replace_unreadable_programs(folder)
+
+
+@functools.cache
+def _replace_unreadable_programs(folder: Path) -> None:
+    """Removes programs of the name that jax can't read, when it says so, before it writes them again."""
+    # A kill can cut one off. Jax would then warn and compile in every session, as it never replaces a file.
+    show = warnings.showwarning
+
+    def shown(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+        found = _UNREADABLE.match(str(message))
+        for file in folder.glob(f"{found[1]}-*-cache") if found else ():
+            file.unlink(missing_ok=True)
+        if not found:
+            show(message, *args, **kwargs)
+
+    warnings.showwarning = shown
 
 
 def count_compiled_programs() -> Callable[[], str]:

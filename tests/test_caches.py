@@ -1,5 +1,7 @@
 """Compiled programs go into the user's cache folder, unless it can't be written or the user has chosen otherwise."""
 
+import warnings
+
 import jax
 import pytest
 
@@ -45,3 +47,17 @@ def test_a_folder_that_can_not_be_written_is_tolerated(home):
     home.write_text("a file where the folder would be")
     caches.keep_compiled_programs_by_default()
     assert getattr(jax.config, FOLDER) is None
+
+
+def test_a_program_that_can_not_be_read_is_removed_so_that_it_is_written_again(tmp_path):
+    for name in ("jit_step-12ab-cache", "jit_step_more-34cd-cache", "jit_stop-56ef-cache"):
+        (tmp_path / name).write_text("cut off")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        shown = []
+        warnings.showwarning = lambda message, *_: shown.append(str(message))
+        caches._replace_unreadable_programs.__wrapped__(tmp_path)
+        warnings.warn("Error reading persistent compilation cache entry for 'jit_step': error: -5", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert shown == ["something else"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["jit_step_more-34cd-cache", "jit_stop-56ef-cache"]

@@ -1,5 +1,6 @@
 """Arguments that commands share: files, changes, and the number of devices."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,7 +72,8 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
             f"command line: received {len(paths)} files ({', '.join(paths)}); give one configuration, "
             "and changes to it as key=value"
         )
-    return paths, [argument for argument in arguments if "=" in argument]
+    # YAML is UTF-8, whatever encoding the locale gave the arguments.
+    return paths, [os.fsencode(argument).decode(errors="surrogateescape") for argument in arguments if "=" in argument]
 
 
 def devices_of(wanted: str | None) -> str | int | None:

@@ -123,7 +123,8 @@ def _write(stream: IO[bytes], tree: Any) -> None:
             digest.update(piece)
         sums[name] = digest.hexdigest()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr(_MANIFEST, json.dumps({"format": 1, "sha256": sums}))
+        # Without the time of day, which a clock may have that an archive can't hold.
+        archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps({"format": 1, "sha256": sums}))
         for name, pieces in members.items():
             about = zipfile.ZipInfo(name)
             about.file_size = sum(map(len, pieces))  # beyond 2 GB the archive takes another form

@@ -471,6 +471,34 @@ def _messages_of_files() -> Iterator[None]:
         raise _message(str(error)) from error
 
 
+def _prepare_verified(folder: Path) -> None:
+    from fedjax_bal.config import load_config
+    from fedjax_bal.runs import RunFolder, SweepFolder, write_model
+
+    run, sweep = RunFolder(folder), SweepFolder(folder / "sweep")
+    run.begin(load_config(None), fresh=False)
+    material.checkpoints(run.checkpoints(0, 0))
+    line = {"method": "fedavg", "seed": 0, "test_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "wall_s": 1.0}
+    run.write_metrics([{**line, "round": round} for round in range(1, 6)])
+    run.write_summary({"runs": [line]})
+    run.write_pictures(0, 0, {"real": np.zeros((3, 2, 4, 4, 1), np.uint8)})
+    for kind in ("npz", "safetensors"):
+        write_model(kind, run.export_file(f"fedavg-seed-0.{kind}"), {"w/b": np.arange(6.0).reshape(2, 3)}, {"seed": 0})
+    sweep.path.mkdir()
+    sweep.begin("name: a\nsweep: [{seeds: [[0], [1]]}]\n", {})
+    sweep.write_results([{"point": "a", "method": "b", "status": "done", "failure": None}])
+    sweep.write_costs({("a", "b", 0): {"compile_s": 1.0}})
+
+
+def _read_verified(case: Path) -> None:
+    from fedjax_bal.runs import verify
+
+    for folder in (case / "in", case / "in" / "sweep"):
+        for found in verify(folder):
+            if found.damage:
+                raise _message(found.damage)
+
+
 def _special(case: Path) -> bool:
     return not (case / "in" / "sweep.yaml").is_file() or (case / "in" / "sweep.yaml").is_symlink()
 
@@ -756,6 +784,7 @@ TARGETS = {
     "leavings": Target(_prepare_leavings, _change_run, _read_leavings, 40, writes=True),
     "trained": Target(_prepare_trained, _make_trained, _read_trained, 20, writes=True),
     "plugin": Target(_no_material, _make_plugin, _read_plugin, 60, writes=True),
+    "verified": Target(_prepare_verified, _json_changed((".json", ".jsonl")), _read_verified, 30),
     "report": Target(material.run_folder, _make_run, _read_run, 30, writes=True),
     "comparison": Target(material.run_folder, _make_comparison, _read_comparison, 10, writes=True),
     "swept": Target(material.sweep_folder, _make_swept, _read_swept, 15, writes=True),

@@ -1,0 +1,84 @@
+"""Poor surroundings: another clock, locale, home and file system; and caches that are shared or damaged."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small_run
+
+from fedjax_bal.cli.arguments import split_arguments
+from fedjax_bal.runs import verify
+
+ONE = ("methods=[{recipe: fedavg, name: première}]", "seeds=[0]", "training.rounds=4", "--plain")
+# January 1970, and an hour earlier at each look.
+CLOCK = """
+import itertools, time
+hours = itertools.count()
+time.time = lambda: 1e6 - 3600 * next(hours)
+from fedjax_bal.cli import main
+main()
+"""
+
+
+def start(here, *arguments, program=("-m", "fedjax_bal"), **environment):
+    command = [sys.executable, *program, *map(str, arguments)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, cwd=here, env={**os.environ, **environment}, **streams)
+
+
+def finish(process):
+    said = process.communicate()[0].decode(errors="replace")
+    assert process.returncode == 0 and "Traceback" not in said, said
+    return said
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "small.yaml").write_text(small_run.TEXT)
+    (tmp_path / "grid.yaml").write_text("base: small.yaml\nsweep: [{training.optimizer.learning_rate: [0.05, 0.2]}]\n")
+    return tmp_path
+
+
+def test_changes_on_the_command_line_are_utf_8_in_any_locale():
+    change = os.fsdecode(b"methods.0.name=premi\xc3\xa8re")
+    in_ascii = b"methods.0.name=premi\xc3\xa8re".decode("ascii", "surrogateescape")
+    assert split_arguments([change]) == split_arguments([in_ascii]) == ([], ["methods.0.name=première"])
+
+
+@pytest.mark.slow
+def test_neither_clock_nor_locale_nor_home_stops_a_run(here, tmp_path_factory):
+    memory = Path("/dev/shm")
+    out = (memory if os.access(memory, os.W_OK) else tmp_path_factory.mktemp("out")) / f"{here.name}-{os.getpid()}"
+    poor = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "HOME": "/dev/null/x", "XDG_CACHE_HOME": ""}
+    try:
+        said = finish(start(here, "run", "small.yaml", *ONE, "--out", out, program=("-c", CLOCK), **poor))
+        assert "compiled programs are not kept: the user's cache folder can't be written" in said
+        for command in (("report",), ("export", "--out", here / "model.npz"), ("verify",)):
+            finish(start(here, command[0], out, *command[1:], program=("-c", CLOCK), **poor))
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        assert {line["method"] for line in lines} == {"première"} and 0 < lines[0]["wall_s"] <= lines[1]["wall_s"]
+        assert "première" in (out / "report.html").read_text(encoding="utf-8")
+        assert [own for path in (out, here / "model.npz") for own in verify(path) if own.damage] == []
+    finally:
+        subprocess.run(["rm", "-rf", str(out)], check=True)
+
+
+@pytest.mark.slow
+def test_two_sweeps_share_a_cache_and_one_whose_programs_are_cut_off_is_mended(here):
+    cache = here / "home" / "fedjax_bal" / "xla"
+    sweep = lambda out: start(here, "sweep", "grid.yaml", *ONE, "--out", out, XDG_CACHE_HOME=str(here / "home"))
+    for process in [sweep("one"), sweep("two")]:
+        finish(process)
+    sizes = {file.name: file.stat().st_size for file in cache.glob("*-cache")}
+    for name, size in sizes.items():
+        os.truncate(cache / name, size // 2)
+    said = finish(sweep("three"))
+    assert "Error reading" not in said
+    program = next(name for name in sizes if name.startswith("jit_dispatch_together"))
+    assert (cache / program).stat().st_size > 0.9 * sizes[program]
+    results = [{file.parent.name: small_run.metrics(file.parent) for file in here.glob(f"{out}/points/*/metrics.jsonl")}
+               for out in ("one", "two", "three")]  # fmt: skip
+    assert results[0] == results[1] == results[2] and len(results[0]) == 2
