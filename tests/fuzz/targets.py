@@ -443,19 +443,32 @@ def _prepare_leavings(folder: Path) -> None:
     (folder / "pictures" / "method-0-seed-0.json").write_text('{"nearest": {}}')
     (folder / "personalised").mkdir()
     (folder / "personalised" / "method-0-seed-0.json").write_text('{"accuracy": [0.5]}')
-    (folder / "tracking.json").write_text("[]")
+    (folder / "tracking.json").write_text('{"wandb": {"method-0-seed-0": "0f"}}')
+    (folder / "execution.json").write_text('{"devices": 2}')
+    (folder / "wandb").mkdir()
+    (folder / "wandb" / "fedjax-bal-id").write_text("0123abcd")
 
 
 def _read_leavings(case: Path) -> None:
     """What a run or a sweep that goes on reads of what was there."""
+    from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
     from fedjax_bal.runs import RunFolder, SweepFolder
 
     run, sweep = RunFolder(case / "in"), SweepFolder(case / "in")
     with _messages_of_files():
         run.read_metrics()
     run.read_summary()
-    run.read_leaks(0, 0)
-    run.read_personalised(0, 0)
+    for read in (
+        run.read_devices,
+        run.read_tracking,
+        lambda: run.read_leaks(0, 0),
+        lambda: run.read_personalised(0, 0),
+    ):
+        read()
+    tracker = object.__new__(WeightsAndBiases)  # as if its package were there
+    tracker._root = case / "in" / "wandb"
+    with _messages_of_files():
+        assert len(tracker._token()) == 8
     sweep.read_costs()
     sweep.begin((case / "in" / "sweep.yaml").read_bytes().decode("utf-8", "replace") if not _special(case) else "", {})
 

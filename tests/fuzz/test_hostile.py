@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from fedjax_bal.cli.app import app
 from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
+from fedjax_bal.contrib.trackers.wandb import WeightsAndBiases
 from fedjax_bal.data import DataError, load
 from fedjax_bal.files import open_file, open_to_append, own_folder, read_bytes, write_atomically
 from fedjax_bal.report import build
@@ -230,6 +231,14 @@ def test_nothing_waits_for_a_part_of_a_run(name, kind, run):
         assert attempt(lambda: build(run), (run,)).kind == "success"
     else:
         refused(lambda: build(run), f"{name}: can't be read")
+
+
+def test_a_tracker_does_not_wait_for_its_id(tmp_path):
+    tracker = object.__new__(WeightsAndBiases)  # as if its package were there
+    tracker._root = tmp_path
+    os.mkfifo(tmp_path / "fedjax-bal-id")
+    assert re.fullmatch("[0-9a-f]{8}", tracker._token())
+    assert tracker._token() == (tmp_path / "fedjax-bal-id").read_text()
 
 
 def test_a_loop_among_images_is_named(tmp_path):

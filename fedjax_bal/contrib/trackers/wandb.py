@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.contrib.trackers.protocol import TrackedRun, scalars
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import read_bytes, write_atomically
 
 
 class WeightsAndBiases:
@@ -84,8 +84,8 @@ class WeightsAndBiases:
         """Eight letters that identify the run folder, whatever its configuration."""
         file = self._root / "fedjax-bal-id"
         try:
-            token = file.read_text(encoding="ascii")
-        except (FileNotFoundError, UnicodeDecodeError):
+            token = read_bytes(file, 100).decode("ascii")
+        except (OSError, UnicodeDecodeError):
             token = ""
         if not re.fullmatch("[0-9a-f]{8}", token):
             token = secrets.token_hex(4)
