@@ -5,8 +5,8 @@ import functools
 import os
 import re
 import tempfile
-from collections import Counter
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
