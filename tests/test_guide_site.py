@@ -36,9 +36,9 @@ def test_needs_are_those_without_which_a_run_is_refused(name, wanted):
 
 def test_a_card_says_what_is_declared():
     pytest.importorskip("latex2mathml", reason="the extra docs isn't installed")
-    import cards
+    import methods
 
-    card = cards.card("fedprox")
+    card = methods.method_card("fedprox")
     assert r"$\frac{\mu}{2} \| y - w \|^2$" in card
     assert "**`Proximal`** ([Loss](../roles.md))" in card and "- `mu=0.001`: " in card
     assert "@inproceedings{li2020fedprox" in card

@@ -6,8 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from cards import card
 from markup import cell, inline, table, with_formulas
+from methods import method_card
 from mkdocs.structure.files import File, Files
 
 from fedjax_bal.cli.listing import grouped
@@ -86,6 +86,6 @@ def _methods() -> Iterator[tuple[str, str]]:
     """A page of cards for each family of methods, and their index."""
     index = ["# Methods\n", "All of them combine: `recipe: [scaffold, rebafl]`, or `recipes.combine(a, b)`.\n"]
     for number, (family, names) in enumerate(grouped("recipes"), 1):
-        yield f"methods/{number}.md", "\n\n".join([f"# {family}", *map(card, names)])
+        yield f"methods/{number}.md", "\n\n".join([f"# {family}", *map(method_card, names)])
         index.append(f"- [{family}]({number}.md): {', '.join(f'[{name}]({number}.md#{name})' for name in names)}")
     yield "methods/index.md", "\n".join(index)
