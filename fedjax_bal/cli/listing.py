@@ -60,6 +60,8 @@ def described_whole(kind: str, name: str) -> str:
     Example:
         >>> "Proximal (Loss)" in described_whole("recipes", "fedprox")
         True
+        >>> "Command   fedjax-bal run" in described_whole("configs", "quickstart")
+        True
     """
     names = listing(kind)
     if name not in names:
