@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from cards import card
-from markup import cell, table, with_formulas
+from markup import cell, inline, table, with_formulas
+from methods import method_card
 from mkdocs.structure.files import File, Files
 
 from fedjax_bal.cli.listing import grouped
-from fedjax_bal.config import key_references
+from fedjax_bal.config import KeyReference, key_references
 from fedjax_bal.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -19,11 +20,12 @@ COPIED = {
     "benchmarks.md": ROOT / "benchmarks" / "README.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
 }
+NAMES = ".md-typeset td:first-child code { white-space: nowrap }"  # a name is hard to read in two lines
 
 
 def on_files(files: Files, config: object) -> Files:
     """Adds the pages that are made to those that are files."""
-    for path, text in _pages():
+    for path, text in (*_pages(), ("names.css", NAMES)):
         files.append(File.generated(config, path, content=text))
     return files
 
@@ -52,28 +54,38 @@ def _with_links_inside(text: str) -> str:
 
 
 def _keys() -> str:
-    about = "`fedjax-bal config explain KEY` says the same; `fedjax-bal config schema` is for editors."
-    rows = []
-    for key in key_references():
-        of = f" (with {', '.join(key.choices)})" if key.choices else ""
-        rows.append((f"`{key.path}`", *map(cell, (key.meaning + of, key.allowed, key.default))))
-    return f"# Keys of a configuration\n\n{about}\n\n{table(('key', 'meaning', 'allowed', 'default'), rows)}"
+    """All keys, a part of the page for each section."""
+    lines = [
+        "# Keys of a configuration\n",
+        "`fedjax-bal config explain KEY` says the same; `fedjax-bal config schema` is for editors.",
+    ]
+    for section, keys in groupby(key_references(), lambda key: key.path.partition(".")[0]):
+        lines += [f"\n## {section}\n", *map(_key, keys)]
+    return "\n".join(lines)
+
+
+def _key(key: KeyReference) -> str:
+    of = f", with {', '.join(key.choices)}" if key.choices else ""
+    default = f"; default {cell(key.default)}" if key.default else ""
+    meaning = f": {inline(key.meaning)}" if key.meaning else ""
+    return f"- `{key.path}`{of}{meaning} ({cell(key.allowed)}{default})"
 
 
 def _metrics() -> str:
-    """All metrics: meaning and unit, in which files, and the table of the report that shows them."""
+    """All metrics: whether of rounds or of runs, meaning and unit, and where a report shows them."""
     rows = []
     for metric in METRICS.values():
-        files = ["`metrics.jsonl`"] * (metric.of_round is not None) + ["`summary.json`"] * (metric.of_run is not None)
-        shown = f"{metric.column.table.title}: {metric.column.heading}" if metric.column else ""
-        rows.append((f"`{metric.name}`", metric.meaning, metric.unit.symbol, ", ".join(files), shown))
-    return table(("metric", "meaning", "unit", "in", "table and column of the report"), rows)
+        of = ", ".join(["round"] * (metric.of_round is not None) + ["run"] * (metric.of_run is not None))
+        unit = f" In {metric.unit.symbol}." if metric.unit.symbol and metric.unit.factor == 1 else ""
+        shown = f" Report: {metric.column.table.title}, *{metric.column.heading}*." if metric.column else ""
+        rows.append((f"`{metric.name}`", of, f"{metric.meaning}{unit}{shown}"))
+    return table(("metric", "of each", "meaning"), rows)
 
 
 def _methods() -> Iterator[tuple[str, str]]:
     """A page of cards for each family of methods, and their index."""
     index = ["# Methods\n", "All of them combine: `recipe: [scaffold, rebafl]`, or `recipes.combine(a, b)`.\n"]
     for number, (family, names) in enumerate(grouped("recipes"), 1):
-        yield f"methods/{number}.md", "\n\n".join([f"# {family}", *map(card, names)])
+        yield f"methods/{number}.md", "\n\n".join([f"# {family}", *map(method_card, names)])
         index.append(f"- [{family}]({number}.md): {', '.join(f'[{name}]({number}.md#{name})' for name in names)}")
     yield "methods/index.md", "\n".join(index)

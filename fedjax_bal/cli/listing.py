@@ -60,6 +60,8 @@ def described_whole(kind: str, name: str) -> str:
     Example:
         >>> "Proximal (Loss)" in described_whole("recipes", "fedprox")
         True
+        >>> "Command   fedjax-bal run" in described_whole("configs", "quickstart")
+        True
     """
     names = listing(kind)
     if name not in names:
@@ -79,14 +81,13 @@ def _whole(kind: str, name: str, function: Callable[..., Any]) -> Iterator[str]:
         if recipe is None:
             return
         yield f"Needs at these defaults: {', '.join(names_of_needs(recipe.parts)) or 'nothing'}"
-        roles = {part: [role.__name__ for role in roles_of(part)] for part in recipe.parts}
+        roles = {part: [role.__name__ for role in _roles(part)] for part in recipe.parts}
         parts = [f"  {type(part).__name__} ({', '.join(names)})" for part, names in roles.items()]
         yield "\n".join(["Parts and their roles at these defaults:", *(parts or ["  none"])])
         yield citation(recipe)
 
 
-def roles_of(part: Any) -> list[type]:
-    """The roles that a part plays."""
+def _roles(part: Any) -> list[type]:
     return [kind for kind in type(part).__mro__ if kind.__module__ == "fedjax_bal.parts.roles"]
 
 

@@ -18,7 +18,7 @@ from fedjax_bal.config.load import (
     read_mapping,
 )
 from fedjax_bal.config.needs import check_methods
-from fedjax_bal.config.parameters import documented, parameters
+from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path, nearest_choices, raise_all, received_value
 from fedjax_bal.config.reference import KeyReference, explained, json_schema, key_references
 from fedjax_bal.config.resolved import (
@@ -59,7 +59,6 @@ __all__ = [
     "config_leaves",
     "continues",
     "differences",
-    "documented",
     "dotted_path",
     "dump_yaml",
     "explained",

@@ -10,8 +10,8 @@ from typing import Any
 from markup import inline
 from measured import BesidePaper, beside_papers, on_long_tail
 
-from fedjax_bal.cli.listing import roles_of
-from fedjax_bal.config import documented, parameters, received_value
+from fedjax_bal.config import parameters, received_value
+from fedjax_bal.config.parameters import documented
 from fedjax_bal.parts import names_of_needs
 from fedjax_bal.recipes import RECIPES, Recipe, citation
 
@@ -25,7 +25,7 @@ _SETTINGS = {
 _WHICH = {"final": "last round", "best": "best round", "last5": "last five rounds"}
 
 
-def card(name: str) -> str:
+def method_card(name: str) -> str:
     """The card of a recipe: parts with their equations, options, needs, results, cost, papers."""
     recipe, (text, sections) = RECIPES[name](), _docstring(RECIPES[name])
     blocks = [
@@ -33,7 +33,7 @@ def card(name: str) -> str:
         *_parts(recipe),
         *_options(name),
         *_settings(recipe),
-        *_needs(recipe),
+        _needs(recipe),
         *_results(name),
         *_references(sections),
         '??? quote "BibTeX"',
@@ -52,7 +52,7 @@ def _docstring(thing: Any) -> tuple[str, dict[str, str]]:
 def _parts(recipe: Recipe) -> Iterator[str]:
     for part in recipe.parts:
         text, sections = _docstring(type(part))
-        roles = ", ".join(role.__name__ for role in roles_of(part))
+        roles = ", ".join(role.__name__ for role in type(part).__mro__ if inspect.isabstract(role))
         begins = f" At the defaults it begins in round {part.first_round + 1}." if part.first_round else ""
         papers = f" *{inline(sections['References'])}*" if "References" in sections else ""
         yield f"**`{type(part).__name__}`** ([{roles}](../roles.md)). {text}{begins}{papers}"
@@ -80,8 +80,8 @@ def _short(value: Any) -> str:
     return ", ".join(f"{name}={own!r}" for name, own in fields if own or own == 0)
 
 
-def _needs(recipe: Recipe) -> Iterator[str]:
-    yield f"**Needs** {', '.join(names_of_needs(recipe.parts)) or 'nothing of network, server or local optimizer'}."
+def _needs(recipe: Recipe) -> str:
+    return f"**Needs** {', '.join(names_of_needs(recipe.parts)) or 'nothing of network, server or local optimizer'}."
 
 
 def _results(name: str) -> Iterator[str]:
