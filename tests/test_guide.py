@@ -46,12 +46,6 @@ def test_the_comparison_in_python_runs(page, capsys):
     assert 0 < float(capsys.readouterr().out) < 1
 
 
-def test_the_readme_s_configuration_is_one(tmp_path):
-    (tmp_path / "mine.yaml").write_text(blocks(README, "yaml")[0])
-    config = load_config(tmp_path / "mine.yaml")
-    assert [method.name for method in config.methods] == ["fedavg", "fedprox", "scaffold+rebafl"]
-
-
 def test_links_lead_somewhere():
     for page in (README, README.with_name("CONTRIBUTING.md"), *ROLES.parent.glob("*.md")):
         links = re.findall(r"\]\(([^)#]+)", page.read_text())
