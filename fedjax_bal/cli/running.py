@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.cli.console import INTERRUPTED, Output, fail, interruptible, say, stopped_message
 from fedjax_bal.cli.pages import build_page
-
-_WIDE = 110
-_NARROW = 78
+from fedjax_bal.cli.tables import ACCURACY, print_table, short_name
 
 
 def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
@@ -91,13 +86,8 @@ def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
     from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
 
     page = build_page(path)
-    longest = 24 if console.width >= _WIDE else 16
-    summaries = [row._replace(method=_short(row.method, longest)) for row in compare(summary["runs"])]
-    text = table(summaries, summary["target_accuracy"], short=True)
-    if console.width < _NARROW:
-        _print_lines(text, console)
-    else:
-        _print_table(text, console)
+    summaries = [row._replace(method=short_name(row.method, console)) for row in compare(summary["runs"])]
+    print_table(table(summaries, summary["target_accuracy"], short=True), console, ACCURACY)
     if shows_divergence(summaries):
         console.print(KL_IN_WORDS, markup=False, highlight=False)
     console.print(verdict(summaries), markup=False, highlight=False)
@@ -109,32 +99,3 @@ def _report_failures(summary: dict[str, Any]) -> None:
     failures = [f"{run['method']}, seed {run['seed']}: {run['failure']}" for run in summary["runs"] if run["failure"]]
     if failures:
         fail("diverged, the rest is done:\n  " + "\n  ".join(failures), 1)
-
-
-def _print_table(text: Any, console: Console) -> None:
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    grid.caption, grid.caption_justify = "test accuracy in %, ± standard deviation over seeds", "left"
-    fit = _two_lines if console.width < _WIDE else str
-    for index, name in enumerate(map(fit, text.headings)):
-        grid.add_column(escape(name), justify="right" if index else "left", no_wrap=True)
-    for cells in text.rows:
-        grid.add_row(*(escape(fit(cell)) for cell in cells))
-    console.print(grid)
-
-
-def _print_lines(text: Any, console: Console) -> None:
-    for method, *cells in text.rows:
-        say(console, method)
-        for heading, cell in zip(text.headings[1:], cells, strict=True):
-            say(console, f"  {heading}: {cell}")
-
-
-def _two_lines(cell: str) -> str:
-    """Puts the text after a number below it."""
-    for mark in ("±", "[", "("):
-        cell = cell.replace(f" {mark}", f"\n{mark}")
-    return cell.replace(" seeds)", ")").replace("vs ", "vs\n").replace("not reached", "not\nreached")
-
-
-def _short(name: str, longest: int) -> str:
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.cli.arguments import most_devices
 from fedjax_bal.cli.console import INTERRUPTED, Output, fail, interruptible, say, stopped_message
 from fedjax_bal.cli.pages import build_page
+from fedjax_bal.cli.tables import ACCURACY, print_table, short_name
+
+_MOST_ROWS = 40
 
 
 def sweep_command(
@@ -60,6 +64,34 @@ def sweep_command(
         _conclude_sweep(folder, rows, console)
 
 
+def show_results(path: Path, console: Console) -> None:
+    """Prints the comparison at each condition if there are a few, what a paper reports, and the result in words."""
+    from fedjax_bal.report import (
+        answer,
+        beside_of_sweep,
+        comparable,
+        paper_caption,
+        paper_verdict,
+        read_results,
+        side_by_side,
+        table,
+    )
+
+    results = read_results(path)
+    beside, found = beside_of_sweep(results), comparable(results)
+    shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
+    for name, groups in shown:
+        group = [own._replace(method=short_name(own.method, console)) for own in groups[0]]
+        rows = group if len(groups) == 1 else list(chain(*groups))
+        caption = ACCURACY * (name == shown[-1][0])
+        print_table(table(rows, results.target, short=True), console, caption, name)
+    if beside.entries:
+        print_table(side_by_side(beside), console, paper_caption(beside))
+    console.print(answer(results), markup=False, highlight=False)
+    if beside.entries:
+        console.print(paper_verdict(beside), markup=False, highlight=False)
+
+
 def _compile_only(*, dry_run: bool) -> None:
     """Lets jax look for no accelerator: the compilers of `--target` come with drivers that would."""
     if not dry_run:
@@ -93,8 +125,10 @@ def _backend(name: str, address: str | None, devices: Any, data_dir: str | None)
 
 
 def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Console) -> None:
+    page = build_page(folder.path)
+    show_results(folder.path, console)
     say(console, f"table: {folder.results}")
-    say(console, f"page: {build_page(folder.path)}")
+    say(console, f"page: {page}")
     lines = [
         f"{row['point']}, {row['method']}, seed {row['seed']}: {row['status']}: {row['failure']}"
         for row in rows

@@ -67,6 +67,7 @@ class MethodSummary(NamedTuple):
         traffic_to_target_bytes: bytes sent until then, mean over the same seeds; None if not known of all of them.
         chain_kl: divergence from even classes of the data behind averaged models, in nats, mean over seeds, or None.
         worst_class: accuracy in the class where it is lowest, after the last round.
+        finished: how many runs have an accuracy.
         evens: whether chains of several clients, or augmented copies, make these classes more even.
     """
 
@@ -82,6 +83,7 @@ class MethodSummary(NamedTuple):
     traffic_to_target_bytes: float | None = None
     chain_kl: float | None = None
     worst_class: Spread = Spread(None, None, 0)
+    finished: int = 0
     evens: bool = False
 
 
@@ -107,7 +109,8 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
     """Summarises the runs of each method over seeds and sets it against the first method.
 
     The runs of one seed share partition, initial weights and absences, so the difference is taken seed by seed: what
-    the seeds have in common cancels, and the interval is narrower than that of two separate means.
+    the seeds have in common cancels, and the interval is narrower than that of two separate means. The seed of a run
+    may be a `SeededDraw`: accuracies are then summarised by `spread_of_draws`.
 
     Args:
         runs: `runs` of a `summary.json`: mappings with method, seed, final_accuracy, best_accuracy, last5_accuracy,
@@ -281,16 +284,17 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
     return MethodSummary(
         method=method,
         seeds=len(runs),
-        final=spread([run["final_accuracy"] for run in runs]),
-        best=spread([run["best_accuracy"] for run in runs]),
-        last5=spread([run["last5_accuracy"] for run in runs]),
+        final=_over_draws(runs, "final_accuracy"),
+        best=_over_draws(runs, "best_accuracy"),
+        last5=_over_draws(runs, "last5_accuracy"),
         rounds_to_target=reached.mean,
         reached=reached.seeds,
         traffic_bytes=spread([run["traffic_bytes"] for run in runs]).mean,
         difference=None if same else paired_difference(_last5_by_seed(runs), _last5_by_seed(first)),
         traffic_to_target_bytes=sent.mean if sent.seeds == reached.seeds else None,
         chain_kl=spread([run.get("chain_kl") for run in runs]).mean,
-        worst_class=spread([run.get("worst_class_accuracy") for run in runs]),
+        worst_class=_over_draws(runs, "worst_class_accuracy"),
+        finished=len(_last5_by_seed(runs)),
         evens=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
     )
 
@@ -301,7 +305,11 @@ def _last_lines(lines: Sequence[Mapping[str, Any]], method: str) -> list[Mapping
     return list({line["seed"]: line for line in ordered if line["method"] == method}.values())
 
 
-def _last5_by_seed(runs: list[Mapping[str, Any]]) -> dict[int, float]:
+def _over_draws(runs: list[Mapping[str, Any]], name: str) -> Spread:
+    return spread_of_draws({run["seed"]: run[name] for run in runs if run.get(name) is not None})
+
+
+def _last5_by_seed(runs: list[Mapping[str, Any]]) -> dict[Any, float]:
     return {run["seed"]: run["last5_accuracy"] for run in runs if run["last5_accuracy"] is not None}
 
 

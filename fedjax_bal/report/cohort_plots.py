@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedjax_bal.report.panels import label, panelled, panels_of
 from fedjax_bal.report.plots import MOST_NAMED, name_classes
-from fedjax_bal.report.styles import COLOURS, LONGEST_LINE, ROUND, Looks, legend_of, number_clients, panelled, two_lines
+from fedjax_bal.report.styles import COLOURS, LONGEST_LINE, ROUND, Looks, number_clients, two_lines
 from fedjax_bal.report.svg import INK, blank, style
 from fedjax_bal.report.wording import nats, printable
 
@@ -78,12 +79,19 @@ def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]], looks: L
 
     `values` are the name of each method, times `Int[K]` and shares `Float[K]`.
     """
-    figure, (axes,) = panelled([""], legend_of(looks[name] for name, _ in values), 2.7)
-    for name, (times, shares) in values:
-        axes.plot(times, 100 * shares, drawstyle="steps-post", zorder=3, **looks[name].line(len(times)))
-    axes.set(xlabel="times chosen", ylabel="share of the clients, %", ylim=(-2, 103))
-    axes.margins(x=0.02)
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))
+    found = dict(values)
+    panels = panels_of(looks, list(found))
+    figure, drawn = panelled(panels, 2.7)
+    last = max(times[-1] for times, _ in found.values())
+    drawn[0].set(xlim=(-0.02 * last, last), ylim=(-2, 103))
+    for axes, panel in zip(drawn, panels, strict=True):
+        for name in panel.labels:
+            times, shares = found[name]
+            line = panel.line(looks, name, len(times))
+            axes.plot(times, 100 * shares, drawstyle="steps-post", zorder=3, **line)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))
+    ends = [{name: (found[name][0][-1], 100 * found[name][1][-1]) for name in panel.labels} for panel in panels]
+    label(drawn, panels, looks, "times chosen", "share of the clients, %", ends)
     return figure
 
 
@@ -178,8 +186,8 @@ def _dumbbells(axes: Axes, before: np.ndarray, after: np.ndarray) -> None:
 
 def _falling(axes: Axes, before: np.ndarray, after: np.ndarray) -> None:
     ranks = np.arange(1, len(before) + 1)
-    for counts, label, colour, dash in ((before, "before", BEFORE, "-"), (after, "after", AFTER, (0, (5, 2)))):
-        axes.plot(ranks, np.sort(counts)[::-1], label=label, color=colour, linestyle=dash)
+    for counts, name, colour, dash in ((before, "before", BEFORE, "-"), (after, "after", AFTER, (0, (5, 2)))):
+        axes.plot(ranks, np.sort(counts)[::-1], label=name, color=colour, linestyle=dash)
     axes.set(xlabel="rank of the class, from most to fewest samples", ylabel="samples")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))

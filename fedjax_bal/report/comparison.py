@@ -11,7 +11,7 @@ from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.markup import definitions, document, encoded, figures
 from fedjax_bal.report.page import curves_first, display_name, draws_partitions, entries, methods_table
 from fedjax_bal.report.table_files import summarise_group, table_files
-from fedjax_bal.report.wording import plural, verdict
+from fedjax_bal.report.wording import plural, table_notes, verdict
 from fedjax_bal.runs import FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def _page(both: RunRecord, groups: Sequence[Sequence[MethodSummary]], pictures: 
     differing = _differences(configs)
     apart = _apart(groups, [key for key, _ in differing]) if len(groups) > 1 else ""
     unlike = " ".join([*_caveats(both.summary["finished"], len(rounds) > 1), apart]).strip()
+    notes = table_notes([own for group in groups for own in group], partitions=_own_partitions(both))
     parts = [
         f"<p class=kicker>{len(configs)} run folders</p>",
         "<h1>Comparison of runs</h1>",
@@ -121,7 +122,7 @@ def _page(both: RunRecord, groups: Sequence[Sequence[MethodSummary]], pictures: 
         *(f"<p class=verdict>{escape(text)}</p>" for text in _verdicts(groups)),
         figures("Curves", curves),
         "<h2>Comparison</h2>",
-        methods_table(groups, both.summary["target_accuracy"], _own_partitions(both)),
+        methods_table(groups, both.summary["target_accuracy"], notes),
         figures("Figures", others),
         "<h2>Where the settings differ</h2>",
         definitions(differing) or "<p>Nowhere.</p>",

@@ -17,14 +17,14 @@ from fedjax_bal.metrics import (
 from fedjax_bal.report import plots
 from fedjax_bal.report.cohort_gallery import draw_cohorts, draw_partitions, draw_pictures
 from fedjax_bal.report.cohorts import class_samples
-from fedjax_bal.report.styles import Looks, looks_of, panels_of
+from fedjax_bal.report.panels import panels_in_words, panels_of, shows_seeds
+from fedjax_bal.report.styles import Looks, looks_of
 from fedjax_bal.report.svg import Drawn, Picture, to_pictures
 from fedjax_bal.report.wording import LONGEST_NAME, printable
 from fedjax_bal.runs import RunRecord
 
-BAND = "Bands are one standard deviation either side of the mean over seeds, thin lines the seeds."
+BAND = "Bands are one standard deviation either side of the mean over seeds"
 ONE_SEED = "One seed, so there is no band."
-_PANELS = " A panel shows one method, its dashes the runs."
 Found = TypeVar("Found")
 
 
@@ -57,8 +57,10 @@ def _curves(run: RunRecord, looks: Looks, metric: str) -> tuple[list[tuple[str, 
     """The methods' curves, without empty ones, and what a caption says about their bands and panels."""
     found = [(method, curve(run.lines, method, metric)) for method in looks]
     curves = [(method, values) for method, values in found if len(values.rounds)]
-    band = BAND if any(values.low is not None for _, values in curves) else ONE_SEED
-    return curves, band + _PANELS * (len(panels_of(looks, [method for method, _ in curves])[0]) > 1)
+    panels = panels_of(looks, [method for method, _ in curves])
+    seeds = f"{BAND}{', thin lines the seeds' * shows_seeds(panels)}."
+    band = seeds if any(values.low is not None for _, values in curves) else ONE_SEED
+    return curves, band + panels_in_words(panels, looks)
 
 
 def _over_rounds(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
@@ -68,7 +70,8 @@ def _over_rounds(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     yield (
         "accuracy",
         "Accuracy by round",
-        f"Test accuracy after that many rounds, mean over seeds; higher and further left is better. {band}",
+        f"Test accuracy after that many rounds, mean over seeds; higher and further left is better. "
+        f"{plots.CLIMB} {band}",
         plots.accuracy_curves(curves, looks, run.summary.get("target_accuracy")),
     )
     lines = cumulate_traffic(run.lines)
@@ -79,7 +82,7 @@ def _over_rounds(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
             "traffic",
             "Accuracy by traffic",
             "Test accuracy against all that server and clients have sent each other until then (1 MB = 10⁶ bytes), "
-            f"both means over seeds; higher and further left is better. {band}",
+            f"both means over seeds; higher and further left is better. {plots.CLIMB} {band}",
             plots.accuracy_curves([(m, pair[0]) for m, pair in kept], looks, traffic=[pair[1] for _, pair in kept]),
         )
 
@@ -97,7 +100,7 @@ def _local(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     caption = (
         "Each client's own model after its local training and before averaging, on test images of all classes: the "
         "mean over the clients of the round, and over seeds. How far it lies below the global model is what averaging "
-        f"has to make good. At the end, local / global in %: {ends}. {band}"
+        f"has to make good. At the end, local / global in %: {ends}. {plots.CLIMB} {band}"
     )
     figure = plots.accuracy_curves(values, looks, vertical="mean local test accuracy, %")
     yield "local", "Local models on the test set", caption, figure

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.config import Sections, without_defaults
 from fedjax_bal.metrics import MethodSummary
-from fedjax_bal.report.details import broken, details, ending
+from fedjax_bal.report.details import Details, broken, details, ending
 from fedjax_bal.report.markup import command, definitions, document, encoded, figures, folded, grid, note
-from fedjax_bal.report.table_files import comparison_table, summarise_group, table_files
-from fedjax_bal.report.wording import LONGEST_NAME, Table, plural, printable, table_notes, tied, verdict
+from fedjax_bal.report.published import Beside, beside_of_run, paper_tables, published_by_metric
+from fedjax_bal.report.table_files import comparison_table, comparison_title, summarise_group, table_files
+from fedjax_bal.report.wording import LONGEST_NAME, flat, plural, printable, table_notes, tied, verdict
 from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
-_KINDS = {"final": "final accuracy", "best": "best accuracy", "last5": "mean of last 5"}
-_FIRST = ("accuracy", "traffic", "final-accuracy")
+_FIRST = ("accuracy", "traffic", "mean-accuracy", "worst-class")
 REPRODUCE = (
     "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of device "
     "every seed gives the same numbers."
@@ -40,8 +40,10 @@ def build(folder: str | os.PathLike[str]) -> Path:
     own = RunFolder(Path(folder))
     run = own.read()
     pictures = draw(run)
-    page = _page(run, pictures)
-    tables = table_files([run.summary["runs"]], run.summary.get("target_accuracy"), draws_partitions(run.config))
+    beside = beside_of_run(run.config, summarise_group(run.summary["runs"]))
+    page = _page(run, pictures, beside)
+    arguments = run.summary.get("target_accuracy"), draws_partitions(run.config)
+    tables = table_files([run.summary["runs"]], *arguments, paper_tables(beside), published_by_metric(beside))
     try:
         documents = {picture.name: picture.document for picture in pictures}
         return own.write_report(encoded(page), documents, tables)
@@ -70,12 +72,13 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
     return phrases
 
 
-def _page(run: RunRecord, pictures: Sequence["Picture"]) -> str:
+def _page(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> str:
     name = str(run.summary.get("name") or run.config.get("name") or "run")
     summaries = summarise_group(run.summary["runs"])
     missing = missing_runs(run.config, run.summary["runs"])
     unfinished = bool(missing) or not run.summary["finished"]
     curves, others = curves_first(pictures)
+    notes = table_notes(summaries, partitions=draws_partitions(run.config))
     parts = [
         f"<p class=kicker>{escape(_kicker(run))}</p>",
         f"<h1>{escape(name)}</h1>",
@@ -83,9 +86,9 @@ def _page(run: RunRecord, pictures: Sequence["Picture"]) -> str:
         f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
         figures("Curves", curves, _thinned(run)),
         "<h2>Comparison</h2>",
-        methods_table([summaries], run.summary.get("target_accuracy"), draws_partitions(run.config)),
+        methods_table([summaries], run.summary.get("target_accuracy"), notes),
         _details(run.summary["runs"]),
-        _beside_the_paper(run.config, summaries),
+        tables_with_notes(paper_tables(beside)),
         figures("Figures", others),
         "<h2>Setting</h2>",
         _settings(run.config),
@@ -133,55 +136,39 @@ def _thinned(run: RunRecord) -> str:
     )
 
 
-def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | None, partitions: bool = False) -> str:
-    """The table of methods with its notes, as HTML.
+def methods_table(
+    groups: Sequence[Sequence[MethodSummary]], target: float | None, notes: Sequence[str], condition: str = ""
+) -> str:
+    """The table of methods above its notes, as HTML.
 
     Each group of `compare`'s summaries shares its data, and is set against its own first method; where all are alone,
-    the column of differences is left out. `target` is the share that counts as reached; `partitions` tells whether each
-    seed has a partition of its own.
+    the column of differences is left out. `target` is the share that counts as reached, `condition` what sets the table
+    apart from others of the page.
     """
-    summaries = [summary for group in groups for summary in group]
-    if not summaries:
+    if not any(groups):
         return "<p>No run has been evaluated yet.</p>"
     alone = lambda group: len(group) == 1 < len(groups)
     marked = [mark and not alone(group) for group in groups for mark in _best(group)]
-    notes = "".join(map(note, table_notes(summaries, partitions=partitions)))
-    return grid("Comparison of methods", comparison_table(groups, target), marked) + notes
+    return grid(comparison_title(condition), comparison_table(groups, target), marked) + "".join(map(note, notes))
 
 
 def _best(summaries: Sequence[MethodSummary]) -> list[bool]:
     """Marks the methods with the highest mean of the last five evaluations; none if all have the same."""
-    means = [] if tied(summaries) else [s.last5.mean for s in summaries if s.last5.mean is not None]
+    means = (
+        [] if len(summaries) < 2 or tied(summaries) else [s.last5.mean for s in summaries if s.last5.mean is not None]
+    )
     best = max(means, default=None)
     return [best is not None and summary.last5.mean == best for summary in summaries]
 
 
 def _details(runs: Sequence[Mapping[str, Any]]) -> str:
     remarks = [note(text) for text in (ending(runs), broken(runs)) if text]
-    tables = [f"<h3>{escape(own.title)}</h3>{grid(own.title, own.table)}{note(own.note)}" for own in details(runs)]
-    return "".join(remarks + tables)
+    return "".join(remarks) + tables_with_notes(details(runs))
 
 
-def _beside_the_paper(config: Mapping[str, Any], summaries: Sequence[MethodSummary]) -> str:
-    """Accuracies of these methods in the paper that the configuration names, beside the run's own."""
-    paper = _section(config, "paper")
-    wanted, which = _section(paper, "accuracy"), str(paper.get("which", "final"))
-    reached = lambda summary: {"best": summary.best, "last5": summary.last5}.get(which, summary.final).mean
-    pairs = [(summary.method, reached(summary), _accuracy(wanted.get(summary.method))) for summary in summaries]
-    rows = [
-        (method, f"{100 * ours:.1f}", f"{100 * theirs:.1f}", f"{100 * (ours - theirs):+.1f}")
-        for method, ours, theirs in pairs
-        if ours is not None and theirs is not None
-    ]
-    if not rows:
-        return ""
-    text = Table(("method", f"{_KINDS.get(which, which)} here, %", "paper, %", "difference"), rows)
-    source = printable(str(paper.get("source") or "not named"), 300)
-    return f"<h3>Beside the paper</h3>{grid('Beside the paper', text)}{note(source)}"
-
-
-def _accuracy(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and 0 < value <= 1 else None
+def tables_with_notes(shown: Iterable[Details]) -> str:
+    """Further tables of a page, each below its title."""
+    return "".join(f"<h3>{escape(own.title)}</h3>{grid(own.title, own.table)}{note(own.note)}" for own in shown)
 
 
 def _settings(config: Mapping[str, Any]) -> str:
@@ -199,17 +186,17 @@ def _settings(config: Mapping[str, Any]) -> str:
 def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, value in config.items():
         if key not in ("name", "methods", "paper"):
-            yield str(key), _flat(value)
+            yield str(key), flat(value)
     for entry in entries(config, "methods"):
         if isinstance(entry, dict):
             rest = {key: value for key, value in entry.items() if key != "name"}
-            yield f"method {printable(display_name(entry), LONGEST_NAME)}", _flat(rest)
+            yield f"method {printable(display_name(entry), LONGEST_NAME)}", flat(rest)
 
 
 def _machine(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     versions = summary.get("versions")
     yield "device", str(summary.get("device") or "not recorded")
-    yield "versions", _flat(versions) if versions else "not recorded"
+    yield "versions", flat(versions) if versions else "not recorded"
     yield "client updates per second", _number(summary.get("client_updates_per_s"), "", "compilation apart")
     yield "samples per second", _number(summary.get("samples_per_s"), "", "compilation apart")
     yield "compilation", _number(summary.get("compile_s"), " s", "once, not in the rates above")
@@ -220,20 +207,6 @@ def _number(value: Any, unit: str, remark: str) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
         return "not recorded"
     return f"{value:,.0f}{unit} ({remark})" if abs(value) >= 100 else f"{value:.3g}{unit} ({remark})"
-
-
-def _flat(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(_pair(key, entry) for key, entry in value.items())
-    if isinstance(value, list):
-        return "[" + ", ".join(_flat(entry) for entry in value) + "]"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _pair(key: Any, value: Any) -> str:
-    if key in ("name", "scheme", "recipe") and isinstance(value, str):
-        return value
-    return f"{key} ({_flat(value)})" if isinstance(value, dict) else f"{key} {_flat(value)}"
 
 
 def _section(config: Any, key: str) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """The report's figures about accuracy and partitions, each a pure function from numbers to a matplotlib figure."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.metrics import Curve, evenly_spaced
-from fedjax_bal.report.styles import ROUND, Looks, label, number_clients, panelled, panels_of, two_lines
+from fedjax_bal.report.panels import Panel, label, panelled, panels_of, shows_seeds
+from fedjax_bal.report.styles import ROUND, Looks, number_clients, two_lines
 from fedjax_bal.report.svg import ON_DARK, ON_LIGHT, blank, style, tip
 from fedjax_bal.report.wording import printable
 
@@ -25,36 +27,41 @@ MOST_TIPS = 50
 MOST_SEEDS = 10
 
 
+CLIMB = "The axis begins where the curves are after a tenth of the way."
+PanelCurves = tuple[Panel, Mapping[str, tuple[Curve, np.ndarray]]]
+"""A panel, and its curves by name with the positions `Float[E]` of their values."""
+
+
 @style()
 def curves_by_panel(
-    panels: Mapping[str, Sequence[tuple[str, Curve, np.ndarray]]],
+    shown: Sequence[PanelCurves],
     looks: Looks,
-    legend: Sequence[tuple[str, dict[str, Any]]],
     horizontal: str,
     vertical: str = "test accuracy, %",
     target: float | None = None,
 ) -> Figure:
-    """Curves by panel, by their titles: for each method the mean over seeds, every seed, and one standard deviation.
+    """Curves by panel: for each method the mean over seeds, one standard deviation, and every seed if there is room.
 
-    The positions `Float[E]` of each curve's values are beside it. The target's label stands in the margin.
+    The names stand beside the ends of the curves, and so does the target.
     """
-    figure, drawn = panelled(list(panels), legend)
-    for axes, curves in zip(drawn, panels.values(), strict=True):
-        for name, curve, at in curves:
-            _curve(axes, name, curve, at, looks[name].line, horizontal)
+    panels = [panel for panel, _ in shown]
+    last = max(at[-1] for _, curves in shown for _, at in curves.values())
+    goal = [] if target is None else [(f"target {100 * target:g}%", "#666666", (last, 100 * target))]
+    figure, drawn = panelled(panels, more=[text for text, *_ in goal])
+    for axes, (panel, curves) in zip(drawn, shown, strict=True):
+        for name, (curve, at) in curves.items():
+            _curve(axes, panel.labels[name], curve, at, partial(panel.line, looks, name), horizontal)
+            if shows_seeds(panels):
+                _seeds(axes, panel.labels[name], curve, at, looks[name].colour)
         if target is not None:
             axes.axhline(100 * target, color="#666666", linewidth=1)
-    if target is not None:
-        beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "annotation_clip": False}
-        text = f"target\n{100 * target:g}%"
-        drawn[min(1, len(drawn) - 1)].annotate(
-            text, (1, 100 * target), (5, 0), **beside, va="center", color="#555555", size="small"
-        )
-    label(drawn, horizontal, vertical)
-    drawn[0].set_xlim(left=0)
-    for axes in drawn:
-        steps = 6 if len(drawn) == 1 else 4
-        axes.xaxis.set_major_locator(MaxNLocator(steps, steps=ROUND, integer=horizontal == "round"))
+        axes.xaxis.set_major_locator(MaxNLocator(6 if len(drawn) == 1 else 4, steps=ROUND, integer=True))
+    # What the first rounds climb would leave no room for what sets methods apart at the end.
+    late = [100 * curve.mean[at >= last / 10] for _, curves in shown for curve, at in curves.values()]
+    least = min([100 if target is None else 100 * target, *(values.min(initial=100) for values in late)]) - 2
+    drawn[0].set(xlim=(0, last), ylim=(max(least, drawn[0].get_ylim()[0]), None))
+    ends = [{name: (at[-1], 100 * curve.mean[-1]) for name, (curve, at) in curves.items()} for _, curves in shown]
+    label(drawn, panels, looks, horizontal, vertical, ends, *goal)
     return figure
 
 
@@ -66,13 +73,17 @@ def _curve(axes: Axes, name: str, curve: Curve, whole: np.ndarray, line: Any, ho
     if curve.low is not None and curve.high is not None:
         low, high = (100 * np.clip(edge[kept], 0, 1) for edge in (curve.low, curve.high))
         axes.fill_between(at, low, high, color=look["color"], alpha=0.12, linewidth=0)
-    for seed, values in curve.seeds[:MOST_SEEDS] if len(curve.seeds) > 1 else ():
-        (own,) = axes.plot(at, 100 * values[kept], color=look["color"], linewidth=0.6, alpha=0.45, zorder=2)
-        tip(own, f"{name}, seed {seed}: {100 * values[-1]:.1f}% at the end")
     told = kept[evenly_spaced(len(kept), MOST_TIPS)]
     (marks,) = axes.plot(whole[told], 100 * curve.mean[told], "o", alpha=0, markersize=8, zorder=5)
     above = lambda i: "" if curve.high is None else f" ± {100 * (curve.high[i] - curve.mean[i]):.1f}"
     tip(marks, *(f"{name}, {horizontal} {whole[i]:,.6g}: {100 * curve.mean[i]:.1f}{above(i)}%" for i in told))
+
+
+def _seeds(axes: Axes, name: str, curve: Curve, whole: np.ndarray, colour: str) -> None:
+    kept = evenly_spaced(len(whole), MOST_POINTS)
+    for seed, values in curve.seeds[:MOST_SEEDS] if len(curve.seeds) > 1 else ():
+        (own,) = axes.plot(whole[kept], 100 * values[kept], color=colour, linewidth=0.6, alpha=0.45, zorder=2)
+        tip(own, f"{name}, seed {seed}: {100 * values[-1]:.1f}% at the end")
 
 
 def accuracy_curves(
@@ -84,11 +95,9 @@ def accuracy_curves(
 ) -> Figure:
     """Accuracy against the round, or against the bytes up and down so far, `Float[E]` at each curve's rounds."""
     across = [curve.rounds for _, curve in curves] if traffic is None else [sent / 1e6 for sent in traffic]
-    found = {name: (name, curve, at) for (name, curve), at in zip(curves, across, strict=True)}
-    panels, legend = panels_of(looks, list(found))
-    horizontal = "round" if traffic is None else "traffic up and down, MB"
-    by_panel = {title: [found[name] for name in names] for title, names in panels.items()}
-    return curves_by_panel(by_panel, looks, legend, horizontal, vertical, target)
+    found = {name: (curve, at) for (name, curve), at in zip(curves, across, strict=True)}
+    shown = [(panel, {name: found[name] for name in panel.labels}) for panel in panels_of(looks, list(found))]
+    return curves_by_panel(shown, looks, "round" if traffic is None else "traffic up and down, MB", vertical, target)
 
 
 @style()
@@ -140,23 +149,25 @@ def predicted_classes(
     """
     order = order_of(len(classes), samples)
     at = np.arange(len(order))
-    entries = [("true", {"color": "#666666", "linestyle": (0, (2, 1)), "linewidth": 2.0})]
+    dashes = {"color": "#666666", "linestyle": (0, (2, 1)), "linewidth": 2.0}
     found = dict(values)
-    panels, legend = panels_of(looks, list(found))
-    figure, drawn = panelled(list(panels), [*legend, *entries], 3.1)
-    for axes, names in zip(drawn, panels.values(), strict=True):
+    panels = panels_of(looks, list(found))
+    figure, drawn = panelled(panels, 3.1, ["true"])
+    for axes, panel in zip(drawn, panels, strict=True):
         if samples is not None:
             axes.bar(at, 100 * samples[order] / samples.sum(), 0.8, color="#bcbcbc", zorder=1)
-        axes.step([-0.5, *at + 0.5], 100 * true[[order[0], *order]], zorder=2, **entries[0][1])
-        for name in names:
-            shares = found[name]
-            (line,) = axes.plot(at, 100 * shares[order], zorder=3, **{**looks[name].line(len(order)), "linewidth": 1.1})
-            tip(line, f"{name}: the share of the test images that it puts into each class")
+        axes.step([-0.5, *at + 0.5], 100 * true[[order[0], *order]], zorder=2, **dashes)
+        for name, called in panel.labels.items():
+            shares, look = found[name], panel.line(looks, name, len(order))
+            (line,) = axes.plot(at, 100 * shares[order], zorder=3, **{**look, "linewidth": 1.1})
+            tip(line, f"{called}: the share of the test images that it puts into each class")
             (marks,) = axes.plot(at, 100 * shares[order], "o", alpha=0, markersize=8, zorder=4)
-            tip(marks, *(f"{name}, {classes[k]}: {100 * shares[k]:.1f}%; true {100 * true[k]:.1f}%" for k in order))
+            tip(marks, *(f"{called}, {classes[k]}: {100 * shares[k]:.1f}%; true {100 * true[k]:.1f}%" for k in order))
         _name_in_order(axes, order, classes, 0.0)
-    label(drawn, drawn[-1].get_xlabel(), "share of the images, %")
     drawn[0].set(xlim=(-0.6, len(at) - 0.4), ylim=(0, drawn[0].get_ylim()[1]))
+    ends = [{name: (len(at) - 1.0, float(100 * found[name][order[-1]])) for name in panel.labels} for panel in panels]
+    more = ("true", "#666666", (len(at) - 0.5, float(100 * true[order[-1]])))
+    label(drawn, panels, looks, drawn[-1].get_xlabel(), "share of the images, %", ends, more)
     return figure
 
 
@@ -164,17 +175,16 @@ def predicted_classes(
 def accuracy_by_client(values: Sequence[tuple[str, np.ndarray]], looks: Looks) -> Figure:
     """The clients' accuracies from worst to best, a line for each method, as from `metrics.ranked_clients`."""
     found = dict(values)
-    panels, legend = panels_of(looks, list(found))
-    figure, drawn = panelled(list(panels), legend)
-    for axes, names in zip(drawn, panels.values(), strict=True):
-        for name in names:
-            at = np.linspace(0, 100, len(found[name]))
-            (line,) = axes.plot(at, 100 * found[name], **looks[name].line(len(at)))
-            tip(
-                line, f"{name}: {100 * found[name][0]:.1f}% at worst, {100 * np.median(found[name]):.1f}% in the middle"
-            )
-        axes.set_ylim(-2, 102)
-    label(drawn, "clients from worst to best, %", "client accuracy, %")
+    panels = panels_of(looks, list(found))
+    figure, drawn = panelled(panels)
+    drawn[0].set(xlim=(-2, 100), ylim=(-2, 102))
+    for axes, panel in zip(drawn, panels, strict=True):
+        for name, called in panel.labels.items():
+            own, at = 100 * found[name], np.linspace(0, 100, len(found[name]))
+            (line,) = axes.plot(at, own, **panel.line(looks, name, len(at)))
+            tip(line, f"{called}: {own[0]:.1f}% at worst, {np.median(own):.1f}% in the middle")
+    ends = [{name: (100.0, 100 * found[name][-1]) for name in panel.labels} for panel in panels]
+    label(drawn, panels, looks, "clients from worst to best, %", "client accuracy, %", ends)
     return figure
 
 

@@ -8,18 +8,15 @@ References:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fedjax_bal.report.svg import INK, blank, text_scale, width
+from fedjax_bal.report.svg import INK
 from fedjax_bal.report.wording import printable
 
 COLOURS = (INK, "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -79,71 +76,45 @@ def looks_of(names: Sequence[str], origins: Mapping[str, tuple[str, str]] | None
     """
     behind = {name: (origins or {}).get(name, (name, "")) for name in names}
     runs = list(dict.fromkeys(run for _, run in behind.values()))
-    slots = _slots(dict.fromkeys(method for method, _ in behind.values()))
+    slots = _slots(list(dict.fromkeys(method for method, _ in behind.values())))
     return {name: Look(method, run, slots[method], runs.index(run)) for name, (method, run) in behind.items()}
 
 
-def _slots(methods: Iterable[str]) -> dict[str, int]:
+def parts_of(names: Sequence[str]) -> list[list[str]]:
+    """Splits methods into as few as a panel has room for; of several parts the first method is in each.
+
+    >>> [len(part) for part in parts_of("abcdefgh")], [len(part) for part in parts_of("abcdefghi")]
+    ([8], [5, 5])
+    """
+    if len(names) <= len(COLOURS) + 1:
+        return [list(names)]
+    count = -(-(len(names) - 1) // len(COLOURS))
+    return [[names[0], *(names[int(place)] for place in own)] for own in np.array_split(range(1, len(names)), count)]
+
+
+def _slots(methods: Sequence[str]) -> dict[str, int]:
+    parts = parts_of(methods)
     slots: dict[str, int] = {}
     for method in sorted(methods, key=lambda own: own not in _OWN_COLOUR):
         first = _OWN_COLOUR.index(method) if method in _OWN_COLOUR else crc32(method.encode(errors="replace"))
-        slots[method] = _free_slot(list(slots.values()), first)
+        # The first method is grey where it is in several parts, and so leaves its colour to others.
+        beside = next(part[len(parts) > 1 :] for part in parts if method in part)
+        slots[method] = _free_slot(list(slots.values()), [slots[own] for own in beside if own in slots], first)
     return slots
 
 
-def _free_slot(taken: Sequence[int], first: int) -> int:
-    """The slot whose colour, then whose marker, is rarest so far; of several the next one from `first` on."""
-    colours, markers = (Counter(slot % len(kind) for slot in taken) for kind in (COLOURS, MARKERS))
-    rarity = lambda slot: (colours[slot % len(COLOURS)], markers[slot % len(MARKERS)], (slot - first) % _SLOTS)
+def _free_slot(taken: Sequence[int], beside: Sequence[int], first: int) -> int:
+    """The slot whose colour is rarest beside it, then so far, then its marker; of several the next from `first` on."""
+    near, colours, markers = (
+        Counter(slot % len(kind) for slot in own)
+        for own, kind in ((beside, COLOURS), (taken, COLOURS), (taken, MARKERS))
+    )
+
+    def rarity(slot: int) -> tuple[int, ...]:
+        colour, marker = slot % len(COLOURS), slot % len(MARKERS)
+        return near[colour], colours[colour], markers[marker], (slot - first) % _SLOTS
+
     return min(range(_SLOTS), key=rarity)
-
-
-def legend_of(looks: Iterable[Look]) -> list[tuple[str, dict[str, Any]]]:
-    """An entry for each method: its name, and the properties of its line."""
-    return [(f"{look.method} ({look.run})" if look.run else look.method, look.line()) for look in looks]
-
-
-def panels_of(looks: Looks, names: Sequence[str]) -> tuple[dict[str, list[str]], list[tuple[str, dict[str, Any]]]]:
-    """Splits methods into panels by title, and gives the legend that all share.
-
-    Methods that several runs have in common get a panel each, whose legend are the runs' dashes; else there is one.
-    """
-    panels: dict[str, list[str]] = {}
-    for name in names:
-        panels.setdefault(looks[name].method, []).append(name)
-    if len(panels) == 1 or all(len(own) == 1 for own in panels.values()):
-        return {"": list(names)}, legend_of(looks[name] for name in names)
-    runs = {looks[name].run: looks[name].dash for name in names}
-    return panels, [(run, {"color": INK, "linestyle": DASHES[dash % len(DASHES)]}) for run, dash in runs.items()]
-
-
-def panelled(
-    titles: Sequence[str], legend: Sequence[tuple[str, dict[str, Any]]], height: float = 2.9
-) -> tuple[Figure, list[Axes]]:
-    """An empty figure above a legend: one panel of a height in inches, or several smaller ones with the same axes."""
-    across = min(2, len(titles))
-    down = -(-len(titles) // across)
-    columns = _columns([name for name, _ in legend])
-    figure = blank(height * (1 if down == across == 1 else 0.68 * down) + 0.19 * -(-len(legend) // columns))
-    handles = [Line2D([], [], **line) for _, line in legend]
-    labels = [printable(name, 40) for name, _ in legend]
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.2)
-    panels = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
-    for axes, title in zip(panels, titles, strict=False):
-        axes.set_title(printable(title, 2 * LONGEST_LINE), fontsize="medium")
-    for axes in panels[len(titles) :]:
-        axes.remove()
-        panels[len(titles) - across].tick_params(labelbottom=True)
-    return figure, panels[: len(titles)]
-
-
-def label(panels: Sequence[Axes], horizontal: str, vertical: str) -> None:
-    """Labels the outer axes of panels, two in a row."""
-    for place, axes in enumerate(panels):
-        if place % 2 == 0:
-            axes.set_ylabel(vertical)
-        if place + 2 >= len(panels):
-            axes.set_xlabel(horizontal)
 
 
 def number_clients(axis: Axis, clients: Sequence[int]) -> None:
@@ -162,12 +133,3 @@ def two_lines(name: str) -> str:
         return text
     cut = max(text.rfind(mark, 0, LONGEST_LINE) for mark in " _+,-") + 1 or LONGEST_LINE
     return f"{text[:cut].rstrip()}\n{printable(text[cut:], LONGEST_LINE)}"
-
-
-def _columns(names: Sequence[str]) -> int:
-    # Legends fill one column after the other; a letter takes about 5.6 points, all else in a column 56.
-    widths = [text_scale() * (56 + 5.6 * len(printable(name, 40))) for name in names]
-    for columns in range(min(4, len(names)), 1, -1):
-        if sum(max(column) for column in np.array_split(widths, columns)) <= 72 * width():
-            return columns
-    return 1

@@ -6,37 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedjax_bal.report.curves import sweep_curves
-from fedjax_bal.report.markup import command, document, encoded, figures, folded, grid
-from fedjax_bal.report.page import curves_first
-from fedjax_bal.report.sweep_results import (
-    TEST,
-    VALIDATION,
-    Cell,
-    Results,
-    Situation,
-    best,
-    cells,
-    is_numeric,
-    judge,
-    name_situation,
-    neighbours,
-    read_results,
-    situations,
-)
-from fedjax_bal.report.sweep_tables import sweep_tables
-from fedjax_bal.report.wording import LONGEST_NAME, Table, plural, printable
+from fedjax_bal.report.markup import command, document, encoded, figures, folded, note
+from fedjax_bal.report.page import curves_first, methods_table, tables_with_notes
+from fedjax_bal.report.published import Beside, beside_of_sweep, paper_tables, paper_verdict
+from fedjax_bal.report.sweep_cells import best, comparable, name_situation, name_tuned, situations, summarise_situation
+from fedjax_bal.report.sweep_results import VALIDATION, Results, read_results
+from fedjax_bal.report.sweep_tables import all_settings, best_settings, comparisons, sweep_tables
+from fedjax_bal.report.wording import lead, plural, verdict
 from fedjax_bal.runs import FolderError, SweepFolder, as_csv
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
-_MOST_TOLD = 6
-_MOST_COLUMNS = 8  # of methods beside each other
-_NO_BREAK = "\N{NO-BREAK SPACE}"
-_HOW_PICKED = {
-    TEST: " Settings were picked on the test set itself, which flatters all of them.",
-    VALIDATION: " Settings were picked by accuracy on the validation images.",
-}
+MOST_TOLD = 6
+_ON_TEST = " Settings were picked on the test set itself, which flatters all of them."
+_ON_VALIDATION = " Settings were picked by accuracy on the validation images."
 
 
 def build_sweep(folder: Path) -> Path:
@@ -51,30 +35,34 @@ def build_sweep(folder: Path) -> Path:
     from fedjax_bal.report.sweep_plots import sweep_figures
 
     own, results = SweepFolder(folder), read_results(folder)
-    lines = sweep_curves(results, own)
+    lines, beside = sweep_curves(results, own), beside_of_sweep(results)
     curves = encoded(as_csv(lines))
     pictures = to_pictures(sweep_figures(results, lines))
-    html = encoded(page(results, pictures))
+    html = encoded(page(results, beside, pictures))
     try:
         documents = {picture.name: picture.document for picture in pictures}
-        return own.write_page(html, documents, curves, sweep_tables(results))
+        return own.write_page(html, documents, curves, sweep_tables(results, beside))
     except OSError as error:
         raise FolderError(f"{folder}: the page can't be written there ({error.strerror})") from error
 
 
-def page(results: Results, pictures: Sequence["Picture"]) -> str:
+def page(results: Results, beside: Beside, pictures: Sequence["Picture"]) -> str:
     """The page as HTML."""
     curves, others = curves_first(pictures)
+    found, paper = answer(results).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"), paper_verdict(beside)
     parts = [
         f"<p class=kicker>{escape(_kicker(results))}</p>",
         f"<h1>{escape(results.name)}</h1>",
         _lacking(results),
-        f"<p class=verdict>{escape(answer(results))}</p>",
+        f"<p class=verdict>{escape(found)}</p>",
+        f"<p>{escape(paper)}</p>" if paper else "",
         figures("Curves", curves),
-        _best_table(results),
+        "<h2>Comparison</h2>",
+        *_comparisons(results),
+        tables_with_notes(paper_tables(beside)),
+        tables_with_notes(best_settings(results)),
         figures("Figures", others),
-        "<h2>All settings</h2>",
-        _all_table(results),
+        tables_with_notes([all_settings(results)]) if results.axes else "",
         "<h2>How to reproduce</h2>",
         command("fedjax-bal sweep sweep.yaml", results.sheet),
         folded("sweep.yaml", f"<pre>{escape(results.text)}</pre>"),
@@ -83,51 +71,36 @@ def page(results: Results, pictures: Sequence["Picture"]) -> str:
 
 
 def answer(results: Results) -> str:
-    """The result of the sweep, in a sentence or two: where each method does best, or of each condition the best one."""
-    found = [(situation, _ranked(results, situation)) for situation in situations(results)]
-    known = [(situation, ranked) for situation, ranked in found if ranked]
+    """The result of the sweep in a few sentences: what a run's report says, or of each condition who leads there."""
+    told = lambda situation: name_situation(results, situation).replace(" ", "\N{NO-BREAK SPACE}")
+    found = [(told(own), summarise_situation(results, own)) for own in situations(results)]
+    known = [(name, group) for name, group in found if any(own.last5.mean is not None for own in group)]
     if not known:
         return "No run is finished yet."
-    how = _HOW_PICKED[judge(results)] if results.tuned else ""
+    how = (_ON_VALIDATION if results.judge == VALIDATION else _ON_TEST) if results.tuned else ""
     if results.conditions:
-        shown = known[:_MOST_TOLD]
-        each = (f"{name_situation(results, own)}: {_does(results, *ranked[0])}" for own, ranked in shown)
-        more = f"; and {len(known) - len(shown)} more below" if len(known) > len(shown) else ""
-        what = "Accuracy" if len(results.methods) == 1 else "Best method"
-        return f"{what} at each condition: {'; '.join(each)}{more}.{how}"
-    ((_, ranked),) = known
-    (first, cell), *others = ranked
-    text = f"{printable(first, LONGEST_NAME)} does best: {percent(cell)}{setting(results, cell)}."
-    if others:
-        second, behind = others[0]
-        text += f" Next is {printable(second, LONGEST_NAME)}: {percent(behind)}{setting(results, behind)}."
-    return text + how
+        each = "; ".join(f"{name}: {lead(group)}" for name, group in known[:MOST_TOLD])
+        more = f"; and {len(known) - MOST_TOLD} more below" if len(known) > MOST_TOLD else ""
+        what = "Accuracy" if len(results.methods) == 1 else "Highest accuracy"
+        return f"{what} over the last five evaluations at each condition: {each}{more}.{how}"
+    return verdict(known[0][1]) + _picked(results) + how
 
 
-def _ranked(results: Results, situation: Situation) -> list[tuple[str, Cell]]:
-    """The methods with their best cells, the highest mean first."""
-    tops = [(method, best(results, method, situation)) for method in results.methods]
-    known = [(method, cell) for method, cell in tops if cell is not None]
-    return sorted(known, key=lambda pair: -(pair[1].mean or 0.0))
+def _picked(results: Results) -> str:
+    """The best settings of a few methods, as a sentence; empty where nothing is tuned, or the table below must do."""
+    if not results.tuned or len(results.methods) > MOST_TOLD:
+        return ""
+    tops = [(method, best(results, method)) for method in results.methods]
+    told = [f"{method} {name_tuned(results, top.setting)}" for method, top in tops if top is not None]
+    return f" Best settings: {', '.join(told)}."
 
 
-def _does(results: Results, method: str, cell: Cell) -> str:
-    return f"{printable(method, LONGEST_NAME)} {percent(cell)}{setting(results, cell)}"
-
-
-def percent(cell: Cell | None) -> str:
-    """A cell's mean and spread over seeds, in percent."""
-    if cell is None or cell.mean is None:
-        return "-"
-    spread = f"{_NO_BREAK}±{_NO_BREAK}{100 * cell.spread:.1f}" if cell.spread is not None else ""
-    some = f" ({cell.count} of {cell.asked} runs)" if cell.count < cell.asked else ""
-    return f"{100 * cell.mean:.1f}{spread}{_NO_BREAK}%{some}"
-
-
-def setting(results: Results, cell: Cell) -> str:
-    """The tuned values of a cell, as the end of a sentence."""
-    values = name_situation(results, {place: cell.setting[place] for place in results.tuned})
-    return f" with {values}" if values else ""
+def _comparisons(results: Results) -> list[str]:
+    """The comparison of methods at each condition, folded where there are many, above the notes on all of them."""
+    titled = lambda name, table: f"<h3>{escape(name)}</h3>{table}" if name else table
+    tables = [(name, methods_table(groups, results.target, [], name)) for name, groups in comparable(results)]
+    shown = [titled(name, table) for name, table in tables[:MOST_TOLD]]
+    return [*shown, *(folded(name, table) for name, table in tables[MOST_TOLD:]), note(comparisons(results)[-1].note)]
 
 
 def _kicker(results: Results) -> str:
@@ -156,49 +129,3 @@ def _verb(count: int) -> str:
 
 def _why(row: dict[str, str]) -> str:
     return f"{row['status']}: {row['failure']}" if row["failure"] else row["status"]
-
-
-def _best_table(results: Results) -> str:
-    """Each method's best setting at each condition; nothing where none is tuned, as that is the table of all."""
-    if not results.tuned:
-        return ""
-    heads = [*(("condition",) if results.conditions else ()), "method", "final accuracy", "setting"]
-    for place in results.tuned:
-        sides = ("next lower", "next higher") if is_numeric(results, place) else ("one before", "one after")
-        heads += [f"{side} {results.axes[place][0].rpartition('.')[2]}" for side in sides]
-    rows, marked = [], []
-    for situation in situations(results):
-        ranked = _ranked(results, situation)
-        for method in results.methods:
-            condition = (name_situation(results, situation),) if results.conditions else ()
-            rows.append((*condition, *_best_row(results, method, situation)))
-            marked.append(len(ranked) > 1 and method == ranked[0][0])
-    return f"<h2>Best settings</h2>{grid('Best settings', Table(tuple(heads), rows), marked)}"
-
-
-def _best_row(results: Results, method: str, situation: Situation) -> tuple[str, ...]:
-    top = best(results, method, situation)
-    pairs = zip(results.tuned, neighbours(results, method, situation), strict=False)
-    beside = [(cell, place) for place, pair in pairs for cell in pair]
-    others = [f"{percent(cell)} ({cell.setting[place]})" if cell else "-" for cell, place in beside]
-    lacking = ["-"] * (2 * len(results.tuned) - len(others))
-    values = setting(results, top).removeprefix(" with ") if top else "-"
-    return printable(method, LONGEST_NAME), percent(top), values, *others, *lacking
-
-
-def _all_table(results: Results) -> str:
-    """The accuracy at every setting: a row for each setting, or for each method where a row would be too long."""
-    methods = results.methods
-    by_method = {method: {c.setting: c for c in cells(results, method, "final_accuracy")} for method in methods}
-    settings = list(dict.fromkeys(setting for own in by_method.values() for setting in own))
-    keys = ", ".join(axis[0].rpartition(".")[2] for axis in results.axes)
-    names = [printable(method, LONGEST_NAME) for method in methods]
-    places = [", ".join(map(str, place)) for place in settings]
-    texts = [[percent(by_method[method].get(place)) for method in methods] for place in settings]
-    if len(methods) > max(_MOST_COLUMNS, len(settings)):
-        heads = ("method", *(f"{keys} {place}".strip() or "final accuracy" for place in places))
-        rows = [(name, *own) for name, *own in zip(names, *texts, strict=True)]
-        return grid("All settings", Table(heads, rows))
-    return grid(
-        "All settings", Table((keys, *names), [(place, *own) for place, own in zip(places, texts, strict=True)])
-    )

@@ -1,96 +1,157 @@
-"""A sweep's table, read and summarised: what each method does along each axis, and where it does best."""
+"""A sweep's table, read: its axes, and the runs of each method at each setting."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedjax_bal.config import ConfigError, parse_yaml
-from fedjax_bal.runs import SweepFolder
+from fedjax_bal.metrics import METRICS, SeededDraw
+from fedjax_bal.report.wording import flat
+from fedjax_bal.runs import LARGEST, SweepFolder
+from fedjax_bal.validate import is_number
 
-TEST, VALIDATION = "final_accuracy", "validation_accuracy"
-# What a federation is like, rather than what a method is given: nobody picks the best of these.
+LEAD, VALIDATION = "last5_accuracy", "validation_accuracy"
+COSTS = ("client_updates_per_s", "device_bytes")
+# What a federation is like and what is asked of it, not what a method is given: nobody picks the best of these.
 _CONDITIONS = (
     "dataset",
     "partition",
     "partition_seeds",
     "auxiliary",
+    "model",
     "availability",
     "delivery",
     "speed",
     "evaluation",
+    "paper",
+    "training.rounds",
+    "selection.clients_per_round",
 )
-_CONDITIONS += ("selection.clients_per_round",)
+_SEEDS = {"seed", "seeds", "partition_seeds"}
+
+Setting = tuple[Any, ...]
+"""The value of each axis of a sweep."""
+Run = dict[str, Any]
+"""A run as `metrics.compare` takes it: its seed is a `SeededDraw`, and it has numbers only if it is done."""
 
 
-class Results(NamedTuple):
+class Axis(NamedTuple):
+    """An axis of a sweep.
+
+    Attributes:
+        keys: those that change together along it.
+        shown: the first of them that tell its values apart, and so name these; never those of a paper's results.
+    """
+
+    keys: tuple[str, ...]
+    shown: tuple[str, ...]
+
+    @property
+    def is_condition(self) -> bool:
+        """Whether the federation changes along it, so that no value of it can win."""
+        return any(f"{key}.".startswith(f"{section}.") for key in self.keys for section in _CONDITIONS)
+
+    @property
+    def name(self) -> str:
+        """The ends of the keys shown."""
+        return "+".join(map(_short, self.shown))
+
+    def value(self, row: Mapping[str, Any]) -> Any:
+        """Its value in a row: that of the only key shown, or all in words."""
+        if len(self.shown) == 1:
+            return row[self.shown[0]]
+        return ", ".join(f"{_short(key)} {readable(row[key])}" for key in self.shown)
+
+    def tell(self, value: Any) -> str:
+        """A value with its key; a section, and what has several keys, without."""
+        single = len(self.shown) == 1 and not str(value).startswith("{")
+        return f"{self.name} {readable(value)}" if single else readable(value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Results:
     """The table of a sweep.
 
     Attributes:
         name: of the sweep.
-        axes: the keys of each axis; those of one axis change together. Axes of seeds are not among them: what differs
-            along these is chance, over which means are taken.
+        axes: without those of seeds: what differs along these is chance, over which means are taken.
         rows: of `results.csv`, values as numbers, texts or None.
         text: `sweep.yaml`.
         sheet: its content.
-        asked: how many runs the sweep asks for; None where that is not known.
-        partitions: the seed of the partition of each row; None where it is not known, or the same for all.
+        draws: of each row the seed of its partition, None where not known, and its other seeds.
     """
 
     name: str
-    axes: tuple[tuple[str, ...], ...]
+    axes: tuple[Axis, ...]
     rows: list[dict[str, Any]]
     text: str
     sheet: Mapping[str, Any]
-    asked: int | None = None
-    partitions: tuple[int | None, ...] = ()
+    draws: tuple[SeededDraw, ...]
 
-    @property
+    @cached_property
     def methods(self) -> list[str]:
         """The methods, in order."""
         return list(dict.fromkeys(row["method"] for row in self.rows))
 
-    @property
-    def target(self) -> float | None:
-        """The accuracy that counts as reached; None where there is none, or several."""
-        asked = (self.sheet.get("evaluation") or {}) if isinstance(self.sheet.get("evaluation"), dict) else {}
-        value = asked.get("target_accuracy")
-        return value if isinstance(value, float) and 0 < value < 1 else None
+    @cached_property
+    def runs(self) -> dict[tuple[str, Setting], list[Run]]:
+        """The runs of each method at each setting, in the order of the table."""
+        found: dict[tuple[str, Setting], dict[SeededDraw, Run]] = {}
+        for row, draw in zip(self.rows, self.draws, strict=True):
+            found.setdefault((row["method"], self.setting(row)), {})[draw] = _run(row, draw)
+        return {place: list(runs.values()) for place, runs in found.items()}
+
+    @cached_property
+    def values(self) -> list[list[Any]]:
+        """The values of each axis, numbers in rising order, others as the sweep has them."""
+        every = [list(dict.fromkeys(axis.value(row) for row in self.rows)) for axis in self.axes]
+        return [sorted(found) if _are_numbers(found) else found for found in every]
+
+    @cached_property
+    def judge(self) -> str:
+        """The column by which settings are picked.
+
+        Accuracy on validation images where all finished runs have it; else that on the test images, which flatters.
+        """
+        done = [run for runs in self.runs.values() for run in runs if run["status"] == "done"]
+        return VALIDATION if done and all(run[VALIDATION] is not None for run in done) else LEAD
 
     @property
     def conditions(self) -> tuple[int, ...]:
-        """The places of the axes along which the federation changes, so that no value of them can win."""
-        return tuple(place for place, axis in enumerate(self.axes) if any(map(_is_condition, axis)))
+        """The places of the axes that are conditions."""
+        return tuple(place for place, axis in enumerate(self.axes) if axis.is_condition)
 
     @property
     def tuned(self) -> tuple[int, ...]:
         """The places of the other axes, of which a method may have its best value."""
-        return tuple(place for place in range(len(self.axes)) if place not in self.conditions)
+        return tuple(place for place, axis in enumerate(self.axes) if not axis.is_condition)
 
+    @property
+    def target(self) -> float | None:
+        """The accuracy that counts as reached; None where there is none, or several."""
+        asked = self.sheet.get("evaluation")
+        value = asked.get("target_accuracy") if isinstance(asked, dict) else None
+        swept = any(key.startswith("evaluation.target") for axis in self.axes for key in axis.keys)
+        return value if isinstance(value, float) and 0 < value < 1 and not swept else None
 
-Situation = Mapping[int, Any]
-"""Values of some axes by their places."""
-_ANY: Situation = {}
+    @property
+    def asked(self) -> int | None:
+        """How many runs the sweep asks for; None where methods or seeds are swept, or the sheet is damaged."""
+        axes = self.sheet["sweep"]
+        lists = [next(iter(axis.values())) for axis in axes] + [self.sheet.get("methods"), self.sheet.get("seeds")]
+        swept = any(key in ("methods", "seeds") for axis in axes for key in axis)
+        return None if swept or not all(isinstance(own, list) for own in lists) else math.prod(map(len, lists))
 
+    def setting(self, row: Mapping[str, Any]) -> Setting:
+        """The value of each axis in a row."""
+        return tuple(axis.value(row) for axis in self.axes)
 
-class Cell(NamedTuple):
-    """A method at one setting.
-
-    Attributes:
-        setting: the value of the first key of each axis.
-        mean: over its finished runs; None without any.
-        spread: sample standard deviation; None with fewer than two.
-        count: finished runs.
-        asked: runs that were asked for.
-    """
-
-    setting: tuple[Any, ...]
-    mean: float | None
-    spread: float | None
-    count: int
-    asked: int = 0
+    def is_numeric(self, place: int) -> bool:
+        """Tells whether an axis has several values, all of them numbers."""
+        return len(self.values[place]) > 1 and _are_numbers(self.values[place])
 
 
 def read_results(folder: Path) -> Results:
@@ -99,10 +160,33 @@ def read_results(folder: Path) -> Results:
     sheet, text = own.read_sheet()
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
     rows = own.read_results([key for axis in every for key in axis])
-    seeds = {"seed", "seeds", "partition_seeds"}
-    axes = tuple(axis for axis in every if not {key.rpartition(".")[2] for key in axis} <= seeds)
-    partitions = tuple(_partition_seed(sheet, row) for row in rows)
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, _asked(sheet), partitions)
+    of_seeds = [axis for axis in every if {key.rpartition(".")[2] for key in axis} <= _SEEDS]
+    axes = tuple(Axis(keys, _telling(keys, rows)) for keys in every if keys not in of_seeds)
+    chance = [key for axis in of_seeds for key in axis]
+    draws = (SeededDraw(_partition_seed(sheet, row), (*(row[key] for key in chance), row.get("seed"))) for row in rows)
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws))
+
+
+@lru_cache(1000, typed=True)
+def readable(value: Any) -> str:
+    """A value of a key; a list or mapping, which a table has as text, in words."""
+    try:
+        return flat(parse_yaml(value, "value") if isinstance(value, str) and value[:1] in ("[", "{") else value)
+    except ConfigError:
+        return str(value)
+
+
+def _run(row: Mapping[str, Any], draw: SeededDraw) -> Run:
+    done = row["status"] == "done"
+    fits = lambda value: done and is_number(value) and abs(value) <= LARGEST
+    names = (*(metric.name for metric in METRICS.values() if metric.of_run), *COSTS)
+    return {**row, **{key: row[key] if fits(row.get(key)) else None for key in names}, "seed": draw}
+
+
+def _telling(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    own = tuple(key for key in keys if key.partition(".")[0] != "paper") or tuple(keys)
+    values = lambda count: len({tuple(row[key] for key in own[:count]) for row in rows})
+    return next(own[:count] for count in range(1, len(own) + 1) if values(count) == values(len(own)))
 
 
 def _partition_seed(sheet: Mapping[str, Any], row: Mapping[str, Any]) -> int | None:
@@ -121,116 +205,10 @@ def _seeds(value: Any) -> list[int]:
     return [seed for seed in found if isinstance(seed, int)] if isinstance(found, list) else []
 
 
-def cells(results: Results, method: str, figure: str) -> list[Cell]:
-    """A method's mean of a figure, such as `final_accuracy`, at each setting, in the order of the table."""
-    found: dict[tuple[Any, ...], list[Any]] = {}
-    for row in results.rows:
-        if row["method"] == method:
-            done = row["status"] == "done" and isinstance(row.get(figure), int | float)
-            found.setdefault(setting_of(results, row), []).append(row[figure] if done else None)
-    return [_cell(setting, values) for setting, values in found.items()]
+def _short(key: str) -> str:
+    """The end of a key that tells what it is: alpha for partition.alpha, model for model.name."""
+    return key.removesuffix(".name").rpartition(".")[2]
 
 
-def setting_of(results: Results, row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The value of each axis: that of its only key, or all in one text."""
-    return tuple(row[axis[0]] if len(axis) == 1 else ", ".join(str(row[key]) for key in axis) for axis in results.axes)
-
-
-def judge(results: Results) -> str:
-    """The column by which settings are picked.
-
-    Accuracy on validation images where all finished runs have it; else that on the test images, which flatters.
-    """
-    done = [row for row in results.rows if row["status"] == "done"]
-    validated = done and all(isinstance(row.get(VALIDATION), int | float) for row in done)
-    return VALIDATION if validated else TEST
-
-
-def situations(results: Results, apart_from: int | None = None) -> list[Situation]:
-    """The conditions that the sweep has, in order, the values of one axis left out if asked; one empty without any."""
-    places = [place for place in results.conditions if place != apart_from]
-    found = dict.fromkeys(tuple(setting_of(results, row)[place] for place in places) for row in results.rows)
-    ranks = {place: values(results, place) for place in places}
-    rank = lambda own: [ranks[place].index(value) for place, value in zip(places, own, strict=True)]
-    return [dict(zip(places, own, strict=True)) for own in sorted(found, key=rank)]
-
-
-def name_situation(results: Results, situation: Situation) -> str:
-    """The conditions with their values, as text."""
-    return ", ".join(f"{_short(results.axes[place])} {value}" for place, value in situation.items())
-
-
-def in_situation(found: Sequence[Cell], situation: Situation) -> list[Cell]:
-    """The cells that have its values."""
-    return [cell for cell in found if all(cell.setting[place] == value for place, value in situation.items())]
-
-
-def best(results: Results, method: str, situation: Situation = _ANY) -> Cell | None:
-    """A method's final accuracy where it does best by `judge`, of the settings with most of their runs finished."""
-    top = _best_of(in_situation(cells(results, method, judge(results)), situation))
-    return top and {cell.setting: cell for cell in cells(results, method, TEST)}[top.setting]
-
-
-def _best_of(found: Sequence[Cell]) -> Cell | None:
-    # A setting at which some runs diverged must not win by those that are left.
-    known = [cell for cell in found if cell.mean is not None]
-    return max(known, key=lambda cell: (cell.count / max(cell.asked, 1), cell.mean or 0.0), default=None)
-
-
-def along(results: Results, axis: int, method: str, figure: str, situation: Situation = _ANY) -> list[Cell]:
-    """A figure at each value of an axis with a finished run, the other axes at the method's best setting for it."""
-    accuracies = in_situation(cells(results, method, judge(results)), situation)
-    figures = {cell.setting: cell for cell in cells(results, method, figure)}
-    tops = [_best_of([cell for cell in accuracies if cell.setting[axis] == value]) for value in values(results, axis)]
-    found = [figures[top.setting] for top in tops if top is not None]
-    return [cell for cell in found if cell.mean is not None]
-
-
-def values(results: Results, axis: int) -> list[Any]:
-    """The values of an axis, numbers in rising order, others as the sweep has them."""
-    found = list(dict.fromkeys(setting_of(results, row)[axis] for row in results.rows))
-    return sorted(found) if is_numeric(results, axis) else found
-
-
-def neighbours(results: Results, method: str, situation: Situation = _ANY) -> list[tuple[Cell | None, Cell | None]]:
-    """For each tuned axis the cells one value before and one after the method's best one; None at an end."""
-    top = best(results, method, situation)
-    if top is None:
-        return []
-    by_setting = {cell.setting: cell for cell in cells(results, method, TEST)}
-    pairs = []
-    for axis in results.tuned:
-        along_it = values(results, axis)
-        place = along_it.index(top.setting[axis])
-        at = lambda other, axis=axis: by_setting.get((*top.setting[:axis], other, *top.setting[axis + 1 :]))
-        before = at(along_it[place - 1]) if place else None
-        pairs.append((before, at(along_it[place + 1]) if place + 1 < len(along_it) else None))
-    return pairs
-
-
-def is_numeric(results: Results, axis: int) -> bool:
-    """Tells whether an axis has several values, all of them numbers."""
-    found = {setting_of(results, row)[axis] for row in results.rows}
-    return len(found) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
-
-
-def _short(axis: Sequence[str]) -> str:
-    return "+".join(key.rpartition(".")[2] for key in axis)
-
-
-def _is_condition(key: str) -> bool:
-    return any(f"{key}.".startswith(f"{section}.") for section in _CONDITIONS)
-
-
-def _cell(setting: tuple[Any, ...], asked: Sequence[float | None]) -> Cell:
-    known = [value for value in asked if value is not None]
-    mean = float(np.mean(known)) if known else None
-    spread = float(np.std(known, ddof=1)) if len(known) > 1 else None
-    return Cell(setting, mean, spread, len(known), len(asked))
-
-
-def _asked(sheet: Mapping[str, Any]) -> int | None:
-    """How many runs a sweep asks for; None where methods or seeds are swept, or the sheet is damaged."""
-    lists = [next(iter(axis.values())) for axis in sheet["sweep"]] + [sheet.get("methods"), sheet.get("seeds")]
-    swept = any(key in ("methods", "seeds") for axis in sheet["sweep"] for key in axis)
-    return None if swept or not all(isinstance(own, list) for own in lists) else math.prod(map(len, lists))
+def _are_numbers(found: Sequence[Any]) -> bool:
+    return all(is_number(value) for value in found)

@@ -15,22 +15,28 @@ _LATEX = str.maketrans(
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "[": "{[}", "]": "{]}"}
     | {"±": "$\\pm$", MINUS: "$-$", "\N{EN DASH}": "--", "“": "``", "”": "''", "<": "$<$", ">": "$>$"}
 )
+NONE_PUBLISHED: Mapping[tuple[str, str], float] = {}
 
 
 def table_files(
-    groups: Sequence[Sequence[Mapping[str, Any]]], target: float | None, partitions: bool = False
+    groups: Sequence[Sequence[Mapping[str, Any]]],
+    target: float | None,
+    partitions: bool = False,
+    beside: Sequence[Details] = (),
+    published: Mapping[tuple[str, str], float] = NONE_PUBLISHED,
 ) -> dict[str, bytes]:
     """The tables of `runs` of a `summary.json`, by the ending of their file; the runs of a group share their data.
 
     Markdown and LaTeX have the tables of the page: means, ± standard deviations over seeds, paired differences with
     their intervals. CSV has the statistics of each group. `target` is the share that counts as reached; `partitions`
-    tells whether each seed has a partition of its own.
+    tells whether each seed has a partition of its own; `beside` are the tables beside a paper's; `published` as
+    `statistics` takes it.
     """
     summaries = [summarise_group(runs) for runs in groups]
     notes = " ".join(table_notes([own for group in summaries for own in group], partitions=partitions))
-    comparison = Details("Comparison of methods", comparison_table(summaries, target), notes)
-    shown = [comparison, *details([run for runs in groups for run in runs])]
-    return as_files(shown, [row for runs in groups for row in statistics(runs)])
+    comparison = Details(comparison_title(), comparison_table(summaries, target), notes)
+    shown = [comparison, *beside, *details([run for runs in groups for run in runs])]
+    return as_files(shown, [row for runs in groups for row in statistics(runs, published)])
 
 
 def as_files(shown: Sequence[Details], rows: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
@@ -48,21 +54,25 @@ def summarise_group(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
     return [own._replace(method=printable(own.method, LONGEST_NAME)) for own in compare(runs)]
 
 
+def comparison_title(condition: str = "") -> str:
+    """The title of the comparison of methods under one condition."""
+    return f"Comparison of methods{': ' * bool(condition)}{printable(condition, LONGEST_NAME)}"
+
+
 def comparison_table(groups: Sequence[Sequence[MethodSummary]], target: float | None) -> Table:
-    """The comparison of methods, each set against the first one of its group; without that column if all are alone."""
+    """The comparison of methods, each set against the first one of its group."""
     summaries = [summary for group in groups for summary in group]
-    text = table(summaries, target, baseline=None if len(groups) == 1 else "the first method on the same data")
-    if not len(groups) == len(summaries) > 1:
-        return text
-    cut = lambda cells: (*cells[:2], *cells[3:])
-    return Table(cut(text.headings), [cut(row) for row in text.rows])
+    return table(summaries, target, baseline=None if len(groups) == 1 else "the first method on the same data")
 
 
-def statistics(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def statistics(
+    runs: Sequence[Mapping[str, Any]], published: Mapping[tuple[str, str], float] = NONE_PUBLISHED
+) -> Iterator[dict[str, Any]]:
     """The numbers of runs that share their data: a row for each method and each metric that any run has.
 
-    It has n, mean, standard deviation, 95% interval of the mean, and the paired difference from the first method with
-    its interval. The seed of a run may be a `SeededDraw`.
+    It has n, mean, standard deviation, 95% interval of the mean, the paired difference from the first method with its
+    interval, and the number in `published`, by method and metric, with the difference from it. The seed of a run may be
+    a `SeededDraw`.
     """
     methods = list(dict.fromkeys(run["method"] for run in runs))
     for name in (metric.name for metric in METRICS.values() if metric.of_run and metric.unit is not TEXT):
@@ -74,7 +84,9 @@ def statistics(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             row |= {"deviation": mean.std} | dict(zip(("low", "high"), mean_interval(mean), strict=True))
             keys = ("difference", "difference_low", "difference_high", "pairs")
             apart = (None,) * 4 if method == methods[0] else paired_difference(by_seed[method], by_seed[methods[0]])
-            yield row | dict(zip(keys, apart, strict=True))
+            theirs = published.get((method, name))
+            far = None if theirs is None or mean.mean is None else mean.mean - theirs
+            yield row | dict(zip(keys, apart, strict=True)) | {"published": theirs, "from_published": far}
 
 
 def _markdown(own: Details) -> str:
@@ -90,7 +102,7 @@ def _latex(own: Details) -> str:
     )
     lines = [
         "\\begin{table}",
-        f"\\caption{{{own.title}. {own.note.translate(_LATEX)}}}",
+        f"\\caption{{{f'{own.title}. {own.note}'.rstrip().translate(_LATEX)}}}",
         f"\\begin{{tabular}}{{l{'r' * (len(own.table.headings) - 1)}}}",
         "\\toprule",
         head,

@@ -1,7 +1,7 @@
 """Wording of numbers: table cells, and a verdict in a sentence that claims no more than the runs show."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_bal.metrics import NOTHING, SHARE, Difference, MethodSummary, Spread
 
@@ -59,13 +59,33 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def flat(value: Any) -> str:
+    """A value of a configuration in one line, without the brackets of mappings."""
+    if isinstance(value, dict):
+        return ", ".join(_pair(key, entry) for key, entry in value.items())
+    if isinstance(value, list):
+        return "[" + ", ".join(flat(entry) for entry in value) + "]"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _pair(key: Any, value: Any) -> str:
+    if key in ("name", "scheme", "recipe") and isinstance(value, str):
+        return value
+    return f"{key} ({flat(value)})" if isinstance(value, dict) else f"{key} {flat(value)}"
+
+
 def points(value: Difference | None) -> str:
     """A difference of shares in percentage points, with its interval if known; a dash for None, the baseline's."""
     if value is None or value.mean is None:
         return NOTHING
     if value.low is None or value.high is None:
-        return _signed(value.mean)
-    return f"{_signed(value.mean)} [{_signed(value.low)}, {_signed(value.high)}]"
+        return signed(value.mean)
+    return f"{signed(value.mean)} [{signed(value.low)}, {signed(value.high)}]"
+
+
+def bounds(low: float | None, high: float | None) -> str:
+    """An interval of shares in percent; a dash for None."""
+    return NOTHING if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def megabytes(traffic_bytes: float | None) -> str:
@@ -86,14 +106,11 @@ def shows_divergence(summaries: Sequence[MethodSummary]) -> bool:
     return any(summary.evens for summary in summaries) and any(summary.chain_kl is not None for summary in summaries)
 
 
-def table_notes(summaries: Sequence[MethodSummary], *, partitions: bool) -> list[str]:
-    """Says what the numbers of the comparison's table are, as far as it has them.
-
-    `partitions` tells whether each seed has a partition of its own.
-    """
+def table_notes(summaries: Sequence[MethodSummary], *, partitions: bool, crossed: bool = False) -> list[str]:
+    """Says what the numbers of the comparison's table are, as far as it has them; the flags as `interval_in_words`."""
     paired = any(own.difference and own.difference.low is not None for own in summaries)
     deviation = DEVIATION_IN_WORDS * any(own.final.std is not None for own in summaries)
-    interval = interval_in_words(partitions=partitions) if paired else ""
+    interval = interval_in_words(partitions=partitions, crossed=crossed) if paired else ""
     spreads = f"{deviation}{_READINGS_IN_WORDS}{interval}".strip()
     return [KL_IN_WORDS, spreads] if shows_divergence(summaries) else [spreads]
 
@@ -114,6 +131,8 @@ def table(
 ) -> Table:
     """The whole comparison as text, for terminal and page; accuracies in percent, differences in percentage points.
 
+    Where nothing is set against anything, there is no column of differences.
+
     Args:
         summaries: from `compare`.
         target_accuracy: the share that counts as reached; None leaves its columns out.
@@ -131,6 +150,7 @@ def _columns(summaries: Sequence[MethodSummary], target: float | None, first: st
     paired = any(summary.difference and summary.difference.low is not None for summary in summaries)
     uneven, goal = shows_divergence(summaries), "" if target is None else f"{100 * target:g}%"
     difference = f"Difference from {first}, points" + (" [95% interval]" if paired else "")
+    apart = [_Column(difference, f"vs {first}" + (" [95%]" if paired else ""), lambda own: points(own.difference))]
     to_target = [
         _Column(f"Rounds to {goal}", f"to {goal}", _rounds_to_target),
         _Column(f"Traffic to {goal}, MB", None, _traffic_to_target),
@@ -138,7 +158,7 @@ def _columns(summaries: Sequence[MethodSummary], target: float | None, first: st
     return [
         _Column("Method", "method", lambda own: own.method),
         _Column("Mean of last 5, %", "last 5", _last5),
-        _Column(difference, f"vs {first}" + (" [95%]" if paired else ""), lambda own: points(own.difference)),
+        *(apart if any(own.difference for own in summaries) else []),
         _Column("Worst class, %", "worst", lambda own: SHARE.show(own.worst_class)),
         _Column("Final, %", None if uneven else "final", lambda own: SHARE.show(own.final)),
         _Column("Best, %", None, lambda own: SHARE.show(own.best)),
@@ -161,7 +181,7 @@ def verdict(summaries: Sequence[MethodSummary]) -> str:
     They say "no clear difference" if the interval covers 0, that there is no interval if only one seed was run, and
     name no best method if all end at the same accuracy.
     """
-    ranked = sorted((s for s in summaries if s.last5.mean is not None), key=lambda s: -(s.last5.mean or 0.0))
+    ranked = _ranked(summaries)
     if not ranked:
         return "No run has an accuracy yet, so there is nothing to compare."
     best, first = ranked[0], summaries[0]
@@ -181,6 +201,20 @@ def verdict(summaries: Sequence[MethodSummary]) -> str:
     return f"{lead}, {_distance(best, first.method)}."
 
 
+def lead(summaries: Sequence[MethodSummary]) -> str:
+    """The method with the highest mean of its last five, and its distance from the first, in a few words."""
+    ranked, first = _ranked(summaries), summaries[0]
+    if tied(ranked):
+        return f"all {100 * (ranked[0].last5.mean or 0.0):.1f}%"
+    apart = f" ({points(ranked[0].difference)} points from {first.method})" if ranked[0] is not first else ""
+    return f"{ranked[0].method} {_percent_sign(ranked[0].last5)}{apart}"
+
+
+def _ranked(summaries: Sequence[MethodSummary]) -> list[MethodSummary]:
+    """Those with an accuracy, the highest mean of the last five first."""
+    return sorted((s for s in summaries if s.last5.mean is not None), key=lambda s: -(s.last5.mean or 0.0))
+
+
 def _all(ranked: Sequence[MethodSummary], summaries: Sequence[MethodSummary]) -> str:
     if len(ranked) < len(summaries):
         return f"The {len(ranked)} methods that have an accuracy"
@@ -195,7 +229,7 @@ def _distance(summary: MethodSummary, first: str) -> str:
     size = f"{abs(100 * difference.mean):.1f} percentage points {side} {first}"
     if difference.low is None or difference.high is None:
         return f"{size} (one seed in common: no interval, so this may be chance)"
-    interval = f"95% interval {_signed(difference.low)} to {_signed(difference.high)}, {difference.pairs} paired seeds"
+    interval = f"95% interval {signed(difference.low)} to {signed(difference.high)}, {difference.pairs} paired seeds"
     clear = "no clear difference" if difference.low <= 0 <= difference.high else "the interval excludes 0"
     return f"{size} ({interval}): {clear}"
 
@@ -205,16 +239,15 @@ def _percent_sign(value: Spread) -> str:
 
 
 def _last5(summary: MethodSummary) -> str:
-    missing = summary.seeds - summary.last5.seeds
-    return SHARE.show(summary.last5) + (f" ({summary.last5.seeds} of {summary.seeds} seeds)" if missing else "")
+    missing = summary.finished < summary.seeds
+    return SHARE.show(summary.last5) + f" ({summary.finished} of {summary.seeds} seeds)" * missing
 
 
 def _rounds_to_target(summary: MethodSummary) -> str:
-    share = f"{summary.reached} of {summary.seeds} seeds"
     if summary.rounds_to_target is None:
-        return f"not reached ({share})" if summary.seeds > 1 else "not reached"
+        return "not reached"
     rounds = f"{summary.rounds_to_target:.1f}".removesuffix(".0")
-    return rounds if summary.reached == summary.seeds else f"{rounds} ({share})"
+    return rounds + f" ({summary.reached} of {summary.seeds} seeds)" * (summary.reached < summary.seeds)
 
 
 def _traffic_to_target(summary: MethodSummary) -> str:
@@ -229,6 +262,7 @@ def _traffic_to_target(summary: MethodSummary) -> str:
     )
 
 
-def _signed(share: float) -> str:
+def signed(share: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
     text = f"{100 * share:+.1f}"
     return ("+0.0" if text == "-0.0" else text).replace("-", MINUS)

@@ -216,7 +216,7 @@ def sweep_folder(folder: Path) -> None:
     sheet["sweep"] = [{"training.optimizer.learning_rate": [0.01, 0.1]}, {"partition.seed": [0, 1]}]
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sheet))
     heads = ["point", "training.optimizer.learning_rate", "partition.seed", "method", "seed", "status", "failure"]
-    heads += ["final_accuracy", "best_accuracy", "client_updates_per_s", "wall_s"]
+    heads += ["last5_accuracy", "best_accuracy", "client_updates_per_s", "wall_s"]
     table = io.StringIO()
     writer = csv.writer(table)
     writer.writerow(heads)

@@ -12,7 +12,7 @@ from fedjax_bal.report import write_figures
 from fedjax_bal.runs import FolderError
 
 SWEEP = "name: mine\nsweep: [{lr: [0.1, 0.2]}]\n"
-TABLE = "lr,point,method,seed,status,final_accuracy,failure\n0.1,p,fedavg,0,done,0.5,\n0.2,p,fedavg,0,done,0.6,\n"
+TABLE = "lr,point,method,seed,status,last5_accuracy,failure\n0.1,p,fedavg,0,done,0.5,\n0.2,p,fedavg,0,done,0.6,\n"
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def widths(folder):
 
 
 def test_figures_of_a_sweep_are_as_wide_as_asked(sweep, tmp_path):
-    assert [file.name for file in write_figures([sweep], tmp_path / "new" / "out", 3.25)] == ["final-accuracy-0.pdf"]
+    assert [file.name for file in write_figures([sweep], tmp_path / "new" / "out", 3.25)] == ["mean-accuracy-0.pdf"]
     found = widths(tmp_path / "new" / "out")
-    assert sorted(found) == ["final-accuracy-0.pdf", "final-accuracy-0.png"]
+    assert sorted(found) == ["mean-accuracy-0.pdf", "mean-accuracy-0.png"]
     assert list(found.values()) == pytest.approx([3.25] * 2, abs=0.01)
 
 

@@ -5,6 +5,7 @@ import pytest
 from fedjax_bal.metrics.classification import evenly_spaced
 from fedjax_bal.metrics.seeds import Curve
 from fedjax_bal.report import plots
+from fedjax_bal.report.panels import GREY
 from fedjax_bal.report.styles import looks_of
 from fedjax_bal.report.svg import WIDTH, as_wide_as, inline, style, to_pdf, to_svg
 
@@ -13,6 +14,11 @@ CURVE = Curve(np.array([1, 2, 4]), np.array([0.2, 0.5, 0.6]), np.array([0.1, 0.4
 
 def drawn(curves, *arguments, **options):
     return plots.accuracy_curves(curves, looks_of([name for name, _ in curves]), *arguments, **options)
+
+
+def labels(figure):
+    """What is written beside the curves of each panel."""
+    return [[text.get_text() for text in axes.texts] for axes in figure.axes]
 
 
 def test_lines_are_in_percent_over_rounds_with_a_band_within_bounds():
@@ -29,18 +35,43 @@ def test_traffic_is_in_megabytes():
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [1, 2, 5])
 
 
-def test_twelve_methods_look_different_without_colour_too():
-    figure = drawn([(f"method {place}", CURVE) for place in range(12)])
+def test_eight_methods_look_different_without_colour_too():
+    figure = drawn([(f"method {place}", CURVE) for place in range(8)])
     lines = [line for line in figure.axes[0].lines if line.get_alpha() is None]
-    shapes = {line.get_marker() for line in lines}
-    colours = {(line.get_color(), line.get_marker()) for line in lines}
-    assert len(shapes) == len(colours) == 12
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [f"method {place}" for place in range(12)]
+    assert len({line.get_marker() for line in lines}) == 8
+    assert sorted(labels(figure)[0]) == [f"method {place}" for place in range(8)]
 
 
-def test_a_legend_has_as_many_columns_as_fit():
-    columns = lambda *names: drawn([(name, CURVE) for name in names]).legends[0]._ncols
-    assert (columns("a", "b", "c", "d"), columns(*3 * ["a" * 40])) == (4, 1)
+def test_more_methods_are_small_multiples_with_the_first_in_each_and_no_colour_twice():
+    figure = drawn([(f"method {place}", CURVE) for place in range(12)])
+    assert [len(own) for own in labels(figure)] == [7, 6]
+    for axes, own in zip(figure.axes, labels(figure), strict=True):
+        lines = [line for line in axes.lines if line.get_alpha() is None]
+        assert "method 0" in own and lines[0].get_color() == GREY
+        assert len({line.get_color() for line in lines}) == len(lines) == len(own)
+
+
+def test_the_climb_of_the_first_tenth_is_left_out_but_not_the_target():
+    climbing = CURVE._replace(rounds=np.array([1, 20, 40]), low=None, high=None)
+    bottom = lambda target: drawn([("a", climbing)], target).axes[0].get_ylim()[0]
+    assert (bottom(None), bottom(0.55), bottom(0.3)) == (48, 48, 28)
+
+
+def test_labels_stand_apart_in_the_order_of_the_ends_within_the_axes():
+    ends = dict(zip("abcd", (0.5, 0.505, 0.51, 0.9), strict=True))
+    curves = [(name, CURVE._replace(mean=np.array([0.1, 0.3, end]), low=None, high=None)) for name, end in ends.items()]
+    (axes,) = drawn(curves).axes
+    assert [text.get_text() for text in axes.texts] == ["a", "b", "c", "d"]
+    heights = [text.get_position()[1] for text in axes.texts]
+    assert np.diff(heights).min() > 0.04 and heights[0] >= 0 and heights[-1] <= 1
+    assert [text.xy for text in axes.texts] == [(4, pytest.approx(100 * end)) for end in ends.values()]
+
+
+def test_panels_stand_beside_each_other_where_labels_leave_room():
+    across = lambda name: drawn([(f"{name}{place}", CURVE) for place in range(12)]).axes[0].get_gridspec().ncols
+    assert (across("m"), across("a_long_name_of_a_method")) == (2, 1)
+    with as_wide_as(3.25):
+        assert across("method") == 1
 
 
 @pytest.mark.parametrize("classes", [10, 20])
@@ -89,22 +120,27 @@ def test_methods_that_runs_share_have_a_panel_each_whose_dashes_are_the_runs():
     origins = {f"{method} ({run})": (method, run) for run in "xy" for method in ("fedavg", "rebafl", "cbfl")}
     looks = looks_of(list(origins), origins)
     figure = plots.accuracy_curves([(name, CURVE) for name in origins], looks, 0.6)
-    assert [axes.get_title() for axes in figure.axes] == ["fedavg", "rebafl", "cbfl"]
+    assert [axes.get_title("left") for axes in figure.axes] == ["fedavg", "rebafl", "cbfl"]
     means = [
         [line for line in axes.lines if line.get_marker() not in ("o", "None") or line.get_alpha() is None]
         for axes in figure.axes
     ]
     assert all(len({line.get_color() for line in lines[:2]}) == 1 for lines in means)
     assert all(lines[0].get_linestyle() != lines[1].get_linestyle() for lines in means)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["x", "y"]
+    assert labels(figure)[0] == ["x", "y", "target 60%"]
+
+
+def test_more_runs_than_dashes_are_told_apart_by_colour():
+    origins = {f"{method} ({run})": (method, run) for run in "uvwxy" for method in ("fedavg", "rebafl")}
+    figure = plots.accuracy_curves([(name, CURVE) for name in origins], looks_of(list(origins), origins))
+    assert [len(own) for own in labels(figure)] == [6, 5] and "rebafl (y)" in labels(figure)[1]
 
 
 def test_the_targets_label_is_in_the_margin_and_seeds_have_thin_lines():
     curve = CURVE._replace(seeds=((0, CURVE.mean - 0.1), (7, CURVE.mean + 0.1)))
     figure = plots.accuracy_curves([("a", curve)], looks_of(["a"]), 0.4)
     axes = figure.axes[0]
-    label = axes.texts[0]
-    assert label.get_text() == "target\n40%" and label.xy[0] == 1 and label.get_position()[0] > 0
+    assert axes.texts[0].get_text() == "target 40%" and axes.texts[0].xy == (4, 40)
     thin = [line for line in axes.lines if line.get_linewidth() < 1]
     np.testing.assert_allclose([line.get_ydata()[-1] for line in thin], [50, 70])
     text = to_svg(figure, "p", "t", "d")

@@ -1,157 +1,79 @@
-"""What is made of a sweep's table."""
-
-import re
+"""What is read of a sweep's table: axes, conditions, draws, and values in words."""
 
 import pytest
 
-from fedjax_bal.report.sweep_page import answer, page
-from fedjax_bal.report.sweep_plots import sweep_figures
-from fedjax_bal.report.sweep_results import along, best, cells, neighbours, read_results, situations
+from fedjax_bal.report.sweep_results import LEAD, read_results, readable
 
-SHEET = "name: mine\nsweep: [{lr: [1.0, 0.01, 0.1]}, {law: [a, b]}, {partition.seed: [0, 1]}]\n"
+HEADS = "point,method,seed,status,last5_accuracy,failure"
 
 
-def table(accuracies):
-    """A table with final accuracies by setting, one for each of two partition seeds; None for a run that diverged."""
-    rows = ["lr,law,partition.seed,point,method,seed,status,final_accuracy,failure"]
-    for (rate, law), pair in accuracies.items():
-        for seed, value in enumerate(pair):
-            status = "diverged" if value is None else "done"
-            rows.append(f"{rate},{law},{seed},p,fedavg,0,{status},{'' if value is None else value},")
-    return "\n".join(rows) + "\n"
-
-
-@pytest.fixture
-def results(tmp_path):
-    """Three rates, two laws: the highest rate diverges once."""
-    accuracies = {(1.0, "a"): (0.9, None), (1.0, "b"): (0.2, 0.2), (0.01, "a"): (0.5, 0.5), (0.01, "b"): (0.4, 0.4)}
-    accuracies |= {(0.1, "a"): (0.6, 0.8), (0.1, "b"): (0.3, 0.3)}
-    (tmp_path / "sweep.yaml").write_text(SHEET)
-    (tmp_path / "results.csv").write_text(table(accuracies))
-    return read_results(tmp_path)
-
-
-def test_means_are_taken_over_seeds_of_partitions_too(results):
-    assert results.axes == (("lr",), ("law",))
-    found = {cell.setting: cell for cell in cells(results, "fedavg", "final_accuracy")}
-    assert found[0.1, "a"].mean == pytest.approx(0.7) and found[0.1, "a"].spread == pytest.approx(0.02**0.5)
-    assert (found[1.0, "a"].count, found[1.0, "a"].asked) == (1, 2)
-
-
-def test_what_diverged_can_not_win_by_those_that_are_left(results):
-    assert best(results, "fedavg").setting == (0.1, "a")
-    assert answer(results).startswith("fedavg does best: 70.0")
-
-
-def test_the_page_of_a_killed_sweep_says_what_is_missing(results, tmp_path):
-    assert "not finished" not in page(results, [])  # a sweep whose seeds are not known
-    (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0, 1]\n")
-    assert "This sweep is not finished: 12 of its 24 runs are not in the table yet. 1 of 12 runs" in page(
-        read_results(tmp_path), []
-    )
-    (tmp_path / "sweep.yaml").write_text(SHEET + "methods: [{recipe: fedavg}]\nseeds: [0]\n")
-    assert "not finished" not in page(read_results(tmp_path), [])
-
-
-def test_settings_are_picked_on_validation_images_where_all_runs_have_them(tmp_path):
-    rows = [(0.1, 0.9, 0.3), (0.2, 0.6, 0.8), (0.3, 0.7, 0.5)]
-    (tmp_path / "sweep.yaml").write_text("sweep: [{lr: [0.1, 0.2, 0.3]}]\n")
-    heads = "lr,point,method,seed,status,final_accuracy,validation_accuracy,failure\n"
-    whole = [f"{rate},p,fedavg,0,done,{test},{validation},\n" for rate, test, validation in rows]
-    (tmp_path / "results.csv").write_text(heads + "".join(whole))
-    found = read_results(tmp_path)
-    assert answer(found) == (
-        "fedavg does best: 60.0\N{NO-BREAK SPACE}% with lr 0.2. "
-        "Settings were picked by accuracy on the validation images."
-    )
-    (lower, higher) = neighbours(found, "fedavg")[0]
-    assert (lower.mean, higher.mean) == (0.9, 0.7)
-    lacking = heads + "".join(whole).replace(",0.9,0.3,", ",0.9,,")
-    (tmp_path / "results.csv").write_text(lacking)
-    assert answer(read_results(tmp_path)).startswith("fedavg does best: 90.0\N{NO-BREAK SPACE}% with lr 0.1. ")
-
-
-def test_numbers_stand_in_rising_order(results):
-    line = along(results, 0, "fedavg", "final_accuracy")
-    assert [cell.setting for cell in line] == [(0.01, "a"), (0.1, "a"), (1.0, "b")]
-    (lower, higher), (before, after) = neighbours(results, "fedavg")
-    assert (lower.setting, higher.setting) == ((0.01, "a"), (1.0, "a"))
-    assert (before, after.setting) == (None, (0.1, "b"))
-
-
-def test_values_that_are_lists_or_mappings_are_texts(tmp_path):
-    (tmp_path / "sweep.yaml").write_text("sweep: [{seeds: [[0], [3]]}, {law: [{name: x}, {name: y}]}]\n")
-    rows = "".join(f"\"[{seed}]\",\"{{'name': '{law}'}}\",p,<b>,0,done,0.5,\n" for seed in (0, 3) for law in "xy")
-    (tmp_path / "results.csv").write_text(f"seeds,law,point,method,seed,status,final_accuracy,failure\n{rows}")
-    results = read_results(tmp_path)
-    assert [cell.setting for cell in cells(results, "<b>", "final_accuracy")] == [
-        ("{'name': 'x'}",),
-        ("{'name': 'y'}",),
+def sweep(folder, sheet, keys, rows):
+    """The results of a sweep; a row has the values of the keys, a method, a seed, and an accuracy or a status."""
+    told = [
+        f"{values},p,{method},{seed},{'done' if isinstance(value, float) else value},"
+        f"{value if isinstance(value, float) else ''},"
+        for values, method, seed, value in rows
     ]
-    assert "<b>" not in page(results, []).replace("<b>Figure", "") and "&lt;b&gt;" in page(results, [])
+    folder.mkdir(exist_ok=True)
+    (folder / "sweep.yaml").write_text(sheet)
+    (folder / "results.csv").write_text("\n".join([f"{keys},{HEADS}", *told]) + "\n")
+    return read_results(folder)
 
 
-CONDITIONED = "sweep: [{partition.clients: [10, 20]}, {training.optimizer.learning_rate: [0.1, 0.2]}]\n"
+def test_an_axis_is_named_by_the_keys_that_tell_its_values_apart(tmp_path):
+    sheet = "sweep: [{dataset.name: [a, a, b], partition.alpha: [0.1, 1, 1], selection.clients_per_round: [1, 2, 3]}]"
+    rows = [(values, "fedavg", 0, 0.5) for values in ("a,0.1,1", "a,1,2", "b,1,3")]
+    (axis,) = sweep(tmp_path, sheet, "dataset.name,partition.alpha,selection.clients_per_round", rows).axes
+    assert axis.shown == ("dataset.name", "partition.alpha") and axis.name == "dataset+alpha"
+    assert (
+        axis.value({"dataset.name": "b", "partition.alpha": 1})
+        == "dataset b, alpha 1"
+        == axis.tell("dataset b, alpha 1")
+    )
 
 
-def conditioned(tmp_path, sheet=CONDITIONED):
-    """Two methods: the first is better with 20 clients, the second with 10, at different learning rates."""
-    means = {(10, 0.1): (0.4, 0.6), (10, 0.2): (0.5, 0.2), (20, 0.1): (0.9, 0.3), (20, 0.2): (0.1, 0.4)}
-    rows = [
-        f"{clients},{rate},p,{method},0,done,{value},"
-        for (clients, rate), pair in means.items()
-        for method, value in zip("ab", pair, strict=True)
-    ]
-    heads = "partition.clients,training.optimizer.learning_rate,point,method,seed,status,final_accuracy,failure"
-    (tmp_path / "sweep.yaml").write_text(sheet)
-    (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
-    return read_results(tmp_path)
+def test_a_section_is_named_by_its_values(tmp_path):
+    sheet = "sweep: [{partition: [{scheme: iid}, {scheme: dirichlet, alpha: 0.5}]}]"
+    rows = [(f'"{value}"', "fedavg", 0, 0.5) for value in ({"scheme": "iid"}, {"scheme": "dirichlet", "alpha": 0.5})]
+    found = sweep(tmp_path, sheet, "partition", rows)
+    assert [found.axes[0].tell(value) for value in found.values[0]] == ["iid", "dirichlet, alpha 0.5"]
 
 
-def test_a_condition_is_nothing_that_wins(tmp_path):
-    found = conditioned(tmp_path)
+def test_a_papers_numbers_name_no_condition_and_make_one_of_their_axis(tmp_path):
+    sheet = "sweep: [{paper.accuracy.fedavg: [0.9, 0.8], lr: [0.1, 0.2]}, {mu: [1, 2]}, {seeds: [[0], [1]]}]"
+    rows = [(f'{theirs},{rate},{mu},"[{seed}]"', "fedavg", seed, 0.5)
+            for theirs, rate in ((0.9, 0.1), (0.8, 0.2)) for mu in (1, 2) for seed in (0, 1)]  # fmt: skip
+    found = sweep(tmp_path, sheet, "paper.accuracy.fedavg,lr,mu,seeds", rows)
+    assert [axis.shown for axis in found.axes] == [("lr",), ("mu",)]
     assert (found.conditions, found.tuned) == ((0,), (1,))
-    assert situations(found) == [{0: 10}, {0: 20}]
-    assert [best(found, "a", own).setting for own in situations(found)] == [(10, 0.2), (20, 0.1)]
-    assert answer(found).replace("\N{NO-BREAK SPACE}", " ") == (
-        "Best method at each condition: clients 10: b 60.0 % with learning_rate 0.1; clients 20: a 90.0 % with "
-        "learning_rate 0.1. Settings were picked on the test set itself, which flatters all of them."
-    )
-    assert [cell.setting for cell in along(found, 0, "a", "final_accuracy")] == [(10, 0.2), (20, 0.1)]
-    assert [cell.setting for cell in along(found, 1, "a", "final_accuracy", {0: 10})] == [(10, 0.1), (10, 0.2)]
-    text = page(found, [])
-    assert text.count("<tr class=best>") == 2 and "8 runs · 2 methods · 1 seed<" in text
+    assert {place: len(runs) for place, runs in found.runs.items()} == {
+        ("fedavg", (rate, mu)): 2 for rate in (0.1, 0.2) for mu in (1, 2)
+    }
 
 
-def test_figures_of_a_sweep_have_a_panel_for_each_condition(tmp_path):
-    lines = [
-        {"partition.clients": clients, "training.optimizer.learning_rate": 0.1, "point": "p", "method": "a", "seed": 0,
-         "round": at, "test_accuracy": 0.1 * at}
-        for clients in (10, 20) for at in (1, 2)
-    ]  # fmt: skip
-    figures = {name: figure for name, _, _, figure in sweep_figures(conditioned(tmp_path), lines)}
-    titles = {name: [axes.get_title() for axes in figure.axes] for name, figure in figures.items()}
-    both = ["clients 10", "clients 20"]
-    assert titles["final-accuracy-1"] == both and titles["final-accuracy-0"] == [""]
-    # With 10 clients the best rate is another one, of which there are no lines.
-    assert titles["accuracy"] == both[1:]
+@pytest.mark.parametrize("key", ["partition.clients", "model.name", "training.rounds", "dataset", "evaluation.every"])
+def test_a_condition_is_no_hyperparameter(tmp_path, key):
+    rows = [(value, "fedavg", 0, 0.5) for value in (10, 20)]
+    found = sweep(tmp_path, f"sweep: [{{{key}: [10, 20]}}]", key, rows)
+    assert found.conditions == (0,) and not found.tuned
 
 
-def test_costs_are_drawn_from_zero(tmp_path):
-    (tmp_path / "sweep.yaml").write_text("sweep: [{partition.clients: [10, 20]}]\n")
-    heads = "partition.clients,point,method,seed,status,final_accuracy,device_bytes,failure\n"
-    rows = "".join(f"{clients},p,a,0,done,0.5,{size},\n" for clients, size in ((10, 12_670_000), (20, 12_690_000)))
-    (tmp_path / "results.csv").write_text(heads + rows)
-    found = read_results(tmp_path)
-    (axes,) = next(figure for name, *_, figure in sweep_figures(found, []) if name == "device-bytes-0").axes
-    assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 12.69
-    assert "Best settings" not in page(found, [])
+def test_runs_have_numbers_only_if_they_are_done(tmp_path):
+    rows = [("1", "fedavg", 0, 0.5), ("1", "fedavg", 1, "diverged"), ("1", "fedavg", 0, 0.75)]
+    found = sweep(tmp_path, "sweep: [{mu: [1]}]", "mu", rows)
+    first, second = found.runs["fedavg", (1,)]
+    assert (first[LEAD], second[LEAD]) == (0.75, None)  # of the same run twice the last row counts
+    assert first["best_accuracy"] is None and first["device_bytes"] is None
 
 
-def test_many_methods_stand_below_each_other(tmp_path):
-    (tmp_path / "sweep.yaml").write_text("sweep: [{partition.seed: [0, 1]}]\n")
-    rows = "".join(f"{seed},p,m{method},0,done,0.{method}0,\n" for method in range(1, 10) for seed in (0, 1))
-    (tmp_path / "results.csv").write_text(f"partition.seed,point,method,seed,status,final_accuracy,failure\n{rows}")
-    text = page(read_results(tmp_path), []).replace("\N{NO-BREAK SPACE}", " ")
-    (table,) = re.findall(r"All settings</h2>.*?<table.*?</table>", text, re.DOTALL)
-    assert table.count("<tr") == 10 and re.search(r"m9\b.*?90\.0", table, re.DOTALL) and "final accuracy" in table
+def test_pairs_of_settings_share_their_draws(tmp_path):
+    rows = [(f"{rate},{seed}", "fedavg", 0, 0.5) for rate in (0.1, 0.2) for seed in (5, 6)]
+    found = sweep(tmp_path, "sweep: [{lr: [0.1, 0.2]}, {partition.seed: [5, 6]}]", "lr,partition.seed", rows)
+    draws = [[run["seed"] for run in runs] for runs in found.runs.values()]
+    assert draws[0] == draws[1] and [draw.partition for draw in draws[0]] == [5, 6]
+
+
+def test_lists_and_mappings_are_read_as_words():
+    assert readable("{'scheme': 'dirichlet', 'alpha': 0.5}") == "dirichlet, alpha 0.5"
+    assert readable("{'scheme': 'noniid-#label1'}") == "noniid-#label1"
+    assert (readable("[2, 2, 3]"), readable("[2, "), readable(1), readable(1.0)) == ("[2, 2, 3]", "[2, ", "1", "1.0")

@@ -1,0 +1,158 @@
+"""Accuracies beside those that a paper reports for the same setting."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedjax_bal.metrics import NOTHING, SHARE, MethodSummary, Spread, mean_interval
+from fedjax_bal.report.details import Details
+from fedjax_bal.report.sweep_cells import Situation, name_situation, situations, summarise_situation
+from fedjax_bal.report.sweep_results import Results
+from fedjax_bal.report.wording import Table, bounds, printable, signed
+
+FAR = 0.02
+_MEASURES = {"final": "Final accuracy", "best": "Best accuracy of a run", "last5": "Mean of the last five evaluations"}
+
+
+class Published(NamedTuple):
+    """A method's accuracy under one condition, beside the published one.
+
+    Attributes:
+        method: its name.
+        condition: what sets it apart from others of a sweep; empty for a run.
+        which: the measure, a key of a configuration's `paper.which`.
+        ours: over seeds.
+        theirs: the published share.
+    """
+
+    method: str
+    condition: str
+    which: str
+    ours: Spread
+    theirs: float
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus theirs; None without ours."""
+        return None if self.ours.mean is None else self.ours.mean - self.theirs
+
+    @property
+    def mark(self) -> str:
+        """A star for a difference of more than two points, to the digit shown."""
+        return "*" * (self.difference is not None and round(abs(self.difference), 3) > FAR)
+
+
+class Beside(NamedTuple):
+    """The accuracies of a run or a sweep beside those of a paper, and the paper."""
+
+    entries: tuple[Published, ...]
+    source: str
+
+
+def beside_of_run(config: Mapping[str, Any], summaries: Sequence[MethodSummary]) -> Beside:
+    """The methods for which the configuration of a run has published accuracies."""
+    paper = _section(config.get("paper"))
+    return Beside(tuple(_entries(paper, summaries, "")), _source(paper))
+
+
+def beside_of_sweep(results: Results) -> Beside:
+    """The methods of a sweep for which its configuration, or an axis, has published accuracies."""
+    base = _section(results.sheet.get("paper"))
+    found = []
+    for situation in situations(results):
+        paper = {**base, "accuracy": {**_section(base.get("accuracy")), **_swept(results, situation)}}
+        found += _entries(paper, summarise_situation(results, situation), name_situation(results, situation))
+    return Beside(tuple(found), _source(base))
+
+
+def paper_tables(beside: Beside) -> list[Details]:
+    """Tables for ours beside theirs: methods by conditions if there are several, and all numbers; none without any."""
+    if not beside.entries:
+        return []
+    several = len({own.condition for own in beside.entries}) > 1
+    note = f"{paper_caption(beside)} The interval is that of our mean, 95% Student t over seeds."
+    listed = _listed(beside, conditions=several)
+    if not several:
+        return [Details("Beside the paper", listed, note)]
+    matrix = Details("Beside the paper", side_by_side(beside), paper_caption(beside))
+    return [matrix, Details("Differences from the paper", listed, note)]
+
+
+def paper_caption(beside: Beside) -> str:
+    """What is set beside what: the measure, the mark, and the source."""
+    measure = " and ".join(dict.fromkeys(_MEASURES[own.which] for own in beside.entries))
+    return (
+        f"{measure} in %, ours ± standard deviation over seeds (published); * marks more than {100 * FAR:g} points "
+        f"between them. Published: {beside.source}."
+    )
+
+
+def side_by_side(beside: Beside) -> Table:
+    """A row for each method, a column for each condition: ours, and theirs in brackets."""
+    found = {(own.method, own.condition): own for own in beside.entries}
+    methods, conditions = (list(dict.fromkeys(key)) for key in zip(*found, strict=True))
+    cell = lambda own: f"{SHARE.show(own.ours)} ({100 * own.theirs:.1f}){own.mark}" if own else NOTHING
+    rows = [(method, *(cell(found.get((method, condition))) for condition in conditions)) for method in methods]
+    return Table(("Method", *(condition or "Ours (published), %" for condition in conditions)), rows)
+
+
+def published_by_metric(beside: Beside, condition: str = "") -> dict[tuple[str, str], float]:
+    """The published accuracies under one condition by method and metric."""
+    return {(own.method, f"{own.which}_accuracy"): own.theirs for own in beside.entries if own.condition == condition}
+
+
+def paper_verdict(beside: Beside) -> str:
+    """How many of the published accuracies ours come near, in a sentence; empty without any."""
+    known = [own for own in beside.entries if own.difference is not None]
+    if not known:
+        return ""
+    near = sum(not own.mark for own in known)
+    widest = max(known, key=lambda own: abs(own.difference or 0.0))
+    where = f" at {widest.condition}" if widest.condition else ""
+    return (
+        f"{near} of {len(known)} accuracies are within {100 * FAR:g} points of the published ones; the farthest is "
+        f"{widest.method}{where}, by {signed(widest.difference or 0.0)} points."
+    )
+
+
+def _listed(beside: Beside, *, conditions: bool) -> Table:
+    heads = ("Ours, %", "95% interval", "Seeds", "Published, %", "Difference, points")
+    rows = [
+        (
+            own.method,
+            *([own.condition] if conditions else []),
+            SHARE.show(own.ours),
+            bounds(*mean_interval(own.ours)),
+            str(own.ours.seeds),
+            f"{100 * own.theirs:.1f}",
+            NOTHING if own.difference is None else signed(own.difference) + own.mark,
+        )
+        for own in beside.entries
+    ]
+    return Table(("Method", *(["Condition"] if conditions else []), *heads), rows)
+
+
+def _entries(paper: Mapping[str, Any], summaries: Sequence[MethodSummary], condition: str) -> list[Published]:
+    theirs, which = _section(paper.get("accuracy")), paper.get("which")
+    measure = which if isinstance(which, str) and which in _MEASURES else "final"
+    known = {printable(str(name), 80): value for name, value in theirs.items()}
+    return [
+        Published(own.method, printable(condition), measure, getattr(own, measure), float(known[own.method]))
+        for own in summaries
+        if isinstance(known.get(own.method), int | float) and 0 < known[own.method] <= 1
+    ]
+
+
+def _swept(results: Results, situation: Situation) -> dict[str, Any]:
+    """The published accuracies that stand on an axis, under one condition."""
+    at = lambda row: all(results.axes[place].value(row) == value for place, value in situation.items())
+    row = next(filter(at, results.rows))
+    start = "paper.accuracy."
+    return {key.removeprefix(start): value for key, value in row.items() if key.startswith(start)}
+
+
+def _source(paper: Mapping[str, Any]) -> str:
+    return printable(str(paper.get("source") or "not named"), 300)
+
+
+def _section(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,72 @@
+"""Tables in the terminal, of a sweep too."""
+
+import io
+
+import pytest
+import yaml
+
+from fedjax_bal.cli.console import Output
+from fedjax_bal.cli.sweeping import show_results
+from fedjax_bal.cli.tables import print_table, short_name
+from fedjax_bal.report import Table
+
+TABLE = Table(
+    ("method", "last 5", "vs a [95%]"), [("a", "70.0 ± 1.0", "-"), ("b" * 60, "75.0 ± 2.0", "+5.0 [+1.0, +9.0]")]
+)
+
+
+def console(width):
+    return Output(file=io.StringIO(), width=width)
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (120, ["75.0 ± 2.0  +5.0 [+1.0, +9.0]"]),
+        (90, ["  75.0          +5.0", " ± 2.0  [+1.0, +9.0]"]),
+        (70, ["  last 5: 75.0 ± 2.0", "  vs a [95%]: +5.0 [+1.0, +9.0]"]),
+    ],
+)
+def test_a_table_takes_the_form_for_which_there_is_room(width, expected):
+    own = console(width)
+    print_table(TABLE, own, "in %", "alpha [0.5]")
+    lines = [line.rstrip() for line in own.file.getvalue().splitlines()]
+    assert lines[0] == "alpha [0.5]" and max(map(len, lines)) <= width
+    assert all(any(line.endswith(text) for line in lines) for text in expected)
+
+
+def test_names_are_shortened_to_the_room_there_is():
+    assert [len(short_name("m" * 40, console(width))) for width in (120, 90)] == [24, 16]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two methods, two conditions, two seeds, and a published accuracy for one of them at each condition."""
+    sheet = {
+        "name": "mine",
+        "paper": {"source": "Table 1", "which": "last5", "accuracy": {}},
+        "sweep": [{"partition.alpha": [0.1, 0.5], "paper.accuracy.b": [0.72, 0.9]}],
+    }
+    means = {(0.1, 0.72, "a"): 0.6, (0.1, 0.72, "b"): 0.7, (0.5, 0.9, "a"): 0.8, (0.5, 0.9, "b"): 0.7}
+    rows = [
+        f"{alpha},{theirs},p,{method},{seed},done,{mean + 0.02 * seed - 0.01},0.1,{0.25},"
+        for (alpha, theirs, method), mean in means.items()
+        for seed in (0, 1)
+    ]
+    heads = (
+        "partition.alpha,paper.accuracy.b,point,method,seed,status,last5_accuracy,final_accuracy,worst_class_accuracy"
+    )
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sheet))
+    (tmp_path / "results.csv").write_text("\n".join([f"{heads},failure", *rows]) + "\n")
+    return tmp_path
+
+
+def test_a_sweep_ends_with_its_conditions_the_paper_and_the_result(folder):
+    own = console(100)
+    show_results(folder, own)
+    text = " ".join(own.file.getvalue().split())
+    assert "alpha 0.1 method last 5 vs a [95%] worst final MB seeds" in text
+    assert "b 70.0 ± 1.4 +10.0 [+10.0, +10.0] 25.0 ± 0.0 10.0 ± 0.0" in text
+    assert "Method alpha 0.1 alpha 0.5 " in text and "b 70.0 ± 1.4 (72.0) 70.0 ± 1.4 (90.0)*" in text
+    assert "alpha 0.1: b 70.0 ± 1.4% (+10.0 [+10.0, +10.0] points from a); alpha 0.5: a 80.0 ± 1.4%." in text
+    assert "1 of 2 accuracies are within 2 points of the published ones" in text

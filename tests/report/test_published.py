@@ -1,0 +1,106 @@
+"""Our accuracies beside those of a paper."""
+
+import csv
+import io
+
+import pytest
+import yaml
+from report.test_sweep_results import HEADS
+
+from fedjax_bal.metrics import NOTHING
+from fedjax_bal.report import build
+from fedjax_bal.report.published import (
+    beside_of_run,
+    beside_of_sweep,
+    paper_tables,
+    paper_verdict,
+    published_by_metric,
+    side_by_side,
+)
+from fedjax_bal.report.sweep_page import page
+from fedjax_bal.report.sweep_results import read_results
+from fedjax_bal.report.sweep_tables import sweep_tables
+from fedjax_bal.report.wording import MINUS
+
+SHEET = {
+    "name": "mine",
+    "seeds": [0, 1, 2],
+    "paper": {"source": "Table 1", "which": "best", "accuracy": {"b": 0.9, "absent": 0.5}},
+    "sweep": [{"partition.alpha": [0.5, 0.1], "paper.accuracy.a": [0.8, 0.6]}],
+}
+# By condition and method: best accuracies of three seeds, then the last five.
+OURS = {
+    (0.5, 0.8, "a"): ((0.81, 0.82, 0.83), 0.5),
+    (0.5, 0.8, "b"): ((0.80, 0.90, 0.85), 0.6),
+    (0.1, 0.6, "a"): ((0.62, 0.62, 0.62), 0.7),
+    (0.1, 0.6, "b"): ((None, None, None), None),
+}
+
+
+@pytest.fixture
+def results(tmp_path):
+    rows = [
+        f"{alpha},{theirs},p,{method},{seed},{'done' if best else 'diverged'},{last5 or ''},,{best or ''}"
+        for (alpha, theirs, method), (bests, last5) in OURS.items()
+        for seed, best in enumerate(bests)
+    ]
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(SHEET))
+    heads = f"partition.alpha,paper.accuracy.a,{HEADS},best_accuracy"
+    (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
+    return read_results(tmp_path)
+
+
+def test_methods_by_conditions_with_marks_above_two_points(results):
+    found = side_by_side(beside_of_sweep(results))
+    assert found.headings == ("Method", "alpha 0.1", "alpha 0.5")
+    # 62.0 against 60 is exactly two points; 85.0 against 90 is five.
+    assert found.rows == [
+        ("a", "62.0 ± 0.0 (60.0)", "82.0 ± 1.0 (80.0)"),
+        ("b", f"{NOTHING} (90.0)", "85.0 ± 5.0 (90.0)*"),
+    ]
+
+
+def test_all_numbers_with_the_interval_over_seeds(results):
+    matrix, listed = paper_tables(beside_of_sweep(results))
+    assert "Best accuracy of a run in %" in matrix.note and "Published: Table 1." in listed.note
+    # Deviation 5 of three seeds: half width 4.3027 * 5 / sqrt 3 = 12.4.
+    assert listed.table.rows[-1] == ("b", "alpha 0.5", "85.0 ± 5.0", "[72.6, 97.4]", "3", "90.0", f"{MINUS}5.0*")
+    assert listed.table.rows[1][2:] == (NOTHING, NOTHING, "0", "90.0", NOTHING)
+
+
+def test_the_verdict_counts_what_is_near(results):
+    assert paper_verdict(beside_of_sweep(results)) == (
+        "2 of 3 accuracies are within 2 points of the published ones; the farthest is b at alpha 0.5, by "
+        f"{MINUS}5.0 points."
+    )
+
+
+def test_page_and_tables_of_a_sweep_have_them(results):
+    beside = beside_of_sweep(results)
+    text = page(results, beside, [])
+    assert "<h3>Beside the paper</h3>" in text and "<td>85.0 ± 5.0 (90.0)*</td>" in text
+    files = {ending: content.decode() for ending, content in sweep_tables(results, beside).items()}
+    assert f"| b | {NOTHING} (90.0) | 85.0 ± 5.0 (90.0)* |" in files["md"] and r"85.0 $\pm$ 5.0 (90.0)*" in files["tex"]
+    rows = list(csv.DictReader(io.StringIO(files["csv"])))
+    (own,) = [row for row in rows if row["method"] == "b" and row["metric"] == "best_accuracy" and row["mean"]]
+    assert (own["partition.alpha"], own["published"]) == ("0.5", "0.9")
+    assert float(own["from_published"]) == pytest.approx(-0.05)
+    assert {row["published"] for row in rows if row["metric"] == "last5_accuracy"} == {""}
+
+
+def test_a_run_has_one_condition(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=2)
+    file = folder / "config.yaml"
+    file.write_text(file.read_text() + "paper: {source: Table 3, which: last5, accuracy: {rebafl: 0.7}}\n")
+    text = build(folder).read_text()
+    assert text.count("<h3>Beside the paper</h3>") == 1 and "<td>70.0</td>" in text
+    assert "rebafl,last5_accuracy,3," in (folder / "tables.csv").read_text()
+
+
+@pytest.mark.parametrize("paper", [None, {}, {"accuracy": 3}, {"accuracy": {"a": "x"}}, {"accuracy": {"a": 70}}])
+def test_nothing_that_is_published_is_nothing_to_show(paper, results):
+    from fedjax_bal.report.sweep_cells import summarise_situation
+
+    beside = beside_of_run({"paper": paper}, summarise_situation(results, {0: 0.5}))
+    assert not beside.entries and not paper_tables(beside) and not paper_verdict(beside)
+    assert published_by_metric(beside) == {}
