@@ -11,25 +11,36 @@ from fedjax_bal.cli.console import say
 
 ACCURACY = "test accuracy in %, ± standard deviation over seeds"
 _WIDE = 110
-_NARROW = 78
 
 
 def print_table(text: Any, console: Console, caption: str, title: str = "") -> None:
-    """Prints a `fedjax_bal.report.Table`, with cells of two lines if need be, and as lines in a narrow terminal."""
-    if console.width < _NARROW:
+    """Prints a `fedjax_bal.report.Table`, with cells of several lines if need be; as lines where that has no room."""
+    shown = next((own for own in (text, _folded(text)) if _width(own) <= console.width), None)
+    if shown is None:
         say(console, title) if title else None
         _print_lines(text, console)
+        say(console, caption) if caption else None
         return
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     grid.title, grid.title_justify, grid.title_style = escape(title) or None, "left", "bold"
     grid.caption, grid.caption_justify = escape(caption), "left"
-    columns = zip(text.headings, *text.rows, strict=True)
-    fit = str if sum(2 + max(map(len, column)) for column in columns) <= console.width else _two_lines
-    for index, name in enumerate(map(fit, text.headings)):
+    for index, name in enumerate(shown.headings):
         grid.add_column(escape(name), justify="right" if index else "left", no_wrap=True)
-    for cells in text.rows:
-        grid.add_row(*(escape(fit(cell)) for cell in cells))
+    for cells in shown.rows:
+        grid.add_row(*map(escape, cells))
     console.print(grid)
+
+
+def _width(text: Any) -> int:
+    """The width of a table with its padding."""
+    columns = zip(text.headings, *text.rows, strict=True)
+    return sum(2 + max(len(line) for cell in column for line in cell.split("\n")) for column in columns)
+
+
+def _folded(text: Any) -> Any:
+    """A table with the text after a number below it, and headings broken at commas."""
+    heads = tuple(_two_lines(name).replace(", ", ",\n") for name in text.headings)
+    return text._replace(headings=heads, rows=[tuple(map(_two_lines, cells)) for cells in text.rows])
 
 
 def short_name(name: str, console: Console) -> str:

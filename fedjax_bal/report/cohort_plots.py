@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedjax_bal.report.panels import label, label_ends, panelled, panels_of
+from fedjax_bal.report.panels import label, panelled, panels_of
 from fedjax_bal.report.plots import MOST_NAMED, name_classes
 from fedjax_bal.report.styles import COLOURS, LONGEST_LINE, ROUND, Looks, number_clients, two_lines
 from fedjax_bal.report.svg import INK, blank, style
@@ -89,9 +89,9 @@ def chosen(values: Sequence[tuple[str, tuple[np.ndarray, np.ndarray]]], looks: L
             times, shares = found[name]
             line = panel.line(looks, name, len(times))
             axes.plot(times, 100 * shares, drawstyle="steps-post", zorder=3, **line)
-        label_ends(axes, panel, looks, {name: (found[name][0][-1], 100 * found[name][1][-1]) for name in panel.labels})
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND, integer=True))
-    label(drawn, "times chosen", "share of the clients, %")
+    ends = [{name: (found[name][0][-1], 100 * found[name][1][-1]) for name in panel.labels} for panel in panels]
+    label(drawn, panels, looks, "times chosen", "share of the clients, %", ends)
     return figure
 
 

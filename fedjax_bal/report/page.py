@@ -11,7 +11,7 @@ from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.details import Details, broken, details, ending
 from fedjax_bal.report.markup import command, definitions, document, encoded, figures, folded, grid, note
 from fedjax_bal.report.published import Beside, beside_of_run, paper_tables, published_by_metric
-from fedjax_bal.report.table_files import comparison_table, summarise_group, table_files
+from fedjax_bal.report.table_files import comparison_table, comparison_title, summarise_group, table_files
 from fedjax_bal.report.wording import LONGEST_NAME, flat, plural, printable, table_notes, tied, verdict
 from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
@@ -136,17 +136,20 @@ def _thinned(run: RunRecord) -> str:
     )
 
 
-def methods_table(groups: Sequence[Sequence[MethodSummary]], target: float | None, notes: Sequence[str]) -> str:
+def methods_table(
+    groups: Sequence[Sequence[MethodSummary]], target: float | None, notes: Sequence[str], condition: str = ""
+) -> str:
     """The table of methods above its notes, as HTML.
 
     Each group of `compare`'s summaries shares its data, and is set against its own first method; where all are alone,
-    the column of differences is left out. `target` is the share that counts as reached.
+    the column of differences is left out. `target` is the share that counts as reached, `condition` what sets the table
+    apart from others of the page.
     """
     if not any(groups):
         return "<p>No run has been evaluated yet.</p>"
     alone = lambda group: len(group) == 1 < len(groups)
     marked = [mark and not alone(group) for group in groups for mark in _best(group)]
-    return grid("Comparison of methods", comparison_table(groups, target), marked) + "".join(map(note, notes))
+    return grid(comparison_title(condition), comparison_table(groups, target), marked) + "".join(map(note, notes))
 
 
 def _best(summaries: Sequence[MethodSummary]) -> list[bool]:

@@ -10,7 +10,7 @@ from matplotlib.transforms import offset_copy
 from scipy.optimize import isotonic_regression
 
 from fedjax_bal.report.styles import DASHES, LONGEST_LINE, Looks, parts_of
-from fedjax_bal.report.svg import INK, blank, text_scale, width
+from fedjax_bal.report.svg import INK, blank, lay_out, text_scale, width
 from fedjax_bal.report.wording import printable
 
 _FEW = 4
@@ -18,6 +18,10 @@ GREY = "#8a8a8a"
 _POINTS = 8.5  # the size of the names at curves
 _LEAST_WIDTH = 1.15  # of a panel's axes, in inches
 _ACROSS = 2
+
+
+End = tuple[str, str, tuple[float, float]]
+"""A text, a colour, and the point that they stand for."""
 
 
 class Panel(NamedTuple):
@@ -79,51 +83,56 @@ def panelled(panels: Sequence[Panel], height: float = 2.9, more: Iterable[str] =
     room = width() - 0.55 - _ACROSS * (0.15 + 0.58 * longest * _size() / 72)
     across = min(_ACROSS if room >= _ACROSS * _LEAST_WIDTH else 1, len(panels))
     down = -(-len(panels) // across)
-    figure = blank(height if down == across == 1 else 0.68 * height * down)
+    figure = blank(height if down == across == 1 else 0.68 * height * text_scale() * down)
     drawn = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
     for axes, panel in zip(drawn, panels, strict=False):
-        axes.set_title(printable(panel.title, 2 * LONGEST_LINE), fontsize="medium")
+        axes.set_title(printable(panel.title, 2 * LONGEST_LINE), fontsize="medium", loc="left")
     for axes in drawn[len(panels) :]:
         axes.remove()
         drawn[len(panels) - across].tick_params(labelbottom=True)
     return figure, drawn[: len(panels)]
 
 
-def label(panels: Sequence[Axes], horizontal: str, vertical: str) -> None:
-    """Labels the outer axes of panels."""
-    grid: Any = panels[0].get_gridspec()
-    across = grid.ncols
-    for place, axes in enumerate(panels):
-        if place % across == 0:
-            axes.set_ylabel(vertical)
-        if place + across >= len(panels):
-            axes.set_xlabel(horizontal)
-
-
-def label_ends(
-    axes: Axes,
-    panel: Panel,
+def label(
+    drawn: Sequence[Axes],
+    panels: Sequence[Panel],
     looks: Looks,
-    ends: Mapping[str, tuple[float, float]],
-    *more: tuple[str, str, tuple[float, float]],
+    horizontal: str,
+    vertical: str,
+    ends: Sequence[Mapping[str, tuple[float, float]]],
+    *more: End,
 ) -> None:
-    """Writes the labels of curves in the margin, each with a line to its end; call it when the axes have their limits.
+    """Labels the outer axes of panels, and in the margin the end of each curve; to be called last.
 
-    `ends` are the last points of the panel's curves by name; `more` are a text, a colour and a point.
+    `ends` are for each panel the last points of its curves by name; `more` are written in every panel.
     """
-    named = [(text, str(panel.line(looks, name)["color"]), ends[name]) for name, text in panel.labels.items()]
-    low, high = axes.get_ylim()
-    ordered = sorted([*named, *more], key=lambda end: end[2][1])
+    grid: Any = drawn[0].get_gridspec()
+    for place, axes in enumerate(drawn):
+        if place % grid.ncols == 0:
+            axes.set_ylabel(vertical)
+        if place + grid.ncols >= len(drawn):
+            axes.set_xlabel(horizontal)
+    lay_out(cast(Figure, drawn[0].figure))
+    for axes, panel, last in zip(drawn, panels, ends, strict=True):
+        own = [(text, str(panel.line(looks, name)["color"]), last[name]) for name, text in panel.labels.items()]
+        _label_ends(axes, [*own, *more])
+
+
+def _label_ends(axes: Axes, ends: Sequence[End]) -> None:
+    """Writes texts one above the other, each with a line to its point."""
+    (low, high), figure = axes.get_ylim(), cast(Any, axes.figure)
+    ordered = sorted(ends, key=lambda end: end[2][1])
     heights = np.array([(point[1] - low) / (high - low) for *_, point in ordered])
-    figure, grid = cast(Any, axes.figure), cast(Any, axes.get_gridspec())
-    step = 1.2 * _size() / 72 / (figure.get_size_inches()[1] / grid.nrows - 0.55)
+    step = 1.2 * _size() / 72 / (axes.get_window_extent().height / figure.dpi)
     margin = offset_copy(axes.transAxes, figure, _POINTS, units="points")
     for (text, colour, point), place in zip(ordered, _spread_out(heights, step), strict=True):
         axes.annotate(
             _shown(text), point, (1, place), textcoords=margin, annotation_clip=False, va="center",
             size=_size(), color=INK,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.9, "shrinkA": 1, "shrinkB": 0,
-                        "relpos": (0, 0.5)},
+            arrowprops={
+                "arrowstyle": "-", "color": colour, "linewidth": 0.9, "linestyle": ":", "shrinkA": 1, "shrinkB": 0,
+                "relpos": (0, 0.5),
+            },
         )  # fmt: skip
 
 
@@ -133,7 +142,7 @@ def _spread_out(heights: np.ndarray, step: float) -> np.ndarray:
         return heights
     steps = step * np.arange(len(heights))
     fitted = np.asarray(isotonic_regression(heights - steps).x)
-    return np.clip(fitted, 0, max(1 - steps[-1], 0)) + steps
+    return np.clip(fitted, 0, max(1 - step / 2 - steps[-1], 0)) + steps
 
 
 def _shown(name: str) -> str:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_bal.metrics import Curve, evenly_spaced
-from fedjax_bal.report.panels import Panel, label, label_ends, panelled, panels_of, shows_seeds
+from fedjax_bal.report.panels import Panel, label, panelled, panels_of, shows_seeds
 from fedjax_bal.report.styles import ROUND, Looks, number_clients, two_lines
 from fedjax_bal.report.svg import ON_DARK, ON_LIGHT, blank, style, tip
 from fedjax_bal.report.wording import printable
@@ -45,8 +45,9 @@ def curves_by_panel(
     The names stand beside the ends of the curves, and so does the target.
     """
     panels = [panel for panel, _ in shown]
-    goal = [] if target is None else [f"target {100 * target:g}%"]
-    figure, drawn = panelled(panels, more=goal)
+    last = max(at[-1] for _, curves in shown for _, at in curves.values())
+    goal = [] if target is None else [(f"target {100 * target:g}%", "#666666", (last, 100 * target))]
+    figure, drawn = panelled(panels, more=[text for text, *_ in goal])
     for axes, (panel, curves) in zip(drawn, shown, strict=True):
         for name, (curve, at) in curves.items():
             _curve(axes, panel.labels[name], curve, at, partial(panel.line, looks, name), horizontal)
@@ -55,15 +56,12 @@ def curves_by_panel(
         if target is not None:
             axes.axhline(100 * target, color="#666666", linewidth=1)
         axes.xaxis.set_major_locator(MaxNLocator(6 if len(drawn) == 1 else 4, steps=ROUND, integer=True))
-    label(drawn, horizontal, vertical)
-    last = max(at[-1] for _, curves in shown for _, at in curves.values())
-    drawn[0].set_xlim(0, last)
     # What the first rounds climb would leave no room for what sets methods apart at the end.
     late = [100 * curve.mean[at >= last / 10] for _, curves in shown for curve, at in curves.values()]
-    drawn[0].set_ylim(bottom=max(min(values.min(initial=100) for values in late) - 2, drawn[0].get_ylim()[0]))
-    for axes, (panel, curves) in zip(drawn, shown, strict=True):
-        ends = {name: (at[-1], 100 * curve.mean[-1]) for name, (curve, at) in curves.items()}
-        label_ends(axes, panel, looks, ends, *((text, "#666666", (last, 100 * (target or 0))) for text in goal))
+    least = min([100 if target is None else 100 * target, *(values.min(initial=100) for values in late)]) - 2
+    drawn[0].set(xlim=(0, last), ylim=(max(least, drawn[0].get_ylim()[0]), None))
+    ends = [{name: (at[-1], 100 * curve.mean[-1]) for name, (curve, at) in curves.items()} for _, curves in shown]
+    label(drawn, panels, looks, horizontal, vertical, ends, *goal)
     return figure
 
 
@@ -166,11 +164,10 @@ def predicted_classes(
             (marks,) = axes.plot(at, 100 * shares[order], "o", alpha=0, markersize=8, zorder=4)
             tip(marks, *(f"{called}, {classes[k]}: {100 * shares[k]:.1f}%; true {100 * true[k]:.1f}%" for k in order))
         _name_in_order(axes, order, classes, 0.0)
-    label(drawn, drawn[-1].get_xlabel(), "share of the images, %")
     drawn[0].set(xlim=(-0.6, len(at) - 0.4), ylim=(0, drawn[0].get_ylim()[1]))
-    for axes, panel in zip(drawn, panels, strict=True):
-        ends = {name: (len(at) - 1.0, float(100 * found[name][order[-1]])) for name in panel.labels}
-        label_ends(axes, panel, looks, ends, ("true", "#666666", (len(at) - 0.5, float(100 * true[order[-1]]))))
+    ends = [{name: (len(at) - 1.0, float(100 * found[name][order[-1]])) for name in panel.labels} for panel in panels]
+    more = ("true", "#666666", (len(at) - 0.5, float(100 * true[order[-1]])))
+    label(drawn, panels, looks, drawn[-1].get_xlabel(), "share of the images, %", ends, more)
     return figure
 
 
@@ -186,8 +183,8 @@ def accuracy_by_client(values: Sequence[tuple[str, np.ndarray]], looks: Looks) -
             own, at = 100 * found[name], np.linspace(0, 100, len(found[name]))
             (line,) = axes.plot(at, own, **panel.line(looks, name, len(at)))
             tip(line, f"{called}: {own[0]:.1f}% at worst, {np.median(own):.1f}% in the middle")
-        label_ends(axes, panel, looks, {name: (100.0, 100 * found[name][-1]) for name in panel.labels})
-    label(drawn, "clients from worst to best, %", "client accuracy, %")
+    ends = [{name: (100.0, 100 * found[name][-1]) for name in panel.labels} for panel in panels]
+    label(drawn, panels, looks, "clients from worst to best, %", "client accuracy, %", ends)
     return figure
 
 

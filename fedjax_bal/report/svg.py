@@ -166,13 +166,25 @@ def inline(document: str) -> str:
     return start + end + rest
 
 
+def lay_out(figure: Figure) -> None:
+    """Gives the axes of a figure their places, for what is measured in them."""
+    with _measured():
+        figure.draw_without_rendering()
+
+
 def _save(figure: Figure, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    with style(), warnings.catch_warnings():
-        # The reader's browser draws the text, in any script, even if the font used here for measuring lacks it.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    with style(), _measured():
         figure.savefig(buffer, **options)
     return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def _measured() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # The reader's browser draws the text, in any script, even if the font used here for measuring lacks it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
 
 
 def _drop_clutter(root: ElementTree.Element) -> None:

@@ -99,7 +99,7 @@ def _picked(results: Results) -> str:
 def _comparisons(results: Results) -> list[str]:
     """The comparison of methods at each condition, folded where there are many, above the notes on all of them."""
     titled = lambda name, table: f"<h3>{escape(name)}</h3>{table}" if name else table
-    tables = [(name, methods_table(groups, results.target, [])) for name, groups in comparable(results)]
+    tables = [(name, methods_table(groups, results.target, [], name)) for name, groups in comparable(results)]
     shown = [titled(name, table) for name, table in tables[:MOST_TOLD]]
     return [*shown, *(folded(name, table) for name, table in tables[MOST_TOLD:]), note(comparisons(results)[-1].note)]
 

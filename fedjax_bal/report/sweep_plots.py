@@ -13,7 +13,6 @@ from fedjax_bal.metrics import curve, evenly_spaced
 from fedjax_bal.report.panels import (
     Panel,
     label,
-    label_ends,
     panelled,
     panels_in_words,
     panels_of,
@@ -29,6 +28,7 @@ from fedjax_bal.report.wording import plural, printable
 BANDS = " Bands are one standard deviation either side of the mean over seeds"
 _READING = "Mean of the last five evaluations of a run, over seeds."
 _MOST_CONDITIONS = 6
+_LEVEL_LETTERS = 24  # of the names below an axis, beside each other
 _MOST_PANELS = 8  # of a figure
 _WIDE_RATIO = 8  # a numeric axis that spans more than this factor is drawn on a logarithmic scale
 
@@ -150,13 +150,12 @@ def _curves(
         if numeric:
             _scale(axes, values)
         else:
-            axes.set_xticks(range(len(values)), [printable(readable(value), 14) for value in values])
+            _name_values(axes, [printable(readable(value), 22) for value in values])
     if from_zero:
         drawn[0].set_ylim(0, 1.04 * drawn[0].get_ylim()[1])
-    label(drawn, *labels)
-    for axes, (panel, curves) in zip(drawn, shown, strict=True):
-        ends = {name: (at(own[-1].setting[axis]), factor * (own[-1].mean or 0.0)) for name, own in curves.items()}
-        label_ends(axes, panel, looks, ends)
+    end = lambda own: (at(own.setting[axis]), factor * (own.mean or 0.0))
+    ends = [{name: end(own[-1]) for name, own in curves.items()} for _, curves in shown]
+    label(drawn, [panel for panel, _ in shown], looks, *labels, ends)
     return figure
 
 
@@ -164,6 +163,11 @@ def _told(results: Results, method: str, cell: Cell, factor: float) -> str:
     spread = "" if cell.deviation is None else f" ± {factor * cell.deviation:.3g}"
     where = name_situation(results, dict(enumerate(cell.setting)))
     return f"{method}, {where}: {factor * (cell.mean or 0.0):.3g}{spread} ({cell.count} of {plural(cell.asked, 'run')})"
+
+
+def _name_values(axes: Axes, names: Sequence[str]) -> None:
+    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(names)), names, **(slanted if sum(map(len, names)) > _LEVEL_LETTERS else {}))
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:

@@ -66,8 +66,9 @@ class Axis(NamedTuple):
         return ", ".join(f"{_short(key)} {readable(row[key])}" for key in self.shown)
 
     def tell(self, value: Any) -> str:
-        """A value with its key."""
-        return f"{self.name} {readable(value)}" if len(self.shown) == 1 else str(value)
+        """A value with its key; a section, and what has several keys, without."""
+        single = len(self.shown) == 1 and not str(value).startswith("{")
+        return f"{self.name} {readable(value)}" if single else readable(value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

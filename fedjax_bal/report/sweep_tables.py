@@ -18,7 +18,7 @@ from fedjax_bal.report.sweep_cells import (
     situations,
 )
 from fedjax_bal.report.sweep_results import LEAD, Results, readable
-from fedjax_bal.report.table_files import as_files, comparison_table, statistics
+from fedjax_bal.report.table_files import as_files, comparison_table, comparison_title, statistics
 from fedjax_bal.report.wording import LONGEST_NAME, Table, printable, table_notes
 
 _MOST_COLUMNS = 8  # of methods beside each other
@@ -38,8 +38,7 @@ def comparisons(results: Results) -> list[Details]:
     found, (partitions, crossed) = comparable(results), _covered_draws(results)
     every = [own for _, groups in found for group in groups for own in group]
     notes = table_notes(every, partitions=partitions, crossed=crossed)
-    title = lambda name: f"Comparison of methods{': ' * bool(name)}{printable(name, LONGEST_NAME)}"
-    tables = [Details(title(name), comparison_table(groups, results.target), "") for name, groups in found]
+    tables = [Details(comparison_title(name), comparison_table(groups, results.target), "") for name, groups in found]
     return [*tables[:-1], tables[-1]._replace(note=" ".join(notes))]
 
 

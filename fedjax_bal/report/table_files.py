@@ -34,7 +34,7 @@ def table_files(
     """
     summaries = [summarise_group(runs) for runs in groups]
     notes = " ".join(table_notes([own for group in summaries for own in group], partitions=partitions))
-    comparison = Details("Comparison of methods", comparison_table(summaries, target), notes)
+    comparison = Details(comparison_title(), comparison_table(summaries, target), notes)
     shown = [comparison, *beside, *details([run for runs in groups for run in runs])]
     return as_files(shown, [row for runs in groups for row in statistics(runs, published)])
 
@@ -52,6 +52,11 @@ def as_files(shown: Sequence[Details], rows: Sequence[Mapping[str, Any]]) -> dic
 def summarise_group(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
     """The methods of runs that share their data, set against the first one, under names that fit a table."""
     return [own._replace(method=printable(own.method, LONGEST_NAME)) for own in compare(runs)]
+
+
+def comparison_title(condition: str = "") -> str:
+    """The title of the comparison of methods under one condition."""
+    return f"Comparison of methods{': ' * bool(condition)}{printable(condition, LONGEST_NAME)}"
 
 
 def comparison_table(groups: Sequence[Sequence[MethodSummary]], target: float | None) -> Table:
@@ -97,7 +102,7 @@ def _latex(own: Details) -> str:
     )
     lines = [
         "\\begin{table}",
-        f"\\caption{{{own.title}. {own.note.translate(_LATEX)}}}",
+        f"\\caption{{{f'{own.title}. {own.note}'.rstrip().translate(_LATEX)}}}",
         f"\\begin{{tabular}}{{l{'r' * (len(own.table.headings) - 1)}}}",
         "\\toprule",
         head,

@@ -8,7 +8,7 @@ from fedjax_bal.report import build, build_comparison, build_sweep
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (360, 400, 768, 1280, 1920)
-SWEEP = "name: mine\nsweep: [{partition.clients: [10, 200]}, {lr: [0.1, 0.2]}]\n"
+SWEEP = "name: mine\nsweep: [{partition.clients: [10, 200], paper.accuracy.fedavg: [0.5, 0.9]}, {lr: [0.1, 0.2]}]\n"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the path"),
@@ -27,7 +27,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def pages(make_run, make_cohorts, tmp_path_factory):
-    """A page of each kind, with a long name and a class of many."""
+    """A page of each kind, with a long name; in the sweep more methods than a panel has room for, and a paper."""
     home = tmp_path_factory.mktemp("pages")
     methods = ("fedavg", "scaffold+balanced_softmax_with_a_long_name", "rebafl")
     run = make_cohorts(make_run(home / "run", methods=methods, rounds=5))
@@ -36,10 +36,11 @@ def pages(make_run, make_cohorts, tmp_path_factory):
     sweep.mkdir()
     (sweep / "sweep.yaml").write_text(SWEEP)
     rows = [
-        f"{clients},{rate},p,{method},{seed},done,{0.4 + 0.1 * seed + rate},"
-        for clients in (10, 200) for rate in (0.1, 0.2) for method in methods for seed in (0, 1)
+        f"{clients},{theirs},{rate},p,{method},{seed},done,{0.4 + 0.1 * seed + rate},"
+        for clients, theirs in ((10, 0.5), (200, 0.9)) for rate in (0.1, 0.2)
+        for method in (*methods, *(f"method_{place}" for place in range(9))) for seed in (0, 1)
     ]  # fmt: skip
-    heads = "partition.clients,lr,point,method,seed,status,last5_accuracy,failure"
+    heads = "partition.clients,paper.accuracy.fedavg,lr,point,method,seed,status,last5_accuracy,failure"
     (sweep / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
     return {
         "run": build(run),

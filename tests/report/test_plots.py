@@ -51,6 +51,12 @@ def test_more_methods_are_small_multiples_with_the_first_in_each_and_no_colour_t
         assert len({line.get_color() for line in lines}) == len(lines) == len(own)
 
 
+def test_the_climb_of_the_first_tenth_is_left_out_but_not_the_target():
+    climbing = CURVE._replace(rounds=np.array([1, 20, 40]), low=None, high=None)
+    bottom = lambda target: drawn([("a", climbing)], target).axes[0].get_ylim()[0]
+    assert (bottom(None), bottom(0.55), bottom(0.3)) == (48, 48, 28)
+
+
 def test_labels_stand_apart_in_the_order_of_the_ends_within_the_axes():
     ends = dict(zip("abcd", (0.5, 0.505, 0.51, 0.9), strict=True))
     curves = [(name, CURVE._replace(mean=np.array([0.1, 0.3, end]), low=None, high=None)) for name, end in ends.items()]
@@ -114,7 +120,7 @@ def test_methods_that_runs_share_have_a_panel_each_whose_dashes_are_the_runs():
     origins = {f"{method} ({run})": (method, run) for run in "xy" for method in ("fedavg", "rebafl", "cbfl")}
     looks = looks_of(list(origins), origins)
     figure = plots.accuracy_curves([(name, CURVE) for name in origins], looks, 0.6)
-    assert [axes.get_title() for axes in figure.axes] == ["fedavg", "rebafl", "cbfl"]
+    assert [axes.get_title("left") for axes in figure.axes] == ["fedavg", "rebafl", "cbfl"]
     means = [
         [line for line in axes.lines if line.get_marker() not in ("o", "None") or line.get_alpha() is None]
         for axes in figure.axes

@@ -32,6 +32,13 @@ def test_an_axis_is_named_by_the_keys_that_tell_its_values_apart(tmp_path):
     )
 
 
+def test_a_section_is_named_by_its_values(tmp_path):
+    sheet = "sweep: [{partition: [{scheme: iid}, {scheme: dirichlet, alpha: 0.5}]}]"
+    rows = [(f'"{value}"', "fedavg", 0, 0.5) for value in ({"scheme": "iid"}, {"scheme": "dirichlet", "alpha": 0.5})]
+    found = sweep(tmp_path, sheet, "partition", rows)
+    assert [found.axes[0].tell(value) for value in found.values[0]] == ["iid", "dirichlet, alpha 0.5"]
+
+
 def test_a_papers_numbers_name_no_condition_and_make_one_of_their_axis(tmp_path):
     sheet = "sweep: [{paper.accuracy.fedavg: [0.9, 0.8], lr: [0.1, 0.2]}, {mu: [1, 2]}, {seeds: [[0], [1]]}]"
     rows = [(f'{theirs},{rate},{mu},"[{seed}]"', "fedavg", seed, 0.5)
