@@ -76,10 +76,10 @@ def _sweep(folder: SweepFolder) -> Iterator[Finding]:
 
 
 def _run(folder: RunFolder) -> Iterator[Finding]:
-    missing = folder.missing_plugins()
-    config, damage = (None, "") if missing else _read_config(folder)
+    config, damage = _read_config(folder)
+    missing = folder.missing_plugins() if damage else []
     remark = f"not compared, as these plug-ins are missing: {', '.join(missing)}; give them with --plugin"
-    yield Finding("config.yaml", str(folder.path / "config.yaml"), damage, remark if missing else "")
+    yield Finding("config.yaml", str(folder.path / "config.yaml"), "" if missing else damage, remark if missing else "")
     rounds: dict[tuple[int, int], int] = {}
     for run, file in _checkpoints(folder):
         found = _checkpoint(file, run, config)

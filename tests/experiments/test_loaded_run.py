@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal import data, load_run
 from fedjax_bal.cli.app import app
+from fedjax_bal.runs import verify
 
 # The second method's model is fine-tuned for its evaluation alone, the third's network has a projection.
 METHODS = "methods=[{recipe: fedavg}, {recipe: fedbabu, name: my body, fine_tune_epochs: 2}, {recipe: moon}]"
@@ -174,6 +175,12 @@ def test_orbax_reads_what_is_exported_and_nothing_is_removed_for_it(finished, ru
     wanted = run.variables()
     jax.tree.map(np.testing.assert_array_equal, found["variables"]["params"], wanted.params)
     assert found["about"]["dataset"] == "fashion_mnist_small"
+    assert [(own.kind, own.damage, own.remark) for own in verify(folder)] == [("export", "", "")]
+    tensors = max((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    content = tensors.read_bytes()
+    tensors.write_bytes(content[: len(content) // 2] + b"\0" * 8 + content[len(content) // 2 + 8 :])
+    assert "export it again" in next(verify(folder)).damage
+    tensors.write_bytes(content)
     again = CliRunner().invoke(app, ["export", str(finished), "--format", "orbax", "--out", str(folder)])
     assert again.exit_code == 2 and "is there already; choose another folder" in again.output
 

@@ -1,7 +1,5 @@
 """Trackers beside a run: told of every line once, over stops and failures, and never part of what is computed."""
 
-import json
-
 import pytest
 import small_run
 from remembering import Remembering
@@ -18,7 +16,7 @@ ONE = "methods=[{recipe: fedavg}]"
 def by_run(path):
     """The lines of metrics.jsonl by run, of one method."""
     found = {}
-    for line in map(json.loads, (path / "metrics.jsonl").read_text().splitlines()):
+    for line in RunFolder(path).read_metrics():
         found.setdefault(f"0-{line['seed']}", []).append(line)
     return found
 

@@ -484,19 +484,25 @@ def _messages_of_files() -> Iterator[None]:
         raise _message(str(error)) from error
 
 
-def _prepare_verified(folder: Path) -> None:
-    from fedjax_bal.config import load_config
-    from fedjax_bal.runs import RunFolder, SweepFolder, write_model
+class _Saved(NamedTuple):
+    state: Any
+    owner: Any
 
-    run, sweep = RunFolder(folder), SweepFolder(folder / "sweep")
-    run.begin(load_config(None), fresh=False)
-    material.checkpoints(run.checkpoints(0, 0))
+
+def _prepare_verified(folder: Path) -> None:
+    from fedjax_bal.config import load_config, run_digest
+    from fedjax_bal.runs import RunFolder, SweepFolder, checkpoint, write_model
+
+    run, sweep, config = RunFolder(folder), SweepFolder(folder / "sweep"), load_config(None)
+    run.begin(config, fresh=False)
+    run.save(0, 0, 5, _Saved(np.arange(6.0), checkpoint.owners(config, 0, 0)[0]))
     line = {"method": "fedavg", "seed": 0, "test_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "wall_s": 1.0}
     run.write_metrics([{**line, "round": round} for round in range(1, 6)])
     run.write_summary({"runs": [line]})
     run.write_pictures(0, 0, {"real": np.zeros((3, 2, 4, 4, 1), np.uint8)})
+    about = {"method": "fedavg", "seed": 0, "run_sha256": run_digest(config)}
     for kind in ("npz", "safetensors"):
-        write_model(kind, run.export_file(f"fedavg-seed-0.{kind}"), {"w/b": np.arange(6.0).reshape(2, 3)}, {"seed": 0})
+        write_model(kind, run.export_file(f"fedavg-seed-0.{kind}"), {"w/b": np.arange(6.0).reshape(2, 3)}, about)
     sweep.path.mkdir()
     sweep.begin("name: a\nsweep: [{seeds: [[0], [1]]}]\n", {})
     sweep.write_results([{"point": "a", "method": "b", "status": "done", "failure": None}])
@@ -506,10 +512,10 @@ def _prepare_verified(folder: Path) -> None:
 def _read_verified(case: Path) -> None:
     from fedjax_bal.runs import verify
 
-    for folder in (case / "in", case / "in" / "sweep"):
-        for found in verify(folder):
-            if found.damage:
-                raise _message(found.damage)
+    found = [own for folder in (case / "in", case / "in" / "sweep") for own in verify(folder)]
+    damaged = [f"{own.place}: {own.damage}" for own in found if own.damage]
+    if damaged:
+        raise _message(damaged[0])
 
 
 def _special(case: Path) -> bool:
