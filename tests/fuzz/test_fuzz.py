@@ -22,6 +22,7 @@ SLOW = {
     "swept": 6,
     "command": 8,
     "trained": 3,
+    "plugin": 15,
     "config": 20,
     "overrides": 20,
     "sweep": 12,

@@ -38,7 +38,7 @@ DEPTHS = ("near", "package", "conformance", "golden", "everything")
 LIMITS = dict(zip(DEPTHS, (300, 900, 600, 600, 2400), strict=True))
 """Seconds that a stage of quick tests may take; of slow ones four times as many."""
 
-MOST_MEMORY = 24 * 2**30
+MOST_MEMORY = 16 * 2**30
 
 
 class Failure(NamedTuple):

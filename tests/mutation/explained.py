@@ -11,4 +11,9 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "below = _snap_to_integers(counts.sum(-1, keepdims=True) / jnp.where(present, counts.shape[-1] * counts, 1.0))",
         "jnp.where(present, counts.shape[-1] * counts, 1.0) -> (counts.shape[-1] * counts)",
     ): "The infinite ratio of an absent class is replaced two lines below, and integers of copies have no derivative.",
+    (
+        "fedjax_bal/engine/device/drawing.py",
+        "return starts[drawn] + jnp.minimum(inside, class_counts[drawn] - 1)",
+        "class_counts[drawn] - 1 -> class_counts[drawn]",
+    ): "A word is at most 1 - 2^-23, so that its product with a count is at least one float below the count.",
 }
