@@ -138,11 +138,7 @@ def test_figures_of_a_sweep_have_a_panel_for_each_condition(tmp_path):
         for clients in (10, 20) for at in (1, 2)
     ]  # fmt: skip
     figures = {name: figure for name, _, _, figure in sweep_figures(conditioned(tmp_path), lines)}
-<<<<<<< HEAD
-    titles = {name: [axes.get_title() for axes in figure.axes] for name, figure in figures.items()}
-=======
     titles = {name: [axes.get_title("left") for axes in figure.axes] for name, figure in figures.items()}
->>>>>>> rep
     both = ["clients 10", "clients 20"]
     assert titles["mean-accuracy-1"] == both and titles["mean-accuracy-0"] == [""]
     # With 10 clients the best rate is another one, of which there are no lines.
