@@ -96,34 +96,6 @@ def show_results(path: Path, console: Console) -> None:
         console.print(paper_verdict(beside), markup=False, highlight=False)
 
 
-def show_results(path: Path, console: Console) -> None:
-    """Prints the comparison at each condition if there are a few, what a paper reports, and the result in words."""
-    from fedjax_bal.report import (
-        answer,
-        beside_of_sweep,
-        comparable,
-        paper_caption,
-        paper_verdict,
-        read_results,
-        side_by_side,
-        table,
-    )
-
-    results = read_results(path)
-    beside, found = beside_of_sweep(results), comparable(results)
-    shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
-    for name, groups in shown:
-        group = [own._replace(method=short_name(own.method, console)) for own in groups[0]]
-        rows = group if len(groups) == 1 else list(chain(*groups))
-        caption = ACCURACY * (name == shown[-1][0])
-        print_table(table(rows, results.target, short=True), console, caption, name)
-    if beside.entries:
-        print_table(side_by_side(beside), console, paper_caption(beside))
-    console.print(answer(results), markup=False, highlight=False)
-    if beside.entries:
-        console.print(paper_verdict(beside), markup=False, highlight=False)
-
-
 def _compile_only(*, dry_run: bool) -> None:
     """Lets jax look for no accelerator: the compilers of `--target` come with drivers that would."""
     if not dry_run:
