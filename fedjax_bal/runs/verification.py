@@ -4,6 +4,7 @@ Pages, figures and tables aside, which `fedjax-bal report` writes anew from thes
 """
 
 import functools
+import operator
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -124,15 +125,14 @@ def _checkpoint(file: Path, run: tuple[int, int], config: Config | None) -> Find
 
 def _metrics(folder: RunFolder, config: Config | None, rounds: Mapping[tuple[int, int], int]) -> Iterator[Finding]:
     """Checks the lines, and that there is one for each evaluated round up to the checkpoints."""
-    file = folder.path / "metrics.jsonl"
-    try:
-        lines = list(folder.examine_metrics())
+    file, place_of = folder.path / "metrics.jsonl", operator.itemgetter("method", "seed", "round")
+    try:  # of each line only its place is kept
+        lines = [own._replace(values=None if own.damage else place_of(own.values)) for own in folder.examine_metrics()]
     except OSError as error:
         yield Finding(file.name, str(file), f"can't be read ({error.strerror}); {_RETRAINED}")
         return
-    seen = {tuple(line.values[key] for key in ("method", "seed", "round")) for line in lines if not line.damage}
     damaged = any(line.damage for line in lines)  # which is why rounds are missing
-    lacking = [] if config is None or damaged else list(_lacking(config, rounds, seen))
+    lacking = [] if config is None or damaged else list(_lacking(config, rounds, {line.values for line in lines}))
     yield from (Finding(file.name, str(file), f"{what}; {_RETRAINED}") for what in lacking)
     if lines and not lacking:
         yield from _of_lines(file, lines, _RETRAINED)
@@ -140,6 +140,8 @@ def _metrics(folder: RunFolder, config: Config | None, rounds: Mapping[tuple[int
 
 def _lacking(config: Config, rounds: Mapping[tuple[int, int], int], seen: Container[tuple[Any, ...]]) -> Iterator[str]:
     for (index, seed), done in rounds.items():
+        if index >= len(config.methods):
+            continue
         method = config.for_method(index)
         due = method.evaluation.options.rounds(done, method.training.rounds)
         first = next((round for round in due if (method.name, seed, round) not in seen), None)
