@@ -20,6 +20,9 @@ from fedjax_bal.types import PyTree
 
 COUNTS = ("round", "clients", "dropped", "bytes_up", "bytes_down")
 
+CHAOS = 0.01
+"""Where rounding leads farther than this, as with Adam on gradients of nearly nothing, only counts are compared."""
+
 
 class BrokenError(AssertionError):
     """Something doesn't hold."""
@@ -45,21 +48,21 @@ def stack(draw: Draw) -> float | None:
         _difference(draw, together.snapshot(place).state, snapshots[-1].state, results[place], own)
         for place, (snapshots, own) in enumerate(alone)
     ]
-    return max(found)
+    return None if None in found else max(found)
 
 
-def lanes(draw: Draw) -> float:
+def lanes(draw: Draw) -> float | None:
     """Several clients at a time come to what one after another does."""
     chunk, devices = draw.rng.choice(((2, 1), (3, 1), (2, 2)))
     return _varied(draw, draw.build(strategy="vmap", chunk=chunk, devices=devices))
 
 
-def devices(draw: Draw) -> float:
+def devices(draw: Draw) -> float | None:
     """Two devices come to what one does."""
     return _varied(draw, draw.build(devices=2))
 
 
-def padding(draw: Draw) -> float:
+def padding(draw: Draw) -> float | None:
     """Room for a larger client changes nothing."""
     wide = draw.build()
     wide.setting = dataclasses.replace(wide.setting, max_size=draw.rng.choice((2, 9)) * wide.setting.max_size)
@@ -152,13 +155,15 @@ def _last_of_each_count(draw: Draw, found: list[dict[str, Any]]) -> list[dict[st
     return [record for record in found if record["round"] % every == 0 or record["round"] == rounds]
 
 
-def _varied(draw: Draw, simulation: Simulation) -> float:
+def _varied(draw: Draw, simulation: Simulation) -> float | None:
     snapshots, results = run(simulation, draw.seed)
     return _difference(draw, snapshots[-1].state, draw.state, results, draw.results)
 
 
-def _difference(draw: Draw, state: PyTree, wanted: PyTree, results: list[Any], others: list[Any]) -> float:
+def _difference(draw: Draw, state: PyTree, wanted: PyTree, results: list[Any], others: list[Any]) -> float | None:
     _same_counts(results, others)
+    if draw.tolerance > CHAOS:
+        return None
     found = toys.largest_difference(state, wanted)
     if not found <= draw.tolerance:
         raise BrokenError(f"states differ by {found:.2g}, at most {draw.tolerance:.2g} is rounding")

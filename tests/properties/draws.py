@@ -31,8 +31,8 @@ SELECTORS = {
 }
 """Selectors beside the recipes' own and the default, with their options."""
 
-TOLERANCE = 1e-4
-"""Of parameters and metrics, unless a recipe enlarges rounding."""
+TOLERANCE, FACTOR = 5e-5, 30.0
+"""What is rounding in any case, and as a multiple of what a change in the last digits leads to."""
 
 
 class Draw:
@@ -135,11 +135,14 @@ class Draw:
         """The last state."""
         return self.snapshots[-1].state
 
-    @property
+    @cached_property
     def tolerance(self) -> float:
-        """How far rounding may lead."""
-        special = [every_recipe.SPECIAL[name]() for name in self.names if name in every_recipe.SPECIAL]
-        return max([TOLERANCE, *(options.get("tolerance", 0.0) for options in special)])
+        """How far rounding may lead: some times as far as a change of the first model's last digits does."""
+        rng, start = np.random.default_rng(self.seed), self.simulation.init(self.seed)
+        move = lambda leaf: (leaf * (1 + rng.choice((-1, 1), np.shape(leaf)) * 2.0**-23)).astype(np.float32)
+        moved = jax.tree.map(move, jax.device_get(start.state.variables))
+        ends, _ = run(self.simulation, self.seed, self.simulation.init(self.seed, moved))
+        return max(TOLERANCE, FACTOR * toys.largest_difference(ends[-1].state, self.state))
 
     def __str__(self) -> str:
         chosen = ", ".join(f"{name}={value}" for name, value in self.options.items())
