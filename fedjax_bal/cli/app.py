@@ -138,12 +138,12 @@ def demo(quiet: Quiet = False, verbose: Verbose = False) -> None:
 @app.command()
 def sweep(
     arguments: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="FILE [KEY=VALUE ...]",
             help="A sweep: a configuration with a list of axes, then changes for all its runs.",
         ),
-    ],
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The sweep's folder; by default runs/NAME, or the next free one of runs/NAME-2, ..."),
@@ -181,7 +181,7 @@ def sweep(
 
         if distributed:
             raise ValueError(SWEEP_ALONE)
-        paths, overrides = split_arguments(arguments)
+        paths, overrides = split_arguments(arguments or [])
         if not paths:
             raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")
         check_engine(engine, address)

@@ -97,16 +97,16 @@ def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
     if what in DATASETS:
         # All else is the quickstart's, but for the server's rows; a cohort of one fits any number of clients.
         wanted = f"partition={{scheme: {json.dumps('iid' if scheme is None else scheme)}, clients: 10, seed: 0}}"
-        return load_config(
-            None, [f"dataset.name={what}", "selection.clients_per_round=1", "auxiliary.per_class=0", wanted, *changes]
-        )
+        others = [f"dataset.name={what}", "selection.clients_per_round=1", "auxiliary.per_class=0", wanted]
+        return load_config(None, [*others, *changes], needs=False)
     if not Path(what).exists() and not what.endswith((".yaml", ".yml")) and what not in builtin_configs():
         near = difflib.get_close_matches(what, [*DATASETS, *builtin_configs()], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"data describe: there is no file {what!r}, and no data set or built-in configuration of that name{hint}"
         )
-    return load_config(what, [f"partition.scheme={json.dumps(scheme)}"] * (scheme is not None) + list(changes))
+    schemes = [f"partition.scheme={json.dumps(scheme)}"] * (scheme is not None)
+    return load_config(what, [*schemes, *changes], needs=False)
 
 
 def _drawn(config: Any, data_dir: Path | None, *, partitioned: bool) -> "tuple[Any, Description | None]":

@@ -20,6 +20,7 @@ def listing(what: str) -> dict[str, str]:
         FedAvg whose server fine-tunes the classifier on balanced rows of its own after each round.
         takes epochs=5, learning_rate=0.01, momentum=0.5, batch_size=50
         needs auxiliary rows (auxiliary.per_class)
+        from Xu et al., arXiv 2023
     """
     if what not in LISTINGS:
         raise ValueError(f"list: received {what!r}; {nearest_choices(what, LISTINGS)}")

@@ -29,7 +29,7 @@ _LONGEST_PATH = 20
 
 
 def load_config(
-    path: str | os.PathLike[str] | None, overrides: Sequence[str] = (), *, recorded: bool = False
+    path: str | os.PathLike[str] | None, overrides: Sequence[str] = (), *, recorded: bool = False, needs: bool = True
 ) -> Config:
     """Reads, changes and checks a configuration.
 
@@ -40,6 +40,7 @@ def load_config(
             parameters of the one before. A relative path counts from the working directory here, and in a file from
             its folder.
         recorded: take the digests of plug-ins from the file, that of a run folder, whatever is loaded now.
+        needs: whether a method that lacks what it needs is refused, unless the file is a recorded one.
 
     Returns:
         The configuration.
@@ -64,10 +65,9 @@ def load_config(
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
     raise_all(source, problems, overridden)
-    if recorded:
-        return config.model_copy(update={"plugins": plugins})
-    check_methods(config, source, overridden)
-    return config
+    if needs and not recorded:
+        check_methods(config, source, overridden)
+    return config.model_copy(update={"plugins": plugins}) if recorded else config
 
 
 def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:

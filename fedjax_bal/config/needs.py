@@ -11,9 +11,9 @@ def check_methods(config: Config, source: str, overridden: Sequence[KeyPath] = (
 
     Example:
         >>> from fedjax_bal.config import load_config
-        >>> load_config(None, ["methods=[{recipe: fedic}]"])  # doctest: +ELLIPSIS
+        >>> load_config(None, ["methods=[fedbn]"])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        fedjax_bal.config.problems.ConfigError: ...: methods.0: fedic: ...: set auxiliary.per_class, ...
+        fedjax_bal.config.problems.ConfigError: ...: methods.0: fedbn: received the model mlp, none of ...
     """
     methods = (config.for_method(index) for index in range(len(config.methods)))
     raise_all(source, (problem for index, own in enumerate(methods) for problem in _unmet(index, own)), overridden)

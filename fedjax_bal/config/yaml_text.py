@@ -114,7 +114,8 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ConfigError(f"{source}: {place}{error.problem or error.context or 'not YAML'}") from None
+        remedy = ": indent with spaces" if "'\\t'" in str(error.problem) else ""
+        raise ConfigError(f"{source}: {place}{error.problem or error.context or 'not YAML'}{remedy}") from None
     except (ValueError, OverflowError) as error:
         raise ConfigError(f"{source}: not YAML: {error}") from None
 

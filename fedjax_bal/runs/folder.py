@@ -194,6 +194,8 @@ class RunFolder:
 
     def read_configuration(self) -> Config:
         """The configuration that the folder belongs to; raises `ConfigError` if it is missing or damaged."""
+        if not self.exists():
+            raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
         return load_config(self.path / _CONFIG)
 
     def missing_plugins(self) -> list[str]:

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Gt
 
 from fedjax_bal.data.row_numbers import cut, even_sizes, rows_by_label
 from fedjax_bal.validate import checked_labels, whole_number
+
+Concentration = Annotated[float, Gt(0)]
+"""The concentration of a Dirichlet law: small ones give each client few classes."""
 
 _LARGEST_ALPHA = 1e12  # beyond it shares are equal to six digits, and their sum would overflow
 

@@ -5,7 +5,13 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_word, checked_alpha, checked_even_pool, checked_pool
+from fedjax_bal.data.partition.arguments import (
+    Concentration,
+    check_word,
+    checked_alpha,
+    checked_even_pool,
+    checked_pool,
+)
 from fedjax_bal.data.partition.dealing import client_counts, deal_by_class, shuffled
 from fedjax_bal.data.partition.sizes import client_sizes
 
@@ -17,7 +23,7 @@ def client_dirichlet(
     rng: np.random.Generator,
     labels: np.ndarray,
     num_clients: int,
-    alpha: float,
+    alpha: Concentration,
     prior: Literal["uniform", "global"] = "uniform",
     sizes: Literal["equal", "lognormal", "empirical"] = "equal",
     sigma: float = 1.2,
@@ -120,7 +126,7 @@ def _before_overdraft(picked: np.ndarray, left: np.ndarray) -> int:
 
 
 def balanced_dirichlet(
-    rng: np.random.Generator, labels: np.ndarray, num_clients: int, alpha: float
+    rng: np.random.Generator, labels: np.ndarray, num_clients: int, alpha: Concentration
 ) -> list[np.ndarray]:
     r"""Gives all clients the same number of rows, by Dirichlet class laws that are fitted to the whole set.
 
@@ -154,7 +160,7 @@ def balanced_dirichlet(
 
 
 def refilled_dirichlet(
-    rng: np.random.Generator, labels: np.ndarray, num_clients: int, alpha: float
+    rng: np.random.Generator, labels: np.ndarray, num_clients: int, alpha: Concentration
 ) -> list[np.ndarray]:
     r"""Lets clients of equal size draw their rows by Dirichlet class laws, from classes that are filled up again.
 

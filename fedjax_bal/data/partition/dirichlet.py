@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import check_word, checked_alpha, checked_pool, checked_room
+from fedjax_bal.data.partition.arguments import Concentration, check_word, checked_alpha, checked_pool, checked_room
 from fedjax_bal.data.partition.dealing import deal_by_class, deal_to_owners, shuffled
 from fedjax_bal.validate import whole_number
 
@@ -17,7 +17,7 @@ def dirichlet(
     rng: np.random.Generator,
     labels: np.ndarray,
     num_clients: int,
-    alpha: float,
+    alpha: Concentration,
     form: Literal["balanced", "plain", "cbfl"] = "balanced",
     min_size: int = 10,
 ) -> list[np.ndarray]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import checked_alpha, checked_even_pool
+from fedjax_bal.data.partition.arguments import Concentration, checked_alpha, checked_even_pool
 from fedjax_bal.data.partition.dealing import deal_by_class
 from fedjax_bal.data.partition.dirichlet import draw_counts
 from fedjax_bal.data.row_numbers import cut
@@ -11,7 +11,7 @@ _GROUP = 10
 
 
 def equal_cut_dirichlet(
-    rng: np.random.Generator, labels: np.ndarray, num_clients: int, alpha: float
+    rng: np.random.Generator, labels: np.ndarray, num_clients: int, alpha: Concentration
 ) -> list[np.ndarray]:
     """Divides classes by a Dirichlet law among ten at a time, lines their rows up, and cuts the line into equal parts.
 

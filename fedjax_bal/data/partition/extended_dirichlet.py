@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_bal.data.partition.arguments import checked_alpha, checked_pool
+from fedjax_bal.data.partition.arguments import Concentration, checked_alpha, checked_pool
 from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
 from fedjax_bal.data.partition.pathological import classes_of_clients, draw_owners
 from fedjax_bal.data.partition.sizes import apportioned
@@ -17,7 +17,7 @@ def extended_dirichlet(
     labels: np.ndarray,
     num_clients: int,
     classes_per_client: int | Sequence[int],
-    alpha: float,
+    alpha: Concentration,
 ) -> list[np.ndarray]:
     """Limits the classes of each client, and divides each class among its owners in unequal proportions.
 
