@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 COLUMNS = 112
-PAGE = 1000, 645  # down to the curves
+PAGE = 1000, 592  # down to the curves
 DENSITY = 1.25
 RUN = Path(__file__).parents[2] / "build" / "pictures" / "quickstart"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
