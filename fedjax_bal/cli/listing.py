@@ -85,7 +85,10 @@ def _whole(kind: str, name: str, function: Callable[..., Any]) -> Iterator[str]:
         roles = {part: [role.__name__ for role in _roles(part)] for part in recipe.parts}
         parts = [f"  {type(part).__name__} ({', '.join(names)})" for part, names in roles.items()]
         yield "\n".join(["Parts and their roles at these defaults:", *(parts or ["  none"])])
-        yield citation(recipe)
+        try:
+            yield citation(recipe)
+        except ValueError:
+            yield f"No citation of {recipe.name} is known; `register(..., citation=BIBTEX)` gives one to your own."
 
 
 def _roles(part: Any) -> list[type]:

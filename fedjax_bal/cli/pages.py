@@ -38,7 +38,10 @@ def write_pages(folders: list[Path], out: Path | None, figures: Path | None, wid
             missing = SweepFolder(folder).missing_plugins() or RunFolder(folder).missing_plugins()
             if missing:
                 names = ", ".join(missing)
-                say(console, f"{folder}: metrics of these plug-ins are left out: {names}; give them with --plugin")
+                say(
+                    console,
+                    f"{folder}: any metrics of these plug-ins are left out: {names}; give them with --plugin",
+                )
         if len(folders) == 1 or any(SweepFolder(folder).exists() for folder in folders):
             return
     with drawing():

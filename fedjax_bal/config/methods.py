@@ -31,7 +31,9 @@ def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[
         methods.append(method)
         if names.setdefault(method.name, index) != index:
             first = f"methods.{names[method.name]}"
-            text = f"received {received_value(method.name)}, already the name of {first}; give one of them another name"
+            text = (
+                f"received {received_value(method.name)}, already the name of {first}; give one of them another `name`"
+            )
             problems.append(Problem(("methods", index, "name"), text))
     return methods, problems
 

@@ -252,6 +252,8 @@ class RunFolder:
         Raises:
             FolderError: it holds something else than a run, or can't be read.
         """
+        if missing := self.missing_plugins():
+            return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to go on there"
         self.earlier = self._read_owner()
         if self.earlier is None or continues(config, self.earlier):
             return ""

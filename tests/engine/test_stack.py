@@ -146,3 +146,9 @@ def test_equal_runs_of_every_recipe_are_the_same_kind(name):
         for _ in range(2)
     )
     assert stacking_key(one) == stacking_key(other)
+
+
+def test_runs_whose_memory_is_gathered_on_the_host_are_refused():
+    sim = simulation(recipe=recipes.scaffold(), client_memory="disk")
+    with pytest.raises(ValueError, match="memory is kept on disk, must be on device for runs that train"):
+        Stack([Member(sim, 0), Member(sim, 1)], [])

@@ -69,6 +69,9 @@ class Stack:
         members: runs with the same stacking key, all at the same round.
         snapshots: their snapshots, not to be used afterwards.
 
+    Raises:
+        ValueError: the clients' memory is kept on the host or on disk, from where it is gathered for one run at a time.
+
     Attributes:
         members: the runs.
         snapshots: their snapshots now, without the devices' states.
@@ -78,6 +81,12 @@ class Stack:
     """
 
     def __init__(self, members: Sequence[Member], snapshots: Sequence[Snapshot]) -> None:
+        if any(member.simulation.keeps_memory_on_host for member in members):
+            places = sorted({member.simulation.memory_place for member in members})
+            raise ValueError(
+                f"Stack: received runs whose clients' memory is kept on {' and '.join(places)}, must be on device for "
+                "runs that train together: set execution.client_memory to device, or train them one after another"
+            )
         self.members = tuple(members)
         self.failures: list[DivergenceError | None] = [None] * len(members)
         self.resting = [False] * len(members)
