@@ -413,7 +413,7 @@ def test_installed_packages_offer_plugins(here, monkeypatch):
     monkeypatch.setattr(plugins, "entry_points", lambda group: offered if group == plugins.GROUP else [])
     assert "No citation of mine is known" in " ".join(invoke("list", "recipes", "mine").output.split())
     for name in ("installed", "installed.methods"):
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]  # for good: monkeypatch would put it back
     (here / "installed/methods.py").write_text("raise OSError('no')")
     assert "the plug-in mine of an installed package: " in refusal("list", "recipes")
 
@@ -458,7 +458,7 @@ def test_a_name_is_a_module_where_there_is_one(here, monkeypatch):
     load_plugins(["pack"])
     assert RECIPES.plugin("mine").source == here / "pack"
     for name in ("pack", "pack.methods"):
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]  # for good: monkeypatch would put it back
 
 
 def test_a_models_convolution_is_handed_on_to_those_that_take_it():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from markup import cell, inline, table, with_formulas
-from methods import method_card
+from method_cards import method_card
 from mkdocs.structure.files import File, Files
 
 from fedjax_bal.cli.listing import grouped
