@@ -38,7 +38,7 @@ Run = dict[str, Any]
 """A run as `metrics.compare` takes it: its seed is a `SeededDraw`, and it has numbers only if it is done."""
 
 
-class Axis(NamedTuple):
+class SweptAxis(NamedTuple):
     """An axis of a sweep.
 
     Attributes:
@@ -85,7 +85,7 @@ class Results:
     """
 
     name: str
-    axes: tuple[Axis, ...]
+    axes: tuple[SweptAxis, ...]
     rows: list[dict[str, Any]]
     text: str
     sheet: Mapping[str, Any]
@@ -161,7 +161,7 @@ def read_results(folder: Path) -> Results:
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
     rows = own.read_results([key for axis in every for key in axis])
     of_seeds = [axis for axis in every if {key.rpartition(".")[2] for key in axis} <= _SEEDS]
-    axes = tuple(Axis(keys, _telling(keys, rows)) for keys in every if keys not in of_seeds)
+    axes = tuple(SweptAxis(keys, _telling(keys, rows)) for keys in every if keys not in of_seeds)
     chance = [key for axis in of_seeds for key in axis]
     draws = (SeededDraw(_partition_seed(sheet, row), (*(row[key] for key in chance), row.get("seed"))) for row in rows)
     return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws))
