@@ -89,8 +89,9 @@ def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
     from fedjax_bal.report import KL_IN_WORDS, compare, shows_divergence, table, verdict
 
     page = build_page(path)
-    summaries = [row._replace(method=short_name(row.method, console)) for row in compare(summary["runs"])]
-    print_table(table(summaries, summary["target_accuracy"], short=True), console, ACCURACY)
+    summaries = compare(summary["runs"])
+    shortened = [row._replace(method=short_name(row.method, console)) for row in summaries]
+    print_table(table(shortened, summary["target_accuracy"], short=True), console, ACCURACY)
     if shows_divergence(summaries):
         console.print(KL_IN_WORDS, markup=False, highlight=False)
     closing = Output()
