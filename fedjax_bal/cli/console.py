@@ -31,7 +31,7 @@ class Output(Console):
 
 @dataclasses.dataclass(frozen=True)
 class Showing:
-    """How much of its progress a command shows, and how.
+    """How a command shows its progress: lines or a live display, all of it or only the result.
 
     Attributes:
         plain: lines in place of a live display.

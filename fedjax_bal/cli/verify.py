@@ -34,7 +34,7 @@ def verify(
 
 
 def _findings(folder: Path) -> tuple[list[str], Counter[str], Counter[str]]:
-    """What is damaged, what could not be checked, and what is whole."""
+    """A folder's damages, and by kind of file the remarks and the number of whole files."""
     from fedjax_bal.runs import verify
 
     damages, remarks, whole = [], Counter[str](), Counter[str]()

@@ -1,4 +1,4 @@
-"""What a run or a sweep would do: found out from its folder, of which nothing is written."""
+"""Dry runs: describes what a run or a sweep would do, and writes nothing."""
 
 import os
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ NORMS = ("batch", "group")
 
 
 class Normalisation(NamedTuple):
-    """Which normalisation a network has.
+    """The kind of normalisation in a network.
 
     Attributes:
         layers: whether it has layers that `normalises` knows.
@@ -41,7 +41,7 @@ def normalisation_of(model: Model) -> Normalisation:
 
 
 def normalises(key: Any) -> bool:
-    """Whether a key of parameters, as `jax.tree_util` has it, is the name of a normalisation layer."""
+    """True if a key of a parameter's path (a `jax.tree_util` key) names a normalisation layer."""
     name = jax.tree_util.keystr((key,), simple=True).lower()
     return "norm" in name or name.startswith("bn")
 

@@ -20,7 +20,13 @@ def check_needs(facts: RunFacts) -> None:
 
 
 def names_of_needs(parts: Iterable[Part]) -> list[str]:
-    """What parts need, in words, each once."""
+    """The names of the needs of all parts, without repetition.
+
+    Example:
+        >>> from fedjax_bal.recipes import fedprox, scaffold
+        >>> names_of_needs(scaffold().parts), names_of_needs(fedprox().parts)
+        (['plain SGD'], [])
+    """
     return list(dict.fromkeys(need.name for part in parts for need in part.needs if need.name))
 
 

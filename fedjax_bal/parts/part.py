@@ -57,7 +57,7 @@ def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
 
 
 class RunFacts(NamedTuple):
-    """What is known of a run before its data is loaded.
+    """The facts that a configuration tells about a run, before its data is loaded.
 
     Attributes:
         parts: all parts, in order.
@@ -145,7 +145,7 @@ class Part:
 
     @property
     def needs(self) -> "tuple[Need, ...]":
-        """What the part can't do without; checked as soon as a configuration is read."""
+        """Requirements on the rest of a run, checked when its configuration is read."""
         return ()
 
     @property

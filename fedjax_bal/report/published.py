@@ -78,7 +78,7 @@ def paper_tables(beside: Beside) -> list[Details]:
 
 
 def paper_caption(beside: Beside) -> str:
-    """What is set beside what: the measure, the mark, and the source."""
+    """The caption of a table beside a paper: the measure, what a star means, and the source."""
     measure = " and ".join(dict.fromkeys(_MEASURES[own.which] for own in beside.entries))
     return (
         f"{measure} in %, ours ± standard deviation over seeds (published); * marks more than {100 * FAR:g} points "
@@ -101,7 +101,7 @@ def published_by_metric(beside: Beside, condition: str = "") -> dict[tuple[str, 
 
 
 def paper_verdict(beside: Beside) -> str:
-    """How many of the published accuracies ours come near, in a sentence; empty without any."""
+    """A sentence on how many accuracies are near the published ones; empty if there are none."""
     known = [own for own in beside.entries if own.difference is not None]
     if not known:
         return ""

@@ -1,4 +1,4 @@
-"""What each method of a sweep does at each setting, along each axis, and where it does best."""
+"""The runs of a sweep summarised by method and setting, and the best setting of each method."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -15,7 +15,7 @@ from fedjax_bal.validate import is_number
 
 LEAD, VALIDATION = "last5_accuracy", "validation_accuracy"
 COSTS = ("client_updates_per_s", "device_bytes")
-# What a federation is like and what is asked of it, not what a method is given: nobody picks the best of these.
+# Sections that describe the federation and the task. Methods are compared at each of their values; none is "best".
 _CONDITIONS = (
     "dataset",
     "partition",

@@ -125,7 +125,10 @@ def zeros_on_disk(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None) 
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
             # Reserved at once: a write to a mapped page that no block is left for would end the process.
-            os.posix_fallocate(file.fileno(), 0, needed) if hasattr(os, "posix_fallocate") else file.truncate(needed)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, needed)
+            else:  # macOS
+                file.truncate(needed)
         except OSError as error:
             place = folder or tempfile.gettempdir()
             raise ValueError(
