@@ -25,7 +25,7 @@ def names_of_needs(parts: Iterable[Part]) -> list[str]:
     Example:
         >>> from fedjax_bal.recipes import fedprox, scaffold
         >>> names_of_needs(scaffold().parts), names_of_needs(fedprox().parts)
-        (['plain SGD'], [])
+        (['plain SGD', 'no local momentum'], [])
     """
     return list(dict.fromkeys(need.name for part in parts for need in part.needs if need.name))
 
