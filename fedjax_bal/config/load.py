@@ -36,9 +36,9 @@ def load_config(
     Args:
         path: a YAML file, or the name of a built-in configuration; None for the quickstart.
         overrides: changes from the command line, each `dotted.path=VALUE` with VALUE in YAML; the end of a path is
-            enough where no other key ends like it. Choosing another optimizer, scheme, law or recipe drops the
-            parameters of the one before. A relative path counts from the working directory here, and in a file from
-            its folder.
+            enough where no other key ends like it. A mapping changes the keys that it has, and the others stay.
+            Choosing another optimizer, scheme, law or recipe drops the parameters of the one before. A relative path
+            counts from the working directory here, and in a file from its folder.
         recorded: take the digests of plug-ins from the file, that of a run folder, whatever is loaded now.
         needs: whether a method that lacks what it needs is refused, unless the file is a recorded one.
 
@@ -238,7 +238,8 @@ def _parse_override(text: str) -> tuple[KeyPath, Any]:
 
 def _assign(node: Any, section: type[Section] | None, path: KeyPath, value: Any, above: KeyPath) -> Any:
     if not path:
-        return value
+        over = section not in (None, MethodEntry) and isinstance(node, Mapping)
+        return merge_sections(section, node, value) if over else value
     key, rest, here = str(path[0]), path[1:], (*above, path[0])
     if isinstance(node, list):
         return _assign_item(node, section, path, value, above)

@@ -59,7 +59,7 @@ def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
     simulation, fingerprint = comparison.simulation(run), comparison.fingerprint(run)
     classes = simulation.setting.model.num_classes
     matrix = np.zeros((classes, classes), np.int32)
-    owner = checkpoint.owners(comparison.config, *run)[0]
+    owner = checkpoint.owner(comparison.digest, *run)
     chosen = np.zeros(simulation.federation.num_clients, np.int32)
     return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
 
@@ -105,11 +105,10 @@ def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
 
 
 def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
-    owners = [wanted.owner, *(checkpoint.owners(folder.earlier, *run) if folder.earlier is not None else ())]
     for file in checkpoint.generations(folder.checkpoints(*run)):
         try:
             saved = checkpoint.load(file, wanted, unpack)
-            if not any((saved.owner == owner).all() for owner in owners):
+            if not _is_of_run(saved, folder, run, wanted):
                 raise checkpoint.CheckpointError(f"{file}: belongs to another run")
         except checkpoint.CheckpointError as error:
             note(f"warning: {error}; going on from the checkpoint before it")
@@ -122,3 +121,11 @@ def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Cal
             )
         return saved
     return None
+
+
+def _is_of_run(saved: SavedRun, folder: RunFolder, run: tuple[int, int], wanted: SavedRun) -> bool:
+    """Whether a checkpoint is the run's, under the configuration that is asked for or the folder's own."""
+    if np.array_equal(saved.owner, wanted.owner):
+        return True
+    earlier = checkpoint.owners(folder.earlier, *run) if folder.earlier is not None else []
+    return any(np.array_equal(saved.owner, owner) for owner in earlier)

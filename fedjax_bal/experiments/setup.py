@@ -1,6 +1,7 @@
 """Builds simulations from a configuration."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.config import Config, MethodConfig, SelectionSection
+from fedjax_bal.config import Config, MethodConfig, SelectionSection, run_digest
 from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.experiments.leaks import check_attack
@@ -40,6 +41,11 @@ class Comparison:
     def simulation(self, run: tuple[int, int]) -> Simulation:
         """The simulation of a run, a method's number and a seed."""
         return self.others.get(run[1], self).simulations[run[0]]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What checkpoints know the configuration by."""
+        return run_digest(self.config)
 
     def fingerprint(self, run: tuple[int, int]) -> np.ndarray:
         """The fingerprint of a run's data."""

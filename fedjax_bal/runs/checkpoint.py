@@ -68,13 +68,14 @@ def load(
     return tree
 
 
-def owners(config: Config, method: int, seed: int) -> list[np.ndarray]:
-    """What a checkpoint of a run holds as its `owner`, and what one of an earlier version does.
+def owner(digest: str, method: int, seed: int) -> np.ndarray:
+    """What a checkpoint holds as its `owner`: a hash of its configuration, its method's number and its seed."""
+    return np.frombuffer(hashlib.sha256(f"{digest} {method} {seed}".encode()).digest(), np.uint8)
 
-    That knows the number of rounds and the seeds, too.
-    """
-    texts = (f"{digest(config)} {method} {seed}" for digest in (run_digest, config_digest))
-    return [np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8) for text in texts]
+
+def owners(config: Config, method: int, seed: int) -> list[np.ndarray]:
+    """The owner of a run's checkpoints, and that of an earlier version's, which knows the rounds and the seeds too."""
+    return [owner(digest(config), method, seed) for digest in (run_digest, config_digest)]
 
 
 def check(file: Path, known: Sequence[np.ndarray]) -> None:

@@ -252,6 +252,9 @@ class RunFolder:
         Raises:
             FolderError: it holds something else than a run, or can't be read.
         """
+        if self._is_of(config):
+            self.earlier = config
+            return ""
         if missing := self.missing_plugins():
             return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to go on there"
         self.earlier = self._read_owner()
@@ -268,6 +271,13 @@ class RunFolder:
                 f"{self.path}: belongs to another configuration, nothing in it is touched; choose another folder with "
                 f"--out, or ask for the same configuration. They differ in\n  {differing}"
             )
+
+    def _is_of(self, config: Config) -> bool:
+        """Whether the folder is that of this very configuration: most are, and parsing takes long in a large sweep."""
+        try:
+            return self.files.read(_CONFIG) == resolved_yaml(config).encode()
+        except OSError:
+            return False
 
     def _read_owner(self) -> Config | None:
         names, file = self.files.names(), self.path / _CONFIG

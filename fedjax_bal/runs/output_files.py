@@ -83,9 +83,11 @@ class OutputFiles:
         return examine(self.path / name, lambda: parse_json(self.read(name)))
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces a file, and makes its folder unless that exists."""
-        folder, _, file = name.rpartition("/")
-        write_atomically((own_folder(self.path, folder) if folder else self.path) / file, content)
+        """Replaces a file that doesn't hold this already, and makes its folder unless that exists."""
+        folder, _, last = name.rpartition("/")
+        file = (own_folder(self.path, folder) if folder else self.path) / last
+        if not _holds(file, content):
+            write_atomically(file, content)
 
     def make_folder(self, name: str) -> None:
         """Makes a folder inside, unless it exists."""
@@ -127,6 +129,14 @@ class OutputFiles:
     def clear_checkpoints(self, folder: str) -> None:
         """Removes all checkpoints of a run."""
         checkpoint.clear(self.path / folder)
+
+
+def _holds(file: Path, content: bytes) -> bool:
+    """Whether a file, which is no link, has this content."""
+    try:
+        return not file.is_symlink() and read_bytes(file, len(content)) == content
+    except OSError:
+        return False
 
 
 def _do_nothing(*_: Any, **__: Any) -> None: ...
