@@ -727,8 +727,8 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
     assert prox.methods[0].recipes[0].hyperparameters == {"mu": 0.5}
     last = load_config(BUILTIN, ["partition={scheme: iid, clients: 20, seed: 0}", "partition.scheme=shards"])
     assert last.partition.scheme == "shards"
-    clients = load_config(BUILTIN, ["partition.clients=7", "partition={scheme: iid}"]).partition
-    assert clients == load_config(BUILTIN, ["partition.clients=7", "partition=iid"]).partition and clients.clients == 7
+    clients = load_config(BUILTIN, ["partition.clients=17", "partition={scheme: iid}"]).partition
+    assert clients == load_config(BUILTIN, ["partition.clients=17", "partition=iid"]).partition and clients.clients == 17
     assert load_config(BUILTIN, ["training.rounds=3", "training.rounds=4"]).training.rounds == 4
 
 
