@@ -728,7 +728,9 @@ def test_later_overrides_win_and_choices_come_before_the_parameters_beside_them(
     last = load_config(BUILTIN, ["partition={scheme: iid, clients: 20, seed: 0}", "partition.scheme=shards"])
     assert last.partition.scheme == "shards"
     clients = load_config(BUILTIN, ["partition.clients=17", "partition={scheme: iid}"]).partition
-    assert clients == load_config(BUILTIN, ["partition.clients=17", "partition=iid"]).partition and clients.clients == 17
+    assert (
+        clients == load_config(BUILTIN, ["partition.clients=17", "partition=iid"]).partition and clients.clients == 17
+    )
     assert load_config(BUILTIN, ["training.rounds=3", "training.rounds=4"]).training.rounds == 4
 
 

@@ -30,6 +30,24 @@ methods:
   - {recipe: fedavg, name: chosen, selection: {name: power_of_choice, candidates: 6}}
 seeds: [0]
 """
+PLUGIN = '''
+import jax.numpy as jnp
+import fedjax_bal
+from fedjax_bal.parts import Loss, part
+from fedjax_bal.recipes import Recipe
+
+@part
+class SmallLogits(Loss):
+    weight: float = 0.1
+
+    def loss(self, outputs, batch, params, ctx):
+        return self.weight * jnp.where(batch.real, (outputs.logits**2).mean(-1), 0).mean()
+
+@fedjax_bal.register("recipe", "small_logits")
+def small_logits(weight: float = 0.1) -> Recipe:
+    """FedAvg with small logits."""
+    return Recipe("small_logits", (SmallLogits(weight),))
+'''
 SWEEP = """
 name: disturbed-sweep
 base: config.yaml
@@ -38,20 +56,30 @@ sweep: [{training.optimizer.learning_rate: [0.05, 0.2]}]
 TIMES = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "runs_together", "device_bytes", "checksum")
 
 
+KINDS = {
+    "run": "a run",
+    "sweep": "a sweep whose runs train together",
+    "own": "a run with a method of a plug-in, on two devices",
+    "longer": "a run that more rounds are asked of half way",
+}
+
+
 class Case(NamedTuple):
     """A command, and the folder that it works in.
 
     Attributes:
-        kind: "run" or "sweep".
+        kind: one of `KINDS`.
         file: its configuration.
         out: its folder.
         changes: to the configuration.
+        shorter: changes with which it begins, before more is asked for.
     """
 
     kind: str
     file: Path
     out: Path
     changes: tuple[str, ...] = ()
+    shorter: tuple[str, ...] = ()
 
     @property
     def first(self) -> Path:
@@ -62,7 +90,15 @@ class Case(NamedTuple):
     @property
     def arguments(self) -> list[str]:
         """Of the command line."""
-        return [self.kind, str(self.file), *self.changes, "--out", str(self.out), "--plain"]
+        command = ["sweep"] if self.kind == "sweep" else ["run"]
+        plugin = ["--plugin", str(self.file.with_name("plugin.py"))] if self.kind == "own" else []
+        return [*command, str(self.file), *self.changes, *plugin, "--out", str(self.out), "--plain"]
+
+    @property
+    def stages(self) -> list["Case"]:
+        """The case as it begins, if that is shorter, and as it is."""
+        begun = self._replace(changes=(*self.changes, *self.shorter))
+        return [begun, self] if self.shorter else [self]
 
     def beside(self, name: str) -> "Case":
         """The same in another folder."""
@@ -88,8 +124,11 @@ def case(kind: str, folder: Path, *changes: str) -> Case:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(CONFIG)
     (folder / "sweep.yaml").write_text(SWEEP)
-    file = folder / ("config.yaml" if kind == "run" else "sweep.yaml")
-    return Case(kind, file, folder / "undisturbed", changes)
+    (folder / "plugin.py").write_text(PLUGIN)
+    if kind == "own":
+        changes = ("methods=[scaffold, small_logits]", "execution.devices=2", *changes)
+    file = folder / ("sweep.yaml" if kind == "sweep" else "config.yaml")
+    return Case(kind, file, folder / "undisturbed", changes, ("training.rounds=3",) if kind == "longer" else ())
 
 
 def session(wanted: Case, fault: dict | None = None, kill_after: float | None = None) -> Session:
@@ -147,7 +186,8 @@ def bits(file: Path) -> dict[str, str]:
 def torn(wanted: Case) -> list[str]:
     """Files that a kill has left damaged, or without a checksum; the end of metrics aside."""
     try:
-        return [f"{own.place}: {own.damage}{own.remark}" for own in verify(wanted.out) if own.damage or own.remark]
+        found = [own for own in verify(wanted.out) if own.damage or "plug-ins are missing" not in (own.remark or "")]
+        return [f"{own.place}: {own.damage}{own.remark}" for own in found if own.damage or own.remark]
     except FolderError:  # it has not begun
         return []
 

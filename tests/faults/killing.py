@@ -65,16 +65,18 @@ def kill_until_done(wanted: Case, how: Iterator[dict], most: int, undisturbed: d
     Returns:
         The tally.
     """
-    kills, resumed, troubles, pending = 0, 0, [], False
-    while True:
-        done = session(wanted, **next(how)) if kills < most else session(wanted)
-        found = complaints(wanted, done)
-        resumed += pending and not found
-        troubles += found
-        pending = done.code == SIGKILL
-        kills += pending
-        if not pending:
-            break
+    kills, resumed, troubles = 0, 0, []
+    for number, own in enumerate(wanted.stages, start=1):
+        killed, limit = False, most * number // len(wanted.stages)
+        while True:
+            done = session(own, **next(how)) if kills < limit else session(own)
+            found = complaints(wanted, done)
+            resumed += killed and not found
+            troubles += found
+            killed = done.code == SIGKILL
+            kills += killed
+            if not killed:
+                break
     differing = [name for name, value in undisturbed.items() if results(wanted).get(name) != value]
     troubles += [f"{wanted.out.name}: {name} differs" for name in differing]
     return Tally(kills, resumed, 0 if differing else kills, tuple(troubles))
