@@ -3,6 +3,7 @@
 import argparse
 import json
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,12 @@ def parser(description: str | None, repeats: int | None = None, *, file: bool = 
     if file:
         made.add_argument("--json", type=Path, help="write all figures to this file")
     return made
+
+
+def commit() -> str:
+    """The commit that is checked out, with a mark if something was changed since."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
 
 
 def median_seconds(works: Mapping[Name, Callable[[], Any]], repeats: int) -> dict[Name, float]:

@@ -1,9 +1,16 @@
-"""Memory, files and pace of 2,000 rounds, which should stay flat, and of a report over 10^6 lines.
+"""What is long or large: 2,000 rounds, a report over 10^6 lines, a sweep of 2,000 points, 10^6 clients with a memory.
 
-    python benchmarks/long_run.py [--rounds 2000] [--lines 1000000]
+    python benchmarks/long_run.py [--only rounds lines points clients]
+                                  [--rounds 2000] [--lines 1000000] [--points 2000] [--clients 1000000]
 
-The run is a small FedAvg and a small SCAFFOLD, evaluated and saved every 20 rounds, in a process whose memory is
-sampled. The lines are made up. Writes results/long_run.json; three to five minutes, and 0.6 GB of disk for the lines.
+rounds: memory, files and pace of a small FedAvg and a small SCAFFOLD, evaluated and saved every 20 rounds, which should
+    stay level.
+lines: seconds and memory of the report of a run folder that is made up.
+points: seconds of a sweep's commands, of a single round each, 100 of them in a program; the first one is killed when
+    half of the runs are done.
+clients: SCAFFOLD's memory of all clients on disk, undisturbed and killed half way; both must end in the same bits.
+
+Writes results/long_run.json. All of it takes a quarter of an hour and 5 GB of disk.
 """
 
 import contextlib
@@ -14,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import _common
@@ -34,21 +42,53 @@ execution: {rounds_per_dispatch: 20, checkpoint_every: 20}
 methods: [{recipe: fedavg}, {recipe: scaffold}]
 seeds: [0]
 """
+POINTS = """
+name: points
+dataset: {name: fashion_mnist_small}
+partition: {scheme: pathological, clients: 10, classes_per_client: 2, samples_per_client: 20, seed: 0}
+model: {name: mlp}
+training: {rounds: 1, local_epochs: 1, batch_size: 20, optimizer: {name: sgd, learning_rate: 0.01}}
+selection: {clients_per_round: 3}
+methods: [fedavg]
+seeds: [0]
+sweep:
+  - training.optimizer.learning_rate: {from: 0.001, to: 1, steps: 20, scale: log}
+  - partition.seed: {from: 1, to: COUNT, steps: COUNT}
+"""
+CLIENTS = """
+name: clients
+dataset: {name: npz, path: images.npz}
+partition: {scheme: iid, clients: COUNT, seed: 0}
+model: {name: mlp, hidden: [8]}
+training: {rounds: 400, local_epochs: 6, batch_size: 10, optimizer: {name: sgd, learning_rate: 0.05}}
+selection: {clients_per_round: 100}
+evaluation: {every: 20}
+execution: {checkpoint_every: 20, rounds_per_dispatch: 20, client_memory: disk}
+methods: [scaffold]
+seeds: [0]
+"""
+PARTS = ("rounds", "lines", "points", "clients")
 METHODS, SEEDS, CLASSES = ("first", "second"), range(5), 10
 
 
 def main() -> None:
     """Measures and prints."""
     parser = _common.parser(__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some of the parts")
     parser.add_argument("--rounds", type=int, default=2000, help="of the run, at least 80")
     parser.add_argument("--lines", type=int, default=1_000_000, help="of the metrics that are reported")
+    parser.add_argument("--points", type=int, default=2000, help="of the sweep, a multiple of 20")
+    parser.add_argument("--clients", type=int, default=1_000_000, help="with a memory each")
     wanted = parser.parse_args()
-    found = {"device": device_name(), "versions": versions()}
-    with tempfile.TemporaryDirectory() as name:
-        found["run"] = many_rounds(Path(name), wanted.rounds)
-        found["report"] = many_lines(Path(name), wanted.lines)
-    print(json.dumps(found, indent=1))
-    _common.write_figures(Path(__file__).parent / "results" / "long_run.json", found)
+    file = Path(__file__).parent / "results" / "long_run.json"
+    found = _common.read_figures(file)
+    measures = {"rounds": many_rounds, "lines": many_lines, "points": many_points, "clients": many_clients}
+    for part in wanted.only:
+        with tempfile.TemporaryDirectory() as name:
+            found[part] = measures[part](Path(name), getattr(wanted, part))
+        found[part] |= {"commit": _common.commit(), "device": device_name(), "versions": versions()}
+        print(json.dumps({part: found[part]}, indent=1), flush=True)
+    _common.write_figures(file, found)
 
 
 def many_rounds(work: Path, rounds: int) -> dict:
@@ -99,18 +139,76 @@ def many_lines(work: Path, count: int) -> dict:
     """Time and memory of a report, and the size of its page."""
     folder = work / "synthetic"
     make_up(folder, count)
-    began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "fedjax_bal", "report", str(folder)], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        sys.exit(f"the report ended with status {status}")
     return {
         "lines": count,
         "bytes_of_metrics": (folder / "metrics.jsonl").stat().st_size,
+        **cost_of(["report", str(folder)]),
+        "bytes_of_page": (folder / "report.html").stat().st_size,
+    }
+
+
+def many_points(work: Path, count: int) -> dict:
+    """Seconds of a sweep that is killed half way, of the same command again, twice, of its page and of its check."""
+    (work / "points.yaml").write_text(POINTS.replace("COUNT", str(count // 20)))
+    out = work / "out"
+    train = ["sweep", str(work / "points.yaml"), "--out", str(out), "--together", "100", "--plain"]
+    trained = lambda: len(list(out.glob("points/*/summary.json")))
+    return {
+        "points": count,
+        "killed": cost_of(train, lambda: trained() >= count // 2) | {"trained": trained()},
+        "resumed": cost_of(train),
+        "nothing_left": cost_of(train),
+        "page": cost_of(["report", str(out)]),
+        "verify": cost_of(["verify", str(out)]),
+        "bytes_of_table": (out / "results.csv").stat().st_size,
+        "bytes_of_page": (out / "sweep.html").stat().st_size,
+    }
+
+
+def many_clients(work: Path, count: int) -> dict:
+    """Cost of a run whose clients' memory is on disk, and of one that is killed half way; the same bits in the end?"""
+    rng = np.random.default_rng(0)
+    draw = lambda rows: (rng.integers(0, 256, (rows, 8, 8), np.uint8), rng.integers(0, CLASSES, rows))
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    np.savez(work / "images.npz", **dict(zip(names, (*draw(count), *draw(1000)), strict=True)))
+    text = CLIENTS.replace("COUNT", str(count)).replace("images.npz", str(work / "images.npz"))
+    (work / "clients.yaml").write_text(text)
+    command = lambda out: ["run", str(work / "clients.yaml"), "--out", str(work / out), "--plain"]
+    metrics = work / "killed" / "metrics.jsonl"
+    half_way = lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 10
+    found = {
+        "clients": count,
+        "undisturbed": cost_of(command("undisturbed")),
+        "killed": cost_of(command("killed"), half_way),
+        "resumed": cost_of(command("killed")),
+    }
+    last = [max((work / out).glob("checkpoints/*/round-*.npz")) for out in ("undisturbed", "killed")]
+    return found | {"bytes_of_checkpoint": last[0].stat().st_size, "same_bits": same_arrays(*last)}
+
+
+def same_arrays(one: Path, other: Path) -> bool:
+    """Whether two checkpoints hold the same bits."""
+    with np.load(one) as ours, np.load(other) as theirs:
+        arrays = [name for name in ours.files if not name.endswith(".json")]
+        return ours.files == theirs.files and all(np.array_equal(ours[name], theirs[name]) for name in arrays)
+
+
+def cost_of(command: list[str], until: Callable[[], bool] | None = None) -> dict:
+    """Runs a command, or kills it as soon as `until` is true; its seconds and its peak of memory."""
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "fedjax_bal", *command], stdout=subprocess.DEVNULL)
+    running = lambda: os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    while until and running() and not until():
+        time.sleep(0.2)
+    if until:
+        process.kill()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status and not until:
+        sys.exit(f"{command[0]} ended with status {status}")
+    return {
         "seconds": round(time.perf_counter() - began, 1),
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
         "most_rss_mb": round(usage.ru_maxrss * 1024 / 1e6),
-        "bytes_of_page": (folder / "report.html").stat().st_size,
     }
 
 

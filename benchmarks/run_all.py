@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import _common
 import _results
 
 HERE = Path(__file__).parent
@@ -247,14 +248,13 @@ def save(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any
 
 def machine() -> dict[str, Any]:
     """The machine, the date, the commit and the version of Python."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
     info = Path("/proc/cpuinfo")
     models = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     return {
         "machine": models[0].partition(":")[2].strip() if models else platform.processor(),
         "cores": os.cpu_count(),
         "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip() or None,
+        "commit": _common.commit() or None,
         "python": platform.python_version(),
     }
 
