@@ -25,7 +25,7 @@ def test_a_card_says_what_is_declared():
     assert r"$\frac{\mu}{2} \| y - w \|^2$" in card
     assert "**`Proximal`** ([Loss](../roles.md))" in card and "- `mu=0.001`: " in card
     assert "@inproceedings{li2020fedprox" in card
-    assert "**Needs** nothing of" in card and "**Needs** plain SGD" in method_cards.method_card("fednova")
+    assert "**Needs** no particular" in card and "**Needs** plain SGD" in method_cards.method_card("fednova")
 
 
 def test_costs_are_relative_to_fedavg():
