@@ -1,6 +1,5 @@
 """Cards of methods, each a section of a page, made from what the package declares and from measured results."""
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
@@ -12,8 +11,10 @@ from measured import BesidePaper, beside_papers, on_long_tail
 
 from fedjax_bal.config import parameters, received_value
 from fedjax_bal.config.parameters import documented
+from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts import names_of_needs
 from fedjax_bal.recipes import RECIPES, Recipe, citation
+from fedjax_bal.selection import Choice
 
 _SECTION = re.compile(r"^(Args|Attributes|Example|Raises|References|Returns):\n((?: .*\n|\n)*)", re.MULTILINE)
 _SETTINGS = {
@@ -52,7 +53,7 @@ def _docstring(thing: Any) -> tuple[str, dict[str, str]]:
 def _parts(recipe: Recipe) -> Iterator[str]:
     for part in recipe.parts:
         text, sections = _docstring(type(part))
-        roles = ", ".join(role.__name__ for role in type(part).__mro__ if inspect.isabstract(role))
+        roles = ", ".join(role.__name__ for role in type(part).__mro__ if inspect.isabstract(role)) or "before training"
         begins = f" By default it starts in round {part.first_round + 1}." if part.first_round else ""
         papers = f" *{inline(sections['References'])}*" if "References" in sections else ""
         yield f"**`{type(part).__name__}`** ([{roles}](../roles.md)). {text}{begins}{papers}"
@@ -72,12 +73,14 @@ def _settings(recipe: Recipe) -> Iterator[str]:
         yield f"**Sets** {'; '.join(said)}."
 
 
-def _short(value: Any) -> str:
-    """A setting, without its empty fields."""
-    if not dataclasses.is_dataclass(value):
-        return str(value)
-    fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
-    return ", ".join(f"{name}={own!r}" for name, own in fields if own or own == 0)
+def _short(value: str | Choice | Optimizer) -> str:
+    """A setting's name and the options that are set."""
+    if isinstance(value, str):
+        return value
+    fields = value._asdict() if isinstance(value, Choice) else vars(value)
+    given = {key: own for key, own in fields.items() if own or own == 0}
+    options = {**dict(given.pop("options", ())), **dict(given.pop("flags", ()))}
+    return ", ".join([given.pop("name"), *(f"{key}={own}" for key, own in {**given, **options}.items())])
 
 
 def _needs(recipe: Recipe) -> str:
