@@ -8,8 +8,8 @@ several passes, of which the median counts. Pixels are random. The tables are ma
 
 clients: 10^2 to 10^6 clients of 10 images (8x8), cohorts of 100, six local epochs of one batch: as many steps as in W3,
     on a network of 610 parameters, which SCAFFOLD keeps for every client: FedAvg, SCAFFOLD and ReBaFL. Planning is in
-    time of the processor, and goes on while the devices work; "half away" plans with half of the clients available and
-    a tenth of the updates lost.
+    processor time, and goes on while the devices work; "half absent" plans with half of the clients available and a
+    tenth of the updates lost.
     Memory is the process's peak of resident memory. Then a checkpoint is written, of a run that is as long.
 ratio: FedAvg's rounds with 10^3 and with 10^6 clients, in turns in one process.
 cohorts: 1 to 4096 of 10^4 such clients.
@@ -85,7 +85,7 @@ def clients(asked: argparse.Namespace) -> list[Record]:
         "round ms",
         "processor ms",
         "planning ms",
-        "half away ms",
+        "half absent ms",
         "client memory",
         "peak memory",
         "checkpoint",

@@ -25,7 +25,10 @@ def test_a_card_says_what_is_declared():
     assert r"$\frac{\mu}{2} \| y - w \|^2$" in card
     assert "**`Proximal`** ([Loss](../roles.md))" in card and "- `mu=0.001`: " in card
     assert "@inproceedings{li2020fedprox" in card
-    assert "**Needs** nothing of" in card and "**Needs** plain SGD" in method_cards.method_card("fednova")
+    assert "**Needs** no particular" in card and "**Needs** plain SGD" in method_cards.method_card("fednova")
+    assert "optimizer: `sgd, learning_rate=1.0, momentum=0.9`." in method_cards.method_card("fedavgm")
+    astraea = method_cards.method_card("astraea")
+    assert "selector of clients: `mediated, order=fixed, " in astraea and "[](" not in astraea
 
 
 def test_costs_are_relative_to_fedavg():

@@ -32,7 +32,7 @@ LARGEST = 1.7 * CELL  # the diameter of a client that has a whole class
 PAGE = Path(__file__).parents[2] / "fedjax_bal" / "guide" / "partitions.md"
 
 LONG_TAIL = """\
-Thins classes out before any scheme divides them, so that the largest has that many times the rows of the smallest.
+Thins classes out before any scheme divides them, so that the largest has this many times the rows of the smallest.
 takes imbalance_profile=exponential, imbalance_order=label"""
 
 
@@ -105,8 +105,9 @@ def _section(name: str) -> str:
 
     first, *more = {**listing("partitions"), "imbalance_factor": LONG_TAIL}[name].split("\n")
     shown = ", ".join(f"{key}: {value}" for key, value in options(name).items())
-    more = [re.sub("(takes|also called) (.*)", lambda own: f"{own[1].capitalize()} `{own[2]}`.", line) for line in more]
-    words = " ".join([first, f"Here `{{{shown}}}`.", *more])
+    labels = {"takes": "Options:", "also called": "Also called"}
+    more = [re.sub("(takes|also called) (.*)", lambda own: f"{labels[own[1]]} `{own[2]}`.", line) for line in more]
+    words = " ".join([first, f"Pictured: `{{{shown}}}`.", *more])
     return f"## {name}\n\n![{shown}](pictures/partition_{name}.svg)\n\n{words}\n"
 
 

@@ -38,14 +38,14 @@ class OnLongTail(NamedTuple):
 
 @cache
 def beside_papers() -> tuple[BesidePaper, ...]:
-    """All accuracies that have been measured here and of which a configuration has the paper's."""
+    """All accuracies measured here for which a configuration has the paper's."""
     measured = {name: rows for name, rows in _measured() if "paper" in read_mapping(builtin_configs()[name])}
     return tuple(pair for name, rows in measured.items() for pair in _beside(name, rows))
 
 
 @cache
 def on_long_tail() -> tuple[str, dict[str, OnLongTail]]:
-    """The machine of the long tail's figures, from its configuration's header; and the figures by method."""
+    """The machine on which the long tail was measured, from its configuration's header; and the results by method."""
     header = builtin_configs()[_LONG_TAIL].read_text(encoding="utf-8").partition("\n# Machine ")[2]
     rows = _table(_RESULTS / "long_tail.csv")
     of = lambda method, key: fmean(float(row[key]) for row in rows if row["method"] == method)

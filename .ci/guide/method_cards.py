@@ -1,6 +1,5 @@
-"""Cards of methods, each a section of a page, made of what the package declares and of what has been measured."""
+"""Cards of methods, each a section of a page, made from what the package declares and from measured results."""
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
@@ -12,15 +11,17 @@ from measured import BesidePaper, beside_papers, on_long_tail
 
 from fedjax_bal.config import parameters, received_value
 from fedjax_bal.config.parameters import documented
+from fedjax_bal.optim import Optimizer
 from fedjax_bal.parts import names_of_needs
 from fedjax_bal.recipes import RECIPES, Recipe, citation
+from fedjax_bal.selection import Choice
 
 _SECTION = re.compile(r"^(Args|Attributes|Example|Raises|References|Returns):\n((?: .*\n|\n)*)", re.MULTILINE)
 _SETTINGS = {
     "server_optimizer": "the server's optimizer",
     "drawing": "how clients draw their rows",
-    "selector": "who selects clients",
-    "carried": "whether a chain's clients hand on the local optimizer's state",
+    "selector": "the selector of clients",
+    "carried": "whether the local optimizer's state passes from client to client in a chain",
 }
 _WHICH = {"final": "last round", "best": "best round", "last5": "last five rounds"}
 
@@ -43,7 +44,7 @@ def method_card(name: str) -> str:
 
 
 def _docstring(thing: Any) -> tuple[str, dict[str, str]]:
-    """What comes before the sections of a docstring, and the sections by name."""
+    """The text before the sections of a docstring, and the sections by name."""
     text = f"{inspect.getdoc(thing) or ''}\n"
     sections = {found[1]: inspect.cleandoc(f"\n{found[2]}") for found in _SECTION.finditer(text)}
     return _SECTION.sub("", text).strip(), sections
@@ -52,8 +53,8 @@ def _docstring(thing: Any) -> tuple[str, dict[str, str]]:
 def _parts(recipe: Recipe) -> Iterator[str]:
     for part in recipe.parts:
         text, sections = _docstring(type(part))
-        roles = ", ".join(role.__name__ for role in type(part).__mro__ if inspect.isabstract(role))
-        begins = f" At the defaults it begins in round {part.first_round + 1}." if part.first_round else ""
+        roles = ", ".join(role.__name__ for role in type(part).__mro__ if inspect.isabstract(role)) or "before training"
+        begins = f" By default it starts in round {part.first_round + 1}." if part.first_round else ""
         papers = f" *{inline(sections['References'])}*" if "References" in sections else ""
         yield f"**`{type(part).__name__}`** ([{roles}](../roles.md)). {text}{begins}{papers}"
 
@@ -72,28 +73,31 @@ def _settings(recipe: Recipe) -> Iterator[str]:
         yield f"**Sets** {'; '.join(said)}."
 
 
-def _short(value: Any) -> str:
-    """A setting, without what it leaves open."""
-    if not dataclasses.is_dataclass(value):
-        return str(value)
-    fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
-    return ", ".join(f"{name}={own!r}" for name, own in fields if own or own == 0)
+def _short(value: str | Choice | Optimizer) -> str:
+    """A setting's name and the options that are set."""
+    if isinstance(value, str):
+        return value
+    fields = value._asdict() if isinstance(value, Choice) else vars(value)
+    given = {key: own for key, own in fields.items() if own or own == 0}
+    options = {**dict(given.pop("options", ())), **dict(given.pop("flags", ()))}
+    return ", ".join([given.pop("name"), *(f"{key}={own}" for key, own in {**given, **options}.items())])
 
 
 def _needs(recipe: Recipe) -> str:
-    return f"**Needs** {', '.join(names_of_needs(recipe.parts)) or 'nothing of network, server or local optimizer'}."
+    needs = ", ".join(names_of_needs(recipe.parts)) or "no particular network, server data or local optimizer"
+    return f"**Needs** {needs}."
 
 
 def _results(name: str) -> Iterator[str]:
     own = [_beside(pair) for pair in beside_papers() if pair.recipe == name]
     if own:
-        yield "\n".join(["**Accuracy beside a paper's**\n", *own])
+        yield "\n".join(["**Published and measured accuracy**\n", *own])
     machine, figures = on_long_tail()
     if name in figures:
         pace, accuracy = figures[name]
         yield (
-            f"**Cost and accuracy on [our long tail](../long_tail.md)**: {pace:.2f} times FedAvg's client updates a "
-            f"second; {accuracy:.1f}%, FedAvg {figures['fedavg'].accuracy:.1f}%, the mean of the last five rounds "
+            f"**Speed and accuracy on [our long tail](../long_tail.md)**: {pace:.2f} times FedAvg's client updates a "
+            f"second; mean of the last five rounds {accuracy:.1f}%, FedAvg's {figures['fedavg'].accuracy:.1f}% "
             f"({machine})."
         )
 

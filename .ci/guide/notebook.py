@@ -1,4 +1,4 @@
-"""Makes the guide's notebook of sections of its pages: `python .ci/guide/notebook.py` writes it."""
+"""Makes the guide's notebook from sections of its pages: `python .ci/guide/notebook.py` writes it."""
 
 import doctest
 import json
@@ -11,7 +11,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "fedjax_bal" / "guide"
 NOTEBOOK = PAGES / "own_method.ipynb"
-_TITLE = "# A comparison in Python, and your own method in five minutes\n\nMade of the guide's pages."
+_TITLE = "# A comparison in Python, and your own method in five minutes\n\nTaken from the guide."
 _SECTIONS = (("library", "A comparison in Python"), ("roles", "Your own method in five minutes"))
 _CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
@@ -29,9 +29,9 @@ def _install() -> dict[str, Any]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     url = project.get("urls", {}).get("Repository")
     source = f"git+{url}" if url else "."
-    where = "of its repository" if url else "a clone of its repository, in whose folder this runs"
+    where = "its repository" if url else "a clone of its repository, the folder in which this notebook runs"
     condition = 'import importlib.util\n\nif importlib.util.find_spec("fedjax_bal") is None:'
-    return _code(f"{condition}  # install it: {where}\n    %pip install --quiet {source}")
+    return _code(f"{condition}  # installs it from {where}\n    %pip install --quiet {source}")
 
 
 def _section(page: str, heading: str) -> str:
@@ -42,13 +42,13 @@ def _section(page: str, heading: str) -> str:
 
 
 def _cells(text: str) -> Iterator[dict[str, Any]]:
-    """Cells of text and of code by turns."""
+    """Alternating cells of text and of code."""
     for number, piece in enumerate(_CODE.split(text)):
         yield from map(_code, _sources(piece)) if number % 2 else [_text(piece)] * bool(piece.strip())
 
 
 def _sources(code: str) -> list[str]:
-    """The code of a block, without prompts and results; what shows a result ends a cell."""
+    """The code of a block, without prompts and results; an example that shows a result ends its cell."""
     examples = doctest.DocTestParser().get_examples(code)
     apart = lambda source: "\n" * (source.count("\n") > 1) + source
     ends = "".join(apart(example.source) + "\0" * bool(example.want) for example in examples)
@@ -56,7 +56,7 @@ def _sources(code: str) -> list[str]:
 
 
 def _text(text: str) -> dict[str, Any]:
-    """A cell of Markdown; links into the guide, which lead nowhere from here, are their words."""
+    """A cell of Markdown, in which links into the guide, which lead nowhere from here, become plain words."""
     words = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", text.strip())
     return {"cell_type": "markdown", "metadata": {}, "source": words.splitlines(keepends=True)}
 

@@ -51,7 +51,7 @@ PROGRAM = (
             ("after", "Deliver Memory Report Probe"),
         ],
     ),
-    Stage("Aggregation", "server", ["The mean of the updates. One that doesn't arrive has no weight, leaves no trace."],
+    Stage("Aggregation", "server", ["The mean of the updates. Lost updates have no weight and leave no trace."],
           [("", "Reduce")]),
     Stage("Server step", "server", ["The next global model."], [("", "Step optimizer Refine Server")]),
     Stage("Evaluation", "in rounds that are evaluated", ["The global model on test rows, the clients' own included."],

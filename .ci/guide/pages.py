@@ -57,7 +57,8 @@ def _keys() -> str:
     """All keys, a part of the page for each section."""
     lines = [
         "# Keys of a configuration\n",
-        "`fedjax-bal config explain KEY` says the same; `fedjax-bal config schema` is for editors.",
+        "Every key of a configuration with its meaning, allowed values and default. `fedjax-bal config explain KEY` "
+        "prints the same; `fedjax-bal config schema` is for editors.",
     ]
     for section, keys in groupby(key_references(), lambda key: key.path.partition(".")[0]):
         lines += [f"\n## {section}\n", *map(_key, keys)]
@@ -84,7 +85,11 @@ def _metrics() -> str:
 
 def _methods() -> Iterator[tuple[str, str]]:
     """A page of cards for each family of methods, and their index."""
-    index = ["# Methods\n", "All of them combine: `recipe: [scaffold, rebafl]`, or `recipes.combine(a, b)`.\n"]
+    index = [
+        "# Methods\n",
+        "A card for each method: its parts with their equations, options, needs, measured results and papers. Methods "
+        "combine: `recipe: [scaffold, rebafl]`, or `recipes.combine(a, b)`.\n",
+    ]
     for number, (family, names) in enumerate(grouped("recipes"), 1):
         yield f"methods/{number}.md", "\n\n".join([f"# {family}", *map(method_card, names)])
         index.append(f"- [{family}]({number}.md): {', '.join(f'[{name}]({number}.md#{name})' for name in names)}")

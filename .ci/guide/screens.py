@@ -25,7 +25,7 @@ def terminal() -> str:
     command = [sys.executable, "-m", "fedjax_bal", "run", "--plain", "--out", str(RUN)]
     environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
     printed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    # The progress before and the time and folder behind are this machine's.
+    # The progress before it, and the time and folder after it, are this machine's.
     table = re.search(r"\n( *\n.*?)\n[\d,]+ client updates in ", printed, re.DOTALL)
     if table is None:
         raise ValueError(f"no table in what {' '.join(command)} printed:\n{printed}")
