@@ -100,6 +100,18 @@ def test_missing_idx_file_names_what_was_looked_for(grey_folder):
         load("mnist", folder)
 
 
+def test_idx_files_of_two_data_sets_are_not_mixed(grey_folder):
+    folder, (_, labels, *_) = grey_folder("", seed=1)
+    grey_folder("mnist", compressed=True)
+    for name in ("train-labels-idx1", "t10k-images-idx3"):
+        (folder / "mnist" / f"{name}-ubyte.gz").unlink()
+    (folder / "train-labels-idx1-ubyte").write_bytes((folder / "train-labels-idx1-ubyte").read_bytes()[:-1] + b"\7")
+    assert load("mnist", folder).train_labels.tolist() == [*labels[:-1], 7]
+    (folder / "train-images-idx3-ubyte").unlink()
+    with pytest.raises(DataError, match=r"looked for train-images-idx3-ubyte, .* in one of these folders"):
+        load("mnist", folder)
+
+
 def test_unknown_name_and_folder(tmp_path):
     with pytest.raises(ValueError, match=r"'fashionmnist'.*Did you mean 'fashion_mnist'"):
         load("fashionmnist")

@@ -162,22 +162,28 @@ def _read_set(files: IdxFiles, class_names: tuple[str, ...], data_dir: Path) -> 
 
 
 def _find_set(files: IdxFiles, data_dir: Path) -> list[Path]:
-    return [_find_file(files, data_dir, name) for name in files.names]
-
-
-def _find_file(files: IdxFiles, data_dir: Path, name: str) -> Path:
-    """Finds an idx file under the names in use: with a dot or a dash, plain or compressed."""
-    spellings = [spelling + ending for spelling in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
+    """Finds the four files, all in one folder: in another one, other data sets have files of the same names."""
     folders = [data_dir / folder for folder in files.folders]
-    for folder in folders:
-        for spelling in spellings:
-            if (folder / spelling).is_file():
-                return folder / spelling
-    places = f"{', '.join(map(str, folders[:-1]))} and {folders[-1]}"
+    found = [[_find_file(folder, name) for name in files.names] for folder in folders]
+    fullest = max(found, key=lambda paths: len(paths) - paths.count(None))
+    paths = [path for path in fullest if path is not None]
+    if len(paths) == len(files.names):
+        return paths
+    missing = ", ".join(_spellings(files.names[fullest.index(None)]))
     raise MissingError(
-        f"{files.name} was not found: looked for {', '.join(spellings)} in {places}; put the four "
-        f"official files of {files.name} there, or pass the folder that holds them as --data-dir."
+        f"{files.name} was not found: looked for {missing} in {', '.join(map(str, folders[:-1]))} and {folders[-1]}; "
+        f"put the four official files of {files.name} in one of these folders, or pass the folder that holds them as "
+        "--data-dir."
     )
+
+
+def _find_file(folder: Path, name: str) -> Path | None:
+    return next((path for spelling in _spellings(name) if (path := folder / spelling).is_file()), None)
+
+
+def _spellings(name: str) -> list[str]:
+    """Lists the names in use for an idx file: with a dash or a dot, plain or compressed."""
+    return [spelling + ending for spelling in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
 
 
 def _reader(
