@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from fedjax_bal.data import DATASETS, DataError, load
+from fedjax_bal.data import DATASETS, DataError, inventory, load, prepared_status
 from fedjax_bal.data.readers.cinic10 import read_split
 
 CLASSES = DATASETS["cifar10"].class_names
@@ -162,6 +162,17 @@ def test_missing_folders_are_named(cinic):
         file.unlink()
     own.rmdir()
     with pytest.raises(DataError, match="test/horse: can't be read"):
+        load("cinic10", data_dir)
+
+
+def test_a_class_that_is_deleted_after_preparation_is_missed(cinic):
+    data_dir, _ = cinic()
+    inventory.prepare("cinic10", data_dir)
+    assert prepared_status("cinic10", data_dir).endswith(", prepared")
+    (data_dir / "train" / "ship" / "n0269_0.png").unlink()
+    (data_dir / "train" / "ship").rmdir()
+    assert prepared_status("cinic10", data_dir) == f"found official files in {data_dir}"
+    with pytest.raises(DataError, match="train/ship: can't be read"):
         load("cinic10", data_dir)
 
 
