@@ -122,9 +122,11 @@ def _read_npz(path: Path) -> Sequence[np.ndarray]:
     arrays = read_arrays(path, None)
     if len(arrays) == 1 and (only := next(iter(arrays.values()))).ndim == 2:
         return list(only)
-    endings = {name: re.search(r"\d{1,9}$", name) for name in arrays}
+    numbered = [(str(int(end[0])), own) for name, own in arrays.items() if (end := re.search(r"\d{1,9}$", name))]
     try:
-        return _in_order({str(int(ending[0])): arrays[name] for name, ending in endings.items() if ending} or None)
+        if len(dict(numbered)) < len(numbered):
+            raise ValueError("two arrays have the same number at the end of their names")
+        return _in_order(dict(numbered) or None)
     except ValueError as error:
         raise DataError(f"{path}: is no partition ({error}); expected {_FORMS}: numpy.savez(FILE, *rows).") from error
 

@@ -40,7 +40,7 @@ def read_image_folder(path: str | os.PathLike, side: int | None = None, channels
         DataError: folders or files are missing, can't be read, lead elsewhere, are damaged, or have other sizes.
         ValueError: `side` or `channels` is out of range.
     """
-    if channels not in _MODES:
+    if whole_number("channels", channels) not in _MODES:
         raise ValueError(f"channels={channels!r}; expected 3 for colours or 1 for grey images.")
     if side is not None:
         whole_number("side", side)

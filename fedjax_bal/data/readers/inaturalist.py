@@ -123,11 +123,11 @@ def _is_number(value: Any) -> TypeGuard[int]:
 
 
 def _is_within(name: str) -> bool:
-    """Tells whether a relative file name stays below its folder."""
+    """Tells whether a file name is relative, stays below its folder, and is one that file systems allow."""
     path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts:
+    if not path.parts or path.is_absolute() or ".." in path.parts or not name.isprintable():
         return False
-    return not any(character in name for character in "\0\\:")
+    return len(name.encode()) < 256 and not any(character in name for character in "\\:")
 
 
 def _read_pixels(root: Path, annotations: Sequence[Annotation], side: int) -> tuple[np.ndarray, np.ndarray]:

@@ -141,7 +141,10 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
             values[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
             filled += len(piece)
         stream.read(1)  # reaching the end compares the checksum
-    return values.view(dtype).reshape(shape, order="F" if fortran else "C")
+    try:
+        return values.view(dtype).reshape(shape, order="F" if fortran else "C")
+    except (TypeError, ValueError) as error:  # a shape that no array can have, of too many axes for instance
+        raise DataError(f"{path}: {member.filename}: {error}; {_DAMAGED}") from error
 
 
 def _check_length(member: zipfile.ZipInfo, path: Path) -> None:
