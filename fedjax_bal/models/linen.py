@@ -155,15 +155,23 @@ def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
         returning = next((name for name in known if calls[name][-1] is logits), None)
         name = wrapping.choose_head(usage.name, wanted, known, returning)
         wrapping.check_classifier(usage.name, name, collections.get("batch_stats", {}))
-        own, (features, *args), kwargs, _ = calls[name]
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (features, logits))
-        found.append(_Classifier(name, own, tuple(args), kwargs, *shapes))
+        own, args, kwargs, _ = calls[name]
+        both = _first_argument(name, args), logits
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), both)
+        found.append(_Classifier(name, own, args[1:], kwargs, *shapes))
 
     try:
         jax.eval_shape(run)
     except FlaxError as error:
         raise ValueError(f"{usage.name}: {error}") from error
     return found[0]
+
+
+def _first_argument(name: str | None, args: tuple) -> Any:
+    """The input of a submodule that is called with some arguments; refuses one that is passed by name."""
+    if not args:
+        raise ValueError(f"submodule {name}: received its input by name, must receive it by position: layer(inputs)")
+    return args[0]
 
 
 def _interceptor(head: str, convolve: Callable | None, real: Array | None) -> Callable:
@@ -176,7 +184,7 @@ def _interceptor(head: str, convolve: Callable | None, real: Array | None) -> Ca
         if module.path == (head,):
             module.sow("classifier_input", "inputs", args[0])
         if isinstance(module, nn.BatchNorm):
-            inputs = args[0]
+            inputs = _first_argument(module.name, args)
             module.sow(
                 "norm_inputs", "moments", moments(wrapping.by_channel(inputs), wrapping.counted_rows(inputs, real))[:2]
             )

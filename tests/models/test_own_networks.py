@@ -209,6 +209,12 @@ class Counting(nn.Module):
         return nn.Dense(3)(images.mean((1, 2)) + calls.value)
 
 
+class ByName(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        return nn.Dense(3)(inputs=images.mean((1, 2)))
+
+
 class NormedHead(nn.Module):
     @nn.compact
     def __call__(self, images, train=False):
@@ -245,6 +251,7 @@ class NnxNormedHead(nnx.Module):
         (lambda: from_nnx(Nnx, SHAPE, 5), r"must return logits of shape \(1, 5\)"),
         (lambda: from_nnx(Nnx, SHAPE, 3, "clasifier"), "did you mean 'classifier'"),
         (lambda: from_nnx(lambda rngs: 3, SHAPE, 3), "that makes a flax.nnx module"),
+        (lambda: from_linen(ByName(), SHAPE, 3), "submodule Dense_0: received its input by name"),
     ],
 )
 def test_errors_say_what_is_missing(make, message):
