@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.memory import check_images_fit
-from fedjax_bal.data.readers.image_files import ImageRules, open_image, pillow_for, read_classes, square
+from fedjax_bal.data.readers.image_files import ImageRules, open_image, read_classes, square
 from fedjax_bal.data.readers.reader import Reader
 from fedjax_bal.data.readers.untrusted import check_within, list_files, read_file
 from fedjax_bal.types import Dataset
@@ -91,8 +91,7 @@ def _class_files(folder: Path) -> list[Path]:
 
 
 def _shape_of(file: Path, channels: int) -> tuple[int, int, int]:
-    with pillow_for("image_folder"):
-        image = open_image(read_file(file, _RULES.max_bytes, _RULES.remedy), file, _RULES)
+    image = open_image(read_file(file, _RULES.max_bytes, _RULES.remedy), file, _RULES)
     return image.height, image.width, channels
 
 
@@ -109,7 +108,7 @@ def _read_half(
         return image if side is None else square(image, side)
 
     rules = _RULES._replace(size=(width, height) if side is None else None)
-    return read_classes("image_folder", files, rules, shape, convert)
+    return read_classes(files, rules, shape, convert)
 
 
 _DESCRIPTION = "Your own image files, a folder for each class: path is the folder with train/ and test/"

@@ -134,7 +134,7 @@ def _read_pixels(root: Path, annotations: Sequence[Annotation], side: int) -> tu
     """Returns images `UInt8[D, side, side, 3]` and labels `Int32[D]`."""
     _check_links(root, annotations)
     files, convert = [own.file for own in annotations], lambda image: square(image.convert("RGB"), side)
-    images = read_images("inaturalist2019", files, _RULES, (side, side, 3), convert)
+    images = read_images(files, _RULES, (side, side, 3), convert)
     return images, np.array([own.label for own in annotations], np.int32)
 
 

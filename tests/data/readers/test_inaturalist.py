@@ -1,7 +1,6 @@
 import io
 import json
 import struct
-import sys
 import threading
 import tracemalloc
 
@@ -266,11 +265,4 @@ def test_memory_is_counted_before_a_file_is_opened(natural, monkeypatch):
         read_inaturalist(data_dir, 32)
     monkeypatch.setattr(memory, "available_bytes", lambda: needed)
     with pytest.raises(DataError, match="train0.jpg: can't be read"):
-        read_inaturalist(data_dir, 32)
-
-
-def test_without_pillow_it_says_what_to_do(natural, monkeypatch):
-    data_dir, _ = natural()
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match=r"need Pillow.*install it"):
         read_inaturalist(data_dir, 32)
