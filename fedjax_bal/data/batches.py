@@ -176,7 +176,7 @@ def without_lone_rows(federation: Federation, batch_size: int) -> Federation:
     whole_number("batch_size", batch_size)
     offsets = np.asarray(federation.offsets)
     sizes = np.diff(offsets)
-    lone = sizes % batch_size == 1 if batch_size > 1 else np.zeros(len(sizes), bool)
+    lone = sizes % batch_size == 1
     if not lone.any():
         return federation
     places = offsets[1:][lone] - 1
