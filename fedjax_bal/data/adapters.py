@@ -1,4 +1,4 @@
-"""Data sets of one's own from arrays, and from other libraries' objects, none of which is imported here."""
+"""Data sets from the user's own arrays or from other libraries' objects; none of these libraries is imported."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     train_clients: Any = None,
 ) -> Dataset:
-    """Makes a data set of arrays.
+    """Makes a data set from arrays.
 
     Args:
         train: inputs and labels `Int[D]` from 0. Inputs are images `UInt8[D, H, W, K]`, or `UInt8[D, H, W]`; other
@@ -52,7 +52,7 @@ def from_arrays(
 
 
 def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None) -> Dataset:
-    """Makes a data set of PyTorch's data sets, or of its loaders, which are read once.
+    """Makes a data set from PyTorch's data sets or loaders, which are read once.
 
     Args:
         train: pairs of input and label, or batches of them. Of tensors that are images the channels, which PyTorch has
@@ -84,7 +84,7 @@ def from_tf_data(
     inputs: str = "image",
     labels: str = "label",
 ) -> Dataset:
-    """Makes a data set of two of type `tf.data.Dataset`, which are read once.
+    """Makes a data set from two of type `tf.data.Dataset`, which are read once.
 
     Args:
         train: pairs of input and label, mappings that hold both, or batches of either.
@@ -116,7 +116,7 @@ def from_tf_data(
 
 
 def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: str = "label") -> Dataset:
-    """Makes a data set of two of type `datasets.Dataset`; a label column of type `ClassLabel` names the classes.
+    """Makes a data set from two of type `datasets.Dataset`; a label column of type `ClassLabel` names the classes.
 
     Args:
         train: one split, `load_dataset(...)["train"]` for instance.
@@ -161,7 +161,7 @@ def _pair(columns: Mapping[str, Any], inputs: str, labels: str) -> tuple[Any, An
 
 
 def _examples(dataset: Any) -> Iterable[Any]:
-    # A data set that is read by position may take any position for one of its own.
+    # Without `__iter__`, Python would read positions until an IndexError, which not every data set raises.
     return dataset if hasattr(dataset, "__iter__") else (dataset[place] for place in range(len(dataset)))
 
 

@@ -78,7 +78,8 @@ def hold_out(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Splits each client's rows into training and test rows.
 
-    A row that several clients share is a test row of all of them if one of them holds it out.
+    A row that several clients share is a test row of all of them if one of them holds it out. So a client that shares
+    rows may have more test rows than its share, and no training row in the worst case.
 
     Args:
         rng: source of randomness.

@@ -42,7 +42,7 @@ def with_cosine_head(model: Model, form: CosineForm, scale: float) -> Model:
         model: a network with its classifier's parameters under `params["head"]`.
         form: "trained": class vectors in `kernel`, a fixed scale; "orthogonal": class vectors in `kernel` that start
             orthogonal, a trained scale; "simplex": fixed class vectors as in `simplex`, after a dense layer from F to
-            C, `kernel` and `bias`, and a trained scale. A trained scale is `scale`.
+            C, `kernel` and `bias`, and a trained scale. The parameter of a trained scale is called `scale`.
         scale: the scale, or its start.
 
     Returns:

@@ -26,17 +26,17 @@ def from_linen(
     convolution: str = "fast",
     dtype: Any = None,
 ) -> Model:
-    """Makes a model of a `flax.linen` module, which stays as it is.
+    """Makes a model from a `flax.linen` module, which stays as it is.
 
     The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. If it has batch normalisation or
     dropout, it takes `train` too (or `training`, `is_training`, `deterministic`), and passes it on. The model then does
     what the package's own do:
 
     - `nn.BatchNorm` sees real rows only, its statistics are the model's, averaged by the server, and the moments of its
-      inputs are `Outputs.norm_inputs`. `use_running_average=not train` is all that the module says.
+      inputs are `Outputs.norm_inputs`. The module need only pass `use_running_average=not train`.
     - Dropout, and whatever else calls `make_rng`, draws from the client's key.
-    - Two-dimensional `nn.Conv` uses the package's convolution, which is fast for many clients at a time, wherever that
-      knows the case (no dilation, default precision).
+    - Two-dimensional `nn.Conv` uses the package's convolution, which is fast for many clients at a time, wherever it
+      supports the arguments (no dilation, default precision).
     - The input of the classifier, the submodule called `head`, are the features. If there is none of this name, the
       classifier is the submodule whose result the module returns.
     - Feature maps that the module sows in the collection "taps" are `Outputs.taps`.

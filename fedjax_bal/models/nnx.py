@@ -22,7 +22,7 @@ def from_nnx(
     convolution: str = "fast",
     dtype: Any = None,
 ) -> Model:
-    """Makes a model of a `flax.nnx` module, which stays as it is.
+    """Makes a model from a `flax.nnx` module, which stays as it is.
 
     The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. It trains and evaluates as after
     `module.train()` and `module.eval()`; a `train` argument (or `training`, `is_training`, `deterministic`) is passed
@@ -31,8 +31,7 @@ def from_nnx(
 
     Args:
         module: a class, or a function, that makes the module from `rngs=`, so that initial weights depend on a run's
-            seed. A module that is there already begins every run with the weights that it has, pretrained ones for
-            instance.
+            seed. An existing module begins every run with its own weights, pretrained ones for instance.
         input_shape: the shape of one input, for images `(H, W, K)`.
         num_classes: C.
         head: the attribute that holds the classifier.

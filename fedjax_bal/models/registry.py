@@ -231,7 +231,7 @@ def build(
         num_classes: C.
         input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" any shape, which it flattens.
         convolution: "fast"; "onednn", faster on CPUs, once it is compiled (see `fedjax_bal.models.onednn`); or "plain"
-            for JAX's own, which is slower but has second derivatives. Use "plain" with one device only on a CPU: XLA's
+            for JAX's own, which is slower but has second derivatives. On CPUs use "plain" with a single device: XLA's
             convolution may return wrong numbers when two devices use it at a time.
         **options: those that `options(name)` names, `hidden=(128,)` for "mlp".
 

@@ -16,7 +16,7 @@ from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.validate import checked_labels, whole_number
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
-_AS_JSON = (  # what Python and NumPy print, put as JSON has it
+_AS_JSON = (  # rewrites what Python and NumPy print as JSON
     (r"\{(\s*\d[\d,\s]*)\}", r"[\1]"),  # a set
     (r"([{,]\s*)(\d+)\s*:", r'\1"\2":'),  # a key that is a number
     (r"([\d\]])\s+(?=[\d\[])", r"\1,"),  # items of an array, without commas

@@ -193,7 +193,7 @@ def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.nda
 
 
 def _owning(owners: np.ndarray, main: np.ndarray, feeders: np.ndarray) -> np.ndarray:
-    """Puts each client's feeder among its labels, in place of another one that is not its by position."""
+    """Makes each client's feeder one of its labels, in place of one that it doesn't own by position."""
     owners = owners.copy()
     for client in np.flatnonzero(~owners[np.arange(len(main)), feeders]):
         others = np.flatnonzero(owners[client])

@@ -39,7 +39,7 @@ class ImageRules(NamedTuple):
 
 
 def decode(content: bytes, place: str | os.PathLike, rules: ImageRules, convert: Callable[[Any], Any]) -> np.ndarray:
-    """Returns the pixels `UInt8[H, W]` or `UInt8[H, W, K]` of the Pillow image that `convert` makes of a file's."""
+    """Decodes an image file's content; returns the pixels of `convert(image)`, `UInt8[H, W]` or `UInt8[H, W, K]`."""
     image = open_image(content, place, rules)
     try:
         if image.format == "PNG":

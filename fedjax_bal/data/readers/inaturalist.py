@@ -1,4 +1,4 @@
-"""iNaturalist 2019: JPEG files and the annotations of the competition, in the way of COCO.
+"""iNaturalist 2019: JPEG files and the annotations of the competition, in the format of COCO.
 
 The official archives unpack to `train_val2019/`, with a JPEG file of at most 800 pixels a side for each image, and to
 `train2019.json` and `val2019.json`, which name the files and their classes. Nothing that a file claims is trusted:

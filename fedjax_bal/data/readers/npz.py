@@ -61,7 +61,7 @@ def read_npz(path: str | os.PathLike) -> Dataset:
 
 
 def as_dataset(path: Path | str, arrays: Mapping[str, np.ndarray]) -> Dataset:
-    """Makes a data set of a file's arrays, see `read_npz`; raises `DataError` if they don't fit."""
+    """Makes a data set from a file's arrays, see `read_npz`; raises `DataError` if they don't fit."""
     missing = [name for name in REQUIRED if name not in arrays]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}; {_HOW}.")
