@@ -50,7 +50,7 @@ def file(
             many rows of class 0, 1, ... it has (in JSON also a mapping of classes to numbers), which are then drawn.
         row_numbers: number in the data set of each partitioned row, `Int[R]`; None for 0..R-1. Rows that are held out,
             or thinned out by a long tail, are missing there, and clients that list them go without.
-        dataset_size: rows of the data set; None for the largest row number and 1.
+        dataset_size: rows of the data set; None for the largest row number plus 1.
 
     Returns:
         N arrays of row numbers from 0 to R - 1; clients may share rows that the file gives to several.

@@ -1,6 +1,7 @@
 """A partition where each client holds only a few of the classes."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -19,7 +20,7 @@ def pathological(
     num_clients: int,
     classes_per_client: int | Sequence[int],
     samples_per_client: int | None = None,
-    form: str = "rebafl",
+    form: Literal["rebafl", "niid_bench"] = "rebafl",
 ) -> list[np.ndarray]:
     """Gives each client only a few of the classes, in one of two ways.
 

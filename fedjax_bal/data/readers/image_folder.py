@@ -22,7 +22,7 @@ _RULES = ImageRules(
 
 
 def read_image_folder(path: str | os.PathLike, side: int | None = None, channels: int = 3) -> Dataset:
-    """Reads all images below a folder.
+    """Reads the PNG and JPEG files in the folders of classes; all other files are ignored.
 
     Classes are named after their folders in `train/` and numbered in the order of these names; images are in the order
     of classes and file names, so that the same files give the same arrays.
