@@ -69,7 +69,7 @@ def checked_room(total: int, num_clients: int, least: int, name: str = "least") 
     total = whole_number("total", total)
     if num_clients * least > total:
         raise ValueError(
-            f"{num_clients} clients with at least {name}={least} rows need {num_clients * least} rows, but there are "
+            f"{num_clients} clients of {least} rows or more ({name}) need {num_clients * least} rows, but there are "
             f"{total}; take fewer clients or a smaller {name}."
         )
     return total, num_clients, least
