@@ -143,8 +143,8 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
         stream.read(1)  # reaching the end compares the checksum
     try:
         return values.view(dtype).reshape(shape, order="F" if fortran else "C")
-    except (TypeError, ValueError) as error:  # a shape that no array can have, of too many axes for instance
-        raise DataError(f"{path}: {member.filename}: {error}; {_DAMAGED}") from error
+    except (TypeError, ValueError) as error:  # of too many axes, for instance
+        raise DataError(f"{path}: {member.filename}: no array can be {_by(shape)} of {dtype}; {_DAMAGED}") from error
 
 
 def _check_length(member: zipfile.ZipInfo, path: Path) -> None:
