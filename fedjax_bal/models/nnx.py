@@ -144,9 +144,9 @@ class _MaskedBatchNorm(nnx.BatchNorm):
         return super().__call__(x, use_running_average, mask=wrapping.mask_of(x, real) if mask is None else mask)
 
     def take_moments(self) -> tuple[Array, Array]:
-        """Removes what `__call__` has noted, and returns the moments."""
+        """Removes what `__call__` has noted, and returns the moments, or running ones of a layer that wasn't called."""
         del vars(self)["real"]
-        return vars(self).pop("moments")
+        return vars(self).pop("moments", None) or (self.mean[...], self.var[...])
 
 
 def _prepare(net: nnx.Module, convolve: Callable | None) -> None:
@@ -175,8 +175,8 @@ def _watch(
     layers, seen = {name: getattr(net, name) for name in names}, {}
 
     def recorder(name: str) -> Callable:
-        def record(inputs: Array, *args: Any, **kwargs: Any) -> Array:
-            seen[name] = inputs, layers[name](inputs, *args, **kwargs)
+        def record(*args: Any, **kwargs: Any) -> Array:
+            seen[name] = (*args, *kwargs.values())[0], layers[name](*args, **kwargs)
             return seen[name][1]
 
         return record

@@ -111,6 +111,24 @@ def test_nnx_results_are_the_modules_and_a_module_keeps_its_weights():
     assert check_model(model).skipped == ("initialization",)
 
 
+def test_a_layer_that_is_not_called_and_an_input_by_name():
+    class Idle(nnx.Module):
+        def __init__(self, rngs):
+            self.a, self.idle = nnx.BatchNorm(2, rngs=rngs), nnx.BatchNorm(2, rngs=rngs)
+            self.out = nnx.Linear(2, 3, rngs=rngs)
+
+        def __call__(self, images):
+            return self.out(inputs=self.a(x=images).mean((1, 2)))
+
+    model = from_nnx(Idle, SHAPE, 3)
+    variables = model.init(jax.random.key(0))
+    outputs, after = trained(model, variables, IMAGES)
+    np.testing.assert_allclose(outputs.norm_inputs[0][0], IMAGES.mean((0, 1, 2)), rtol=1e-4, atol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, outputs.norm_inputs[1], (np.zeros(2), np.ones(2)))
+    jax.tree.map(np.testing.assert_array_equal, after.stats["idle"], variables.stats["idle"])
+    assert outputs.features.shape == (len(IMAGES), 2)
+
+
 @KINDS
 @pytest.mark.parametrize(("convolution", "grouped"), [("fast", False), ("plain", True)])
 def test_convolutions_of_many_clients_are_grouped_only_if_asked_for(make, convolution, grouped):
