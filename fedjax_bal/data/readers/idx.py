@@ -164,17 +164,16 @@ def _read_set(files: IdxFiles, class_names: tuple[str, ...], data_dir: Path) -> 
 def _find_set(files: IdxFiles, data_dir: Path) -> list[Path]:
     """Finds the four files, all in one folder: in another one, other data sets have files of the same names."""
     folders = [data_dir / folder for folder in files.folders]
-    found = [[_find_file(folder, name) for name in files.names] for folder in folders]
-    fullest = max(found, key=lambda paths: len(paths) - paths.count(None))
-    paths = [path for path in fullest if path is not None]
-    if len(paths) == len(files.names):
-        return paths
-    missing = ", ".join(_spellings(files.names[fullest.index(None)]))
-    raise MissingError(
-        f"{files.name} was not found: looked for {missing} in {', '.join(map(str, folders[:-1]))} and {folders[-1]}; "
-        f"put the four official files of {files.name} in one of these folders, or pass the folder that holds them as "
-        "--data-dir."
-    )
+    found = [{name: path for name in files.names if (path := _find_file(folder, name))} for folder in folders]
+    fullest = max(found, key=len)
+    missing = [name for name in files.names if name not in fullest]
+    if missing:
+        places = f"{', '.join(map(str, folders[:-1]))} and {folders[-1]}"
+        raise MissingError(
+            f"{files.name} was not found: looked for {', '.join(_spellings(missing[0]))} in {places}; put the four "
+            f"official files of {files.name} in one of these folders, or pass the folder that holds them as --data-dir."
+        )
+    return list(fullest.values())
 
 
 def _find_file(folder: Path, name: str) -> Path | None:
