@@ -1,7 +1,7 @@
-"""Data sets of one's own from arrays, and from other libraries' objects, none of which is imported here."""
+"""Data sets from the user's own arrays or from other libraries' objects; none of these libraries is imported."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ def from_arrays(
     class_names: Sequence[str] | None = None,
     train_clients: Any = None,
 ) -> Dataset:
-    """Makes a data set of arrays.
+    """Makes a data set from arrays.
 
     Args:
         train: inputs and labels `Int[D]` from 0. Inputs are images `UInt8[D, H, W, K]`, or `UInt8[D, H, W]`; other
@@ -40,13 +40,19 @@ def from_arrays(
         >>> dataset.train_images.dtype, dataset.class_names
         (dtype('float32'), ('no', 'yes'))
     """
+    for half in (train, test):
+        if not isinstance(half, tuple | list) or len(half) != 2:
+            raise DataError(
+                "from_arrays: needs pairs of inputs and labels, as in from_arrays((images, labels), (test_images, "
+                "test_labels))."
+            )
     given = dict(zip(("train_images", "train_labels", "test_images", "test_labels"), (*train, *test), strict=True))
     given |= {"class_names": class_names, "train_clients": train_clients}
     return as_dataset("from_arrays", {name: _array(name, own) for name, own in given.items() if own is not None})
 
 
 def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None) -> Dataset:
-    """Makes a data set of PyTorch's data sets, or of its loaders, which are read once.
+    """Makes a data set from PyTorch's data sets or loaders, which are read once.
 
     Args:
         train: pairs of input and label, or batches of them. Of tensors that are images the channels, which PyTorch has
@@ -78,7 +84,7 @@ def from_tf_data(
     inputs: str = "image",
     labels: str = "label",
 ) -> Dataset:
-    """Makes a data set of two of type `tf.data.Dataset`, which are read once.
+    """Makes a data set from two of type `tf.data.Dataset`, which are read once.
 
     Args:
         train: pairs of input and label, mappings that hold both, or batches of either.
@@ -91,7 +97,7 @@ def from_tf_data(
         The data set.
 
     Raises:
-        ValueError: examples that are no pairs or of several shapes; see also `from_arrays`.
+        ValueError: examples that are no pairs, lack a key, or have several shapes; see also `from_arrays`.
 
     Example:
         >>> import tensorflow as tf  # doctest: +SKIP
@@ -102,7 +108,7 @@ def from_tf_data(
     """
 
     def pair(example: Any) -> Any:
-        return (example[inputs], example[labels]) if isinstance(example, dict) else example
+        return _pair(example, inputs, labels) if isinstance(example, dict) else example
 
     return from_arrays(
         *(_stacked(map(pair, half.as_numpy_iterator())) for half in (train, test)), class_names=class_names
@@ -110,7 +116,7 @@ def from_tf_data(
 
 
 def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: str = "label") -> Dataset:
-    """Makes a data set of two of type `datasets.Dataset`; a label column of type `ClassLabel` names the classes.
+    """Makes a data set from two of type `datasets.Dataset`; a label column of type `ClassLabel` names the classes.
 
     Args:
         train: one split, `load_dataset(...)["train"]` for instance.
@@ -122,7 +128,7 @@ def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: st
         The data set.
 
     Raises:
-        ValueError: inputs of several shapes; see also `from_arrays`.
+        ValueError: a column is missing, or inputs have several shapes; see also `from_arrays`.
 
     Example:
         >>> from datasets import load_dataset  # doctest: +SKIP
@@ -132,8 +138,7 @@ def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: st
     """
 
     def half(split: Any) -> tuple[np.ndarray, np.ndarray]:
-        columns = split.with_format("numpy")[:]
-        return _stacked(zip(columns[inputs], columns[labels], strict=True))
+        return _stacked(zip(*_pair(split.with_format("numpy")[:], inputs, labels), strict=True))
 
     return from_arrays(half(train), half(test), getattr(train.features[labels], "names", None))
 
@@ -145,8 +150,18 @@ def _array(name: str, values: Any) -> np.ndarray:
         raise DataError(f"from_arrays: {name} is no array ({error}); expected lists of one length.") from error
 
 
+def _pair(columns: Mapping[str, Any], inputs: str, labels: str) -> tuple[Any, Any]:
+    """Takes inputs and labels out of an example, or of the columns of many."""
+    for name in (inputs, labels):
+        if name not in columns:
+            raise ValueError(
+                f"data set: has {', '.join(columns)}, but no {name!r}; name the right ones with inputs= and labels="
+            )
+    return columns[inputs], columns[labels]
+
+
 def _examples(dataset: Any) -> Iterable[Any]:
-    # A data set that is read by position may take any position for one of its own.
+    # Without `__iter__`, Python would read positions until an IndexError, which not every data set raises.
     return dataset if hasattr(dataset, "__iter__") else (dataset[place] for place in range(len(dataset)))
 
 

@@ -98,9 +98,9 @@ def join(batch: Batch, images: jax.Array, labels: jax.Array) -> Batch:
 
 
 def repeat(body: Callable[[jax.Array, PyTree], PyTree], count: jax.Array, init: PyTree, most: int | None) -> PyTree:
-    """Applies `body(index, carry) -> carry` so many times, in a loop of static length if `most` is given.
+    """Applies `body(index, carry) -> carry` `count` times, in a loop of static length if `most` is given.
 
-    Turns beyond `count` then change nothing, and the loop can be differentiated backwards.
+    Iterations beyond `count` then change nothing, and the loop has a derivative in reverse mode.
     """
     if most is None:
         return lax.fori_loop(0, count, body, init)
@@ -176,7 +176,7 @@ def without_lone_rows(federation: Federation, batch_size: int) -> Federation:
     whole_number("batch_size", batch_size)
     offsets = np.asarray(federation.offsets)
     sizes = np.diff(offsets)
-    lone = sizes % batch_size == 1 if batch_size > 1 else np.zeros(len(sizes), bool)
+    lone = sizes % batch_size == 1
     if not lone.any():
         return federation
     places = offsets[1:][lone] - 1

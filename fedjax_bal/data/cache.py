@@ -67,7 +67,10 @@ def is_current(name: str, data_dir: Path, places: Sequence[Path]) -> bool:
     if not file.is_file():
         return False
     made_from = read_arrays(file, ("made_from",)).get("made_from", np.array(""))
-    return made_from.shape == () and str(made_from) == _stamp(data_dir, places)
+    try:
+        return made_from.shape == () and str(made_from) == _stamp(data_dir, places)
+    except OSError:  # a source is gone
+        return False
 
 
 def _stamp(data_dir: Path, places: Sequence[Path]) -> str:

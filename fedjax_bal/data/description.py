@@ -20,7 +20,7 @@ class Description(NamedTuple):
         mid: multiclass imbalance degree of all clients' rows together.
         wcs: weighted cosine similarity of the clients' classes to those of all.
         unused: rows of the data set that no client holds.
-        repeated: rows of the clients less different ones among them.
+        repeated: rows that clients list beyond distinct ones; a row that three clients share counts twice.
     """
 
     class_counts: np.ndarray

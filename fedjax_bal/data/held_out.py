@@ -78,7 +78,8 @@ def hold_out(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Splits each client's rows into training and test rows.
 
-    A row that several clients share is a test row of all of them if one of them holds it out.
+    A row that several clients share is a test row of all of them if one of them holds it out. So a client that shares
+    rows may have more test rows than its share, and no training row in the worst case.
 
     Args:
         rng: source of randomness.
@@ -103,12 +104,11 @@ def hold_out(
     flat = np.concatenate(listed).astype(np.int64) if sizes.sum() else np.zeros(0, np.int64)
     rows, which = np.unique(flat, return_inverse=True)
     # One draw for each row, and not for each of its owners, so that owners hold out mostly the same shared rows.
-    draws = rng.permutation(len(rows))[which.reshape(-1)]
+    draws = rng.permutation(len(rows))[which]
     out = np.zeros(len(rows), bool)
-    for own, draw, count in zip(cut(which.reshape(-1), sizes), cut(draws, sizes), counts, strict=True):
+    for own, draw, count in zip(cut(which, sizes), cut(draws, sizes), counts, strict=True):
         out[own[np.argsort(draw)[:count]]] = True
-    masks = cut(out[which.reshape(-1)], sizes)
-    split = list(zip(listed, masks, strict=True))
+    split = list(zip(listed, cut(out[which], sizes), strict=True))
     return [own[~mask] for own, mask in split], [own[mask] for own, mask in split]
 
 

@@ -11,6 +11,7 @@ from fedjax_bal.data.errors import DataError, MissingError
 from fedjax_bal.data.normalisation import normalisation
 from fedjax_bal.data.readers import DATASETS, find_reader, tfds
 from fedjax_bal.data.readers.reader import Reader
+from fedjax_bal.data.readers.untrusted import CHECK_PATH
 from fedjax_bal.types import Dataset
 
 
@@ -74,7 +75,7 @@ def load(
 
 def folder_of(name: str, data_dir: str | os.PathLike) -> Path:
     """Returns the folder that holds the files of `name`; raises `DataError` if it is no folder."""
-    if not Path(data_dir).is_dir():
+    if not os.path.isdir(data_dir):
         raise DataError(f"{data_dir}: is not a folder; --data-dir must be the folder that holds the files of {name}.")
     return Path(data_dir)
 
@@ -87,6 +88,9 @@ def find_files(reader: Reader, data_dir: Path) -> FoundFiles:
         folders = tfds.find_tfds(reader, data_dir)
         if folders is None:
             raise
+    except OSError as error:  # of a folder without permission, for instance
+        place = error.filename or data_dir
+        raise DataError(f"{place}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
     places = sorted({file for folder in folders for file in folder.iterdir()})
     return FoundFiles("TensorFlow Datasets' folder", tuple(places), lambda: tfds.read_tfds(reader, folders))
 
@@ -125,7 +129,7 @@ def _read_own(reader: Reader, data_dir: str | os.PathLike | None, options: dict[
     if "path" not in taken:
         return reader.read(**options)
     path = Path(data_dir or "", options["path"])
-    if not path.exists() and not Path(options["path"]).is_absolute():
+    if not os.path.exists(path) and not Path(options["path"]).is_absolute():
         place = "the current folder, or from --data-dir where it is given"
         counts = "the folder given with --data-dir" if data_dir else place
         raise DataError(f"dataset.path: there is no {path}; a relative path counts from {counts}.")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal.data.inputs import are_tokens, num_channels
-from fedjax_bal.data.readers import DATASETS
+from fedjax_bal.data.readers import find_reader
 from fedjax_bal.validate import per_channel
 
 OWN = "own"
@@ -38,7 +38,8 @@ def normalisation(
         K means and K standard deviations; 1 for the own standard deviation of a constant channel.
 
     Raises:
-        ValueError: numbers are not finite, not one for each channel, or, for `std`, not above 0.
+        ValueError: the name is unknown, or numbers are not finite, not one for each channel, or, for `std`, not above
+            0.
 
     Example:
         >>> from fedjax_bal import data
@@ -49,8 +50,8 @@ def normalisation(
         >>> round(mean, 4), round(std, 4)
         (0.2854, 0.3526)
     """
-    info = DATASETS[name]
-    mean, std = (info.mean or OWN) if mean is None else mean, (info.std or OWN) if std is None else std
+    reader = find_reader(name)
+    mean, std = (reader.mean or OWN) if mean is None else mean, (reader.std or OWN) if std is None else std
     if _is_own(mean) or _is_own(std):  # on demand, since it reads all images
         own_mean, own_std = own_constants(images)
         mean, std = own_mean if _is_own(mean) else mean, own_std if _is_own(std) else std

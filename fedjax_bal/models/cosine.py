@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_bal.models.layers import uniform_within
+from fedjax_bal.models.projection import draw_dense, num_features
 from fedjax_bal.models.sums import dense_product
 from fedjax_bal.types import Key, Model, Outputs, PyTree, Variables
 
 _PURPOSE = zlib.crc32(b"cosine")
-_PRODUCT = (((1,), (0,)), ((), ()))
 
 CosineForm = Literal["trained", "orthogonal", "simplex"]
 
@@ -43,7 +42,7 @@ def with_cosine_head(model: Model, form: CosineForm, scale: float) -> Model:
         model: a network with its classifier's parameters under `params["head"]`.
         form: "trained": class vectors in `kernel`, a fixed scale; "orthogonal": class vectors in `kernel` that start
             orthogonal, a trained scale; "simplex": fixed class vectors as in `simplex`, after a dense layer from F to
-            C, `kernel` and `bias`, and a trained scale. A trained scale is `scale`.
+            C, `kernel` and `bias`, and a trained scale. The parameter of a trained scale is called `scale`.
         scale: the scale, or its start.
 
     Returns:
@@ -74,21 +73,17 @@ def _replace(model: Model, form: CosineForm, scale: float) -> Model:
         )
     classify = functools.partial(_classify, form, scale)
     return model._replace(
-        init=functools.partial(_init, model, form, scale),
+        init=functools.partial(_init, model, num_features(model), form, scale),
         apply=functools.partial(_apply, model, start["head"], classify),
         head=lambda params, features: classify(params["head"], features),
     )
 
 
-def _init(model: Model, form: CosineForm, scale: float, key: Key) -> Variables:
+def _init(model: Model, inputs: int, form: CosineForm, scale: float, key: Key) -> Variables:
     variables = model.init(key)
-    image = jnp.zeros((1, *model.input_shape), model.input_dtype)
-    inputs = jax.eval_shape(lambda: model.apply(variables, image, train=False)[0].features).shape[-1]
     own, shape = jax.random.fold_in(key, _PURPOSE), (inputs, model.num_classes)
     if form == "simplex":
-        kernel, bias = jax.random.split(own)
-        draw = uniform_within(inputs)
-        head = {"kernel": draw(kernel, shape, float), "bias": draw(bias, shape[1:], float)}
+        head = draw_dense(own, *shape)
     elif form == "orthogonal":
         head = {"kernel": jax.nn.initializers.orthogonal()(own, shape, float)}
     else:
@@ -102,17 +97,16 @@ def _classify(form: CosineForm, scale: float, head: PyTree, features: Array) -> 
     """Logits, `Float[B, C]`."""
     kernel, scale = unit(head["kernel"].T).T, head.get("scale", scale)
     if form == "simplex":
-        features = dense_product(features, head["kernel"], _PRODUCT) + head["bias"]
+        features = dense_product(features, head["kernel"]) + head["bias"]
         kernel = simplex(features.shape[-1]).astype(features.dtype)
-    return scale * dense_product(unit(features), kernel, _PRODUCT)
+    return scale * dense_product(unit(features), kernel)
 
 
 def _apply(
     model: Model, old: PyTree, classify: Callable[..., Array], variables: Variables, images: Array, **settings: object
 ) -> tuple[Outputs, Variables]:
     # The network below needs its classifier in the old shape; the logits of these zeros are discarded.
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), old)
-    below = variables._replace(params={**variables.params, "head": zeros})
+    below = variables._replace(params={**variables.params, "head": jax.tree.map(jnp.zeros_like, old)})
     outputs, after = model.apply(below, images, **settings)
     logits = classify(variables.params["head"], outputs.features)
     return outputs._replace(logits=logits), after._replace(params=variables.params)

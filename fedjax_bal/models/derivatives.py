@@ -42,7 +42,7 @@ def fast_derivative(
 # Cached, because compiled programs belong to a model's functions: equal models must be the same object.
 @functools.lru_cache(maxsize=64)
 def differentiable(model: Model) -> Model:
-    """The same model with derivatives in any mode and of any order; it is slower, and for one device.
+    """The same model with derivatives in any mode and of any order; it is slower, and on CPUs needs a single device.
 
     Example:
         >>> import jax.numpy as jnp

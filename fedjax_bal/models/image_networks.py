@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from fedjax_bal.models.layers import Convolution
 from fedjax_bal.types import Key, Variables
+from fedjax_bal.validate import whole_number
 
 PADS = ((1, 1), (1, 1))
 
@@ -24,13 +25,13 @@ _TAPS = (((1.0, 0.0, 0.0), (0.0, 1.0, 1.0)), ((1.0, 1.0, 0.0), (0.0, 0.0, 1.0)))
 
 def doubled_twice(image_shape: tuple[int, ...], who: str) -> tuple[int, int, int]:
     """Checks the shape of images that a network makes by doubling its first maps twice, and returns it."""
-    if len(image_shape) != 3 or min(image_shape) < 1 or image_shape[0] % 4 or image_shape[1] % 4:
+    sides = tuple(whole_number("image_shape", side) for side in image_shape)
+    if len(sides) != 3 or sides[0] % 4 or sides[1] % 4:
         raise ValueError(
-            f"image_shape: received {tuple(image_shape)}, must be (height, width, channels) with height and width "
-            f"multiples of 4, because {who} doubles its first maps twice: pad or crop the images"
+            f"image_shape: received {sides}, must be (height, width, channels) with height and width multiples of 4, "
+            f"because {who} doubles its first maps twice: pad or crop the images"
         )
-    height, width, channels = image_shape
-    return height, width, channels
+    return sides
 
 
 def enlarging(convolve: Convolution) -> Convolution:

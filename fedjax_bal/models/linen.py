@@ -26,17 +26,17 @@ def from_linen(
     convolution: str = "fast",
     dtype: Any = None,
 ) -> Model:
-    """Makes a model of a `flax.linen` module, which stays as it is.
+    """Makes a model from a `flax.linen` module, which stays as it is.
 
     The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. If it has batch normalisation or
     dropout, it takes `train` too (or `training`, `is_training`, `deterministic`), and passes it on. The model then does
     what the package's own do:
 
     - `nn.BatchNorm` sees real rows only, its statistics are the model's, averaged by the server, and the moments of its
-      inputs are `Outputs.norm_inputs`. `use_running_average=not train` is all that the module says.
+      inputs are `Outputs.norm_inputs`. The module need only pass `use_running_average=not train`.
     - Dropout, and whatever else calls `make_rng`, draws from the client's key.
-    - Two-dimensional `nn.Conv` uses the package's convolution, which is fast for many clients at a time, wherever that
-      knows the case (no dilation, default precision).
+    - Two-dimensional `nn.Conv` uses the package's convolution, which is fast for many clients at a time, wherever it
+      supports the arguments (no dilation, default precision).
     - The input of the classifier, the submodule called `head`, are the features. If there is none of this name, the
       classifier is the submodule whose result the module returns.
     - Feature maps that the module sows in the collection "taps" are `Outputs.taps`.
@@ -155,15 +155,23 @@ def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
         returning = next((name for name in known if calls[name][-1] is logits), None)
         name = wrapping.choose_head(usage.name, wanted, known, returning)
         wrapping.check_classifier(usage.name, name, collections.get("batch_stats", {}))
-        own, (features, *args), kwargs, _ = calls[name]
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (features, logits))
-        found.append(_Classifier(name, own, tuple(args), kwargs, *shapes))
+        own, args, kwargs, _ = calls[name]
+        both = _first_argument(name, args), logits
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), both)
+        found.append(_Classifier(name, own, args[1:], kwargs, *shapes))
 
     try:
         jax.eval_shape(run)
     except FlaxError as error:
         raise ValueError(f"{usage.name}: {error}") from error
     return found[0]
+
+
+def _first_argument(name: str | None, args: tuple) -> Any:
+    """The input of a submodule that is called with some arguments; refuses one that is passed by name."""
+    if not args:
+        raise ValueError(f"submodule {name}: received its input by name, must receive it by position: layer(inputs)")
+    return args[0]
 
 
 def _interceptor(head: str, convolve: Callable | None, real: Array | None) -> Callable:
@@ -176,7 +184,7 @@ def _interceptor(head: str, convolve: Callable | None, real: Array | None) -> Ca
         if module.path == (head,):
             module.sow("classifier_input", "inputs", args[0])
         if isinstance(module, nn.BatchNorm):
-            inputs = args[0]
+            inputs = _first_argument(module.name, args)
             module.sow(
                 "norm_inputs", "moments", moments(wrapping.by_channel(inputs), wrapping.counted_rows(inputs, real))[:2]
             )

@@ -22,7 +22,7 @@ def from_nnx(
     convolution: str = "fast",
     dtype: Any = None,
 ) -> Model:
-    """Makes a model of a `flax.nnx` module, which stays as it is.
+    """Makes a model from a `flax.nnx` module, which stays as it is.
 
     The module's `__call__` takes a batch `[B, ...]` and returns logits `[B, C]`. It trains and evaluates as after
     `module.train()` and `module.eval()`; a `train` argument (or `training`, `is_training`, `deterministic`) is passed
@@ -31,8 +31,7 @@ def from_nnx(
 
     Args:
         module: a class, or a function, that makes the module from `rngs=`, so that initial weights depend on a run's
-            seed. A module that is there already begins every run with the weights that it has, pretrained ones for
-            instance.
+            seed. An existing module begins every run with its own weights, pretrained ones for instance.
         input_shape: the shape of one input, for images `(H, W, K)`.
         num_classes: C.
         head: the attribute that holds the classifier.
@@ -145,9 +144,9 @@ class _MaskedBatchNorm(nnx.BatchNorm):
         return super().__call__(x, use_running_average, mask=wrapping.mask_of(x, real) if mask is None else mask)
 
     def take_moments(self) -> tuple[Array, Array]:
-        """Removes what `__call__` has noted, and returns the moments."""
+        """Removes what `__call__` has noted, and returns the moments, or running ones of a layer that wasn't called."""
         del vars(self)["real"]
-        return vars(self).pop("moments")
+        return vars(self).pop("moments", None) or (self.mean[...], self.var[...])
 
 
 def _prepare(net: nnx.Module, convolve: Callable | None) -> None:
@@ -176,8 +175,8 @@ def _watch(
     layers, seen = {name: getattr(net, name) for name in names}, {}
 
     def recorder(name: str) -> Callable:
-        def record(inputs: Array, *args: Any, **kwargs: Any) -> Array:
-            seen[name] = inputs, layers[name](inputs, *args, **kwargs)
+        def record(*args: Any, **kwargs: Any) -> Array:
+            seen[name] = (*args, *kwargs.values())[0], layers[name](*args, **kwargs)
             return seen[name][1]
 
         return record

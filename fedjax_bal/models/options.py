@@ -30,7 +30,7 @@ class Option(NamedTuple):
 
 
 # What a builder is given, and flax's own fields.
-_NO_OPTIONS = ("num_classes", "input_shape", "convolution", "reductions", "parent", "name")
+_NO_OPTIONS = ("num_classes", "input_shape", "convolution", "convolve", "reductions", "parent", "name")
 
 
 @functools.cache
@@ -38,9 +38,11 @@ def options_of(builder: Callable[..., Any]) -> dict[str, Option]:
     """Options of a builder, by name: its parameters whose annotations say which values are allowed."""
     options = {}
     for name, parameter in inspect.signature(builder).parameters.items():
+        if name in _NO_OPTIONS:
+            continue
         known = getattr(parameter.annotation, "__metadata__", ())
         allowed = next((item for item in known if isinstance(item, Allowed)), None) or _by_annotation(name, parameter)
-        if allowed is not None and name not in _NO_OPTIONS:
+        if allowed is not None:
             options[name] = Option(... if parameter.default is parameter.empty else parameter.default, allowed)
     return options
 

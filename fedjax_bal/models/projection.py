@@ -16,7 +16,6 @@ FORMS = ("head", "side", "none")
 """Positions of a projection: below the classifier, beside it, or none."""
 
 _PURPOSE = zlib.crc32(b"projection")
-_PRODUCT = (((1,), (0,)), ((), ()))
 
 
 def with_projection(model: Model, form: str, width: int) -> Model:
@@ -61,7 +60,7 @@ def _extend(model: Model, form: str, width: int) -> Model:
         return model._replace(apply=functools.partial(_apply_bare, model))
     start = jax.eval_shape(model.init, jax.random.key(0)).params
     _check(model, start, form)
-    features = _num_features(model)
+    features = num_features(model)
     on_top = form == "head"
     init = functools.partial(_init, model, features, width, on_top)
     apply = functools.partial(_apply, model, start["head"] if on_top else None)
@@ -82,7 +81,9 @@ def _check(model: Model, params: PyTree, form: str) -> None:
         )
 
 
-def _num_features(model: Model) -> int:
+def num_features(model: Model) -> int:
+    """F, the length of a network's features."""
+
     def features() -> Array:
         images = jnp.zeros((1, *model.input_shape), model.input_dtype)
         return model.apply(model.init(jax.random.key(0)), images, train=False)[0].features
@@ -93,14 +94,15 @@ def _num_features(model: Model) -> int:
 def _init(model: Model, features: int, width: int, on_top: bool, key: Key) -> Variables:
     variables = model.init(key)
     hidden, output, classifier = jax.random.split(jax.random.fold_in(key, _PURPOSE), 3)
-    added = {"projection": {"hidden": _dense(hidden, features, features), "output": _dense(output, features, width)}}
+    layers = {"hidden": draw_dense(hidden, features, features), "output": draw_dense(output, features, width)}
+    added = {"projection": layers}
     if on_top:
         added["head"] = _resize(classifier, variables.params["head"], width)
     return variables._replace(params={**variables.params, **added})
 
 
-def _dense(key: Key, inputs: int, outputs: int) -> PyTree:
-    """Kernel and bias as PyTorch initializes them, uniform within 1 / sqrt(fan in)."""
+def draw_dense(key: Key, inputs: int, outputs: int) -> dict[str, Array]:
+    """Draws a dense layer's kernel and bias as PyTorch initializes them, uniform within 1 / sqrt(fan in)."""
     kernel, bias = jax.random.split(key)
     draw = uniform_within(inputs)
     return {"kernel": draw(kernel, (inputs, outputs), float), "bias": draw(bias, (outputs,), float)}
@@ -126,7 +128,7 @@ def _apply(
     layers = params.pop("projection")
     if head is not None:
         # The network below needs its classifier in the old shape; the logits of these zeros are discarded.
-        params["head"] = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), head)
+        params["head"] = jax.tree.map(jnp.zeros_like, head)
     outputs, after = model.apply(variables._replace(params=params), images, **settings)
     projection = _project(layers, outputs.features)
     after = after._replace(params=variables.params)
@@ -138,5 +140,5 @@ def _apply(
 
 def _project(layers: PyTree, features: Array) -> Array:
     """Dense, ReLU, dense: `Float[B, F]` to `Float[B, width]`."""
-    product = lambda layer, inputs: dense_product(inputs, layer["kernel"], _PRODUCT) + layer["bias"]
+    product = lambda layer, inputs: dense_product(inputs, layer["kernel"]) + layer["bias"]
     return product(layers["output"], jax.nn.relu(product(layers["hidden"], features)))

@@ -23,6 +23,7 @@ from fedjax_bal.models.resnet import ResNet, he_normal_of_outputs
 from fedjax_bal.models.wrapping import NO_KEY, moment_pairs
 from fedjax_bal.registry import Registry
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
+from fedjax_bal.validate import whole_number
 
 
 class _Entry(NamedTuple):
@@ -230,7 +231,7 @@ def build(
         num_classes: C.
         input_shape: `(H, W, K)`, height and width in pixels, then channels; for "mlp" any shape, which it flattens.
         convolution: "fast"; "onednn", faster on CPUs, once it is compiled (see `fedjax_bal.models.onednn`); or "plain"
-            for JAX's own, which is slower but has second derivatives. Use "plain" with one device only on a CPU: XLA's
+            for JAX's own, which is slower but has second derivatives. On CPUs use "plain" with a single device: XLA's
             convolution may return wrong numbers when two devices use it at a time.
         **options: those that `options(name)` names, `hidden=(128,)` for "mlp".
 
@@ -251,8 +252,8 @@ def build(
     """
     entry = _entry(name)
     given = read_options(name, options_of(entry.body), options)
-    _check(name, entry, num_classes, input_shape)
-    return _build(entry, name, num_classes, tuple(input_shape), convolution, tuple(sorted(given.items())))
+    classes, shape = _checked_sizes(name, entry, num_classes, input_shape)
+    return _build(entry, name, classes, shape, convolution, tuple(sorted(given.items())))
 
 
 # Cached, because compiled programs belong to a model's functions: equal models must be the same object.
@@ -325,16 +326,21 @@ def _entry(name: str) -> _Entry:
     return MODELS[name]
 
 
-def _check(name: str, entry: _Entry, num_classes: int, input_shape: tuple[int, ...]) -> None:
-    if num_classes < 1:
-        raise ValueError(f"model {name!r}: num_classes={num_classes} must be at least 1.")
-    if not input_shape or min(input_shape) < 1 or (len(input_shape) != 3 and not entry.any_shape):
+def _checked_sizes(name: str, entry: _Entry, num_classes: Any, input_shape: Any) -> tuple[int, tuple[int, ...]]:
+    """Returns C and the shape as plain integers: to the cache of models, 10.0 is the same number as 10."""
+    classes = whole_number(f"model {name!r}: num_classes", num_classes)
+    try:
+        shape = tuple(whole_number("input_shape", side) for side in input_shape)
+    except (TypeError, ValueError):
+        shape = ()
+    if not shape or (len(shape) != 3 and not entry.any_shape):
         raise ValueError(
             f"model {name!r}: input_shape={input_shape} must be (height, width, channels), each at least 1 (a grey "
             "image has one channel: images[..., None]); mlp takes inputs of any shape."
         )
-    if min(input_shape[:2]) < entry.smallest:
+    if min(shape[:2]) < entry.smallest:
         raise ValueError(
-            f"model {name!r}: images of {input_shape[0]}x{input_shape[1]} pixels are too small, it needs at least "
+            f"model {name!r}: images of {shape[0]}x{shape[1]} pixels are too small, it needs at least "
             f"{entry.smallest}x{entry.smallest}: use larger images or another model."
         )
+    return classes, shape

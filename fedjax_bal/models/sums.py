@@ -44,7 +44,10 @@ def add_bias(values: Float[Array, "... K"], bias: Float[Array, " K"]) -> Float[A
 
 
 def dense_product(
-    inputs: Float[Array, "... F"], kernel: Float[Array, "F O"], dimension_numbers: Any, **settings: Any
+    inputs: Float[Array, "... F"],
+    kernel: Float[Array, "F O"],
+    dimension_numbers: Any = (((1,), (0,)), ((), ())),
+    **settings: Any,
 ) -> Float[Array, "... O"]:
     """Multiplies inputs `[..., F]` by a kernel `[F, O]`; the argument `dot_general` of `flax.linen.Dense`."""
     if inputs.ndim != 2 or target_platform() != "cpu":

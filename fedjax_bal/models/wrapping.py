@@ -1,4 +1,4 @@
-"""Shared by `from_linen` and `from_nnx`: what makes a model of a user's network."""
+"""Shared by `from_linen` and `from_nnx`: checks of a user's network, and the assembly of its model."""
 
 import difflib
 import inspect
@@ -127,7 +127,7 @@ def check_classifier(name: str, head: str, stats: Mapping[str, PyTree]) -> None:
 
 
 def check_result(usage: Usage, logits: Any, features: Any) -> None:
-    """Refuses logits and features that are not of one row each for one input."""
+    """Refuses logits and features that don't have one row for one input."""
     name, num_classes = usage.name, usage.num_classes
     if not hasattr(logits, "shape") or logits.shape != (1, num_classes):
         received = f"an array of shape {logits.shape}" if hasattr(logits, "shape") else type(logits).__name__
@@ -158,7 +158,7 @@ def counted_rows(inputs: Array, real: Array | None) -> Array | None:
 
 
 def mask_of(inputs: Array, real: Array | None) -> Array | None:
-    """The mask of Flax's batch normalisation; without any real row it takes all, for a mean of none is no number."""
+    """The mask of Flax's batch normalisation; if no row is real, it takes all, since the mean of none would be NaN."""
     rows = counted_rows(inputs, real)
     return None if rows is None else (rows | ~rows.any()).reshape(-1, *[1] * (inputs.ndim - 1))
 
@@ -171,7 +171,7 @@ def by_channel(inputs: Array) -> Array:
 def assemble_model(
     usage: Usage, init: Callable[[Key], Variables], forward: Forward, head: Callable[[PyTree, Array], Array]
 ) -> Model:
-    """Makes a model of the functions of a network."""
+    """Makes a model from the functions of a network."""
 
     def apply(
         variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None

@@ -124,6 +124,12 @@ def test_examples_that_can_not_be_stacked(examples, message):
         data.from_torch(examples, examples)
 
 
+def test_arrays_that_are_no_pairs():
+    for halves in ((IMAGES, LABELS), ((IMAGES, LABELS), None), ((IMAGES,), (IMAGES,))):
+        with pytest.raises(data.DataError, match="needs pairs of inputs and labels"):
+            data.from_arrays(*halves)
+
+
 class TfData:
     """A data set of tf.data's, as far as it is used."""
 
@@ -185,6 +191,15 @@ def test_hugging_face():
     ids = np.arange(12).reshape(6, 2)
     halves = [HuggingFace({"input_ids": list(ids[:end]), "y": LABELS[:end]}) for end in (6, 4)]
     same(data.from_huggingface(*halves, inputs="input_ids", labels="y"), ids)
+
+
+def test_keys_that_are_missing():
+    dicts = TfData([{"img": IMAGES[0], "label": 0}])
+    with pytest.raises(ValueError, match=r"has img, label, but no 'image'; name the right ones with inputs="):
+        data.from_tf_data(dicts, dicts)
+    half = HuggingFace({"image": IMAGES, "fine_label": LABELS})
+    with pytest.raises(ValueError, match=r"has image, fine_label, but no 'label'"):
+        data.from_huggingface(half, half)
 
 
 @pytest.mark.slow

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import subprocess
 import sys
@@ -5,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedjax_bal.data import DATASETS, DataError, inventory_digest, load
+from fedjax_bal.data import DATASETS, DataError, inventory_digest, load, prepared_status
 from fedjax_bal.data.embedded import make as embedding
 from fedjax_bal.data.readers import embedded, tfds
 from fedjax_bal.types import Dataset
@@ -100,6 +101,18 @@ def test_missing_idx_file_names_what_was_looked_for(grey_folder):
         load("mnist", folder)
 
 
+def test_idx_files_of_two_data_sets_are_not_mixed(grey_folder):
+    folder, (_, labels, *_) = grey_folder("", seed=1)
+    grey_folder("mnist", compressed=True)
+    for name in ("train-labels-idx1", "t10k-images-idx3"):
+        (folder / "mnist" / f"{name}-ubyte.gz").unlink()
+    (folder / "train-labels-idx1-ubyte").write_bytes((folder / "train-labels-idx1-ubyte").read_bytes()[:-1] + b"\7")
+    assert load("mnist", folder).train_labels.tolist() == [*labels[:-1], 7]
+    (folder / "train-images-idx3-ubyte").unlink()
+    with pytest.raises(DataError, match=r"looked for train-images-idx3-ubyte, .* in one of these folders"):
+        load("mnist", folder)
+
+
 def test_unknown_name_and_folder(tmp_path):
     with pytest.raises(ValueError, match=r"'fashionmnist'.*Did you mean 'fashion_mnist'"):
         load("fashionmnist")
@@ -110,6 +123,21 @@ def test_unknown_name_and_folder(tmp_path):
         load("zzz")
     with pytest.raises(DataError, match="is not a folder"):
         load("mnist", tmp_path / "nowhere")
+    with pytest.raises(DataError, match="aaaa: is not a folder"):
+        load("mnist", "a" * 300)
+    with pytest.raises(DataError, match="there is no aaaa"):
+        load("npz", path="a" * 300)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "svhn"])
+def test_a_folder_without_permission_is_named(tmp_path, monkeypatch, name):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.is_file", refuse)
+    with pytest.raises(DataError, match=rf"{tmp_path}/.*: can't be read \(Permission denied\); check the path"):
+        load(name, tmp_path)
+    assert prepared_status(name, tmp_path).startswith(f"can't be used: {tmp_path}")
 
 
 def test_tensorflow_datasets_is_asked_without_a_folder(fake_tfds, to_png):

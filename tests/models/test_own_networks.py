@@ -111,6 +111,24 @@ def test_nnx_results_are_the_modules_and_a_module_keeps_its_weights():
     assert check_model(model).skipped == ("initialization",)
 
 
+def test_a_layer_that_is_not_called_and_an_input_by_name():
+    class Idle(nnx.Module):
+        def __init__(self, rngs):
+            self.a, self.idle = nnx.BatchNorm(2, rngs=rngs), nnx.BatchNorm(2, rngs=rngs)
+            self.out = nnx.Linear(2, 3, rngs=rngs)
+
+        def __call__(self, images):
+            return self.out(inputs=self.a(x=images).mean((1, 2)))
+
+    model = from_nnx(Idle, SHAPE, 3)
+    variables = model.init(jax.random.key(0))
+    outputs, after = trained(model, variables, IMAGES)
+    np.testing.assert_allclose(outputs.norm_inputs[0][0], IMAGES.mean((0, 1, 2)), rtol=1e-4, atol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, outputs.norm_inputs[1], (np.zeros(2), np.ones(2)))
+    jax.tree.map(np.testing.assert_array_equal, after.stats["idle"], variables.stats["idle"])
+    assert outputs.features.shape == (len(IMAGES), 2)
+
+
 @KINDS
 @pytest.mark.parametrize(("convolution", "grouped"), [("fast", False), ("plain", True)])
 def test_convolutions_of_many_clients_are_grouped_only_if_asked_for(make, convolution, grouped):
@@ -209,6 +227,12 @@ class Counting(nn.Module):
         return nn.Dense(3)(images.mean((1, 2)) + calls.value)
 
 
+class ByName(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        return nn.Dense(3)(inputs=images.mean((1, 2)))
+
+
 class NormedHead(nn.Module):
     @nn.compact
     def __call__(self, images, train=False):
@@ -245,6 +269,7 @@ class NnxNormedHead(nnx.Module):
         (lambda: from_nnx(Nnx, SHAPE, 5), r"must return logits of shape \(1, 5\)"),
         (lambda: from_nnx(Nnx, SHAPE, 3, "clasifier"), "did you mean 'classifier'"),
         (lambda: from_nnx(lambda rngs: 3, SHAPE, 3), "that makes a flax.nnx module"),
+        (lambda: from_linen(ByName(), SHAPE, 3), "submodule Dense_0: received its input by name"),
     ],
 )
 def test_errors_say_what_is_missing(make, message):

@@ -373,7 +373,7 @@ def test_the_smallest_image_is_the_smallest(name):
         (("mlp", 10, (28, 28, 1)), {"hidden": [True]}, "hidden=[True] must be a list of one or more integers"),
         (("mlp", 10, (28, 28, 1)), {"hidden": ()}, "one or more integers"),
         (("mlp", 10, (28, 28, 1)), {"convolution": "quick"}, "'fast', 'products', 'grouped', 'onednn', 'plain'"),
-        (("mlp", 0, (28, 28, 1)), {}, "num_classes=0"),
+        (("mlp", 0, (28, 28, 1)), {}, "num_classes: received 0, must be an integer"),
         (("fedavg_cnn", 10, (28, 28)), {}, "(height, width, channels)"),
     ],
 )
@@ -381,6 +381,16 @@ def test_errors_say_what_is_allowed(arguments, options, message):
     with pytest.raises(ValueError) as error:
         build(*arguments, **options)
     assert message in str(error.value)
+
+
+def test_equal_sizes_of_another_type_make_the_same_model():
+    with pytest.raises(ValueError, match=r"num_classes: received 7\.0, must be an integer"):
+        build("mlp", 7.0, (2, 2, 1))
+    for shape in (28, (28.0, 28, 1)):
+        with pytest.raises(ValueError, match=r"must be \(height, width, channels\)"):
+            build("mlp", 7, shape)
+    model = build("mlp", 7, (2, 2, 1))
+    assert build("mlp", np.int64(7), [2, 2, np.uint8(1)]) is model and num_params(model) == 5 * 64 + 65 * 7
 
 
 def test_options_are_those_of_the_builders_signature():

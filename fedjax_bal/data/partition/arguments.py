@@ -26,7 +26,8 @@ def checked_pool(labels: np.ndarray, num_clients: int) -> tuple[int, list[np.nda
 def checked_even_pool(labels: np.ndarray, num_clients: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     """Returns `checked_pool`'s rows and numbers, and the sizes `Int[N]` of equal clients, each of at least a row."""
     num_clients, by_class, quotas = checked_pool(labels, num_clients)
-    total, _, _ = checked_room(int(quotas.sum()), num_clients, 1)
+    total = int(quotas.sum())
+    check_clients_below_rows(num_clients, total)
     return by_class, quotas, even_sizes(total, num_clients)
 
 
@@ -68,7 +69,7 @@ def checked_room(total: int, num_clients: int, least: int, name: str = "least") 
     total = whole_number("total", total)
     if num_clients * least > total:
         raise ValueError(
-            f"{num_clients} clients with at least {name}={least} rows need {num_clients * least} rows, but there are "
+            f"{num_clients} clients of {least} rows or more ({name}) need {num_clients * least} rows, but there are "
             f"{total}; take fewer clients or a smaller {name}."
         )
     return total, num_clients, least

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedjax_bal.data.partition.arguments import check_clients_below_rows
 from fedjax_bal.data.row_numbers import cut, even_sizes
 from fedjax_bal.validate import checked_labels, whole_number
 
@@ -25,8 +26,7 @@ def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: int) -> list[
         [3, 2, 2]
     """
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
-    if num_clients > len(labels):
-        raise ValueError(f"{num_clients} clients for {len(labels)} rows; iid gives every client at least one row.")
+    check_clients_below_rows(num_clients, len(labels))
     return cut(rng.permutation(len(labels)), even_sizes(len(labels), num_clients))
 
 

@@ -16,7 +16,7 @@ from fedjax_bal.files import parse_json, read_bytes
 from fedjax_bal.validate import checked_labels, whole_number
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
-_AS_JSON = (  # what Python and NumPy print, put as JSON has it
+_AS_JSON = (  # rewrites what Python and NumPy print as JSON
     (r"\{(\s*\d[\d,\s]*)\}", r"[\1]"),  # a set
     (r"([{,]\s*)(\d+)\s*:", r'\1"\2":'),  # a key that is a number
     (r"([\d\]])\s+(?=[\d\[])", r"\1,"),  # items of an array, without commas
@@ -50,7 +50,7 @@ def file(
             many rows of class 0, 1, ... it has (in JSON also a mapping of classes to numbers), which are then drawn.
         row_numbers: number in the data set of each partitioned row, `Int[R]`; None for 0..R-1. Rows that are held out,
             or thinned out by a long tail, are missing there, and clients that list them go without.
-        dataset_size: rows of the data set; None for the largest row number and 1.
+        dataset_size: rows of the data set; None for the largest row number plus 1.
 
     Returns:
         N arrays of row numbers from 0 to R - 1; clients may share rows that the file gives to several.
@@ -122,9 +122,11 @@ def _read_npz(path: Path) -> Sequence[np.ndarray]:
     arrays = read_arrays(path, None)
     if len(arrays) == 1 and (only := next(iter(arrays.values()))).ndim == 2:
         return list(only)
-    endings = {name: re.search(r"\d{1,9}$", name) for name in arrays}
+    numbered = [(str(int(end[0])), own) for name, own in arrays.items() if (end := re.search(r"\d{1,9}$", name))]
     try:
-        return _in_order({str(int(ending[0])): arrays[name] for name, ending in endings.items() if ending} or None)
+        if len(dict(numbered)) < len(numbered):
+            raise ValueError("two arrays have the same number at the end of their names")
+        return _in_order(dict(numbered) or None)
     except ValueError as error:
         raise DataError(f"{path}: is no partition ({error}); expected {_FORMS}: numpy.savez(FILE, *rows).") from error
 

@@ -1,6 +1,7 @@
 """A partition where each client holds only a few of the classes."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -19,7 +20,7 @@ def pathological(
     num_clients: int,
     classes_per_client: int | Sequence[int],
     samples_per_client: int | None = None,
-    form: str = "rebafl",
+    form: Literal["rebafl", "niid_bench"] = "rebafl",
 ) -> list[np.ndarray]:
     """Gives each client only a few of the classes, in one of two ways.
 
@@ -193,7 +194,7 @@ def _feeders(classes: np.ndarray, main: np.ndarray, sizes: np.ndarray) -> np.nda
 
 
 def _owning(owners: np.ndarray, main: np.ndarray, feeders: np.ndarray) -> np.ndarray:
-    """Puts each client's feeder among its labels, in place of another one that is not its by position."""
+    """Makes each client's feeder one of its labels, in place of one that it doesn't own by position."""
     owners = owners.copy()
     for client in np.flatnonzero(~owners[np.arange(len(main)), feeders]):
         others = np.flatnonzero(owners[client])

@@ -112,7 +112,7 @@ def _given(values, num_clients: int, total: int) -> np.ndarray:
         raise ValueError(f"sizes='given' with {found} values for {num_clients} clients; expected one for each client.")
     # A configuration hands numbers on as floats.
     whole = [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
-    held = np.array([whole_number("values", value) for value in whole])
-    if held.sum() > total:
-        raise ValueError(f"values sum to {held.sum()} rows, but there are {total}; make them smaller.")
-    return held
+    held = [whole_number("values", value) for value in whole]
+    if sum(held) > total:
+        raise ValueError(f"values sum to {sum(held)} rows, but there are {total}; make them smaller.")
+    return np.array(held)

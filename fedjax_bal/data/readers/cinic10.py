@@ -36,7 +36,7 @@ _RULES = ImageRules(
 def read_split(folder: str | os.PathLike, class_names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Reads the PNG files of each class's folder, by name: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]`."""
     files = [_class_files(Path(folder, name)) for name in class_names]
-    return read_classes("cinic10", files, _RULES, (*_SIZE, 3), lambda image: image.convert("RGB"))
+    return read_classes(files, _RULES, (*_SIZE, 3), lambda image: image.convert("RGB"))
 
 
 def _read_set(data_dir: Path) -> Dataset:

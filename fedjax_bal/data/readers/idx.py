@@ -162,22 +162,27 @@ def _read_set(files: IdxFiles, class_names: tuple[str, ...], data_dir: Path) -> 
 
 
 def _find_set(files: IdxFiles, data_dir: Path) -> list[Path]:
-    return [_find_file(files, data_dir, name) for name in files.names]
-
-
-def _find_file(files: IdxFiles, data_dir: Path, name: str) -> Path:
-    """Finds an idx file under the names in use: with a dot or a dash, plain or compressed."""
-    spellings = [spelling + ending for spelling in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
+    """Finds the four files, all in one folder: in another one, other data sets have files of the same names."""
     folders = [data_dir / folder for folder in files.folders]
-    for folder in folders:
-        for spelling in spellings:
-            if (folder / spelling).is_file():
-                return folder / spelling
-    places = f"{', '.join(map(str, folders[:-1]))} and {folders[-1]}"
-    raise MissingError(
-        f"{files.name} was not found: looked for {', '.join(spellings)} in {places}; put the four "
-        f"official files of {files.name} there, or pass the folder that holds them as --data-dir."
-    )
+    found = [{name: path for name in files.names if (path := _find_file(folder, name))} for folder in folders]
+    fullest = max(found, key=len)
+    missing = [name for name in files.names if name not in fullest]
+    if missing:
+        places = f"{', '.join(map(str, folders[:-1]))} and {folders[-1]}"
+        raise MissingError(
+            f"{files.name} was not found: looked for {', '.join(_spellings(missing[0]))} in {places}; put the four "
+            f"official files of {files.name} in one of these folders, or pass the folder that holds them as --data-dir."
+        )
+    return list(fullest.values())
+
+
+def _find_file(folder: Path, name: str) -> Path | None:
+    return next((path for spelling in _spellings(name) if (path := folder / spelling).is_file()), None)
+
+
+def _spellings(name: str) -> list[str]:
+    """Lists the names in use for an idx file: with a dash or a dot, plain or compressed."""
+    return [spelling + ending for spelling in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
 
 
 def _reader(

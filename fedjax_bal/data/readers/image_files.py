@@ -1,11 +1,9 @@
 """Reading of image files from any source: length, size and kind are checked before pixels are decoded."""
 
 import concurrent.futures
-import contextlib
 import io
 import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,20 +38,8 @@ class ImageRules(NamedTuple):
     size: tuple[int, int] | None = None
 
 
-@contextlib.contextmanager
-def pillow_for(name: str) -> Iterator[None]:
-    """Checks that Pillow is installed, and makes errors of its warnings about images of a claimed huge size."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(f"{name}: its images need Pillow, which can't be imported ({error}): install it.") from error
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
-
-
 def decode(content: bytes, place: str | os.PathLike, rules: ImageRules, convert: Callable[[Any], Any]) -> np.ndarray:
-    """Returns the pixels `UInt8[H, W]` or `UInt8[H, W, K]` of the Pillow image that `convert` makes of a file's."""
+    """Decodes an image file's content; returns the pixels of `convert(image)`, `UInt8[H, W]` or `UInt8[H, W, K]`."""
     image = open_image(content, place, rules)
     try:
         if image.format == "PNG":
@@ -78,7 +64,7 @@ def open_image(content: bytes, place: str | os.PathLike, rules: ImageRules) -> A
 
 
 def read_images(
-    name: str, files: Sequence[Path], rules: ImageRules, shape: tuple[int, int, int], convert: Callable[[Any], Any]
+    files: Sequence[Path], rules: ImageRules, shape: tuple[int, int, int], convert: Callable[[Any], Any]
 ) -> np.ndarray:
     """Returns the pixels of many files, `UInt8[D, H, W, K]`, decoded by as many threads as there are cores."""
     images = np.empty((len(files), *shape), np.uint8)
@@ -88,7 +74,7 @@ def read_images(
             content = read_file(file, rules.max_bytes, rules.remedy)
             images[row] = decode(content, file, rules, convert).reshape(shape)
 
-    with pillow_for(name), concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
             for _ in pool.map(fill, range(0, len(files), _BLOCK)):
                 pass
@@ -99,14 +85,10 @@ def read_images(
 
 
 def read_classes(
-    name: str,
-    files: Sequence[Sequence[Path]],
-    rules: ImageRules,
-    shape: tuple[int, int, int],
-    convert: Callable[[Any], Any],
+    files: Sequence[Sequence[Path]], rules: ImageRules, shape: tuple[int, int, int], convert: Callable[[Any], Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the images of each class's files, `UInt8[D, H, W, K]`, and labels `Int32[D]`, class after class."""
-    images = read_images(name, [file for own in files for file in own], rules, shape, convert)
+    images = read_images([file for own in files for file in own], rules, shape, convert)
     return images, np.repeat(np.arange(len(files), dtype=np.int32), [len(own) for own in files])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.memory import check_images_fit
-from fedjax_bal.data.readers.image_files import ImageRules, open_image, pillow_for, read_classes, square
+from fedjax_bal.data.readers.image_files import ImageRules, open_image, read_classes, square
 from fedjax_bal.data.readers.reader import Reader
 from fedjax_bal.data.readers.untrusted import check_within, list_files, read_file
 from fedjax_bal.types import Dataset
@@ -22,7 +22,7 @@ _RULES = ImageRules(
 
 
 def read_image_folder(path: str | os.PathLike, side: int | None = None, channels: int = 3) -> Dataset:
-    """Reads all images below a folder.
+    """Reads the PNG and JPEG files in the folders of classes; all other files are ignored.
 
     Classes are named after their folders in `train/` and numbered in the order of these names; images are in the order
     of classes and file names, so that the same files give the same arrays.
@@ -40,7 +40,7 @@ def read_image_folder(path: str | os.PathLike, side: int | None = None, channels
         DataError: folders or files are missing, can't be read, lead elsewhere, are damaged, or have other sizes.
         ValueError: `side` or `channels` is out of range.
     """
-    if channels not in _MODES:
+    if whole_number("channels", channels) not in _MODES:
         raise ValueError(f"channels={channels!r}; expected 3 for colours or 1 for grey images.")
     if side is not None:
         whole_number("side", side)
@@ -91,8 +91,7 @@ def _class_files(folder: Path) -> list[Path]:
 
 
 def _shape_of(file: Path, channels: int) -> tuple[int, int, int]:
-    with pillow_for("image_folder"):
-        image = open_image(read_file(file, _RULES.max_bytes, _RULES.remedy), file, _RULES)
+    image = open_image(read_file(file, _RULES.max_bytes, _RULES.remedy), file, _RULES)
     return image.height, image.width, channels
 
 
@@ -109,7 +108,7 @@ def _read_half(
         return image if side is None else square(image, side)
 
     rules = _RULES._replace(size=(width, height) if side is None else None)
-    return read_classes("image_folder", files, rules, shape, convert)
+    return read_classes(files, rules, shape, convert)
 
 
 _DESCRIPTION = "Your own image files, a folder for each class: path is the folder with train/ and test/"

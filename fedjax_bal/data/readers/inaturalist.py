@@ -1,4 +1,4 @@
-"""iNaturalist 2019: JPEG files and the annotations of the competition, in the way of COCO.
+"""iNaturalist 2019: JPEG files and the annotations of the competition, in the format of COCO.
 
 The official archives unpack to `train_val2019/`, with a JPEG file of at most 800 pixels a side for each image, and to
 `train2019.json` and `val2019.json`, which name the files and their classes. Nothing that a file claims is trusted:
@@ -123,18 +123,18 @@ def _is_number(value: Any) -> TypeGuard[int]:
 
 
 def _is_within(name: str) -> bool:
-    """Tells whether a relative file name stays below its folder."""
+    """Tells whether a file name is relative, stays below its folder, and is one that file systems allow."""
     path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts:
+    if not path.parts or path.is_absolute() or ".." in path.parts or not name.isprintable():
         return False
-    return not any(character in name for character in "\0\\:")
+    return len(name.encode()) < 256 and not any(character in name for character in "\\:")
 
 
 def _read_pixels(root: Path, annotations: Sequence[Annotation], side: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns images `UInt8[D, side, side, 3]` and labels `Int32[D]`."""
     _check_links(root, annotations)
     files, convert = [own.file for own in annotations], lambda image: square(image.convert("RGB"), side)
-    images = read_images("inaturalist2019", files, _RULES, (side, side, 3), convert)
+    images = read_images(files, _RULES, (side, side, 3), convert)
     return images, np.array([own.label for own in annotations], np.int32)
 
 

@@ -61,7 +61,7 @@ def read_npz(path: str | os.PathLike) -> Dataset:
 
 
 def as_dataset(path: Path | str, arrays: Mapping[str, np.ndarray]) -> Dataset:
-    """Makes a data set of a file's arrays, see `read_npz`; raises `DataError` if they don't fit."""
+    """Makes a data set from a file's arrays, see `read_npz`; raises `DataError` if they don't fit."""
     missing = [name for name in REQUIRED if name not in arrays]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}; {_HOW}.")
@@ -141,7 +141,10 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) 
             values[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
             filled += len(piece)
         stream.read(1)  # reaching the end compares the checksum
-    return values.view(dtype).reshape(shape, order="F" if fortran else "C")
+    try:
+        return values.view(dtype).reshape(shape, order="F" if fortran else "C")
+    except (TypeError, ValueError) as error:  # of too many axes, for instance
+        raise DataError(f"{path}: {member.filename}: no array can be {_by(shape)} of {dtype}; {_DAMAGED}") from error
 
 
 def _check_length(member: zipfile.ZipInfo, path: Path) -> None:

@@ -36,8 +36,9 @@ def read_digits(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
     count = _checked_header(path)
     found = _scipy(path, "loadmat", variable_names=["X", "y"])
     pixels, digits = np.asarray(found["X"]), np.asarray(found["y"]).reshape(-1)
-    if pixels.shape != (*_SHAPE, count) or pixels.dtype != np.uint8 or len(digits) != count:
-        raise DataError(f"{path}: its arrays are others than its header says; {_REMEDY}")
+    fitting = pixels.shape == (*_SHAPE, count) and pixels.dtype == np.uint8 and len(digits) == count
+    if not fitting or digits.dtype.kind not in "iuf":  # complex numbers have a header as real ones do
+        raise DataError(f"{path}: its arrays are not what its header says; {_REMEDY}")
     outside = ~((digits >= 1) & (digits <= 10) & (digits == np.floor(digits)))
     if outside.any():
         at = int(np.argmax(outside))

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.memory import check_images_fit
-from fedjax_bal.data.readers.image_files import ImageRules, decode, pillow_for, square
+from fedjax_bal.data.readers.image_files import ImageRules, decode, square
 from fedjax_bal.data.readers.reader import Reader
 from fedjax_bal.data.readers.untrusted import brief_error, check_within, read_json, shortened
 from fedjax_bal.files import open_file
@@ -110,12 +110,11 @@ def _read_split(reader: Reader, source: Any, half: str, place: str) -> Split:
     images = np.empty((len(source), height, width, channels), np.uint8)
     labels, clients = np.empty(len(source), np.int64), np.empty(len(source), np.int64)
     rules, convert = _image_rules(reader)
-    with pillow_for(reader.name):
-        for row, at in enumerate(original_order(half, len(source), not source.dataset_info.disable_shuffling)):
-            example = source[row]
-            pixels = decode(example["image"], f"{place}: {half} image {row}", rules, convert)
-            images[at] = pixels.reshape(height, width, channels)
-            labels[at], clients[at] = example["label"], example.get("client", -1)
+    for row, at in enumerate(original_order(half, len(source), not source.dataset_info.disable_shuffling)):
+        example = source[row]
+        pixels = decode(example["image"], f"{place}: {half} image {row}", rules, convert)
+        images[at] = pixels.reshape(height, width, channels)
+        labels[at], clients[at] = example["label"], example.get("client", -1)
     _check_labels(f"{place}: {half}", labels, reader.num_classes)
     if reader.tfds.transposed:
         images = np.ascontiguousarray(images.swapaxes(1, 2))

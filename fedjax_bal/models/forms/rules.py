@@ -142,7 +142,7 @@ def _where_onednn_can(piece: Callable[..., Any], otherwise: Callable[..., Any]) 
 
 
 def _by_platform(cpu: Maps, gpu: Maps, tpu: Maps) -> Maps:
-    """Forms that are others on each platform."""
+    """Chooses among forms by platform."""
 
     def choose(cpu: Callable[..., Array], gpu: Callable[..., Array], tpu: Callable[..., Array]) -> Callable[..., Array]:
         return lambda *operands: {"cpu": cpu, "tpu": tpu}.get(target_platform(), gpu)(*operands)

@@ -78,7 +78,7 @@ def build(prefix: Path | None = None) -> Path:
 
 
 def _place() -> Path:
-    """The handler's file, with a name of its own for each version of what it is compiled from."""
+    """The handler's file, whose name depends on its sources, jaxlib's version and the Python environment."""
     folder = cache_folder("onednn")
     if folder is None:
         raise ValueError(

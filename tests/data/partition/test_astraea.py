@@ -345,7 +345,7 @@ def test_iid_clients_are_hypergeometric():
         (500, {"total": 0}, "total: received 0, must be an integer of at least 1"),
         (500, {"total": 10**6}, "total=1000000 rows, but the classes that take part hold 705000"),
         (500, {"total": 600_000, "digits": "none"}, "total=600000 rows, but the classes that take part hold 555000"),
-        (500, {"total": 4999}, "500 clients with at least least=10 rows need 5000 rows, but there are 4999"),
+        (500, {"total": 4999}, "500 clients of 10 rows or more .least. need 5000 rows, but there are 4999"),
         (500, {"total": 499, "sizes": "equal"}, "500 clients for 499 rows"),
         (500, {"least": 0}, "least: received 0, must be an integer of at least 1"),
         (500, {"sigma": -1.0}, "sigma=-1.0"),

@@ -158,6 +158,9 @@ def test_files_that_are_none(tmp_path):
         read(tmp_path / "clients.txt")
     with pytest.raises(ValueError, match="holds='classes'; expected 'rows' or 'counts'"):
         read(tmp_path / "clients.txt", holds="classes")
+    np.savez(tmp_path / "rows.npz", train_0=[0, 1], train_1=[2], test_0=[3], test_1=[4])
+    with pytest.raises(DataError, match="two arrays have the same number"):
+        read(tmp_path / "rows.npz", 2)
 
 
 def test_long_texts_are_not_read(tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ def test_classes_are_those_of_the_whole_up_to_chance():
         ({"sizes": "x"}, "sizes='x'; expected 'dirichlet', 'power'"),
         ({"alpha": 0}, "alpha=0; expected a finite number above 0"),
         ({"sizes": "power", "exponent": np.nan}, "exponent=nan; expected a number from -1000 to 1000"),
-        ({"least": 251}, "4 clients with at least least=251 rows need 1004 rows"),
+        ({"least": 251}, "4 clients of 251 rows or more .least. need 1004 rows"),
         ({"sizes": "given"}, "'given' with no values for 4 clients"),
         ({"sizes": "given", "values": [1, 2]}, "'given' with 2 values for 4 clients"),
         ({"sizes": "given", "values": [1, 2, 3, 995]}, "values sum to 1001 rows, but there are 1000"),
@@ -93,6 +93,7 @@ def test_classes_are_those_of_the_whole_up_to_chance():
         ({"sizes": "given", "values": [1] * 4, "quantiles": {0: 1}}, "quantiles are given, but sizes='given'"),
         ({"sizes": "empirical"}, "values and quantiles: give one of them"),
         ({"sizes": "lognormal", "sigma": -1}, "sigma=-1"),
+        ({"sizes": "given", "values": [2**62] * 4}, f"values sum to {2**64} rows"),
     ],
 )
 def test_refusals(parameters, message):

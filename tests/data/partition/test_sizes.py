@@ -117,7 +117,7 @@ def test_empirical_sizes_of_quantiles():
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: lognormal_sizes(rng(), 99, 10), "10 clients with at least least=10 rows need 100 rows, but there are"),
+        (lambda: lognormal_sizes(rng(), 99, 10), "10 clients of 10 rows or more .least. need 100 rows, but there are"),
         (lambda: lognormal_sizes(rng(), 100, 0), "num_clients: received 0"),
         (lambda: lognormal_sizes(rng(), 0, 1), "total: received 0"),
         (lambda: lognormal_sizes(rng(), 100, 1, sigma=-1), "sigma=-1; expected a number from 0 to 20"),

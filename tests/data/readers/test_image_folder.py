@@ -139,3 +139,6 @@ def test_missing_folders_memory_and_options(folder, monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 9 * 64 * 64 * 3 - 1)
     with pytest.raises(DataError, match="9 images of 64x64 pixels need .* give a smaller side"):
         read_image_folder(root, side=64)
+    for channels in (True, [3]):
+        with pytest.raises(ValueError, match="channels: received .* must be an integer"):
+            read_image_folder(root, channels=channels)

@@ -140,6 +140,12 @@ DAMAGED = {
     "too few": (shape("(5, 5, 4, 3)"), "claims 5x5x4x3 of uint8, 300 bytes, found 360"),
     "beyond all numbers": (shape("(" + "9" * 60 + ",)"), "claims"),
     "negative": (shape("(-6, -60)"), r"is no array of NumPy \(a shape of \(-6, -60\) of uint8\)"),
+    "many axes": (shape("(360," + "1," * 64 + ")"), "train_images.npy: no array can be 360x1x"),
+    "a truth for a length": (shape("(True, 360)"), "train_images.npy: no array can be Truex360 of uint8"),
+    "a type of several": (
+        member("{'descr': '(3,)|u1', 'fortran_order': False, 'shape': (120,)}"),
+        r"train_images.npy: no array can be 120 of \('u1', \(3,\)\)",
+    ),
     "no shape": (shape("'abc'"), "is no array of NumPy"),
     "code": (member("__import__('os').system('exit 1')"), "is no array of NumPy"),
     "deep": (member("(" * 117), "is no array of NumPy"),

@@ -83,6 +83,7 @@ BAD = {
     "label 0": (saved(X=pixels(5), y=DIGITS * 0), r"label 0 at position 0, expected 1..10"),
     "label 11": (saved(X=pixels(5), y=DIGITS + (DIGITS == 10)), "label 11 at position 0"),
     "half a label": (saved(X=pixels(5), y=DIGITS / 2), r"label 0.5 at position 1"),
+    "complex labels": (saved(X=pixels(5), y=DIGITS * 1j), "its arrays are not what its header says"),
     "no number": (saved(X=pixels(1), y=np.array([[np.nan]])), "label nan at position 0"),
     "a cell array": (saved(X=pixels(2), y=np.array([["a"], ["b"]], object)), "expected 2 labels y, found 2x1 of cell"),
 }
