@@ -143,6 +143,11 @@ class Part:
 
     needs_deltas: ClassVar[bool] = False
 
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Refuses a class without the decorator `part`, which gives each class an `__init__` of its own."""
+        name = type(self).__name__
+        raise ValueError(f"{name}: not declared as a part: put @part, from fedjax_bal.parts, above class {name}")
+
     @property
     def needs(self) -> "tuple[Need, ...]":
         """Requirements on the rest of a run, checked when its configuration is read."""
