@@ -1,4 +1,4 @@
-"""FedDisco: a client weighs less the further its classes are from even ones."""
+"""FedDisco: clients weigh less, the less even their classes are."""
 
 import jax.numpy as jnp
 
@@ -15,7 +15,7 @@ from fedjax_bal.types import Array, Cohort, ServerContext
 class DiscrepancyWeights(Weigh):
     r"""Weighs client k by $\max(0, p_k - a d_k + b)$.
 
-    $p_k$ is its share of the cohort's samples, and $d_k$ the divergence of its classes from even ones, as a share of
+    $p_k$ is its share of the cohort's samples, and $d_k$ the divergence of its classes from uniform, as a share of
     the cohort's sum of divergences. Where no client would have any weight, the weights stay as they are.
 
     Attributes:

@@ -43,8 +43,10 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
     @property
     def needs(self) -> tuple[Need, ...]:
         """No part that weighs or reduces updates in another way."""
-        mean = "a plain mean over those who deliver only"
-        why = f"which changes how clients count, while the server's state adds up with {mean}"
+        why = (
+            "which changes how clients count, while the server's state adds up with a plain mean over those who "
+            "deliver only"
+        )
         return (apart_from("feddyn", self, Weigh, Reduce, because=why),)
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:

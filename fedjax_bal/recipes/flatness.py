@@ -42,7 +42,7 @@ def mofedsam(rho: NonNegative = 0.1, alpha: PositiveShare = 0.1) -> Recipe:
 
 @checked
 def fedlesam(rho: NonNegative = 0.1) -> Recipe:
-    """Gradients taken uphill along the way that the global model has come since a client trained last.
+    """Gradients taken uphill, back along the path of the global model since the client last trained.
 
     Args:
         rho: how far away, at least 0; 0 is FedAvg. It takes no second pass through the model, but each client

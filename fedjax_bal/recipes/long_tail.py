@@ -132,7 +132,7 @@ def lade(weight: NonNegative = 0.1, regularisation: NonNegative = 0.1, counts: s
 
 @checked
 def ratio_loss(alpha: NonNegative = 1.0, beta: NonNegative = 0.1) -> Recipe:
-    """Cross-entropy weighted by what a server finds out about each class with a few rows of its own.
+    """Cross-entropy with class weights that the server estimates on a few rows of its own.
 
     Args:
         alpha: weight of the plain loss, at least 0.
@@ -151,7 +151,7 @@ def ratio_loss(alpha: NonNegative = 1.0, beta: NonNegative = 0.1) -> Recipe:
 
 @checked
 def fedgrab(proportional: NonNegative = 10.0, integral: NonNegative = 0.01, derivative: NonNegative = 0.1) -> Recipe:
-    """A binary loss for each class, in which a controller balances what raises its logit and what lowers it.
+    """A binary loss for each class, whose controller balances the gradients that raise its logit and that lower it.
 
     Args:
         proportional: gain on the imbalance of the gradients so far, at least 0; with all gains 0 this is FedAvg with a

@@ -33,7 +33,7 @@ def crop_flip(pad: CountOrZero = 4, flip: bool = True) -> Recipe:
 
 @checked
 def cutout(side: Count = 16) -> Recipe:
-    """A square hole in each image, elsewhere each time that a client draws it; behind `crop_flip`, if both are there.
+    """A square hole in each image, at a new place each time that a client draws it; put it after `crop_flip`.
 
     Args:
         side: of the square in pixels, at least 1; the image's border may cut it off.
