@@ -1,4 +1,4 @@
-"""FedCM: every local step goes partly where the server went last."""
+"""FedCM: every local step goes partly in the direction of the last mean update."""
 
 import jax
 import jax.numpy as jnp

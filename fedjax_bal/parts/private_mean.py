@@ -25,7 +25,7 @@ class PrivateMean(Reduce):
     Attributes:
         bound: S, over all parameters.
         noise: z, the noise multiplier.
-        delta: for which epsilon is told; None for $N^{-1.1}$, N clients.
+        delta: that of the epsilon reported; None for $N^{-1.1}$, N clients.
 
     References:
         McMahan et al., 2018, Algorithm 1 with flat clipping.

@@ -91,7 +91,7 @@ def fedexp(epsilon: Positive = 0.001) -> Recipe:
     """FedAvg whose server goes further than the mean update where clients disagree.
 
     Args:
-        epsilon: above 0; the larger, the less far after small updates.
+        epsilon: above 0; the larger, the shorter the step after small updates.
 
     Example:
         >>> fedexp().parts

@@ -37,7 +37,7 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A method: its parts, and the settings of which a run has one.
+    """A method: its parts, and settings that a run has only one of.
 
     Attributes:
         name: its name.
