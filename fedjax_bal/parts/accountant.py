@@ -20,7 +20,7 @@ def epsilon(
     delta: float,
     neighbours: Literal["add_or_remove", "replace"] = "add_or_remove",
 ) -> float:
-    r"""Tells for which $\epsilon$ so many rounds of `recipes.dp` are $(\epsilon, \delta)$-differentially private.
+    r"""The $\epsilon$ for which so many rounds of `recipes.dp` are $(\epsilon, \delta)$-differentially private.
 
     What is private is a client's taking part. The metric `epsilon` of a run is this number after each round. It needs
     `pip install 'fedjax_bal[privacy]'`, whose package `dp-accounting` adds up Rényi divergences.

@@ -19,7 +19,7 @@ class ClassBalancedLoss(Criterion):
     Attributes:
         beta: in [0, 1]; 0 is plain cross-entropy, 1 weighs by $1 / n_c$.
         counts: whose $n_c$: "local", the client's, or "global", those of all clients together.
-        begins: the round, from 0, in which weights set in: later than 0 for deferred re-weighting.
+        begins: the round, from 0, from which weights apply: later than 0 for deferred re-weighting.
 
     References:
         Cui et al., 2019, section 4; deferred re-weighting: Cao et al., 2019, section 3.3.
@@ -31,7 +31,7 @@ class ClassBalancedLoss(Criterion):
 
     @property
     def first_round(self) -> int:
-        """The round in which weights set in."""
+        """The round from which weights apply."""
         return self.begins
 
     def losses(self, logits: Array, labels: Array, ctx: Context) -> Array:

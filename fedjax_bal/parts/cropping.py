@@ -57,7 +57,7 @@ class Cutout(Batches):
     outside. Other inputs see the images as they are, as with `CropAndFlip`.
 
     Attributes:
-        side: of the square in pixels, rounded down to an even number.
+        side: of the square in pixels.
 
     References:
         DeVries and Taylor, 2017, section 3.2.
@@ -74,7 +74,8 @@ class Cutout(Batches):
         count, height, width, _ = batch.images.shape
         centres = jax.random.randint(key, (count, 2), 0, jnp.array([height, width]))
         away = [jnp.arange(length) - centres[:, axis, None] for axis, length in enumerate((height, width))]
-        rows, columns = (((own >= -(self.side // 2)) & (own < self.side // 2)) for own in away)
+        half = self.side // 2
+        rows, columns = (((own >= -half) & (own < self.side - half)) for own in away)
         hole = rows[:, :, None, None] & columns[:, None, :, None]
         if batch.extra is not None:
             hole &= ~batch.extra[:, None, None, None]

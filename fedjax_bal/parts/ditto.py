@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_bal.parts.extra_heads import batch_loss
 from fedjax_bal.parts.part import Need, RunFacts, part
 from fedjax_bal.parts.roles import Loss, Personal
 from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, Variables
@@ -55,10 +56,8 @@ class SeparateModel(Personal, Loss):
         theirs, _ = ctx.model.apply(
             self.own_model(Variables(params, ctx.start.stats)), batch.images, train=True, real=batch.seen
         )
-        losses = optax.softmax_cross_entropy_with_integer_labels(theirs.logits, batch.labels)
-        mean = jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)
         distance = optax.tree.norm(jax.tree.map(jnp.subtract, own, received), squared=True)
-        return mean + 0.5 * self.attraction * distance
+        return batch_loss(theirs.logits, batch) + 0.5 * self.attraction * distance
 
 
 @functools.lru_cache(maxsize=64)  # equal models are one object, so that their runs share a program

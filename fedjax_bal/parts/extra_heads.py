@@ -26,7 +26,7 @@ def with_extra_heads(method: str, model: Model, *names: str) -> Model:
     )
 
 
-def head_loss(logits: Array, batch: Batch) -> Array:
+def batch_loss(logits: Array, batch: Batch) -> Array:
     """The mean cross-entropy of the real rows, `Float[]`."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.labels)
     return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1)

@@ -94,7 +94,7 @@ class StaleUpdates(Deliver, Memory):
         return LastUpdate(jax.tree.map(jnp.zeros_like, variables.params), jnp.array(False))
 
     def outdated(self, outcome: Outcome) -> Array:
-        """Whether the older update is sent, and says so."""
+        """Whether the older update is sent and tagged as such."""
         return self._again(outcome) & self.tagged
 
     def deliver(self, outcome: Outcome) -> Variables:

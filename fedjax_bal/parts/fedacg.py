@@ -1,4 +1,4 @@
-"""FedACG: clients start where the server's momentum leads to; evaluation sees the model before that."""
+"""FedACG: clients start where the server's momentum leads; evaluation sees the model before that."""
 
 import jax
 

@@ -1,12 +1,12 @@
-"""FedCM: every local step goes partly where the server went last."""
+"""FedCM: every local step goes partly in the direction of the last mean update."""
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_bal.parts.fednova import accumulated_steps
-from fedjax_bal.parts.needs import fresh_momentum, plain_sgd
+from fedjax_bal.parts.needs import apart_from, fresh_momentum, plain_sgd
 from fedjax_bal.parts.part import Need, part
-from fedjax_bal.parts.roles import Gradient, Server
+from fedjax_bal.parts.roles import Gradient, Personal, Server
 from fedjax_bal.types import Context, Key, PyTree, ServerContext
 
 
@@ -28,9 +28,11 @@ class ClientMomentum(Gradient, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Local steps of which an update is a known number."""
+        """Local steps of which an update is a known number, of all leaves."""
         reason = "an update is known in units of local steps for plain SGD only"
-        return fresh_momentum(self.slot), plain_sgd("fedcm", reason)
+        why = "whose leaves stay with the clients, so that the server has no momentum for them"
+        alone = apart_from("fedcm", self, Personal, because=why)
+        return fresh_momentum(self.slot), plain_sgd("fedcm", reason), alone
 
     def gradient(self, grads: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The mixed gradient, like params."""

@@ -1,10 +1,13 @@
-"""FedDisco: a client weighs less the further its classes are from even ones."""
+"""FedDisco: clients weigh less, the less even their classes are."""
 
 import jax.numpy as jnp
 
 from fedjax_bal.balance import kl_to_uniform
-from fedjax_bal.parts.part import part
+from fedjax_bal.parts.equal_weights import EqualWeights
+from fedjax_bal.parts.fednova import NormalisedAveraging
+from fedjax_bal.parts.part import Need, RunFacts, part, parts_with
 from fedjax_bal.parts.roles import Weigh
+from fedjax_bal.parts.scaffold import ControlVariates
 from fedjax_bal.types import Array, Cohort, ServerContext
 
 
@@ -12,7 +15,7 @@ from fedjax_bal.types import Array, Cohort, ServerContext
 class DiscrepancyWeights(Weigh):
     r"""Weighs client k by $\max(0, p_k - a d_k + b)$.
 
-    $p_k$ is its share of the cohort's samples, and $d_k$ the divergence of its classes from even ones, as a share of
+    $p_k$ is its share of the cohort's samples, and $d_k$ the divergence of its classes from uniform, as a share of
     the cohort's sum of divergences. Where no client would have any weight, the weights stay as they are.
 
     Attributes:
@@ -25,6 +28,21 @@ class DiscrepancyWeights(Weigh):
 
     a: float = 0.5
     b: float = 0.1
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Weights that are shares of the cohort, and that stay as this part makes them."""
+        return (Need("", self._check_order),)
+
+    def _check_order(self, facts: RunFacts) -> None:
+        place = [part.slot for part in facts.parts].index(self.slot)
+        before, after = facts.parts[:place], facts.parts[place:]
+        wrong = parts_with(before, NormalisedAveraging) + parts_with(after, ControlVariates, EqualWeights)
+        if wrong:
+            raise ValueError(
+                f"feddisco: received {wrong[0].slot} in the wrong place: name scaffold or equal_weights before "
+                "feddisco, and fednova after it"
+            )
 
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
         """`Float[G]` to `Float[G]`; the engine normalises."""

@@ -6,7 +6,7 @@ import optax
 
 from fedjax_bal.parts.needs import apart_from
 from fedjax_bal.parts.part import Need, part, static
-from fedjax_bal.parts.roles import Gradient, Loss, Memory, Reduce, Server, Step, Weigh
+from fedjax_bal.parts.roles import Gradient, Loss, Memory, Personal, Reduce, Server, Step, Weigh
 from fedjax_bal.types import Array, Batch, Cohort, Context, Key, Outcome, Outputs, PyTree, ServerContext, Variables
 
 
@@ -42,10 +42,13 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """No part that weighs or reduces updates in another way."""
-        mean = "a plain mean over those who deliver only"
-        why = f"which changes how clients count, while the server's state adds up with {mean}"
-        return (apart_from("feddyn", self, Weigh, Reduce, because=why),)
+        """No part that weighs or reduces updates in another way, and none that keeps leaves on the clients."""
+        why = (
+            "which changes how clients count, while the server's state adds up with a plain mean over those who "
+            "deliver only"
+        )
+        own = "whose leaves stay with the clients, so that the server can't add their mean drift"
+        return apart_from("feddyn", self, Weigh, Reduce, because=why), apart_from("feddyn", self, Personal, because=own)
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The penalty, `Float[]`."""

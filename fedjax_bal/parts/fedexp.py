@@ -10,7 +10,7 @@ from fedjax_bal.types import Array, PyTree, ServerContext
 
 @part
 class Extrapolation(Step):
-    r"""Lengthens the aggregated update by $\max(1, \frac{\sum_k p_k \|d_k\|^2}{2 (\|d\|^2 + \epsilon)})$.
+    r"""Multiplies the aggregated update by $\max(1, \frac{\sum_k p_k \|d_k\|^2}{2 (\|d\|^2 + \epsilon)})$.
 
     $d_k$ are the updates of chains, $p_k$ their weights and d is their mean. The server keeps every chain's update
     until then.

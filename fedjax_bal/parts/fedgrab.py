@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.parts.fedbabu import classifier
+from fedjax_bal.parts.fedbabu import classifier, classifier_shapes
 from fedjax_bal.parts.needs import apart_from
 from fedjax_bal.parts.part import Need, RunSetting, part
 from fedjax_bal.parts.roles import Criterion, Logits, Memory, Steps
@@ -62,7 +62,7 @@ class GradientBalancer(Criterion, Steps, Memory):
 
     def check(self, setting: RunSetting) -> None:
         """Refuses a model without a classifier of that name."""
-        classifier(jax.eval_shape(setting.model.init, jax.random.key(0)).params)
+        classifier_shapes(setting.model)
 
     def init_memory(self, variables: Variables) -> Controllers:
         """Controllers at rest."""

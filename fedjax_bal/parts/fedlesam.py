@@ -32,7 +32,7 @@ class GlobalAscent(Shift, Memory):
     takes its gradients at y.
 
     Attributes:
-        rho: how far away.
+        rho: how far uphill.
 
     References:
         FedLESAM (Fan et al., 2024), Algorithm 1; the default is that of the authors' code, which uses one element

@@ -9,7 +9,7 @@ import optax
 from jax import lax
 
 from fedjax_bal.models import simplex, unit
-from fedjax_bal.parts.extra_heads import check_alone, head_loss, with_extra_heads
+from fedjax_bal.parts.extra_heads import batch_loss, check_alone, with_extra_heads
 from fedjax_bal.parts.fedbabu import classifier, classifier_shapes
 from fedjax_bal.parts.part import RunSetting, part, static
 from fedjax_bal.parts.roles import Loss, Personal, Refine
@@ -62,7 +62,7 @@ class RealignedHeads(Personal, Loss, Refine):
         """The mean cross-entropies of the two classifiers, `Float[]`."""
         features = lax.stop_gradient(outputs.features)
         logits = [ctx.model.head({**params, "head": params[name]}, features) for name in (_GLOBAL, _OWN)]
-        return head_loss(logits[0], batch) + head_loss(logits[1], batch)
+        return batch_loss(logits[0], batch) + batch_loss(logits[1], batch)
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
         """With the global classifier, its class vectors all of one norm."""

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.parts.extra_heads import check_alone, head_loss, with_extra_heads
+from fedjax_bal.parts.extra_heads import batch_loss, check_alone, with_extra_heads
 from fedjax_bal.parts.part import RunSetting, part
 from fedjax_bal.parts.roles import Loss, Personal
 from fedjax_bal.types import Array, Batch, Context, Model, Outputs, PyTree, Variables
@@ -45,4 +45,4 @@ class ResidualHead(Personal, Loss):
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The personalised predictor's mean cross-entropy, `Float[]`."""
         generic, features = jax.lax.stop_gradient((outputs.logits, outputs.features))
-        return head_loss(generic + ctx.model.head({**params, "head": params[_OWN]}, features), batch)
+        return batch_loss(generic + ctx.model.head({**params, "head": params[_OWN]}, features), batch)

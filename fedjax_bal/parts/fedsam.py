@@ -14,7 +14,7 @@ class Ascent(Shift):
     r"""Takes the gradient at $y + \rho g / \|g\|$, where g is that at y.
 
     Attributes:
-        rho: how far away.
+        rho: how far uphill.
 
     References:
         FedSAM (Qu et al., 2022), after Foret et al., 2021; the default is that of

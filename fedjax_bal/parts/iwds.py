@@ -12,7 +12,7 @@ SCHEDULES = ("decay", "fixed", "uniform")
 
 @part
 class DecayedResampling(Draw):
-    r"""Draws each sample with a weight that falls with the number of its kind on the client.
+    r"""Draws each sample with a weight that falls with the number of samples of its class on the client.
 
     A sample of class c weighs $(1 - \beta_t) / (1 - \beta_t^{n_c})$, the inverse of its class's effective number of
     samples: close to $1 / n_c$ for $\beta$ near 1, which balances classes, and constant for $\beta = 0$. In round t

@@ -47,7 +47,7 @@ def part(cls: type[T]) -> type[T]:
 
 
 def static(default: Any) -> Any:
-    """Declares a field of a part as structure, not a value: another one means another program."""
+    """Declares a field of a part as structure, not a value: another value means another program."""
     return dataclasses.field(default=default, metadata={"static": True})
 
 
@@ -57,12 +57,12 @@ def parts_with(parts: "Iterable[Part]", *roles: type[T]) -> list[T]:
 
 
 class RunFacts(NamedTuple):
-    """The facts that a configuration tells about a run, before its data is loaded.
+    """What a configuration says about a run before its data is loaded.
 
     Attributes:
         parts: all parts, in order.
         local: the clients' optimizer.
-        carried: whether the clients of a chain hand on its state.
+        carried: whether the clients of a chain pass on its state.
         rounds: the number of rounds.
         clients: N.
         auxiliary: the names of the sets of rows that clients don't have.
@@ -93,14 +93,14 @@ class Need(NamedTuple):
 
 
 class RunSetting(NamedTuple):
-    """The run that parts are put together for, as `Part.check` sees it.
+    """The run as `Part.check` sees it.
 
     Attributes:
         parts: all parts, in order.
         model: the network, with all that parts add to it.
         federation: the federation, before parts prepare it, without the rows that are left out.
         local: the clients' optimizer.
-        carried: whether the clients of a chain hand on its state.
+        carried: whether the clients of a chain pass on its state.
         rounds: the number of rounds.
     """
 
@@ -143,6 +143,11 @@ class Part:
 
     needs_deltas: ClassVar[bool] = False
 
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Refuses a class without the decorator `part`, which gives each class an `__init__` of its own."""
+        name = type(self).__name__
+        raise ValueError(f"{name}: not declared as a part: put @part, from fedjax_bal.parts, above class {name}")
+
     @property
     def needs(self) -> "tuple[Need, ...]":
         """Requirements on the rest of a run, checked when its configuration is read."""
@@ -150,7 +155,7 @@ class Part:
 
     @property
     def first_round(self) -> int:
-        """The first round, counted from 0, in which the part changes local steps; before, its share isn't computed."""
+        """The first round, counted from 0, in which the part changes local steps; until then it isn't computed."""
         return 0
 
     @property
@@ -159,7 +164,7 @@ class Part:
         return type(self).__name__
 
     def bind(self, model: Model) -> Model:
-        """The network with what the part adds to it, and its initial weights as far as both have them in common."""
+        """The network with the part's additions; weights that both have begin the same."""
         return model
 
     def prepare_federation(self, federation: Federation) -> Federation:
@@ -170,8 +175,8 @@ class Part:
         """Refuses a model or a federation with which this part would not do what its documentation says."""
 
     def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
-        """Numbers of its own on an evaluated round, by name, computed on the host; none unless overridden.
+        """The part's own numbers for an evaluated round, by name, computed on the host; none unless overridden.
 
-        They are in `RoundResult.reported`, from where a metric of that name takes them.
+        They are in `RoundResult.reported`, where a metric of the same name finds them.
         """
         return {}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.parts.accountant import epsilon
-from fedjax_bal.parts.needs import apart_from
+from fedjax_bal.parts.climb import DualWeights
 from fedjax_bal.parts.part import Need, RoundsSoFar, RunFacts, part, parts_with, static
 from fedjax_bal.parts.robust import NormClipping
 from fedjax_bal.parts.roles import Closing, Personal, Probe, Reduce, Report
@@ -25,7 +25,7 @@ class PrivateMean(Reduce):
     Attributes:
         bound: S, over all parameters.
         noise: z, the noise multiplier.
-        delta: for which epsilon is told; None for $N^{-1.1}$, N clients.
+        delta: that of the epsilon reported; None for $N^{-1.1}$, N clients.
 
     References:
         McMahan et al., 2018, Algorithm 1 with flat clipping.
@@ -37,10 +37,18 @@ class PrivateMean(Reduce):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Nothing that would leave the clients without noise: no report, no probe, no running batch statistics."""
-        why = "whose report or probe of each client would have no noise"
-        alone = apart_from("dp", self, Report, Probe, Closing, because=why)
-        return alone, Need("a model without batch normalisation, or fedbn beside it", _check_statistics)
+        """Nothing of a client that the server would see without noise, running batch statistics included."""
+        statistics = Need("a model without batch normalisation, or fedbn beside it", _check_statistics)
+        return Need("", self._check_alone), statistics
+
+    def _check_alone(self, facts: RunFacts) -> None:
+        for other in facts.parts:
+            shows = other.needs_deltas or isinstance(other, (Report, Probe, Closing, DualWeights))
+            if shows and other.slot != self.slot:
+                raise ValueError(
+                    f"dp: received {other.slot}, by which the server sees updates, reports or losses without noise; "
+                    "leave one of the two out"
+                )
 
     def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
         """Epsilon; none without its package, or where several clients are behind an update, whatever its bound."""

@@ -7,7 +7,7 @@ import optax
 
 from fedjax_bal.data import normalised
 from fedjax_bal.parts.auxiliary import SERVER_ROWS, balanced_rows
-from fedjax_bal.parts.fedbabu import classifier
+from fedjax_bal.parts.fedbabu import classifier_shapes
 from fedjax_bal.parts.part import Need, RunSetting, part
 from fedjax_bal.parts.roles import Criterion, Server
 from fedjax_bal.types import Array, Context, Key, PyTree, ServerContext
@@ -46,7 +46,7 @@ class RatioLoss(Criterion, Server):
 
     def check(self, setting: RunSetting) -> None:
         """Refuses a server without rows of each class, and a model without a classifier of that name."""
-        classifier(jax.eval_shape(setting.model.init, jax.random.key(0)).params)
+        classifier_shapes(setting.model)
         labels = np.asarray(setting.federation.labels)[np.asarray(balanced_rows(setting.federation))]
         missing = sorted(set(range(setting.model.num_classes)) - set(labels.tolist()))
         if missing:

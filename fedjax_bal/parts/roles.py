@@ -1,7 +1,7 @@
 """The roles that a part can play, and how several parts in one role combine.
 
-The engine asks for the role, never for the method: composing, adding or keeping apart is decided here, by role. What a
-client plays sees a `Context`, what the server plays a `ServerContext` with the part's own state in it.
+The engine asks for the role, never for the method: composing, adding or keeping apart is decided here, by role. Roles
+of a client get a `Context`, those of the server a `ServerContext` with the part's own state in it.
 """
 
 import abc
@@ -75,7 +75,7 @@ class Batches(Part, abc.ABC):
 
     @abc.abstractmethod
     def batch(self, key: Key, batch: Batch, ctx: Context) -> Batch:
-        """The batch, maybe with rows of its own behind the client's (see `join`); the key is this local step's own."""
+        """The batch, followed by rows that the part adds, if any (see `join`); every local step has its own key."""
 
     def added(self, class_counts: Array) -> Array:
         """Mean number of rows of each class that it adds to a client's batch, `Float[C]`; none unless overridden."""
@@ -140,7 +140,7 @@ class Start(Part, abc.ABC):
 class Steps(Part, abc.ABC):
     """Carries something from local step to local step; each part finds its own in `ctx.steps_state`.
 
-    It begins afresh with every local training. Of a finished one, `outcome.ctx.steps_state` has the last value.
+    It begins afresh with every local training; `outcome.ctx.steps_state` has its last value.
     """
 
     @abc.abstractmethod
@@ -283,11 +283,11 @@ class Refine(Part, abc.ABC):
 
 
 class Closing(Part, abc.ABC):
-    """Hears every client once on the global model, without training, and changes the model that is evaluated.
+    """Gets a report of every client on the global model, without training, and changes the model that is evaluated.
 
-    Every evaluation shows what a closing round after its own round results in; training goes on without it. It takes a
-    pass over all clients' rows: where that is too long, evaluate more rarely. All clients take part, available or not,
-    and the traffic isn't counted. Several parts compose in order, each with its own reports.
+    Such a closing round precedes every evaluation; training goes on without its result. It takes a pass over all
+    clients' rows: where that is too long, evaluate more rarely. All clients take part, available or not; the traffic
+    isn't counted. Several parts compose in order, each with its own reports.
     """
 
     @abc.abstractmethod

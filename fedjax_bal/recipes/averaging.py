@@ -52,10 +52,10 @@ def fedprox(mu: NonNegative = 0.001) -> Recipe:
 
 @checked
 def feddisco(a: NonNegative = 0.5, b: NonNegative = 0.1) -> Recipe:
-    """FedAvg in which a client weighs less the further its classes are from even ones.
+    """FedAvg in which clients weigh less, the less even their classes are.
 
     Args:
-        a: weight of that distance, at least 0.
+        a: weight of the divergence from even classes, at least 0.
         b: added to each weight, at least 0; with a = b = 0 this is FedAvg.
 
     Example:
@@ -91,7 +91,7 @@ def fedexp(epsilon: Positive = 0.001) -> Recipe:
     """FedAvg whose server goes further than the mean update where clients disagree.
 
     Args:
-        epsilon: above 0; the larger, the less far after small updates.
+        epsilon: above 0; the larger, the shorter the step after small updates.
 
     Example:
         >>> fedexp().parts
@@ -105,7 +105,7 @@ def fedexp(epsilon: Positive = 0.001) -> Recipe:
 
 @checked
 def fedacg(momentum: BelowOne = 0.85, mu: NonNegative = 0.002) -> Recipe:
-    """FedAvg whose clients begin where the server's momentum leads to, and stay near that model.
+    """FedAvg whose clients begin where the server's momentum leads, and stay near that model.
 
     Args:
         momentum: lambda, of the server, in [0, 1).

@@ -36,7 +36,7 @@ def cbfl(
     dcgan_pool: Count = 256,
     dcgan_seed: Seed = 0,
 ) -> Recipe:
-    """CBFL: a generator trained from the global model's batch statistics fills up what clients lack.
+    """CBFL: images of the classes that clients lack, from a generator trained on the global model's batch statistics.
 
     Args:
         warm_up: the first round with fakes, counted from 1, which the run must reach; 0 is as good as 1. The authors'

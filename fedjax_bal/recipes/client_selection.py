@@ -83,7 +83,7 @@ def flcir(
 
     Args:
         choose: "cucb", the bandit; "greedy", without exploration; "random", the comparison, which estimates nothing.
-        alpha: weight of the bandit's bonus for exploring; of no account to the other two.
+        alpha: weight of the bandit's bonus for exploring; ignored by the other two.
         rho: discount of older estimates, above 0 and at most 1.
         reward: see `fedjax_bal.balance.composition_reward`.
         direction: of the divergence from uniform, see `fedjax_bal.selection.class_balancing_set`.

@@ -55,7 +55,7 @@ def scaffold(scaffold_momentum: bool = False, variant: str = "official") -> Reci
 
 @checked
 def moon(mu: NonNegative = 1.0, temperature: float = 0.5, projection: str = "head", width: Count = 256) -> Recipe:
-    """A contrast of each client's representations to the global model's and to its own last ones.
+    """A contrastive loss that draws a client's representations to the global model's and away from its own last ones.
 
     Args:
         mu: weight of the contrastive loss, at least 0.

@@ -9,7 +9,7 @@ def fedsam(rho: NonNegative = 0.1) -> Recipe:
     """FedAvg on gradients that are taken uphill, where the loss is largest nearby.
 
     Args:
-        rho: how far away, at least 0; 0 is FedAvg. Each local step takes two passes through the model.
+        rho: how far uphill, at least 0; 0 is FedAvg. Each local step takes two passes through the model.
 
     Example:
         >>> fedsam().parts
@@ -27,7 +27,7 @@ def mofedsam(rho: NonNegative = 0.1, alpha: PositiveShare = 0.1) -> Recipe:
     """Client-level momentum on gradients that are taken uphill, where the loss is largest nearby.
 
     Args:
-        rho: how far away, at least 0; 0 is `fedcm`.
+        rho: how far uphill, at least 0; 0 is `fedcm`.
         alpha: share of the client's own gradient, above 0.
 
     Example:
@@ -42,10 +42,10 @@ def mofedsam(rho: NonNegative = 0.1, alpha: PositiveShare = 0.1) -> Recipe:
 
 @checked
 def fedlesam(rho: NonNegative = 0.1) -> Recipe:
-    """Gradients taken uphill along the way that the global model has come since a client trained last.
+    """Gradients taken uphill, back along the path of the global model since the client last trained.
 
     Args:
-        rho: how far away, at least 0; 0 is FedAvg. It takes no second pass through the model, but each client
+        rho: how far uphill, at least 0; 0 is FedAvg. It takes no second pass through the model, but each client
             remembers a model.
 
     Example:
@@ -63,7 +63,7 @@ def fedspeed(rho: NonNegative = 0.1, weight: NonNegative = 0.1, clip: NonNegativ
     """A proximal term corrected by each client's drift so far, on gradients that are taken uphill.
 
     Args:
-        rho: how far away, at least 0; 0 is `feddyn` without its adaptive weight.
+        rho: how far uphill, at least 0; 0 is `feddyn` without its adaptive weight.
         weight: of the proximal term, one over the paper's lambda, at least 0.
         clip: largest norm of a local gradient; None or 0 for no limit.
 

@@ -23,7 +23,7 @@ def class_balanced(beta: Share = 0.9999, counts: str = "local") -> Recipe:
     Args:
         beta: in [0, 1]; 0 is FedAvg, 1 weighs by one over the number of samples. The paper tries 0.9, 0.99, 0.999 and
             0.9999.
-        counts: whose samples: "local", the client's, or "global", all clients', which they would have to tell.
+        counts: whose samples: "local", the client's, or "global", all clients', which they would have to disclose.
 
     Example:
         >>> class_balanced(0.99).parts
@@ -60,7 +60,7 @@ def logit_adjustment(tau: NonNegative = 1.0, counts: str = "local", epsilon: Sha
     Args:
         tau: the strength, at least 0. With 1 and a client's own counts this is `balanced_softmax`.
         counts: whose prior: "local", the client's, or "global", that of all clients' rows, which they would have to
-            tell.
+            disclose.
         epsilon: share of the uniform distribution in the prior, in [0, 1]. At 0 a class without samples is excluded.
 
     Example:
@@ -87,10 +87,10 @@ def ldam(
     Args:
         margin: that of the rarest class, at least 0.
         scale: factor on cosines, above 0.
-        reweight_from: the round, from 0, in which weights set in (LDAM-DRW): in the paper after four fifths of
+        reweight_from: the round, from 0, from which weights apply (LDAM-DRW): in the paper after four fifths of
             training, 160 epochs of 200. None for never.
         beta: of the weights, see `class_balanced`.
-        counts: whose samples: "local", the client's, or "global", all clients', which they would have to tell.
+        counts: whose samples: "local", the client's, or "global", all clients', which they would have to disclose.
 
     Example:
         >>> ldam().parts
@@ -117,7 +117,7 @@ def lade(weight: NonNegative = 0.1, regularisation: NonNegative = 0.1, counts: s
         weight: alpha, of that term, at least 0; 0 is balanced softmax.
         regularisation: lambda, of the squares in it, at least 0.
         counts: whose prior: "local", the client's, or "global", that of all clients' rows, which they would have to
-            tell.
+            disclose.
 
     Example:
         >>> [part.slot for part in lade().parts]
@@ -132,7 +132,7 @@ def lade(weight: NonNegative = 0.1, regularisation: NonNegative = 0.1, counts: s
 
 @checked
 def ratio_loss(alpha: NonNegative = 1.0, beta: NonNegative = 0.1) -> Recipe:
-    """Cross-entropy weighted by what a server finds out about each class with a few rows of its own.
+    """Cross-entropy with class weights that the server estimates on a few rows of its own.
 
     Args:
         alpha: weight of the plain loss, at least 0.
@@ -151,7 +151,7 @@ def ratio_loss(alpha: NonNegative = 1.0, beta: NonNegative = 0.1) -> Recipe:
 
 @checked
 def fedgrab(proportional: NonNegative = 10.0, integral: NonNegative = 0.01, derivative: NonNegative = 0.1) -> Recipe:
-    """A binary loss for each class, in which a controller balances what raises its logit and what lowers it.
+    """A binary loss for each class, whose controller balances the gradients that raise its logit and that lower it.
 
     Args:
         proportional: gain on the imbalance of the gradients so far, at least 0; with all gains 0 this is FedAvg with a

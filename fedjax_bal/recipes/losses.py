@@ -1,5 +1,7 @@
 """Methods that change the local loss for the sake of classes that a client lacks."""
 
+from typing import Literal
+
 from fedjax_bal.parts import (
     DecayedResampling,
     FeatureTransfer,
@@ -13,7 +15,6 @@ from fedjax_bal.parts import (
     VacantClassDistillation,
 )
 from fedjax_bal.recipes.recipe import Count, NonNegative, Positive, Recipe, Share, checked
-from fedjax_bal.validate import one_of
 
 
 def balanced_softmax() -> Recipe:
@@ -34,7 +35,7 @@ def rebafl(
     epsilon: Share = 0.01,
     mu: NonNegative = 0.1,
     scale: NonNegative = 1.0,
-    prototypes: str = "local_override",
+    prototypes: Literal["local_override", "global_only"] = "local_override",
     carry: bool = False,
     min_classes: Count = 1,
 ) -> Recipe:
@@ -55,13 +56,12 @@ def rebafl(
     References:
         Xu et al., 2023, Algorithm 1.
     """
-    one_of("rebafl: prototypes", prototypes, ("local_override", "global_only"))
     transfer = FeatureTransfer(mu, epsilon, scale, prototypes, carry, min_classes)
     return Recipe("rebafl", (PriorCalibration(epsilon), transfer))
 
 
 @checked
-def fedrs(alpha: Share = 0.5, mode: str = "hard") -> Recipe:
+def fedrs(alpha: Share = 0.5, mode: Literal["hard", "soft"] = "hard") -> Recipe:
     """Restricted softmax: FedAvg whose local training scales down the logits of classes that a client lacks.
 
     Args:
@@ -75,12 +75,12 @@ def fedrs(alpha: Share = 0.5, mode: str = "hard") -> Recipe:
     References:
         Li and Zhan, 2021; "soft" is the authors' code, where alpha is one of 0.9, 0.5 and 0.1.
     """
-    return Recipe("fedrs", (RestrictedSoftmax(alpha, one_of("fedrs: mode", mode, ("hard", "soft"))),))
+    return Recipe("fedrs", (RestrictedSoftmax(alpha, mode),))
 
 
 @checked
 def fedlc(tau: NonNegative = 1.0) -> Recipe:
-    """Logit calibration: FedAvg whose local training holds logits down by as much as their class is rare.
+    """Logit calibration: FedAvg whose training logits are lowered by a margin, the larger the rarer their class.
 
     Args:
         tau: size of the margin, at least 0; 0 is FedAvg.

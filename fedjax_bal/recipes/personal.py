@@ -86,7 +86,7 @@ def ditto(attraction: NonNegative = 0.1) -> Recipe:
 
 
 def fedrod() -> Recipe:
-    """Balanced softmax for the global model, and on it a classifier of each client's own.
+    """Balanced softmax for the global model, and beside its classifier one of each client's own.
 
     The test set sees the global model, which is that of `balanced_softmax`; clients' own test rows see the
     personalised ones.

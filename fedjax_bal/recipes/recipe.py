@@ -37,7 +37,7 @@ PositiveShare = Annotated[float, Gt(0), Le(1)]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A method: its parts, and the settings of which a run has one.
+    """A method: its parts, and settings that a run has only one of.
 
     Attributes:
         name: its name.
@@ -97,8 +97,8 @@ def combine(*recipes: Recipe) -> Recipe:
         A recipe named after all of them, joined with "+".
 
     Raises:
-        ValueError: the same part twice, two parts in a role for which there is one (Criterion, Shift, Reduce), or two
-            recipes that set the same thing differently.
+        ValueError: something other than a recipe, the same part twice, two parts in a role for which there is one
+            (Criterion, Shift, Reduce), or two recipes that set the same thing differently.
 
     Example:
         >>> from fedjax_bal.recipes import balanced_softmax, scaffold
@@ -109,6 +109,8 @@ def combine(*recipes: Recipe) -> Recipe:
         raise ValueError("combine: received no recipe; give at least one")
     owner: dict[str, str] = {}
     for recipe in recipes:
+        if not isinstance(recipe, Recipe):
+            raise ValueError(f"recipe: received {recipe!r:.80}, must be what a recipe's function returns: fedavg()")
         for part in recipe.parts:
             if part.slot in owner:
                 raise ValueError(

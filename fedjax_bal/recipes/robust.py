@@ -14,9 +14,10 @@ from fedjax_bal.validate import finite_number, whole_number
 def dp(bound: Positive = 1.0, noise: NonNegative = 1.0, delta: Annotated[Positive, Lt(1)] | None = None) -> Recipe:
     """Differential privacy of clients: updates clipped to a norm, and Gaussian noise on their sum.
 
-    The metric `epsilon` of a round tells for which epsilon the rounds so far are (epsilon, delta)-differentially
-    private; it needs `pip install 'fedjax_bal[privacy]'`. A cohort hides who is in it if it is drawn uniformly of all
-    clients; with other selectors, or clients that aren't always available, each counts as if it were in every round.
+    A run is (epsilon, delta)-differentially private up to each round, with the round's metric `epsilon`, which needs
+    `pip install 'fedjax_bal[privacy]'`. A cohort hides who is in it if it is drawn uniformly of all clients; with other
+    selectors, or clients that aren't always available, each counts as if it were in every round. `power_of_choice` is
+    not covered: it sees clients' losses without noise.
 
     Args:
         bound: the largest norm S of a client's update; above 0.
@@ -28,8 +29,8 @@ def dp(bound: Positive = 1.0, noise: NonNegative = 1.0, delta: Annotated[Positiv
         (PrivateMean(bound=0.5, noise=1.0, delta=None),)
 
     References:
-        McMahan et al., 2018, Algorithm 1. Clients count alike. Methods that report more than
-        the update are refused, and so are networks with batch normalisation, whose statistics would have no noise.
+        McMahan et al., 2018, Algorithm 1. Clients count alike. Methods by which the server sees more of a client than
+        the noisy mean are refused, and so are networks with batch normalisation, whose statistics would have no noise.
     """
     return Recipe("dp", (PrivateMean(bound, noise, delta),))
 

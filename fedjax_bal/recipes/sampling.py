@@ -33,7 +33,7 @@ def crop_flip(pad: CountOrZero = 4, flip: bool = True) -> Recipe:
 
 @checked
 def cutout(side: Count = 16) -> Recipe:
-    """A square hole in each image, elsewhere each time that a client draws it; behind `crop_flip`, if both are there.
+    """A square hole in each image, at a new place each time that a client draws it; put it after `crop_flip`.
 
     Args:
         side: of the square in pixels, at least 1; the image's border may cut it off.
@@ -78,7 +78,7 @@ def iwds(beta_0: Share = 0.9999, beta_m: Share = 0.8, rho: Share = 0.992, schedu
     with any other method.
 
     Args:
-        beta_0: beta in the first round, in [0, 1]; near 1 all classes are drawn alike, at 0 all samples are.
+        beta_0: beta in the first round, in [0, 1]; near 1 all classes are drawn equally often, at 0 all samples.
         beta_m: beta in the limit, in [0, 1].
         rho: decay of their difference in a round, in [0, 1].
         schedule: "decay", "fixed" (beta_0 throughout, the poster's imbalanced sampling) or "uniform" (all samples

@@ -41,7 +41,8 @@ def round_robin(clients_per_round: int) -> Selector:
     groups = whole_number("clients_per_round", clients_per_round)
 
     def select(state: np.ndarray, seed: int, round: int, available: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        total, reach, chosen = len(available), groups, np.zeros(0, np.int64)
+        total, chosen = len(available), np.zeros(0, np.int64)
+        reach = min(groups, total)
         while len(chosen) < groups and reach < _AHEAD * total:  # further and further ahead, until there are enough
             in_turn = (np.arange(min(reach, total)) + int(state)) % total
             chosen, reach = in_turn[available[in_turn]][:groups], _AHEAD * reach

@@ -84,6 +84,12 @@ def test_a_hole_is_a_square_around_any_pixel():
     assert ((often - count / 20) ** 2 / (count / 20)).sum() < 43.8  # chi-squared, 19 degrees: one seed in a thousand
 
 
+@pytest.mark.parametrize("side", [1, 3])
+def test_a_hole_of_odd_width_is_no_narrower(side):
+    holes = seen(Cutout(side), np.ones((500, 5, 4, 2), np.float32)) == 0
+    assert holes.sum((1, 2, 3)).max() == 2 * side**2
+
+
 @pytest.mark.parametrize("added", [CropAndFlip(pad=2), Cutout(4)])
 def test_rows_that_another_part_has_added_stay_as_they_are(added):
     originals, rows = images(6), jnp.arange(4)

@@ -8,7 +8,7 @@ import pytest
 import toys
 from parts import float64
 
-from fedjax_bal.recipes import combine, median, scaffold
+from fedjax_bal.recipes import combine, local, median, scaffold
 from fedjax_bal.recipes.drift import feddyn, fednova
 
 OPTIONS = dataclasses.replace(float64.OPTIONS, momentum=0.5, weight_decay=0.01)
@@ -81,6 +81,8 @@ def test_without_penalty_the_first_full_round_goes_twice_as_far_as_the_mean():
 def test_other_weights_and_means_are_refused(other):
     with pytest.raises(ValueError, match=f"feddyn: received {other.parts[0].slot}, which changes how"):
         float64.simulation(combine(feddyn(), other))
+    with pytest.raises(ValueError, match=r"feddyn: received OwnModel, whose leaves stay with the clients"):
+        float64.simulation(combine(feddyn(), local()))
 
 
 BAD = [

@@ -29,7 +29,9 @@ TUNING = {"epochs": 3, "batch_size": 5, "learning_rate": 0.3, "momentum": 0.6}
 
 
 def test_updates_that_count_weigh_the_same():
-    assert EqualWeights().weigh(jnp.array([300.0, 0.0, 7.0]), None, None).tolist() == [1.0, 0.0, 1.0]
+    cohort = SimpleNamespace(sizes=jnp.array([300.0, 0.0, 7.0]))
+    assert EqualWeights().weigh(cohort.sizes, cohort, None).tolist() == [1.0, 0.0, 1.0]
+    assert EqualWeights().weigh(cohort.sizes / 4, cohort, None).tolist() == [0.25, 0.0, 0.25]
 
 
 @pytest.fixture(autouse=True)

@@ -215,6 +215,17 @@ class Again(Step):
         return jax.tree.map(lambda leaf: jnp.tensordot(share, leaf, 1), found.deltas)
 
 
+def test_a_class_without_the_decorator_is_refused():
+    class Bare(Step):
+        share: float = 0.5
+
+        def step(self, delta, server):
+            return delta
+
+    with pytest.raises(ValueError, match=r"Bare: not declared as a part: put @part.* above class Bare"):
+        Bare(share=0.1)
+
+
 def test_a_server_part_sees_updates_and_losses_of_every_client(double):
     sim = float64.simulation(Recipe("mine", (Again(),)))
     weights = float64.initial(sim)

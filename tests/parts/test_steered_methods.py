@@ -10,7 +10,19 @@ from parts import float64, hand
 from parts.test_masked_distillation import received, softmax
 
 from fedjax_bal.parts import DiscrepancyWeights, DualWeights, GradientBalancer, Logits, Loss, parts_with
-from fedjax_bal.recipes import balanced_softmax, balancefl, climb, combine, feddisco, fedgrab, fedvls, iwds, scaffold
+from fedjax_bal.recipes import (
+    balanced_softmax,
+    balancefl,
+    climb,
+    combine,
+    equal_weights,
+    feddisco,
+    fedgrab,
+    fednova,
+    fedvls,
+    iwds,
+    scaffold,
+)
 from fedjax_bal.types import Aggregate, Cohort, ServerContext, Variables
 
 
@@ -260,6 +272,14 @@ def test_what_acts_twice_is_refused():
         combine(balancefl(), fedvls())
     with pytest.raises(ValueError, match="climb: received DiscrepancyWeights, which weighs clients, too"):
         float64.simulation(combine(climb(), feddisco()))
+    with pytest.raises(ValueError, match="equal_weights: received ControlVariates, whose updates weigh the same"):
+        float64.simulation(combine(scaffold(), equal_weights()))
+
+
+@pytest.mark.parametrize("pair", [(fednova, feddisco), (feddisco, scaffold), (feddisco, equal_weights)])
+def test_discrepancies_are_added_to_shares_of_samples(pair):
+    with pytest.raises(ValueError, match=r"feddisco: received \w+ in the wrong place: name scaffold or"):
+        float64.simulation(combine(*(recipe() for recipe in pair)))
 
 
 BAD = [

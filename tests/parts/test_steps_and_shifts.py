@@ -11,7 +11,7 @@ from parts import float64, hand
 from fedjax_bal.optim import optimizer
 from fedjax_bal.parts import Ascent, DynamicRegularisation, Extrapolation, GlobalAscent
 from fedjax_bal.parts.fedlesam import LastReceived
-from fedjax_bal.recipes import combine, fedacg, fedcm, fedexp, fedlesam, fedsam, fedspeed, mofedsam
+from fedjax_bal.recipes import combine, fedacg, fedcm, fedexp, fedlesam, fedsam, fedspeed, local, mofedsam
 from fedjax_bal.types import Aggregate, ServerContext
 
 
@@ -220,6 +220,8 @@ def test_what_means_nothing_together_is_refused():
         combine(mofedsam(), fedcm())
     with pytest.raises(ValueError, match="fedcm: received the local optimizer 'adam'"):
         float64.simulation(fedcm(), local_optimizer=optimizer("adam", 0.01))
+    with pytest.raises(ValueError, match="fedcm: received OwnModel, whose leaves stay with the clients"):
+        float64.simulation(combine(fedcm(), local()), local_optimizer=optimizer("sgd", 0.01))
 
 
 BAD = [

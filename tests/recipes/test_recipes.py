@@ -93,6 +93,8 @@ def test_combine_refuses_what_means_nothing():
         recipes.combine(Recipe("a", drawing="epochs"), Recipe("b", drawing="replacement"))
     with pytest.raises(ValueError, match="no recipe"):
         recipes.combine()
+    with pytest.raises(ValueError, match=r"received <function fedavg .*, must be what a recipe's function returns"):
+        recipes.combine(recipes.fedavg, recipes.scaffold())  # type: ignore[arg-type]
 
 
 def test_combine_refuses_two_parts_where_there_is_one():

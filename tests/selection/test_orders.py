@@ -82,6 +82,7 @@ def test_round_robin_looks_as_far_ahead_as_it_must(share):
 
 def test_round_robin_never_repeats_a_client_in_a_round():
     assert walk([ALL[:3]] * 2, 5) == [[0, 1, 2, 3, 3], [0, 1, 2, 3, 3]]
+    assert walk([ALL[:2]], 8) == [[0, 1, *[2] * 6]]
 
 
 # By size.

@@ -252,6 +252,9 @@ class Listed(Logits):
 class Undecorated(Logits):
     """Is no dataclass."""
 
+    def __init__(self):
+        pass
+
     def logits(self, logits, batch, ctx):
         return logits
 
