@@ -238,8 +238,9 @@ def _parse_override(text: str) -> tuple[KeyPath, Any]:
 
 def _assign(node: Any, section: type[Section] | None, path: KeyPath, value: Any, above: KeyPath) -> Any:
     if not path:
-        over = section not in (None, MethodEntry) and isinstance(node, Mapping)
-        return merge_sections(section, node, value) if over else value
+        if section is None or section is MethodEntry or not isinstance(node, Mapping):
+            return value
+        return merge_sections(section, node, value)
     key, rest, here = str(path[0]), path[1:], (*above, path[0])
     if isinstance(node, list):
         return _assign_item(node, section, path, value, above)
