@@ -347,7 +347,7 @@ def test_differences_name_the_keys():
         ("methods.2.trainin={}", ["methods.2.trainin: unknown key", "did you mean 'training'?"]),
         ("methods.2.mu=strong", ["methods.2.mu: received 'strong', must be a finite number"]),
         ("methods.2.mu=-1", ["methods.2.mu: received -1, must be a finite number of at least 0"]),
-        ("methods.2.prototypes=all", ["methods.2.prototypes: received 'all'; allowed: local_override, global_only"]),
+        ("methods.2.prototypes=all", ["methods.2.prototypes: received 'all'; allowed: global_only, local_override"]),
         ("methods.1.name=fedavg", ["methods.1.name: received 'fedavg', already the name of methods.0"]),
         ("methods.1.name=''", ["methods.1.name: received '', must be printable text of 1 to 60 characters"]),
         ('methods.1.name="a\\ud800"', ["methods.1.name: received 'a\\ud800', must be printable text"]),
