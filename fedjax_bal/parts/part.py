@@ -120,6 +120,7 @@ class RoundsSoFar(NamedTuple):
         clients: the number of clients that can train.
         clients_per_round: the most that do so in a round.
         drawn_evenly: whether each round's cohort is a uniform draw of these clients, whatever came before.
+        closed_loop: whether a cohort depends on what clients reported in earlier rounds.
         chain_length: the most clients that one averaged update goes through.
     """
 
@@ -127,6 +128,7 @@ class RoundsSoFar(NamedTuple):
     clients: int
     clients_per_round: int
     drawn_evenly: bool
+    closed_loop: bool
     chain_length: int
 
 

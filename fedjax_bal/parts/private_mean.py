@@ -51,11 +51,14 @@ class PrivateMean(Reduce):
                 )
 
     def round_metrics(self, past: RoundsSoFar) -> dict[str, float]:
-        """Epsilon; none without its package, or where several clients are behind an update, whatever its bound."""
+        """Epsilon, where it holds and its package is there.
+
+        It doesn't hold with several clients behind one update, or where the selector sees more than the noisy mean.
+        """
         drawn = past.clients_per_round if past.drawn_evenly else past.clients  # all: being left out hides nothing
         delta = max(past.clients, 2) ** -1.1 if self.delta is None else self.delta
         try:
-            known = past.chain_length == 1
+            known = past.chain_length == 1 and not past.closed_loop
             return {"epsilon": epsilon(float(self.noise), past.rounds, past.clients, drawn, delta)} if known else {}
         except ImportError as error:
             _warn_once(str(error))

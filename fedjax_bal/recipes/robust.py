@@ -16,8 +16,8 @@ def dp(bound: Positive = 1.0, noise: NonNegative = 1.0, delta: Annotated[Positiv
 
     A run is (epsilon, delta)-differentially private up to each round, with the round's metric `epsilon`, which needs
     `pip install 'fedjax_bal[privacy]'`. A cohort hides who is in it if it is drawn uniformly of all clients; with other
-    selectors, or clients that aren't always available, each counts as if it were in every round. `power_of_choice` is
-    not covered: it sees clients' losses without noise.
+    selectors, or clients that aren't always available, each counts as if it were in every round. There is no epsilon
+    with `power_of_choice`, which sees clients' losses without noise.
 
     Args:
         bound: the largest norm S of a client's update; above 0.

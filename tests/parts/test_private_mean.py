@@ -71,8 +71,8 @@ def test_whatever_would_have_no_noise_is_refused(with_, model, message):
         run(recipes.combine(with_, recipes.dp()), model)
 
 
-def past(rounds=3, clients=50, drawn=10, evenly=True, length=1):
-    return RoundsSoFar(rounds, clients, drawn, evenly, length)
+def past(rounds=3, clients=50, drawn=10, evenly=True, closed_loop=False, length=1):
+    return RoundsSoFar(rounds, clients, drawn, evenly, closed_loop, length)
 
 
 def test_epsilon_of_the_rounds_so_far(monkeypatch):
@@ -80,6 +80,7 @@ def test_epsilon_of_the_rounds_so_far(monkeypatch):
     assert PrivateMean(1.0, 2.0).round_metrics(past()) == {"epsilon": (2.0, 3, 50, 10, 50**-1.1)}
     assert PrivateMean(1.0, 2.0, 1e-4).round_metrics(past(evenly=False)) == {"epsilon": (2.0, 3, 50, 50, 1e-4)}
     assert PrivateMean().round_metrics(past(length=2)) == {}
+    assert PrivateMean().round_metrics(past(evenly=False, closed_loop=True)) == {}
 
 
 @pytest.mark.slow

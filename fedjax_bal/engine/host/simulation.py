@@ -352,7 +352,7 @@ class Simulation:
         """The metrics that parts measure on the host (`Part.round_metrics`) after a number of rounds, by name."""
         clients, even = int(self._training.sum()), self.selector.even and self.participation.availability == always()
         most, length = min(self.selector.most, clients), self.selector.chain_length
-        past = RoundsSoFar(rounds, clients, most, even, length)
+        past = RoundsSoFar(rounds, clients, most, even, self.selector.closed_loop, length)
         return {name: value for part in self.setting.parts for name, value in part.round_metrics(past).items()}
 
     def _samples(self, plans: list[Plan]) -> int:
