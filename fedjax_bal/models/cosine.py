@@ -49,7 +49,7 @@ def with_cosine_head(model: Model, form: CosineForm, scale: float) -> Model:
         The network with the new classifier; its other weights start the same.
 
     Raises:
-        ValueError: a network without such a classifier, or with a single class.
+        ValueError: a network without such a classifier, with one of cosines already, or with a single class.
 
     Example:
         >>> from fedjax_bal.models import build
@@ -59,6 +59,11 @@ def with_cosine_head(model: Model, form: CosineForm, scale: float) -> Model:
     """
     if model.num_classes < 2:
         raise ValueError(f"model: received {model.num_classes} class, must have at least 2 to compare directions")
+    if getattr(model.apply, "func", None) is _apply:
+        raise ValueError(
+            f"model: received {model.name} with a classifier of cosines already; of methods that replace the classifier "
+            "(fedetf, fednh, ldam) take one"
+        )
     return _replace(model, form, float(scale))
 
 

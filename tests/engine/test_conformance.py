@@ -22,7 +22,7 @@ from fedjax_bal.selection import bernoulli, uniform
 
 ROUNDS = 5
 ALL_ROLES = ["everything"]
-"""For what the public battery checks of every recipe (tests/test_conformance.py), on the toys of this table."""
+"""For what the public battery checks of every recipe (tests/testing/test_battery.py), on the toys of this table."""
 
 
 def simulation(name, strategy="map", **changes):

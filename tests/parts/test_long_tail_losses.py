@@ -238,6 +238,12 @@ def test_a_network_without_a_named_classifier_is_refused():
         models.with_cosine_head(toys.network(), "trained", 8.0)
 
 
+def test_two_classifiers_of_cosines_are_refused():
+    once = models.with_cosine_head(models.build("mlp", 2, (4, 4, 1)), "trained", 8.0)
+    with pytest.raises(ValueError, match=r"received mlp with a classifier of cosines already; of methods .* take one"):
+        models.with_cosine_head(once, "simplex", 1.0)
+
+
 def test_two_criteria_are_refused():
     with pytest.raises(ValueError, match="FocalLoss and ClassBalancedLoss both replace the cross-entropy"):
         combine(focal(), class_balanced())
