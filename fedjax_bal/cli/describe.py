@@ -97,7 +97,13 @@ def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
     if what in DATASETS:
         # All else is the quickstart's, but for the server's rows; a cohort of one fits any number of clients.
         wanted = f"partition={{scheme: {json.dumps('iid' if scheme is None else scheme)}, clients: 10, seed: 0}}"
-        others = [f"dataset.name={what}", "selection.clients_per_round=1", "auxiliary.per_class=0", "partition=null", wanted]
+        others = [
+            f"dataset.name={what}",
+            "selection.clients_per_round=1",
+            "auxiliary.per_class=0",
+            "partition=null",
+            wanted,
+        ]
         return load_config(None, [*others, *changes], needs=False)
     if not Path(what).exists() and not what.endswith((".yaml", ".yml")) and what not in builtin_configs():
         near = difflib.get_close_matches(what, [*DATASETS, *builtin_configs()], 1)

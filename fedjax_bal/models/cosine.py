@@ -61,8 +61,8 @@ def with_cosine_head(model: Model, form: CosineForm, scale: float) -> Model:
         raise ValueError(f"model: received {model.num_classes} class, must have at least 2 to compare directions")
     if getattr(model.apply, "func", None) is _apply:
         raise ValueError(
-            f"model: received {model.name} with a classifier of cosines already; of methods that replace the classifier "
-            "(fedetf, fednh, ldam) take one"
+            f"model: received {model.name} with a classifier of cosines already; of methods that replace a "
+            "classifier (fedetf, fednh, ldam) take one"
         )
     return _replace(model, form, float(scale))
 
