@@ -64,6 +64,9 @@ def _options(name: str) -> Iterator[str]:
     lines = [f"- `{key}={received_value(default)}`: {meanings.get(key, '')}" for key, (_, default) in fields.items()]
     if lines:
         yield "\n".join(["**Options** and their defaults\n", *lines])
+    for which, values in getattr(RECIPES[name], "variants", {}).items():
+        changed = ", ".join(f"`{key}={received_value(value)}`" for key, value in values.items())
+        yield f"`variant: {which}` sets {changed or 'these defaults'}."
 
 
 def _settings(recipe: Recipe) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from textwrap import indent
 from typing import Any
 
 from fedjax_bal.config import nearest_choices
@@ -78,17 +80,23 @@ def _whole(kind: str, name: str, function: Callable[..., Any]) -> Iterator[str]:
         from fedjax_bal.parts import names_of_needs
         from fedjax_bal.recipes import citation
 
+        yield "\n".join([f"Defaults: {_defaults(function) or 'it has no options'}", *_readings(function)])
         recipe = _at_defaults(function)
         if recipe is None:
             return
         yield f"Needs at these defaults: {', '.join(names_of_needs(recipe.parts)) or 'nothing'}"
-        roles = {part: [role.__name__ for role in _roles(part)] for part in recipe.parts}
-        parts = [f"  {type(part).__name__} ({', '.join(names)})" for part, names in roles.items()]
-        yield "\n".join(["Parts and their roles at these defaults:", *(parts or ["  none"])])
+        parts = [_part(part) for part in recipe.parts] or ["  none"]
+        yield "\n\n".join(["Parts at these defaults, with their roles:", *parts])
         try:
             yield citation(recipe)
         except ValueError:
             yield f"No citation of {recipe.name} is known; `register(..., citation=BIBTEX)` gives one to your own."
+
+
+def _part(part: Any) -> str:
+    """A part's class, roles, and what its docstring says before the first of its sections, equations included."""
+    says = re.split(r"\n\n[A-Z]\w+:\n", inspect.getdoc(type(part)) or "")[0]
+    return f"  {type(part).__name__} ({', '.join(role.__name__ for role in _roles(part))})\n{indent(says, '    ')}"
 
 
 def _roles(part: Any) -> list[type]:
@@ -102,7 +110,9 @@ def _recipes() -> dict[str, str]:
     def described(name: str, function: Callable[..., Any]) -> str:
         recipe = _at_defaults(function)
         needs = "" if recipe is None else ", ".join(names_of_needs(recipe.parts))
-        return _described(function, _text(_after("needs", needs), _after("from", short_citation(name))))
+        return _described(
+            function, _text(*_readings(function), _after("needs", needs), _after("from", short_citation(name)))
+        )
 
     return {name: described(name, function) for name, function in RECIPES.items()}
 
@@ -111,6 +121,12 @@ def _at_defaults(recipe: Callable[..., Any]) -> Any:
     """The recipe at its defaults; None if one of its parameters has none."""
     parameters = inspect.signature(recipe).parameters.values()
     return None if any(own.default is own.empty for own in parameters) else recipe()
+
+
+def _readings(recipe: Callable[..., Any]) -> list[str]:
+    """The readings that `variant` chooses from, a line each."""
+    variants = getattr(recipe, "variants", {}).items()
+    return [f"variant={name}: {_written_out(values, ...) or 'the defaults'}" for name, values in variants]
 
 
 def _recipe_functions() -> Mapping[str, Callable[..., Any]]:
@@ -150,7 +166,10 @@ def _models() -> dict[str, str]:
     from fedjax_bal.models import MODELS, options
 
     defaults = {name: {key: option.default for key, option in options(name).items()} for name in MODELS}
-    return {name: _text(entry.description, _takes(defaults[name], ...)) for name, entry in MODELS.items()}
+    return {
+        name: _text(entry.description, _after("takes", _written_out(defaults[name], ...)))
+        for name, entry in MODELS.items()
+    }
 
 
 def _partitions() -> dict[str, str]:
@@ -255,21 +274,26 @@ LISTINGS: dict[str, Callable[[], dict[str, str]]] = {
 
 def _described(function: Callable[..., Any], more: str = "", skip: Collection[str] = ()) -> str:
     """The first line of a function's docstring, its parameters with their defaults, and more."""
+    first = (function.__doc__ or "").strip().partition("\n")[0]
+    return _text(first, _after("takes", _defaults(function, skip)), more)
+
+
+def _defaults(function: Callable[..., Any], skip: Collection[str] = ()) -> str:
+    """The parameters of a function with their defaults."""
     parameters = inspect.signature(function).parameters.items()
     defaults = {name: parameter.default for name, parameter in parameters if name not in skip}
-    first = (function.__doc__ or "").strip().partition("\n")[0]
-    return _text(first, _takes(defaults, inspect.Parameter.empty), more)
+    return _written_out(defaults, inspect.Parameter.empty)
 
 
 def _optax(name: str, fields: Mapping[str, tuple[Any, Any]]) -> str:
     """The text on a function of optax, whose own texts are long."""
-    return _text(f"optax.{name}", _takes({key: default for key, (_, default) in fields.items()}, ...))
+    defaults = {key: default for key, (_, default) in fields.items()}
+    return _text(f"optax.{name}", _after("takes", _written_out(defaults, ...)))
 
 
-def _takes(defaults: Mapping[str, Any], none: Any) -> str:
+def _written_out(values: Mapping[str, Any], none: Any) -> str:
     """Parameters as a configuration writes them; `none` stands for the default of one that has to be given."""
-    shown = (name if value is none else f"{name}={_written(value)}" for name, value in defaults.items())
-    return _after("takes", ", ".join(shown))
+    return ", ".join(name if value is none else f"{name}={_written(value)}" for name, value in values.items())
 
 
 def _written(value: Any) -> str:

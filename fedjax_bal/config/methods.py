@@ -88,6 +88,9 @@ def _read_recipe(
         allowed = nearest_choices(name, functions)
         own = "; one of your own needs --plugin FILE" if isinstance(name, str) and "did you mean" not in allowed else ""
         return None, [Problem((*path, key), f"received {received_value(name)}; {allowed}{own}")]
+    values, problems = _of_variant(functions[name], values, path)
+    if problems:
+        return None, problems
     fields = parameters(functions[name])
     checked, problems = check_section(_hyperparameters(tuple(fields.items())), values, path)
     if checked is None:
@@ -99,6 +102,19 @@ def _read_recipe(
     except (ValueError, TypeError) as error:
         return None, [_refused(name, complete, str(error), path)]
     return RecipeChoice(name=name, hyperparameters=complete), []
+
+
+def _of_variant(
+    recipe: Callable[..., Any], values: Mapping[str, Any], path: KeyPath
+) -> tuple[Mapping[str, Any], list[Problem]]:
+    """The values with those of the reading that `variant` names written out, for a recipe that has readings."""
+    known = getattr(recipe, "variants", {})
+    if not known or "variant" not in values:
+        return values, []
+    wanted, rest = values["variant"], {key: value for key, value in values.items() if key != "variant"}
+    if not isinstance(wanted, str) or wanted not in known:
+        return {}, [Problem((*path, "variant"), f"received {received_value(wanted)}; {nearest_choices(wanted, known)}")]
+    return {**known[wanted], **rest}, []
 
 
 def _recipes() -> Mapping[str, Callable[..., Any]]:

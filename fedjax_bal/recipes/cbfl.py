@@ -6,9 +6,15 @@ from annotated_types import Ge
 
 from fedjax_bal.annotations import Seed
 from fedjax_bal.parts import Fakes, LocalGenerator, SharedDcgans, SharedGenerator
-from fedjax_bal.recipes.recipe import Count, CountOrZero, NonNegative, Recipe, checked, positive
+from fedjax_bal.recipes.recipe import Count, CountOrZero, NonNegative, Recipe, checked, positive, readings
 
 
+@readings(
+    paper={"direction": "student_teacher", "layers": "sum", "generator": "per_client"},
+    code={
+        "warm_up": 701, "interval": 3, "teacher": "snapshot", "iterations": 1000, "generator_rate": 0.003, "gamma": 3.0,
+    },
+)  # fmt: skip
 @checked
 def cbfl(
     warm_up: CountOrZero = 700,

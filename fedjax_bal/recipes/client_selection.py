@@ -4,7 +4,7 @@ from typing import Literal
 
 from fedjax_bal.data import copy_options
 from fedjax_bal.parts import Augmentation, CompositionProbe, ParticipatingShare
-from fedjax_bal.recipes.recipe import Count, CountOrZero, NonNegative, Recipe, Share, checked
+from fedjax_bal.recipes.recipe import Count, CountOrZero, NonNegative, Recipe, Share, checked, readings
 from fedjax_bal.selection import Choice
 
 
@@ -67,6 +67,10 @@ def astraea(
     return Recipe("astraea", copies, selector=chains, carried=True if optimizer_state == "carried" else None)
 
 
+@readings(
+    paper={"composition": "softmax_inv", "scope": "output", "reward": "literal", "direction": "to_uniform"},
+    code={"alpha": 0.8, "rho": 1.0},
+)
 @checked
 def flcir(
     choose: Literal["cucb", "greedy", "random"] = "cucb",

@@ -14,7 +14,7 @@ from fedjax_bal.parts import (
     RestrictedSoftmax,
     VacantClassDistillation,
 )
-from fedjax_bal.recipes.recipe import Count, NonNegative, Positive, Recipe, Share, checked
+from fedjax_bal.recipes.recipe import Count, NonNegative, Positive, Recipe, Share, checked, readings
 
 
 def balanced_softmax() -> Recipe:
@@ -30,6 +30,7 @@ def balanced_softmax() -> Recipe:
     return Recipe("balanced_softmax", (PriorCalibration(0.0),))
 
 
+@readings(paper={}, code={"prototypes": "global_only", "min_classes": 2, "mu": 0.5})
 @checked
 def rebafl(
     epsilon: Share = 0.01,
@@ -60,6 +61,7 @@ def rebafl(
     return Recipe("rebafl", (PriorCalibration(epsilon), transfer))
 
 
+@readings(paper={}, code={"mode": "soft"})
 @checked
 def fedrs(alpha: Share = 0.5, mode: Literal["hard", "soft"] = "hard") -> Recipe:
     """Restricted softmax: FedAvg whose local training scales down the logits of classes that a client lacks.

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ParamSpec
 
 import jax
@@ -14,7 +14,7 @@ from fedjax_bal.annotations import check, checkable
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.parts import Criterion, Part, Reduce, Shift, parts_with
 from fedjax_bal.selection import Choice
-from fedjax_bal.validate import finite_number
+from fedjax_bal.validate import finite_number, one_of
 
 P = ParamSpec("P")
 
@@ -77,6 +77,31 @@ def checked(recipe: Callable[P, Recipe]) -> Callable[P, Recipe]:
         return recipe(*values, **{name: read(name, value) for name, value in kwargs.items()})  # type: ignore[call-arg]
 
     return build
+
+
+def readings(**variants: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]], Callable[..., Recipe]]:
+    """Gives a recipe the keyword `variant`, which names a reading of its paper: values in place of the defaults.
+
+    Values that are given along with it come first. The readings are in the recipe's attribute `variants`.
+
+    Example:
+        >>> from fedjax_bal.recipes import rebafl
+        >>> rebafl(variant="code", mu=0.2) == rebafl(mu=0.2, prototypes="global_only", min_classes=2)
+        True
+    """
+
+    def declare(recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
+        @functools.wraps(recipe)
+        def build(*args: Any, variant: str | None = None, **kwargs: Any) -> Recipe:
+            if variant is None:
+                return recipe(*args, **kwargs)
+            values = variants[one_of(f"{recipe.__name__}: variant", variant, variants)]
+            return recipe(**{**values, **inspect.signature(recipe).bind_partial(*args, **kwargs).arguments})
+
+        build.variants = variants  # type: ignore[attr-defined]
+        return build
+
+    return declare
 
 
 def positive(name: str, value: float, reason: str = "") -> float:

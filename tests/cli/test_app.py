@@ -217,6 +217,9 @@ def test_recipes_are_listed_by_family_and_one_name_with_all_about_it():
     text = invoke("list", "recipes", "scaffold").output
     assert "ControlVariates (Memory, Report, Server, Gradient, Weigh)" in text and "karimireddy2020scaffold" in text
     assert "Needs at these defaults: plain SGD, no local momentum\n" in text
+    text = invoke("list", "recipes", "rebafl").output
+    assert r"Adds $\tau \log p_c$" in text and "prototypes=local_override, carry=false" in text
+    assert "variant=paper: the defaults\nvariant=code: prototypes=global_only, min_classes=2, mu=0.5\n" in text
     assert "classes_per_client:" in invoke("list", "partitions", "pathological").output
     result = invoke("list", "recipes", "scafold")
     assert result.exit_code == 2 and result.output.endswith("did you mean 'scaffold'?\n")

@@ -1,6 +1,8 @@
 """Recipes: what they are made of, and what they refuse."""
 
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 import small_run
@@ -8,7 +10,7 @@ import toys
 from flat import build
 
 from fedjax_bal import recipes
-from fedjax_bal.config import load_config
+from fedjax_bal.config import ConfigError, load_config
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Criterion, Logits, Shift, part
@@ -125,6 +127,42 @@ BAD = [
 def test_a_wrong_hyperparameter_is_named(recipe, values, message):
     with pytest.raises(ValueError, match=message):
         recipe(**values)
+
+
+READINGS = [(name, which) for name, own in RECIPES.items() for which in getattr(own, "variants", {})]
+
+
+@pytest.mark.parametrize(("name", "which"), READINGS, ids=map("-".join, READINGS))
+def test_a_variant_sets_what_it_says_and_what_is_given_comes_first(name, which):
+    recipe, values = RECIPES[name], RECIPES[name].variants[which]
+    assert recipe(variant=which) == recipe(**values)
+    first = next(iter(inspect.signature(recipe).parameters))
+    given = 0.5 if first in ("alpha", "epsilon") else 900 if first == "warm_up" else "greedy"
+    assert recipe(given, variant=which) == recipe(**{**values, first: given})
+    config = load_config(None, [f"methods=[{{recipe: {name}, variant: {which}}}]"], needs=False)
+    assert config.for_method(0).recipe == recipe(**values)
+
+
+def test_the_guide_has_the_variants_that_recipes_declare():
+    rows = [
+        line.split(" | ")
+        for line in Path(recipes.__file__).parents[1].joinpath("guide", "papers.md").read_text().splitlines()
+        if line.startswith("| ")
+    ]
+    told = {row[0][2:].lower().replace("-", ""): row[1:] for row in rows}
+    for name, which in READINGS:
+        cell = told[name][("paper", "code").index(which)].partition(";")[0].partition(" (")[0]
+        values = dict(pair.split(": ") for pair in re.findall("`(.*?)`", cell))
+        assert values == {key: str(value) for key, value in RECIPES[name].variants[which].items()}
+
+
+def test_an_unknown_variant_is_refused():
+    with pytest.raises(ValueError, match="rebafl: variant: received 'codes'; allowed: paper, code; did you mean"):
+        recipes.rebafl(variant="codes")
+    with pytest.raises(ConfigError, match=r"methods.0.variant: received 'codes'; allowed: code, paper; did you mean"):
+        load_config(None, ["methods=[{recipe: rebafl, variant: codes}]"])
+    with pytest.raises(ConfigError, match=r"methods.0.variant: unknown key; recipe fedprox takes: mu"):
+        load_config(None, ["methods=[{recipe: fedprox, variant: code}]"])
 
 
 @pytest.mark.slow
