@@ -1,7 +1,7 @@
 """Reads a file and the command line into a checked configuration."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
@@ -175,14 +175,8 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
     base = {key: value for key, value in data.items() if key in Sections.model_fields}
     methods, found = read_methods(entries if isinstance(entries, list) else [], base)
     problems += found
-    if sheet is not None and sheet.paper is not None:
-        named = {method.name for method in methods}
-        unknown = [name for name in sheet.paper.accuracy if name not in named]
-        place = ("paper", "accuracy")
-        problems += [
-            Problem((*place, name), f"there is no method of this name; {nearest_choices(name, named)}")
-            for name in unknown
-        ]
+    if sheet is not None and sheet.paper is not None and not found:  # a method that is wrong has no name
+        problems += _unknown_published(sheet.paper.accuracy, {method.name for method in methods})
     if sheet is not None and sheet.partition_seeds is not None and len(sheet.partition_seeds) != len(sheet.seeds):
         text = f"received {len(sheet.partition_seeds)} seeds, must be as many as the {len(sheet.seeds)} of `seeds`"
         problems.append(Problem(("partition_seeds",), text))
@@ -191,6 +185,18 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
     shared = {key: getattr(sheet, key) for key in UnresolvedConfig.model_fields if key != "methods"}
     config = Config(methods=tuple(methods), **shared)
     return config.model_copy(update={"plugins": used_plugins(config)}), []
+
+
+def _unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:
+    """The published names that are neither a method's nor made of recipes; a table may have more than is asked for."""
+    from fedjax_bal.recipes import RECIPES
+
+    made_of_recipes = lambda name: all(recipe in RECIPES for recipe in name.split("+"))
+    unknown = [name for name in accuracies if name not in methods and not made_of_recipes(name)]
+    return [
+        Problem(("paper", "accuracy", name), f"there is no method of this name; {nearest_choices(name, methods)}")
+        for name in unknown
+    ]
 
 
 def _overridden(data: Any, parsed: Sequence[tuple[KeyPath, Any]]) -> tuple[Any, list[KeyPath]]:

@@ -151,6 +151,18 @@ def test_a_paper_stands_beside(folders):
     assert "Beside the paper" not in build(folders[1]).read_text()
 
 
+def test_a_paper_may_have_more_methods_than_are_run():
+    published = "paper={source: Table 3, accuracy: {fedavg: 0.7, fednova: 0.8, fedavg+moon: 0.9}}"
+    assert load_config(None, ["methods=[fedavg]", published]).paper is not None
+
+
+def test_a_method_that_is_wrong_is_not_missed_by_the_paper():
+    published = "paper={source: Table 3, accuracy: {mine: 0.7}}"
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, ["methods=[{recipe: fedprox, name: mine, mu: -1}]", published])
+    assert "mu: received -1" in str(caught.value) and "paper" not in str(caught.value)
+
+
 def test_a_paper_names_methods_that_there_are():
     config = load_config(None, ["paper={source: Table 3, accuracy: {fedavg: 0.7}}"])
     assert config.paper is not None and config.paper.accuracy == {"fedavg": 0.7}
