@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 from pydantic import Field
 
-from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, TextThat
+from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge_sections, to_plain
 
@@ -21,6 +21,11 @@ METHOD_NAME = TextThat(
     "printable text of 1 to 60 characters", lambda text: text.isprintable() and 0 < len(text.strip()) == len(text) <= 60
 )
 
+MOST_SEEDS = 1000
+"""The largest number of seeds that may be given in place of a list of them."""
+
+_COUNT = ShortForm(f"a count from 1 to {MOST_SEEDS} (3 for [0, 1, 2])")
+_Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
 _Entry = Annotated[Any, Readable("a mapping with the key recipe", lambda entry: entry)]
 
 
@@ -99,8 +104,8 @@ class UnresolvedConfig(Sections):
 
     name: Annotated[str, FOLDER_NAME]
     methods: Annotated[tuple[_Entry, ...], MinLen(1)]
-    seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT] = (0,)
-    partition_seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT] | None = None
+    seeds: _Seeds = (0,)
+    partition_seeds: _Seeds | None = None
     paper: ReportedResults | None = None
 
     @classmethod

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from fedjax_bal.annotations import names_of, wanted
-from fedjax_bal.config.configuration import UnresolvedConfig
+from fedjax_bal.config.configuration import MOST_SEEDS, UnresolvedConfig
 from fedjax_bal.config.parameters import documented
 from fedjax_bal.config.problems import KeyPath, dotted_path, nearest_choices, received_value
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant
@@ -106,8 +106,9 @@ def json_schema() -> dict[str, Any]:
         "base": {"type": "string", "description": "the configuration that this one changes"},
         "sweep": {"type": "array", "items": {"type": "object"}, "description": "the axes of a sweep"},
         "methods": {"type": "array", "items": {"anyOf": [{"type": "string"}, entry]}},
-        "seeds": {"anyOf": [whole["properties"]["seeds"], {"type": "integer", "minimum": 1}]},
     }
+    count = {"type": "integer", "minimum": 1, "maximum": MOST_SEEDS}
+    own |= {key: {"anyOf": [whole["properties"][key], count]} for key in ("seeds", "partition_seeds")}
     heading = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "fedjax_bal configuration"}
     return {**heading, **whole, "properties": {**whole["properties"], **own}}
 

@@ -327,11 +327,18 @@ def test_differences_name_the_keys():
         ("name=2024", ["name: received 2024, must be a name"]),
         (
             "seeds=[0, 0]",
-            ["seeds: received [0, 0], must be a list, not empty, without repetition, each item an integer"],
+            [
+                "seeds: received [0, 0], must be a count",
+                "or a list, not empty, without repetition, each item an integer",
+            ],
         ),
-        ("seeds=[true]", ["seeds: received [True], must be a list"]),
-        ("seeds=[-1]", ["seeds: received [-1], must be a list", "an integer from 0 to 4294967295"]),
-        ("seeds=0", ["seeds: received 0, must be a list"]),
+        ("seeds=[true]", ["seeds: received [True], must be a count"]),
+        ("seeds=[-1]", ["seeds: received [-1], must be a count", "an integer from 0 to 4294967295"]),
+        ("seeds=0", ["seeds: received 0, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a list"]),
+        (
+            "partition_seeds=1001",
+            ["received 1001, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a list", "or null"],
+        ),
         ("methods=[]", ["methods: received [], must be a list, not empty, each item a mapping with the key recipe"]),
         ("methods=[3]", ["methods.0: received 3, must be a mapping with the key recipe"]),
         (
