@@ -1,6 +1,7 @@
 """The reference of all keys of a configuration, derived from the sections that check them."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -8,10 +9,11 @@ from pydantic import TypeAdapter
 from fedjax_bal.annotations import names_of, wanted
 from fedjax_bal.config.configuration import MOST_SEEDS, UnresolvedConfig
 from fedjax_bal.config.parameters import documented
-from fedjax_bal.config.problems import KeyPath, dotted_path, nearest_choices, received_value
+from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant
 
 _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+_MOST_MEANT = 4
 
 
 class KeyReference(NamedTuple):
@@ -85,12 +87,20 @@ def explained(key: str) -> list[KeyReference]:
         return known
     found = [one for one in known if f".{one.path}".endswith(f".{end}")]
     if not found:
-        near = nearest_choices(last, {one.path.rpartition(".")[2] for one in known}).partition("; ")[2]
-        raise ValueError(
-            f"config explain: {received_value(key)} is no key; {near or 'fedjax-bal config explain all lists them'}"
-        )
+        near = _nearest_paths(key, [one.path for one in known])
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "fedjax-bal config explain all lists them"
+        raise ValueError(f"config explain: {received_value(key)} is no key; {hint}")
     below = {one.path for one in found if any(other.path.startswith(f"{one.path}.") for other in known)}
     return [one for one in known if one in found or one.path.rpartition(".")[0] in below]
+
+
+def _nearest_paths(key: str, paths: Sequence[str]) -> list[str]:
+    """The paths, if few, that end nearly as an unknown key does; those in the section that it names, if any."""
+    above, _, last = key.rpartition(".")
+    near = difflib.get_close_matches(last.lower(), {path.rpartition(".")[2] for path in paths}, 1)
+    found = [path for path in dict.fromkeys(paths) if path.rpartition(".")[2] in near]
+    within = [path for path in found if f".{path.rpartition('.')[0]}".endswith(f".{above}")]
+    return (within or found) if len(within or found) <= _MOST_MEANT else near
 
 
 def json_schema() -> dict[str, Any]:

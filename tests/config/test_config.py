@@ -554,6 +554,14 @@ def test_every_key_is_in_the_schema():
 def test_a_key_is_explained_by_the_end_of_its_path():
     local, server = explained("lr")
     assert (local.path, local.default, server.default) == ("training.optimizer.learning_rate", "", "1.0")
+    with pytest.raises(ValueError, match=r"'training.rouns' is no key; did you mean 'training.rounds'\?"):
+        explained("training.rouns")
+    with pytest.raises(
+        ValueError, match=r"did you mean 'training.optimizer.schedule' or 'training.server_optimizer.sch"
+    ):
+        explained("schedul")
+    with pytest.raises(ValueError, match=r"'model.nam' is no key; did you mean 'model.name'\?"):
+        explained("model.nam")
     assert [key.path for key in explained("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
 
 
