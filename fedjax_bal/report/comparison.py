@@ -12,7 +12,7 @@ from fedjax_bal.report.markup import definitions, document, encoded, figures
 from fedjax_bal.report.page import curves_first, display_name, draws_partitions, entries, methods_table
 from fedjax_bal.report.table_files import summarise_group, table_files
 from fedjax_bal.report.wording import plural, table_notes, verdict
-from fedjax_bal.runs import FolderError, RunFolder, RunRecord
+from fedjax_bal.runs import FolderError, RunFolder, RunRecord, SweepFolder
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
@@ -57,6 +57,8 @@ def join(folders: Sequence[Path]) -> RunRecord:
         raise FolderError(
             f"report: received {plural(len(folders), 'folder')}; a comparison takes 2 to {_MOST} different ones"
         )
+    for folder in (folder for folder in folders if SweepFolder(folder).exists()):
+        raise FolderError(f"{folder}: is a sweep's folder, whose page compares its runs; give only folders of runs")
     found = [RunFolder(folder).read() for folder in folders]
     for folder, run in zip(folders[1:], found[1:], strict=True):
         if run.summary["class_names"] != found[0].summary["class_names"]:

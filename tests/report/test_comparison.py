@@ -125,7 +125,7 @@ def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_pat
 BAD = [
     (lambda own: own[:1], "received 1 folder; a comparison takes 2 to 20 different ones"),
     (lambda own: [own[0], own[0]], "2 to 20 different ones"),
-    (lambda own: [own[0], own[0].parent], "can't be read"),
+    (lambda own: [own[0], own[0].parent], "holds no run or sweep"),
 ]
 
 
@@ -133,6 +133,15 @@ BAD = [
 def test_what_can_not_be_compared_is_told(folders, tmp_path, pick, message):
     with pytest.raises(FolderError, match=message):
         build_comparison(pick(folders), tmp_path / "out.html")
+
+
+def test_a_sweep_is_not_compared_with_runs(folders, tmp_path):
+    (tmp_path / "grid").mkdir()
+    (tmp_path / "grid" / "sweep.yaml").write_text("sweep: []")
+    with pytest.raises(
+        FolderError, match="grid: is a sweep's folder, whose page compares its runs; give only folders of"
+    ):
+        build_comparison([*folders, tmp_path / "grid"], tmp_path / "out.html")
 
 
 def test_runs_on_other_classes_are_refused(make_run, folders, tmp_path):
