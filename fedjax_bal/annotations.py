@@ -70,7 +70,7 @@ NotNegative = Annotated[Number, Ge(0)]
 Positive = Annotated[Number, Gt(0)]
 Probability = Annotated[Number, Gt(0), Le(1)]
 DISTINCT = AfterValidator(_distinct)
-PAIRS = BeforeValidator(_pairs)
+PAIRS = BeforeValidator(_pairs, json_schema_input_type=dict[str, float] | list[tuple[float, float]])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The reference of all keys of a configuration, derived from the sections that check them."""
 
 import difflib
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
@@ -111,11 +112,11 @@ def json_schema() -> dict[str, Any]:
         1
     """
     whole = _schema(UnresolvedConfig)
-    entry = {"type": "object", "required": ["recipe"]}
+    entry = [{"type": "string"}, {"type": "object", "required": ["recipe"]}]
     own = {
         "base": {"type": "string", "description": "the configuration that this one changes"},
         "sweep": {"type": "array", "items": {"type": "object"}, "description": "the axes of a sweep"},
-        "methods": {"type": "array", "items": {"anyOf": [{"type": "string"}, entry]}},
+        "methods": _any_of([*entry, {"type": "array", "items": _any_of(entry)}]),
     }
     count = {"type": "integer", "minimum": 1, "maximum": MOST_SEEDS}
     own |= {key: {"anyOf": [whole["properties"][key], count]} for key in ("seeds", "partition_seeds")}
@@ -127,11 +128,23 @@ def _schema(section: type[Section]) -> dict[str, Any]:
     meanings = section.meanings()
     properties = {key: _property(section, key, meanings.get(key, "")) for key in section.model_fields}
     if issubclass(section, Variant):
-        for name in section.names():
-            for key, (annotation, _) in section.parameters_of(name).items():
-                properties.setdefault(key, _type_schema(annotation))
+        properties = properties | {key: _any_of(kinds) for key, kinds in _parameter_schemas(section).items()}
     whole = {"type": "object", "properties": properties, "additionalProperties": False}
     return {"anyOf": [{"type": "string"}, whole]} if section.choice else whole
+
+
+def _parameter_schemas(section: type[Variant]) -> dict[str, list[Any]]:
+    """The schemas of each parameter, which several choices may have with different values."""
+    found: dict[str, list[Any]] = {}
+    for name in section.names():
+        for key, (annotation, _) in section.parameters_of(name).items():
+            found.setdefault(key, []).append(_type_schema(annotation))
+    return found
+
+
+def _any_of(kinds: Iterable[Any]) -> dict[str, Any]:
+    distinct = [json.loads(text) for text in dict.fromkeys(json.dumps(kind, sort_keys=True) for kind in kinds)]
+    return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
 
 
 def _property(section: type[Section], key: str, meaning: str) -> dict[str, Any]:
@@ -139,6 +152,8 @@ def _property(section: type[Section], key: str, meaning: str) -> dict[str, Any]:
     if below is not None and below.listed:
         return {}
     kind = _schema(below) if below else _type_schema(field.rebuild_annotation())
+    if below is not None and type(None) in get_args(field.annotation):
+        kind = _any_of([kind, {"type": "null"}])
     return kind | ({"description": meaning} if meaning else {})
 
 
@@ -147,7 +162,11 @@ def _type_schema(annotation: Any) -> Any:
 
 
 def _with_bounds(schema: Any) -> Any:
-    """Renames bounds, which pydantic leaves under its own names where a value is converted before it is checked."""
+    """Renames bounds, which pydantic leaves under its own names where a value is converted before it is checked.
+
+    Mappings may be empty, as the axes of a sweep may fill them.
+    """
     if isinstance(schema, dict):
-        return {_BOUNDS.get(key, key): _with_bounds(value) for key, value in schema.items()}
+        kept = ((key, value) for key, value in schema.items() if key != "minProperties")
+        return {_BOUNDS.get(key, key): _with_bounds(value) for key, value in kept}
     return [_with_bounds(item) for item in schema] if isinstance(schema, list) else schema

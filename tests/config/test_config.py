@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedjax_bal.config import (
     Config,
     ConfigError,
+    builtin_configs,
     config_digest,
     continues,
     differences,
@@ -19,7 +20,7 @@ from fedjax_bal.config import (
     resolved_yaml,
 )
 from fedjax_bal.config.reference import explained, json_schema, key_references
-from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
+from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
 from fedjax_bal.optim import optimizers
 from fedjax_bal.recipes import RECIPES
 
@@ -549,6 +550,20 @@ def test_every_key_is_in_the_schema():
         node = schema
         for name in key.path.split("."):
             node = next(kind for kind in [node, *node.get("anyOf", [])] if "properties" in kind)["properties"][name]
+
+
+def test_the_schema_takes_what_the_checks_take():
+    check = pytest.importorskip("jsonschema").Draft202012Validator(json_schema()).validate
+    for name in builtin_configs():
+        check(read_yaml(FILE.parent / f"{name}.yaml", name))
+    schedule = {"name": "piecewise_constant_schedule", "boundaries_and_scales": {"5": 0.1}}
+    optimizer = {"learning_rate": 0.1, "schedule": schedule}
+    check({"methods": "fedavg", "partition_seeds": 3, "paper": None, "training": {"optimizer": optimizer}})
+
+
+def test_a_parameter_of_several_choices_has_the_values_of_all_in_the_schema():
+    node = json_schema()["properties"]["availability"]["anyOf"][1]["properties"]["p"]
+    assert [kind["type"] for kind in node["anyOf"]] == ["number", "array"]
 
 
 def test_a_key_is_explained_by_the_end_of_its_path():
