@@ -7,6 +7,7 @@ from annotated_types import MinLen
 from pydantic import Field
 
 from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat
+from fedjax_bal.config.parameters import documented
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge_sections, to_plain
 
@@ -113,13 +114,19 @@ class UnresolvedConfig(Sections):
         """The section under a key; that of the list of methods is the one of its entries."""
         return MethodEntry if key == "methods" else super().child(key)
 
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """The meaning of each key, with those that the complete configuration documents."""
+        return super().meanings() | documented(Config)
+
 
 class Config(Sections):
     """A complete, checked configuration.
 
     Attributes:
-        name: of the run folder.
-        methods: the methods that are compared.
+        name: of the run folder; without it, that of the file.
+        methods: the methods that are compared; an entry is a recipe's name, or a mapping with the key recipe, the
+            recipe's hyperparameters, and changes to the sections.
         seeds: distinct; every method runs once with each.
         partition_seeds: for each of `seeds` the seed of a partition of its own, so that intervals over seeds cover the
             draw of the partition too; None for one partition, that of `partition.seed`.

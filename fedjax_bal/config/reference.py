@@ -11,7 +11,7 @@ from fedjax_bal.annotations import names_of, wanted
 from fedjax_bal.config.configuration import MOST_SEEDS, UnresolvedConfig
 from fedjax_bal.config.parameters import documented
 from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
-from fedjax_bal.config.sections import SYNONYMS, Section, Variant
+from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
 
 _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 _MOST_MEANT = 4
@@ -44,11 +44,12 @@ def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()
     """
     meanings = section.meanings()
     for key, field in section.model_fields.items():
-        below = section.child(key)
+        child = section.child(key)
+        below = None if child is None or child.listed else child
         allowed = f"a mapping of {', '.join(below.model_fields)}" if below else _allowed(field.rebuild_annotation())
-        default = "" if below or field.is_required() else received_value(field.get_default(call_default_factory=True))
+        default = "" if below or field.is_required() else _shown(field.get_default(call_default_factory=True))
         yield KeyReference(dotted_path((*path, key)), (), meanings.get(key, ""), allowed, default)
-        if below is not None and not below.listed:
+        if below is not None:
             yield from key_references(below, (*path, key))
     if issubclass(section, Variant):
         yield from _parameters(section, path)
@@ -60,10 +61,14 @@ def _parameters(section: type[Variant], path: KeyPath) -> Iterator[KeyReference]
     for name in section.names():
         meanings = documented(section.function(name))
         for key, (annotation, default) in section.parameters_of(name).items():
-            shown = "" if default is ... else received_value(default)
+            shown = "" if default is ... else _shown(default)
             found.setdefault((key, meanings.get(key, ""), _allowed(annotation), shown), []).append(name)
     for (key, meaning, allowed, default), names in found.items():
         yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
+
+
+def _shown(default: Any) -> str:
+    return received_value(to_plain(default))  # a list as YAML has it, not a tuple
 
 
 def _allowed(annotation: Any) -> str:
