@@ -201,14 +201,19 @@ def _unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> l
 
 def _overridden(data: Any, parsed: Sequence[tuple[KeyPath, Any]]) -> tuple[Any, list[KeyPath]]:
     paths = []
-    for given, value in _choices_first(parsed):
-        path = full_path(given, data, _COMMAND_LINE)
-        section = _section_of(path)
-        if isinstance(value, str) and section not in (None, MethodEntry) and section.choice not in (None, path[-1]):
-            path = (*path, str(section.choice))  # partition=iid is partition.scheme=iid
-        data = _assign(data, UnresolvedConfig, path, written_out(value, section, path), ())
+    for given, value in _choices_first(parsed, data):
+        path = _whole_path(given, value, data)
+        data = _assign(data, UnresolvedConfig, path, written_out(value, _section_of(path), path), ())
         paths.append(path)
     return data, paths
+
+
+def _whole_path(given: KeyPath, value: Any, data: Any) -> KeyPath:
+    path = full_path(given, data, _COMMAND_LINE)
+    section = _section_of(path)
+    if isinstance(value, str) and section not in (None, MethodEntry) and section.choice not in (None, path[-1]):
+        return (*path, str(section.choice))  # partition=iid is partition.scheme=iid
+    return path
 
 
 def _section_of(path: KeyPath) -> type[Section] | None:
@@ -221,16 +226,29 @@ def _section_of(path: KeyPath) -> type[Section] | None:
     return section
 
 
-def _choices_first(parsed: Sequence[tuple[KeyPath, Any]]) -> list[tuple[KeyPath, Any]]:
-    # A choice drops parameters, so that it has to come before those that are given along with it.
-    ordered: list[tuple[KeyPath, Any]] = []
-    for path, value in parsed:
-        place = len(ordered)
-        if path[-1] in ("name", "scheme", "recipe"):
-            while place and ordered[place - 1][0] != path and ordered[place - 1][0][:-1] == path[:-1]:
-                place -= 1
-        ordered.insert(place, (path, value))
-    return ordered
+def _choices_first(parsed: Sequence[tuple[KeyPath, Any]], data: Any) -> list[tuple[KeyPath, Any]]:
+    # A choice drops parameters, so that it has to come before those that are given along with it; but it stays behind
+    # other choices, and behind what replaces or changes the section as a whole.
+    ordered: list[tuple[KeyPath, bool, tuple[KeyPath, Any]]] = []
+    for given, value in parsed:
+        path, place = _path_if_known(given, value, data), len(ordered)
+        section = _section_of(path)
+        chooses = section is not None and path[-1] == section.choice
+        while chooses and place and not (ordered[place - 1][1] or _begins(path, ordered[place - 1][0])):
+            place -= 1
+        ordered.insert(place, (path, chooses, (given, value)))
+    return [change for *_, change in ordered]
+
+
+def _path_if_known(given: KeyPath, value: Any, data: Any) -> KeyPath:
+    try:
+        return _whole_path(given, value, data)
+    except ConfigError:  # several keys are called so, maybe until a choice is made
+        return given
+
+
+def _begins(path: KeyPath, start: KeyPath) -> bool:
+    return path[: len(start)] == start
 
 
 def _parse_override(text: str) -> tuple[KeyPath, Any]:

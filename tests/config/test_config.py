@@ -502,6 +502,22 @@ def test_a_short_form_stands_for_the_whole(short, whole):
 
 
 @pytest.mark.parametrize(
+    ("changes", "in_order"),
+    [
+        (["model.hidden=[128]", "model=mlp"], [1, 0]),
+        (["hidden=[128]", "rounds=3", "model.name=mlp"], [2, 0, 1]),
+        (["methods.0.model.hidden=[128]", "b1=0.8", "methods.0.model=mlp", "optimizer=adam"], [2, 3, 0, 1]),
+        (["partition={clients: 30, scheme: iid}", "shards_per_client=3", "scheme=shards"], [0, 2, 1]),
+    ],
+)
+def test_a_choice_keeps_what_is_given_along_with_it_in_any_order(changes, in_order, write):
+    file = write(
+        "methods: [{recipe: fedavg, model: tiny_bn}]\nmodel: simple_cnn\ntraining: {optimizer: {learning_rate: 1}}"
+    )
+    assert load_config(file, changes) == load_config(file, [changes[place] for place in in_order])
+
+
+@pytest.mark.parametrize(
     ("override", "fragment"),
     [
         ("seed=3", "seed: several keys are called so; give the whole path: partition.seed, seeds"),
