@@ -118,7 +118,8 @@ def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, 
 def find_config(path: str | os.PathLike[str] | None) -> File:
     """The file of a configuration: the one at a path, or a built-in one of that name; None is the quickstart."""
     name, found = "quickstart" if path is None else os.fspath(path), builtin_configs()
-    if path is not None and (os.path.lexists(name) or (File(name).suffix and name not in found)):
+    there = os.path.lexists(name) and not (name in found and os.path.isdir(name))  # a run's folder may be called so
+    if path is not None and (there or (File(name).suffix and name not in found)):
         return File(name)
     if name not in found:
         near = nearest_choices(name, found).partition("; ")[2]

@@ -560,6 +560,12 @@ def test_built_in_configurations_have_names():
     assert "'quickstart'" in refusal("quikstart")
 
 
+def test_a_folder_does_not_hide_the_built_in_configuration_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    assert load_config("quickstart") == load_config(None)
+
+
 def test_every_key_is_in_the_schema():
     schema = json_schema()
     for key in key_references():
