@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedjax_bal.caches import drawing
-from fedjax_bal.cli.arguments import DataDir, Plugins
+from fedjax_bal.cli.arguments import DataDir, Plugins, is_change
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +41,8 @@ def describe(
     plugin: Plugins = None,
 ) -> Iterator[str]:
     """Describe a data set and a partition: classes, sizes, imbalance, and who holds what."""
-    changes = [_placed(argument) for argument in arguments if "=" in argument]
-    what = _the_one([argument for argument in arguments if "=" not in argument])
+    changes = [_placed(argument) for argument in arguments if is_change(argument)]
+    what = _the_one([argument for argument in arguments if not is_change(argument)])
     _check_picture(out)
     from fedjax_bal.data import DATASETS
 
@@ -97,7 +97,13 @@ def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:
     if what in DATASETS:
         # All else is the quickstart's, but for the server's rows; a cohort of one fits any number of clients.
         wanted = f"partition={{scheme: {json.dumps('iid' if scheme is None else scheme)}, clients: 10, seed: 0}}"
-        others = [f"dataset.name={what}", "selection.clients_per_round=1", "auxiliary.per_class=0", "partition=null", wanted]
+        others = [
+            f"dataset.name={what}",
+            "selection.clients_per_round=1",
+            "auxiliary.per_class=0",
+            "partition=null",
+            wanted,
+        ]
         return load_config(None, [*others, *changes], needs=False)
     if not Path(what).exists() and not what.endswith((".yaml", ".yml")) and what not in builtin_configs():
         near = difflib.get_close_matches(what, [*DATASETS, *builtin_configs()], 1)

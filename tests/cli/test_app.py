@@ -72,6 +72,13 @@ def test_bad_input_gives_one_message_and_exit_code_2(here, name):
     assert not list(here.glob("runs/*/config.yaml"))
 
 
+def test_a_file_may_have_a_sign_in_its_path_that_changes_have_too(here):
+    (here / "alpha=0.1").mkdir()
+    (here / "alpha=0.1" / "config.yaml").write_text("name: [x\n a: b\n")
+    for command in (("run",), ("data", "describe")):
+        assert "alpha=0.1/config.yaml: line 2" in invoke(*command, "alpha=0.1/config.yaml").output
+
+
 def test_a_yaml_error_is_placed(here):
     (here / "bad.yaml").write_text("name: [x\n a: b\n")
     result = invoke("run", "bad.yaml")
