@@ -5,7 +5,7 @@ import io
 import pytest
 import yaml
 
-from fedjax_bal.cli.console import Output
+from fedjax_bal.cli.console import Output, names_table
 from fedjax_bal.cli.sweeping import show_results
 from fedjax_bal.cli.tables import print_table, short_name
 from fedjax_bal.report import Table
@@ -33,6 +33,12 @@ def test_a_table_takes_the_form_for_which_there_is_room(width, expected):
     lines = [line.rstrip() for line in own.file.getvalue().splitlines()]
     assert lines[0] == "alpha [0.5]" and max(map(len, lines)) <= width
     assert all(any(line.endswith(text) for line in lines) for text in expected)
+
+
+def test_a_name_without_a_text_is_listed():
+    own = console(80)
+    own.print(names_table([("mine", []), ("fedavg", ["The mean."])]))
+    assert [line.split() for line in own.file.getvalue().splitlines()] == [["mine"], ["fedavg", "The", "mean."]]
 
 
 def test_names_are_shortened_to_the_room_there_is():
