@@ -112,6 +112,19 @@ def test_folders_that_share_data_are_paired_beside_one_that_does_not(make_run, t
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_run_that_failed_is_told_with_its_reason_and_is_not_waited_for(folders, tmp_path):
+    summary = json.loads((folders[0] / "summary.json").read_text())
+    lost = dict.fromkeys(("final_accuracy", "last5_accuracy"))
+    summary["runs"][-1] |= {"rounds": 3, "failure": "round 4: client 2 is <not> finite", **lost}
+    (folders[0] / "summary.json").write_text(json.dumps({**summary, "finished": False}))
+    both = build_comparison(folders, tmp_path / "out.html")
+    for page, name in ((build(folders[0]), "rebafl"), (both, "rebafl (one/run)")):
+        text = page.read_text()
+        assert f"final accuracy: {name}, seed 2 (round 4: client 2 is &lt;not&gt; finite)." in text
+        assert "not finished" not in text and "different numbers of rounds" not in text
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_path):
     config = yaml.safe_load((folders[1] / "config.yaml").read_text())
     config["methods"][1]["partition"] = {"seed": 5}
