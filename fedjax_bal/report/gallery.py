@@ -77,7 +77,7 @@ def _over_rounds(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     lines = cumulate_traffic(run.lines)
     sent = [_at_common_rounds(values, curve(lines, method, "traffic_bytes")) for method, values in curves]
     kept = [(method, pair) for (method, _), pair in zip(curves, sent, strict=True) if pair is not None]
-    if kept:
+    if any(pair[1][-1] for _, pair in kept):  # `local` sends nothing
         yield (
             "traffic",
             "Accuracy by traffic",

@@ -73,6 +73,12 @@ def test_a_picture_is_there_if_one_of_the_methods_has_its_data(folder, make_coho
     assert names(folder) == ["augmentation-1", "evenness", "composition-2"]
 
 
+def test_without_traffic_there_is_no_picture_of_it(folder):
+    run = RunFolder(folder).read()
+    run = run._replace(lines=[{**line, "bytes_up": 0, "bytes_down": 0} for line in run.lines])
+    assert [name for name, *_ in gallery._over_rounds(run, looks_of(["fedavg", "rebafl"]))] == ["accuracy"]
+
+
 def test_classes_are_those_of_the_runs_that_have_not_failed(folder, monkeypatch):
     edit(folder, lambda s: s["runs"][2].update(failure="round 4: not finite"))
     run, shown = RunFolder(folder).read(), {}
