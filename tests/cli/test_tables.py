@@ -1,18 +1,23 @@
 """Tables in the terminal, of a sweep too."""
 
 import io
+from typing import NamedTuple
 
 import pytest
 import yaml
 
 from fedjax_bal.cli.console import Output, names_table
 from fedjax_bal.cli.sweeping import show_results
-from fedjax_bal.cli.tables import print_table, short_name
+from fedjax_bal.cli.tables import print_table, with_short_names
 from fedjax_bal.report import Table
 
 TABLE = Table(
     ("method", "last 5", "vs a [95%]"), [("a", "70.0 ± 1.0", "-"), ("b" * 60, "75.0 ± 2.0", "+5.0 [+1.0, +9.0]")]
 )
+
+
+class Row(NamedTuple):
+    method: str
 
 
 def console(width):
@@ -42,7 +47,13 @@ def test_a_name_without_a_text_is_listed():
 
 
 def test_names_are_shortened_to_the_room_there_is():
-    assert [len(short_name("m" * 40, console(width))) for width in (120, 90)] == [24, 16]
+    def shortened(width, *names):
+        return [row.method for row in with_short_names([Row(name) for name in names], console(width))]
+
+    assert [len(shortened(width, "m" * 40)[0]) for width in (120, 90)] == [24, 16]
+    alike = ("balanced_softmax+astraea", "balanced_softmax+cbfl")
+    assert shortened(90, *alike) == ["balance…+astraea", "balance…max+cbfl"]
+    assert shortened(90, "a" * 20 + "b" + "a" * 20, "a" * 41) == ["a" * 20 + "b" + "a" * 20, "a" * 41]
 
 
 @pytest.fixture
