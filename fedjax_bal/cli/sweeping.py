@@ -15,7 +15,7 @@ from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interrupt
 from fedjax_bal.cli.pages import build_page
 from fedjax_bal.cli.tables import ACCURACY, print_table, with_short_names
 
-_MOST_ROWS = 40
+_MOST_ROWS, _MOST_FAILURES = 40, 20
 
 
 def sweep_command(
@@ -139,4 +139,5 @@ def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Console) -
         if row["failure"]
     ]
     if lines:
-        fail("some runs have no result, the rest is done:\n  " + "\n  ".join(lines[:20]), 1)
+        more = [f"and {len(lines) - _MOST_FAILURES} more, see the table"] * (len(lines) > _MOST_FAILURES)
+        fail("some runs have no result, the rest is done:\n  " + "\n  ".join([*lines[:_MOST_FAILURES], *more]), 1)

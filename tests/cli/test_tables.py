@@ -4,12 +4,15 @@ import io
 from typing import NamedTuple
 
 import pytest
+import typer
 import yaml
 
+from fedjax_bal.cli import sweeping
 from fedjax_bal.cli.console import Output, names_table
 from fedjax_bal.cli.sweeping import show_results
 from fedjax_bal.cli.tables import print_table, with_short_names
 from fedjax_bal.report import Table
+from fedjax_bal.runs import SweepFolder
 
 TABLE = Table(
     ("method", "last 5", "vs a [95%]"), [("a", "70.0 ± 1.0", "-"), ("b" * 60, "75.0 ± 2.0", "+5.0 [+1.0, +9.0]")]
@@ -76,6 +79,15 @@ def folder(tmp_path):
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sheet))
     (tmp_path / "results.csv").write_text("\n".join([f"{heads},failure", *rows]) + "\n")
     return tmp_path
+
+
+def test_a_sweep_counts_the_failures_that_it_does_not_name(folder, monkeypatch, capsys):
+    monkeypatch.setattr(sweeping, "build_page", lambda path: path / "sweep.html")
+    row = {"point": "p", "method": "a", "status": "diverged", "failure": "round 1"}
+    with pytest.raises(typer.Exit):
+        sweeping._conclude_sweep(SweepFolder(folder), [{**row, "seed": seed} for seed in range(22)], console(100))
+    told = capsys.readouterr().err.splitlines()
+    assert told[-2:] == ["  p, a, seed 19: diverged: round 1", "  and 2 more, see the table"]
 
 
 def test_a_sweep_ends_with_its_conditions_the_paper_and_the_result(folder):
