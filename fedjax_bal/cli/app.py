@@ -80,7 +80,7 @@ def run(
         typer.Argument(
             metavar="[CONFIG] [KEY=VALUE ...]",
             help="A YAML file or a built-in configuration (none: the quickstart; see fedjax-bal list configs), then "
-            "changes such as rounds=30, lr=0.1, methods=[fedavg,rebafl] or seeds=3.",
+            "changes such as rounds=30, lr=0.1, methods=\\[fedavg,rebafl] or seeds=3.",
         ),
     ] = None,
     out: Annotated[

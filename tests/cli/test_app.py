@@ -79,6 +79,10 @@ def test_a_file_may_have_a_sign_in_its_path_that_changes_have_too(here):
         assert "alpha=0.1/config.yaml: line 2" in invoke(*command, "alpha=0.1/config.yaml").output
 
 
+def test_the_help_shows_lists_in_brackets():
+    assert "methods=[fedavg,rebafl]" in "".join(re.findall(r"[^\s│]+", invoke("run", "--help").output))
+
+
 def test_a_yaml_error_is_placed(here):
     (here / "bad.yaml").write_text("name: [x\n a: b\n")
     result = invoke("run", "bad.yaml")
