@@ -3,12 +3,14 @@
 import io
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import typer
 import yaml
 
 from fedjax_bal.cli import sweeping
 from fedjax_bal.cli.console import Output, names_table
+from fedjax_bal.cli.listing import _takes
 from fedjax_bal.cli.sweeping import show_results
 from fedjax_bal.cli.tables import print_table, with_short_names
 from fedjax_bal.report import Table
@@ -41,6 +43,11 @@ def test_a_table_takes_the_form_for_which_there_is_room(width, expected):
     lines = [line.rstrip() for line in own.file.getvalue().splitlines()]
     assert lines[0] == "alpha [0.5]" and max(map(len, lines)) <= width
     assert all(any(line.endswith(text) for line in lines) for text in expected)
+
+
+def test_defaults_of_any_type_are_listed():
+    defaults = {"mu": np.float32(0.5), "act": max, "name": "x", "most": None, "needed": ...}
+    assert _takes(defaults, ...) == "takes mu=0.5, act=max, name=x, most=null, needed"
 
 
 def test_a_name_without_a_text_is_listed():
