@@ -168,6 +168,24 @@ def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     return [_parse_override(text) for text in overrides]
 
 
+def completed_path(given: KeyPath, value: Any, data: Any) -> KeyPath:
+    """Returns the whole path of a key given by its end; as it is where several keys are called so.
+
+    Args:
+        given: the path, as a change on the command line or an axis has it.
+        value: the value that the key gets; the name of a choice stands for the key of that choice.
+        data: the configuration so far.
+
+    Example:
+        >>> completed_path(("lr",), 0.1, {}), completed_path(("partition",), "iid", {})
+        (('training', 'optimizer', 'learning_rate'), ('partition', 'scheme'))
+    """
+    try:
+        return _whole_path(given, value, data)
+    except ConfigError:  # maybe until a choice is made
+        return given
+
+
 def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any, list[Problem]]:
     of_plugins = plugin_problems(data.get("plugins", {}))
     data = {key: value for key, value in data.items() if key != "plugins"}
@@ -232,20 +250,13 @@ def _choices_first(parsed: Sequence[tuple[KeyPath, Any]], data: Any) -> list[tup
     # other choices, and behind what replaces or changes the section as a whole.
     ordered: list[tuple[KeyPath, bool, tuple[KeyPath, Any]]] = []
     for given, value in parsed:
-        path, place = _path_if_known(given, value, data), len(ordered)
+        path, place = completed_path(given, value, data), len(ordered)
         section = _section_of(path)
         chooses = section is not None and path[-1] == section.choice
         while chooses and place and not (ordered[place - 1][1] or _begins(path, ordered[place - 1][0])):
             place -= 1
         ordered.insert(place, (path, chooses, (given, value)))
     return [change for *_, change in ordered]
-
-
-def _path_if_known(given: KeyPath, value: Any, data: Any) -> KeyPath:
-    try:
-        return _whole_path(given, value, data)
-    except ConfigError:  # several keys are called so, maybe until a choice is made
-        return given
 
 
 def _begins(path: KeyPath, start: KeyPath) -> bool:

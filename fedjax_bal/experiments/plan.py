@@ -12,6 +12,7 @@ from fedjax_bal.config import (
     KeyPath,
     apply_changes,
     build_config,
+    completed_path,
     dotted_path,
     dump_yaml,
     parse_overrides,
@@ -62,7 +63,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
         raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
     axes = read_axes(data.pop("sweep"), source)
     changes = parse_overrides(overrides)
-    _refuse_swept(changes, axes, source)
+    _refuse_swept(changes, axes, data, source)
     data = apply_changes(data, changes, "command line")
     labels, folder = short_keys(axes), os.path.dirname(source)
     points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
@@ -78,13 +79,16 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     return Sweep(points[0].config.name, tuple(axes), tuple(points), text)
 
 
-def _refuse_swept(changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], source: str) -> None:
-    for path, _ in changes:
-        for key in (key for axis in axes for key in axis.keys):
-            if path[: len(path_of(key))] == path_of(key):
-                raise ConfigError(
-                    f"command line: {dotted_path(path)}: is swept by {source}; change the axis there instead"
-                )
+def _refuse_swept(
+    changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], data: Mapping[str, Any], source: str
+) -> None:
+    swept = [completed_path(path_of(key), None, data) for axis in axes for key in axis.keys]
+    for given, value in changes:
+        path = completed_path(given, value, data)
+        if any(path[: len(key)] == key for key in swept):
+            raise ConfigError(
+                f"command line: {dotted_path(given)}: is swept by {source}; change the axis there instead"
+            )
 
 
 def _refuse_repeats(points: Sequence[Point], source: str) -> None:

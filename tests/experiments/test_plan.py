@@ -65,6 +65,8 @@ def test_changes_for_all_points_are_written_down_and_axes_are_not_changed(write,
     assert "batch_size: 7" in load_sweep(file, ["training.batch_size=7"]).text
     with pytest.raises(ConfigError, match=r"command line: training.rounds: is swept by .*sweep.yaml"):
         load_sweep(file, ["training.rounds=9"])
+    with pytest.raises(ConfigError, match=r"command line: rounds: is swept by .*sweep.yaml"):
+        load_sweep(file, ["rounds=9"])
 
 
 def test_files_on_an_axis_lie_beside_the_sweep(write, tmp_path):
