@@ -93,7 +93,7 @@ def explained(key: str) -> list[KeyReference]:
         return known
     found = [one for one in known if f".{one.path}".endswith(f".{end}")]
     if not found:
-        near = _nearest_paths(key, [one.path for one in known])
+        near = _nearest_paths(end, [one.path for one in known])
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "fedjax-bal config explain all lists them"
         raise ValueError(f"config explain: {received_value(key)} is no key; {hint}")
     below = {one.path for one in found if any(other.path.startswith(f"{one.path}.") for other in known)}

@@ -597,6 +597,10 @@ def test_a_key_is_explained_by_the_end_of_its_path():
         ValueError, match=r"did you mean 'training.optimizer.schedule' or 'training.server_optimizer.sch"
     ):
         explained("schedul")
+    with pytest.raises(
+        ValueError, match=r"'training.lr' is no key; did you mean 'training.optimizer.learning_rate' or"
+    ):
+        explained("training.lr")
     with pytest.raises(ValueError, match=r"'model.nam' is no key; did you mean 'model.name'\?"):
         explained("model.nam")
     (methods,), (seeds,) = explained("methods"), explained("seeds")
