@@ -185,6 +185,12 @@ def test_a_method_that_is_wrong_is_not_missed_by_the_paper():
     assert "mu: received -1" in str(caught.value) and "paper" not in str(caught.value)
 
 
+def test_a_suggested_name_may_have_capitals():
+    mine = ["methods=[{recipe: fedavg, name: R-BSM}]", "paper={source: Table 3, accuracy: {R-BSN: 0.7}}"]
+    with pytest.raises(ConfigError, match=r"accuracy.R-BSN: .*did you mean 'R-BSM'"):
+        load_config(None, mine)
+
+
 def test_a_paper_names_methods_that_there_are():
     config = load_config(None, ["paper={source: Table 3, accuracy: {fedavg: 0.7}}"])
     assert config.paper is not None and config.paper.accuracy == {"fedavg": 0.7}
