@@ -27,7 +27,7 @@ MOST_SEEDS = 1000
 
 _COUNT = ShortForm(f"a count from 1 to {MOST_SEEDS} (3 for [0, 1, 2])")
 _Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
-_Entry = Annotated[Any, Readable("a mapping with the key recipe", lambda entry: entry)]
+_Entry = Annotated[Any, Readable("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
 
 
 class RecipeChoice(Section):

@@ -42,7 +42,9 @@ def _read_method(
     entry: Any, base: Mapping[str, Any], known: set[Problem], path: KeyPath
 ) -> tuple[MethodEntry | None, list[Problem]]:
     if not isinstance(entry, Mapping):
-        return None, [Problem(path, f"received {received_value(entry)}, must be a mapping with the key recipe")]
+        return None, [
+            Problem(path, f"received {received_value(entry)}, must be a recipe's name or a mapping with the key recipe")
+        ]
     if "recipe" not in entry:
         return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', _recipes())}")]
     specs, problems = _read_recipes(entry, path)

@@ -340,8 +340,8 @@ def test_differences_name_the_keys():
             "partition_seeds=1001",
             ["received 1001, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a list", "or null"],
         ),
-        ("methods=[]", ["methods: received [], must be a list, not empty, each item a mapping with the key recipe"]),
-        ("methods=[3]", ["methods.0: received 3, must be a mapping with the key recipe"]),
+        ("methods=[]", ["methods: received [], must be a list, not empty, each item a recipe's name or a mapping"]),
+        ("methods=[3]", ["methods.0: received 3, must be a recipe's name or a mapping with the key recipe"]),
         (
             "methods=[{mu: 3}]",
             ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, balancefl, cbfl, ccvr, class_balanced,"],
@@ -604,7 +604,7 @@ def test_a_key_is_explained_by_the_end_of_its_path():
     with pytest.raises(ValueError, match=r"'model.nam' is no key; did you mean 'model.name'\?"):
         explained("model.nam")
     (methods,), (seeds,) = explained("methods"), explained("seeds")
-    assert methods.allowed == "a list, not empty, each item a mapping with the key recipe"
+    assert methods.allowed == "a list, not empty, each item a recipe's name or a mapping with the key recipe"
     assert seeds.meaning == "distinct; every method runs once with each." and seeds.default == "[0]"
     assert [key.default for key in explained("hidden")] == ["[64]"]
     assert [key.path for key in explained("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
