@@ -1,13 +1,13 @@
 """Reads a file and the command line into a checked configuration."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
 from fedjax_bal.config.anchors import with_absolute_paths
 from fedjax_bal.config.configuration import FOLDER_NAME, Config, MethodEntry, UnresolvedConfig
-from fedjax_bal.config.methods import read_methods
+from fedjax_bal.config.methods import read_methods, unknown_published
 from fedjax_bal.config.needs import check_methods
 from fedjax_bal.config.problems import (
     ConfigError,
@@ -195,7 +195,7 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
     methods, found = read_methods(entries if isinstance(entries, list) else [], base)
     problems += found
     if sheet is not None and sheet.paper is not None and not found:  # a method that is wrong has no name
-        problems += _unknown_published(sheet.paper.accuracy, {method.name for method in methods})
+        problems += unknown_published(sheet.paper.accuracy, {method.name for method in methods})
     if sheet is not None and sheet.partition_seeds is not None and len(sheet.partition_seeds) != len(sheet.seeds):
         text = f"received {len(sheet.partition_seeds)} seeds, must be as many as the {len(sheet.seeds)} of `seeds`"
         problems.append(Problem(("partition_seeds",), text))
@@ -204,18 +204,6 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
     shared = {key: getattr(sheet, key) for key in UnresolvedConfig.model_fields if key != "methods"}
     config = Config(methods=tuple(methods), **shared)
     return config.model_copy(update={"plugins": used_plugins(config)}), []
-
-
-def _unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:
-    """The published names that are neither a method's nor made of recipes; a table may have more than is asked for."""
-    from fedjax_bal.recipes import RECIPES
-
-    made_of_recipes = lambda name: all(recipe in RECIPES for recipe in name.split("+"))
-    unknown = [name for name in accuracies if name not in methods and not made_of_recipes(name)]
-    return [
-        Problem(("paper", "accuracy", name), f"there is no method of this name; {nearest_choices(name, methods)}")
-        for name in unknown
-    ]
 
 
 def _overridden(data: Any, parsed: Sequence[tuple[KeyPath, Any]]) -> tuple[Any, list[KeyPath]]:
