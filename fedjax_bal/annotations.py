@@ -70,7 +70,7 @@ NotNegative = Annotated[Number, Ge(0)]
 Positive = Annotated[Number, Gt(0)]
 Probability = Annotated[Number, Gt(0), Le(1)]
 DISTINCT = AfterValidator(_distinct)
-PAIRS = BeforeValidator(_pairs)
+PAIRS = BeforeValidator(_pairs, json_schema_input_type=dict[str, float] | list[tuple[float, float]])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +112,13 @@ class TextThat(Readable):
         if not self.accepts(value):
             raise ValueError
         return value
+
+
+@dataclasses.dataclass(frozen=True)
+class ShortForm:
+    """A note on lists that have a short form, `wanted`, which is written out before they are checked."""
+
+    wanted: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +222,8 @@ def _wanted_one(kind: Any, value: Any) -> str:
     item = get_args(base)[0]
     if PAIRS in notes:
         return "a mapping, or a list of pairs, not empty, of {} to {}".format(*map(wanted, get_args(item)))
-    return f"a list, not empty,{' without repetition,' if DISTINCT in notes else ''} each item {wanted(item)}"
+    short = "".join(f"{note.wanted}, or " for note in notes if isinstance(note, ShortForm))
+    return f"{short}a list, not empty,{' without repetition,' if DISTINCT in notes else ''} each item {wanted(item)}"
 
 
 def _range(base: type, notes: Sequence[Any], value: Any) -> str:

@@ -80,7 +80,7 @@ def run(
         typer.Argument(
             metavar="[CONFIG] [KEY=VALUE ...]",
             help="A YAML file or a built-in configuration (none: the quickstart; see fedjax-bal list configs), then "
-            "changes such as rounds=30, lr=0.1, methods=[fedavg,rebafl] or seeds=3.",
+            "changes such as rounds=30, lr=0.1, methods=\\[fedavg,rebafl] or seeds=3.",
         ),
     ] = None,
     out: Annotated[
@@ -141,7 +141,8 @@ def sweep(
         list[str] | None,
         typer.Argument(
             metavar="FILE [KEY=VALUE ...]",
-            help="A sweep: a configuration with a list of axes, then changes for all its runs.",
+            help="A sweep, that is a configuration with a list of axes, a file or a built-in one, then changes for all "
+            "its runs.",
         ),
     ] = None,
     out: Annotated[
@@ -183,7 +184,7 @@ def sweep(
             raise ValueError(SWEEP_ALONE)
         paths, overrides = split_arguments(arguments or [])
         if not paths:
-            raise ValueError("command line: no sweep file; give one, for instance configs/sweeps/clients.yaml")
+            raise ValueError("command line: no sweep; give a file, or a built-in one such as sweeps/clients")
         check_engine(engine, address)
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(paths[0], overrides)

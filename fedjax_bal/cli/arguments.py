@@ -66,14 +66,21 @@ ENGINES = ("local", "ray")
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The file, if any, and the changes to it."""
-    paths = [argument for argument in arguments if "=" not in argument]
+    paths = [argument for argument in arguments if not is_change(argument)]
     if len(paths) > 1:
         raise ValueError(
             f"command line: received {len(paths)} files ({', '.join(paths)}); give one configuration, "
             "and changes to it as key=value"
         )
     # YAML is UTF-8, whatever encoding the locale gave the arguments.
-    return paths, [os.fsencode(argument).decode(errors="surrogateescape") for argument in arguments if "=" in argument]
+    return paths, [
+        os.fsencode(argument).decode(errors="surrogateescape") for argument in arguments if is_change(argument)
+    ]
+
+
+def is_change(argument: str) -> bool:
+    """Tells a change, key=value, from a file, whose path may have such a sign too: those of a sweep's points do."""
+    return "=" in argument and not os.path.isfile(argument)
 
 
 def devices_of(wanted: str | None) -> str | int | None:

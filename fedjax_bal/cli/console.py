@@ -73,7 +73,7 @@ def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, lines in entries:
-        first, *others = map(escape, lines)
+        first, *others = map(escape, lines or [""])  # a recipe of a plug-in may have no text
         table.add_row(f"[bold]{escape(name)}[/bold]", "\n".join([first, *(f"[dim]{line}[/dim]" for line in others)]))
     return table
 

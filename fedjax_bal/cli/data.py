@@ -45,10 +45,12 @@ def prepare(
     """Check a data set's files, and write it to a file that is read at once."""
     from fedjax_bal.data import find_reader, inventory, load
 
-    if tfds:
+    if tfds and check:
+        raise ValueError("--check: received it beside --tfds, which does nothing but write: leave one of them out")
+    if tfds and not options:
         yield f"written: {_build(name, data_dir)}"
         return
-    if find_reader(name).origin == "own":
+    if find_reader(name).origin == "own" and not tfds:
         parameters = _own_files(name, options or [])
         dataset = load(name, data_dir, **parameters)
         yield f"{name}: {parameters['path']}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedjax_bal.caches import drawing
-from fedjax_bal.cli.arguments import DataDir, Plugins
+from fedjax_bal.cli.arguments import DataDir, Plugins, is_change
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +41,8 @@ def describe(
     plugin: Plugins = None,
 ) -> Iterator[str]:
     """Describe a data set and a partition: classes, sizes, imbalance, and who holds what."""
-    changes = [_placed(argument) for argument in arguments if "=" in argument]
-    what = _the_one([argument for argument in arguments if "=" not in argument])
+    changes = [_placed(argument) for argument in arguments if is_change(argument)]
+    what = _the_one([argument for argument in arguments if not is_change(argument)])
     _check_picture(out)
     from fedjax_bal.data import DATASETS
 

@@ -297,7 +297,10 @@ def _written_out(values: Mapping[str, Any], none: Any) -> str:
 
 
 def _written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except TypeError:  # a function, or a number of NumPy, of a plug-in
+        return str(getattr(value, "__name__", value))
 
 
 def _after(word: str, text: str) -> str:

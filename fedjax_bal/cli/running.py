@@ -11,7 +11,7 @@ from rich.console import Console
 from fedjax_bal.caches import count_compiled_programs, keep_compiled_programs, keep_compiled_programs_by_default
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, say, stopped_message
 from fedjax_bal.cli.pages import build_page
-from fedjax_bal.cli.tables import ACCURACY, print_table, short_name
+from fedjax_bal.cli.tables import ACCURACY, print_table, with_short_names
 
 
 def next_folder(name: str, what: str, conflict: Callable[[Path], str], *, shown: bool = True) -> Path:
@@ -90,8 +90,7 @@ def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
 
     page = build_page(path)
     summaries = compare(summary["runs"])
-    shortened = [row._replace(method=short_name(row.method, console)) for row in summaries]
-    print_table(table(shortened, summary["target_accuracy"], short=True), console, ACCURACY)
+    print_table(table(with_short_names(summaries, console), summary["target_accuracy"], short=True), console, ACCURACY)
     if shows_divergence(summaries):
         console.print(KL_IN_WORDS, markup=False, highlight=False)
     closing = Output()

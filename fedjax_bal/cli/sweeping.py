@@ -13,9 +13,9 @@ from fedjax_bal.caches import count_compiled_programs, keep_compiled_programs
 from fedjax_bal.cli.arguments import most_devices
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, say, stopped_message
 from fedjax_bal.cli.pages import build_page
-from fedjax_bal.cli.tables import ACCURACY, print_table, short_name
+from fedjax_bal.cli.tables import ACCURACY, print_table, with_short_names
 
-_MOST_ROWS = 40
+_MOST_ROWS, _MOST_FAILURES = 40, 20
 
 
 def sweep_command(
@@ -85,7 +85,7 @@ def show_results(path: Path, console: Console) -> None:
     beside, found = beside_of_sweep(results), comparable(results)
     shown = found if len(found) * len(results.methods) <= _MOST_ROWS else found[: len(found) == 1]
     for name, groups in shown:
-        group = [own._replace(method=short_name(own.method, console)) for own in groups[0]]
+        group = with_short_names(groups[0], console)
         rows = group if len(groups) == 1 else list(chain(*groups))
         caption = ACCURACY * (name == shown[-1][0])
         print_table(table(rows, results.target, short=True), console, caption, name)
@@ -139,4 +139,5 @@ def _conclude_sweep(folder: Any, rows: list[dict[str, Any]], console: Console) -
         if row["failure"]
     ]
     if lines:
-        fail("some runs have no result, the rest is done:\n  " + "\n  ".join(lines[:20]), 1)
+        more = [f"and {len(lines) - _MOST_FAILURES} more, see the table"] * (len(lines) > _MOST_FAILURES)
+        fail("some runs have no result, the rest is done:\n  " + "\n  ".join([*lines[:_MOST_FAILURES], *more]), 1)

@@ -1,5 +1,6 @@
 """Tables of results in the terminal, as wide as it is."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -43,10 +44,14 @@ def _folded(text: Any) -> Any:
     return text._replace(headings=heads, rows=[tuple(map(_two_lines, cells)) for cells in text.rows])
 
 
-def short_name(name: str, console: Console) -> str:
-    """A method's name, shortened to what a table has room for."""
-    longest = 24 if console.width >= _WIDE else 16
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+def with_short_names(rows: Sequence[Any], console: Console) -> list[Any]:
+    """Rows whose methods' names are shortened to what a table has room for, unless no short form tells them apart."""
+    longest, names = 24 if console.width >= _WIDE else 16, [row.method for row in rows]
+    half = longest // 2
+    forms = (lambda name: f"{name[: longest - 1]}…", lambda name: f"{name[: half - 1]}…{name[-half:]}", str)
+    ways = ([name if len(name) <= longest else form(name) for name in names] for form in forms)
+    found = next(way for way in ways if len(set(way)) == len(set(names)))
+    return [row._replace(method=name) for row, name in zip(rows, found, strict=True)]
 
 
 def _print_lines(text: Any, console: Console) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 from pydantic import Field
 
-from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, TextThat
+from fedjax_bal.annotations import DISTINCT, Probability, Readable, Seed, ShortForm, TextThat
+from fedjax_bal.config.parameters import documented
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, merge_sections, to_plain
 
@@ -21,7 +22,12 @@ METHOD_NAME = TextThat(
     "printable text of 1 to 60 characters", lambda text: text.isprintable() and 0 < len(text.strip()) == len(text) <= 60
 )
 
-_Entry = Annotated[Any, Readable("a mapping with the key recipe", lambda entry: entry)]
+MOST_SEEDS = 1000
+"""The largest number of seeds that may be given in place of a list of them."""
+
+_COUNT = ShortForm(f"a count from 1 to {MOST_SEEDS} (3 for [0, 1, 2])")
+_Seeds = Annotated[tuple[Seed, ...], MinLen(1), DISTINCT, _COUNT]
+_Entry = Annotated[Any, Readable("a recipe's name or a mapping with the key recipe", lambda entry: entry)]
 
 
 class RecipeChoice(Section):
@@ -99,8 +105,8 @@ class UnresolvedConfig(Sections):
 
     name: Annotated[str, FOLDER_NAME]
     methods: Annotated[tuple[_Entry, ...], MinLen(1)]
-    seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT] = (0,)
-    partition_seeds: Annotated[tuple[Seed, ...], MinLen(1), DISTINCT] | None = None
+    seeds: _Seeds = (0,)
+    partition_seeds: _Seeds | None = None
     paper: ReportedResults | None = None
 
     @classmethod
@@ -108,13 +114,19 @@ class UnresolvedConfig(Sections):
         """The section under a key; that of the list of methods is the one of its entries."""
         return MethodEntry if key == "methods" else super().child(key)
 
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """The meaning of each key, with those that the complete configuration documents."""
+        return super().meanings() | documented(Config)
+
 
 class Config(Sections):
     """A complete, checked configuration.
 
     Attributes:
-        name: of the run folder.
-        methods: the methods that are compared.
+        name: of the run folder; without it, that of the file.
+        methods: the methods that are compared; an entry is a recipe's name, or a mapping with the key recipe, the
+            recipe's hyperparameters, and changes to the sections.
         seeds: distinct; every method runs once with each.
         partition_seeds: for each of `seeds` the seed of a partition of its own, so that intervals over seeds cover the
             draw of the partition too; None for one partition, that of `partition.seed`.

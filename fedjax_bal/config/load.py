@@ -7,7 +7,7 @@ from typing import Any
 
 from fedjax_bal.config.anchors import with_absolute_paths
 from fedjax_bal.config.configuration import FOLDER_NAME, Config, MethodEntry, UnresolvedConfig
-from fedjax_bal.config.methods import read_methods
+from fedjax_bal.config.methods import read_methods, unknown_published
 from fedjax_bal.config.needs import check_methods
 from fedjax_bal.config.problems import (
     ConfigError,
@@ -118,7 +118,8 @@ def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, 
 def find_config(path: str | os.PathLike[str] | None) -> File:
     """The file of a configuration: the one at a path, or a built-in one of that name; None is the quickstart."""
     name, found = "quickstart" if path is None else os.fspath(path), builtin_configs()
-    if path is not None and (os.path.lexists(name) or (File(name).suffix and name not in found)):
+    there = os.path.lexists(name) and not (name in found and os.path.isdir(name))  # a run's folder may be called so
+    if path is not None and (there or (File(name).suffix and name not in found)):
         return File(name)
     if name not in found:
         near = nearest_choices(name, found).partition("; ")[2]
@@ -167,6 +168,24 @@ def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:
     return [_parse_override(text) for text in overrides]
 
 
+def completed_path(given: KeyPath, value: Any, data: Any) -> KeyPath:
+    """Returns the whole path of a key given by its end; as it is where several keys are called so.
+
+    Args:
+        given: the path, as a change on the command line or an axis has it.
+        value: the value that the key gets; the name of a choice stands for the key of that choice.
+        data: the configuration so far.
+
+    Example:
+        >>> completed_path(("lr",), 0.1, {}), completed_path(("partition",), "iid", {})
+        (('training', 'optimizer', 'learning_rate'), ('partition', 'scheme'))
+    """
+    try:
+        return _whole_path(given, value, data)
+    except ConfigError:  # maybe until a choice is made
+        return given
+
+
 def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any, list[Problem]]:
     of_plugins = plugin_problems(data.get("plugins", {}))
     data = {key: value for key, value in data.items() if key != "plugins"}
@@ -175,14 +194,8 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
     base = {key: value for key, value in data.items() if key in Sections.model_fields}
     methods, found = read_methods(entries if isinstance(entries, list) else [], base)
     problems += found
-    if sheet is not None and sheet.paper is not None:
-        named = {method.name for method in methods}
-        unknown = [name for name in sheet.paper.accuracy if name not in named]
-        place = ("paper", "accuracy")
-        problems += [
-            Problem((*place, name), f"there is no method of this name; {nearest_choices(name, named)}")
-            for name in unknown
-        ]
+    if sheet is not None and sheet.paper is not None and not found:  # a method that is wrong has no name
+        problems += unknown_published(sheet.paper.accuracy, {method.name for method in methods})
     if sheet is not None and sheet.partition_seeds is not None and len(sheet.partition_seeds) != len(sheet.seeds):
         text = f"received {len(sheet.partition_seeds)} seeds, must be as many as the {len(sheet.seeds)} of `seeds`"
         problems.append(Problem(("partition_seeds",), text))
@@ -195,14 +208,19 @@ def _build(data: Mapping[str, Any], *, check_plugins: bool = True) -> tuple[Any,
 
 def _overridden(data: Any, parsed: Sequence[tuple[KeyPath, Any]]) -> tuple[Any, list[KeyPath]]:
     paths = []
-    for given, value in _choices_first(parsed):
-        path = full_path(given, data, _COMMAND_LINE)
-        section = _section_of(path)
-        if isinstance(value, str) and section not in (None, MethodEntry) and section.choice not in (None, path[-1]):
-            path = (*path, str(section.choice))  # partition=iid is partition.scheme=iid
-        data = _assign(data, UnresolvedConfig, path, written_out(value, section, path), ())
+    for given, value in _choices_first(parsed, data):
+        path = _whole_path(given, value, data)
+        data = _assign(data, UnresolvedConfig, path, written_out(value, _section_of(path), path), ())
         paths.append(path)
     return data, paths
+
+
+def _whole_path(given: KeyPath, value: Any, data: Any) -> KeyPath:
+    path = full_path(given, data, _COMMAND_LINE)
+    section = _section_of(path)
+    if isinstance(value, str) and section not in (None, MethodEntry) and section.choice not in (None, path[-1]):
+        return (*path, str(section.choice))  # partition=iid is partition.scheme=iid
+    return path
 
 
 def _section_of(path: KeyPath) -> type[Section] | None:
@@ -215,16 +233,22 @@ def _section_of(path: KeyPath) -> type[Section] | None:
     return section
 
 
-def _choices_first(parsed: Sequence[tuple[KeyPath, Any]]) -> list[tuple[KeyPath, Any]]:
-    # A choice drops parameters, so that it has to come before those that are given along with it.
-    ordered: list[tuple[KeyPath, Any]] = []
-    for path, value in parsed:
-        place = len(ordered)
-        if path[-1] in ("name", "scheme", "recipe"):
-            while place and ordered[place - 1][0] != path and ordered[place - 1][0][:-1] == path[:-1]:
-                place -= 1
-        ordered.insert(place, (path, value))
-    return ordered
+def _choices_first(parsed: Sequence[tuple[KeyPath, Any]], data: Any) -> list[tuple[KeyPath, Any]]:
+    # A choice drops parameters, so that it has to come before those that are given along with it; but it stays behind
+    # other choices, and behind what replaces or changes the section as a whole.
+    ordered: list[tuple[KeyPath, bool, tuple[KeyPath, Any]]] = []
+    for given, value in parsed:
+        path, place = completed_path(given, value, data), len(ordered)
+        section = _section_of(path)
+        chooses = section is not None and path[-1] == section.choice
+        while chooses and place and not (ordered[place - 1][1] or _begins(path, ordered[place - 1][0])):
+            place -= 1
+        ordered.insert(place, (path, chooses, (given, value)))
+    return [change for *_, change in ordered]
+
+
+def _begins(path: KeyPath, start: KeyPath) -> bool:
+    return path[: len(start)] == start
 
 
 def _parse_override(text: str) -> tuple[KeyPath, Any]:

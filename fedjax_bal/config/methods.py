@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import create_model
@@ -38,11 +38,23 @@ def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[
     return methods, problems
 
 
+def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:
+    """The published names that are neither a method's nor made of recipes; a table may have more than is asked for."""
+    made_of_recipes = lambda name: all(recipe in _recipes() for recipe in name.split("+"))
+    unknown = [name for name in accuracies if name not in methods and not made_of_recipes(name)]
+    return [
+        Problem(("paper", "accuracy", name), f"there is no method of this name; {nearest_choices(name, methods)}")
+        for name in unknown
+    ]
+
+
 def _read_method(
     entry: Any, base: Mapping[str, Any], known: set[Problem], path: KeyPath
 ) -> tuple[MethodEntry | None, list[Problem]]:
     if not isinstance(entry, Mapping):
-        return None, [Problem(path, f"received {received_value(entry)}, must be a mapping with the key recipe")]
+        return None, [
+            Problem(path, f"received {received_value(entry)}, must be a recipe's name or a mapping with the key recipe")
+        ]
     if "recipe" not in entry:
         return None, [Problem((*path, "recipe"), f"missing; {nearest_choices('', _recipes())}")]
     specs, problems = _read_recipes(entry, path)

@@ -60,7 +60,8 @@ def nearest_choices(value: Any, allowed: Iterable[str], also: Mapping[str, str] 
     """
     names = sorted(allowed)
     longer = [name for name in names if name.startswith(f"{value}_")]
-    near = longer or difflib.get_close_matches(str(value).lower(), names, 1)
+    lowered = {name.lower(): name for name in names}
+    near = longer or [lowered[key] for key in difflib.get_close_matches(str(value).lower(), lowered, 1)]
     if not near:
         near = difflib.get_close_matches(str(value).lower(), also, 1)
     hint = f"; did you mean {' or '.join(_meant(name, also) for name in near)}?" if near else ""

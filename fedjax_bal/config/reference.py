@@ -1,17 +1,20 @@
 """The reference of all keys of a configuration, derived from the sections that check them."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
 from fedjax_bal.annotations import names_of, wanted
-from fedjax_bal.config.configuration import UnresolvedConfig
+from fedjax_bal.config.configuration import MOST_SEEDS, UnresolvedConfig
 from fedjax_bal.config.parameters import documented
-from fedjax_bal.config.problems import KeyPath, dotted_path, nearest_choices, received_value
-from fedjax_bal.config.sections import SYNONYMS, Section, Variant
+from fedjax_bal.config.problems import KeyPath, dotted_path, received_value
+from fedjax_bal.config.sections import SYNONYMS, Section, Variant, to_plain
 
 _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+_MOST_MEANT = 4
 
 
 class KeyReference(NamedTuple):
@@ -41,11 +44,12 @@ def key_references(section: type[Section] = UnresolvedConfig, path: KeyPath = ()
     """
     meanings = section.meanings()
     for key, field in section.model_fields.items():
-        below = section.child(key)
+        child = section.child(key)
+        below = None if child is None or child.listed else child
         allowed = f"a mapping of {', '.join(below.model_fields)}" if below else _allowed(field.rebuild_annotation())
-        default = "" if below or field.is_required() else received_value(field.get_default(call_default_factory=True))
+        default = "" if below or field.is_required() else _shown(field.get_default(call_default_factory=True))
         yield KeyReference(dotted_path((*path, key)), (), meanings.get(key, ""), allowed, default)
-        if below is not None and not below.listed:
+        if below is not None:
             yield from key_references(below, (*path, key))
     if issubclass(section, Variant):
         yield from _parameters(section, path)
@@ -57,10 +61,14 @@ def _parameters(section: type[Variant], path: KeyPath) -> Iterator[KeyReference]
     for name in section.names():
         meanings = documented(section.function(name))
         for key, (annotation, default) in section.parameters_of(name).items():
-            shown = "" if default is ... else received_value(default)
+            shown = "" if default is ... else _shown(default)
             found.setdefault((key, meanings.get(key, ""), _allowed(annotation), shown), []).append(name)
     for (key, meaning, allowed, default), names in found.items():
         yield KeyReference(dotted_path((*path, key)), tuple(names), meaning, allowed, default)
+
+
+def _shown(default: Any) -> str:
+    return received_value(to_plain(default))  # a list as YAML has it, not a tuple
 
 
 def _allowed(annotation: Any) -> str:
@@ -85,12 +93,20 @@ def explained(key: str) -> list[KeyReference]:
         return known
     found = [one for one in known if f".{one.path}".endswith(f".{end}")]
     if not found:
-        near = nearest_choices(last, {one.path.rpartition(".")[2] for one in known}).partition("; ")[2]
-        raise ValueError(
-            f"config explain: {received_value(key)} is no key; {near or 'fedjax-bal config explain all lists them'}"
-        )
+        near = _nearest_paths(end, [one.path for one in known])
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "fedjax-bal config explain all lists them"
+        raise ValueError(f"config explain: {received_value(key)} is no key; {hint}")
     below = {one.path for one in found if any(other.path.startswith(f"{one.path}.") for other in known)}
     return [one for one in known if one in found or one.path.rpartition(".")[0] in below]
+
+
+def _nearest_paths(key: str, paths: Sequence[str]) -> list[str]:
+    """The paths, if few, that end nearly as an unknown key does; those in the section that it names, if any."""
+    above, _, last = key.rpartition(".")
+    near = difflib.get_close_matches(last.lower(), {path.rpartition(".")[2] for path in paths}, 1)
+    found = [path for path in dict.fromkeys(paths) if path.rpartition(".")[2] in near]
+    within = [path for path in found if f".{path.rpartition('.')[0]}".endswith(f".{above}")]
+    return (within or found) if len(within or found) <= _MOST_MEANT else near
 
 
 def json_schema() -> dict[str, Any]:
@@ -101,13 +117,14 @@ def json_schema() -> dict[str, Any]:
         1
     """
     whole = _schema(UnresolvedConfig)
-    entry = {"type": "object", "required": ["recipe"]}
+    entry = [{"type": "string"}, {"type": "object", "required": ["recipe"]}]
     own = {
         "base": {"type": "string", "description": "the configuration that this one changes"},
         "sweep": {"type": "array", "items": {"type": "object"}, "description": "the axes of a sweep"},
-        "methods": {"type": "array", "items": {"anyOf": [{"type": "string"}, entry]}},
-        "seeds": {"anyOf": [whole["properties"]["seeds"], {"type": "integer", "minimum": 1}]},
+        "methods": _any_of([*entry, {"type": "array", "items": _any_of(entry)}]),
     }
+    count = {"type": "integer", "minimum": 1, "maximum": MOST_SEEDS}
+    own |= {key: {"anyOf": [whole["properties"][key], count]} for key in ("seeds", "partition_seeds")}
     heading = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "fedjax_bal configuration"}
     return {**heading, **whole, "properties": {**whole["properties"], **own}}
 
@@ -116,11 +133,23 @@ def _schema(section: type[Section]) -> dict[str, Any]:
     meanings = section.meanings()
     properties = {key: _property(section, key, meanings.get(key, "")) for key in section.model_fields}
     if issubclass(section, Variant):
-        for name in section.names():
-            for key, (annotation, _) in section.parameters_of(name).items():
-                properties.setdefault(key, _type_schema(annotation))
+        properties = properties | {key: _any_of(kinds) for key, kinds in _parameter_schemas(section).items()}
     whole = {"type": "object", "properties": properties, "additionalProperties": False}
     return {"anyOf": [{"type": "string"}, whole]} if section.choice else whole
+
+
+def _parameter_schemas(section: type[Variant]) -> dict[str, list[Any]]:
+    """The schemas of each parameter, which several choices may have with different values."""
+    found: dict[str, list[Any]] = {}
+    for name in section.names():
+        for key, (annotation, _) in section.parameters_of(name).items():
+            found.setdefault(key, []).append(_type_schema(annotation))
+    return found
+
+
+def _any_of(kinds: Iterable[Any]) -> dict[str, Any]:
+    distinct = [json.loads(text) for text in dict.fromkeys(json.dumps(kind, sort_keys=True) for kind in kinds)]
+    return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
 
 
 def _property(section: type[Section], key: str, meaning: str) -> dict[str, Any]:
@@ -128,6 +157,8 @@ def _property(section: type[Section], key: str, meaning: str) -> dict[str, Any]:
     if below is not None and below.listed:
         return {}
     kind = _schema(below) if below else _type_schema(field.rebuild_annotation())
+    if below is not None and type(None) in get_args(field.annotation):
+        kind = _any_of([kind, {"type": "null"}])
     return kind | ({"description": meaning} if meaning else {})
 
 
@@ -136,7 +167,11 @@ def _type_schema(annotation: Any) -> Any:
 
 
 def _with_bounds(schema: Any) -> Any:
-    """Renames bounds, which pydantic leaves under its own names where a value is converted before it is checked."""
+    """Renames bounds, which pydantic leaves under its own names where a value is converted before it is checked.
+
+    Mappings may be empty, as the axes of a sweep may fill them.
+    """
     if isinstance(schema, dict):
-        return {_BOUNDS.get(key, key): _with_bounds(value) for key, value in schema.items()}
+        kept = ((key, value) for key, value in schema.items() if key != "minProperties")
+        return {_BOUNDS.get(key, key): _with_bounds(value) for key, value in kept}
     return [_with_bounds(item) for item in schema] if isinstance(schema, list) else schema

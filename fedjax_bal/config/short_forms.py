@@ -6,11 +6,9 @@ They are understood where they can mean one thing only; what they stand for is w
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedjax_bal.config.configuration import MethodEntry, UnresolvedConfig
+from fedjax_bal.config.configuration import MOST_SEEDS, MethodEntry, UnresolvedConfig
 from fedjax_bal.config.problems import ConfigError, KeyPath, dotted_path
 from fedjax_bal.config.sections import SYNONYMS, Section, Variant, places_of
-
-_MOST_SEEDS = 1000
 
 
 def written_out(value: Any, section: type[Section] | None = UnresolvedConfig, path: KeyPath = ()) -> Any:
@@ -25,7 +23,7 @@ def written_out(value: Any, section: type[Section] | None = UnresolvedConfig, pa
         >>> written_out({"dataset": "CIFAR10", "methods": ["fedavg", "FedProx"], "seeds": 2})
         {'dataset': {'name': 'cifar10'}, 'methods': [{'recipe': 'fedavg'}, {'recipe': 'fedprox'}], 'seeds': [0, 1]}
     """
-    if path in (("seeds",), ("partition_seeds",)) and type(value) is int and 0 < value <= _MOST_SEEDS:
+    if path in (("seeds",), ("partition_seeds",)) and type(value) is int and 0 < value <= MOST_SEEDS:
         return list(range(value))
     if path == ("methods",):
         entries = [value] if isinstance(value, str | Mapping) else value

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from fedjax_bal.config import (
     KeyPath,
     apply_changes,
     build_config,
+    completed_path,
     dotted_path,
     dump_yaml,
     parse_overrides,
@@ -60,9 +62,9 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
         wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
         single = f"for a single configuration use `fedjax-bal run {source}`"
         raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
-    axes = read_axes(data.pop("sweep"), source)
+    axes = _with_whole_keys(read_axes(data.pop("sweep"), source), data, source)
     changes = parse_overrides(overrides)
-    _refuse_swept(changes, axes, source)
+    _refuse_swept(changes, axes, data, source)
     data = apply_changes(data, changes, "command line")
     labels, folder = short_keys(axes), os.path.dirname(source)
     points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
@@ -78,13 +80,25 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     return Sweep(points[0].config.name, tuple(axes), tuple(points), text)
 
 
-def _refuse_swept(changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], source: str) -> None:
-    for path, _ in changes:
-        for key in (key for axis in axes for key in axis.keys):
-            if path[: len(path_of(key))] == path_of(key):
-                raise ConfigError(
-                    f"command line: {dotted_path(path)}: is swept by {source}; change the axis there instead"
-                )
+def _with_whole_keys(axes: Sequence[Axis], data: Mapping[str, Any], source: str) -> list[Axis]:
+    """Axes with the whole paths of their keys, by which a report knows conditions: partition.alpha for alpha."""
+    whole = [tuple(".".join(map(str, completed_path(path_of(key), None, data))) for key in axis.keys) for axis in axes]
+    for key, times in Counter(key for keys in whole for key in keys).items():
+        if times > 1:
+            raise ConfigError(f"{source}: sweep: {key}: swept {times} times, by other names too; a key has one axis")
+    return [Axis(keys, axis.values) for axis, keys in zip(axes, whole, strict=True)]
+
+
+def _refuse_swept(
+    changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], data: Mapping[str, Any], source: str
+) -> None:
+    swept = [path_of(key) for axis in axes for key in axis.keys]
+    for given, value in changes:
+        path = completed_path(given, value, data)
+        if any(path[: len(key)] == key for key in swept):
+            raise ConfigError(
+                f"command line: {dotted_path(given)}: is swept by {source}; change the axis there instead"
+            )
 
 
 def _refuse_repeats(points: Sequence[Point], source: str) -> None:

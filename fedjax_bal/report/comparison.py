@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.files import write_atomically
 from fedjax_bal.metrics import MethodSummary
+from fedjax_bal.report.details import failed
 from fedjax_bal.report.markup import definitions, document, encoded, figures
-from fedjax_bal.report.page import curves_first, display_name, draws_partitions, entries, methods_table
+from fedjax_bal.report.page import curves_first, display_name, draws_partitions, entries, is_finished, methods_table
 from fedjax_bal.report.table_files import summarise_group, table_files
 from fedjax_bal.report.wording import plural, table_notes, verdict
-from fedjax_bal.runs import FolderError, RunFolder, RunRecord
+from fedjax_bal.runs import FolderError, RunFolder, RunRecord, SweepFolder
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
@@ -57,6 +58,8 @@ def join(folders: Sequence[Path]) -> RunRecord:
         raise FolderError(
             f"report: received {plural(len(folders), 'folder')}; a comparison takes 2 to {_MOST} different ones"
         )
+    for folder in (folder for folder in folders if SweepFolder(folder).exists()):
+        raise FolderError(f"{folder}: is a sweep's folder, whose page compares its runs; give only folders of runs")
     found = [RunFolder(folder).read() for folder in folders]
     for folder, run in zip(folders[1:], found[1:], strict=True):
         if run.summary["class_names"] != found[0].summary["class_names"]:
@@ -70,7 +73,7 @@ def join(folders: Sequence[Path]) -> RunRecord:
         "class_names": found[0].summary["class_names"],
         "partitions": [entry for run in renamed for entry in run.summary["partitions"]],
         "batches": [],
-        "finished": all(run.summary["finished"] for run in found),
+        "finished": all(map(is_finished, found)),
         "target_accuracy": targets.pop() if len(targets) == 1 else None,
     }
     configs = {name: run.config for name, run in zip(names, found, strict=True)}
@@ -110,10 +113,11 @@ def _own_partitions(both: RunRecord) -> bool:
 def _page(both: RunRecord, groups: Sequence[Sequence[MethodSummary]], pictures: Sequence["Picture"]) -> str:
     configs = both.config
     curves, others = curves_first(pictures)
-    rounds = {entry["rounds"] for entry in both.summary["runs"]}
+    rounds = {entry["rounds"] for entry in both.summary["runs"] if not entry.get("failure")}
     differing = _differences(configs)
     apart = _apart(groups, [key for key, _ in differing]) if len(groups) > 1 else ""
-    unlike = " ".join([*_caveats(both.summary["finished"], len(rounds) > 1), apart]).strip()
+    failures = failed(both.summary["runs"]) or ""
+    unlike = " ".join(filter(None, [*_caveats(both.summary["finished"], len(rounds) > 1), failures, apart]))
     notes = table_notes([own for group in groups for own in group], partitions=_own_partitions(both))
     parts = [
         f"<p class=kicker>{len(configs)} run folders</p>",

@@ -15,7 +15,7 @@ class Details(NamedTuple):
     note: str
 
 
-_MOST_BROKEN = 12  # runs of which broken clients are named
+_MOST_NAMED = 12  # runs of which failures, or broken clients, are named
 _LONGEST_TEXT = 400
 
 
@@ -40,16 +40,30 @@ def ending(runs: Sequence[Mapping[str, Any]]) -> str | None:
     )
 
 
+def failed(runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Names the runs that failed, with the reasons; None where none did."""
+    told = [f"{_named(run)} ({printable(run['failure'], _LONGEST_TEXT)})" for run in runs if run.get("failure")]
+    return f"Runs that failed, and so have no final accuracy: {_first_of(told)}." if told else None
+
+
 def broken(runs: Sequence[Mapping[str, Any]]) -> str | None:
     """Names the clients that were left out of rounds, or whose updates were scaled down; None without any."""
     told = [
-        f"{printable(run['method'], LONGEST_NAME)}, seed {run['seed']}: {run['excluded'] or 0:g} left out, "
+        f"{_named(run)}: {run['excluded'] or 0:g} left out, "
         f"{run['clipped'] or 0:g} scaled down ({printable(run['broken_clients'], _LONGEST_TEXT)})"
         for run in runs
         if run.get("broken_clients")
     ]
-    rest = f"; and {len(told) - _MOST_BROKEN} more runs" if len(told) > _MOST_BROKEN else ""
-    return f"Broken clients. {'; '.join(told[:_MOST_BROKEN])}{rest}." if told else None
+    return f"Broken clients. {_first_of(told)}." if told else None
+
+
+def _named(run: Mapping[str, Any]) -> str:
+    return f"{printable(run['method'], LONGEST_NAME)}, seed {run['seed']}"
+
+
+def _first_of(told: Sequence[str]) -> str:
+    rest = f"; and {len(told) - _MOST_NAMED} more runs" if len(told) > _MOST_NAMED else ""
+    return "; ".join(told[:_MOST_NAMED]) + rest
 
 
 def _columns(table: ReportTable, runs: Sequence[Mapping[str, Any]]) -> list[tuple[Metric, Column]]:

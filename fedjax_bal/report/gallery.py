@@ -1,7 +1,7 @@
 """The figures of a run with their titles and captions: accuracy by round, traffic, class and client, and confusion."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def _over_rounds(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     lines = cumulate_traffic(run.lines)
     sent = [_at_common_rounds(values, curve(lines, method, "traffic_bytes")) for method, values in curves]
     kept = [(method, pair) for (method, _), pair in zip(curves, sent, strict=True) if pair is not None]
-    if kept:
+    if any(pair[1][-1] for _, pair in kept):  # `local` sends nothing
         yield (
             "traffic",
             "Accuracy by traffic",
@@ -115,8 +115,15 @@ def _at_common_rounds(accuracy: Curve, traffic: Curve) -> tuple[Curve, np.ndarra
     return Curve(rounds, accuracy.mean[ours], low, high, seeds), traffic.mean[theirs]
 
 
+def _lines_of_lasting_runs(run: RunRecord) -> list[dict[str, Any]]:
+    """The lines of the runs that have not failed: what one had reached before is not its end."""
+    failed = {(entry["method"], entry["seed"]) for entry in run.summary["runs"] if entry.get("failure")}
+    return [line for line in run.lines if (line["method"], line["seed"]) not in failed]
+
+
 def _over_classes(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
-    values = _known(looks, lambda method: class_accuracies(run.lines, method))
+    lines = _lines_of_lasting_runs(run)
+    values = _known(looks, lambda method: class_accuracies(lines, method))
     if values:
         samples = class_samples(run.summary["partitions"])
         caption = (
@@ -157,7 +164,8 @@ def _in_order(samples: np.ndarray | None) -> str:
 
 
 def _over_clients(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
-    values = _known(looks, lambda method: ranked_clients(run.lines, method))
+    lines = _lines_of_lasting_runs(run)
+    values = _known(looks, lambda method: ranked_clients(lines, method))
     if values:
         caption = (
             "The model that each client uses, on its own test images at the last evaluation: the global one, or its "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_bal.config import Sections, without_defaults
 from fedjax_bal.metrics import MethodSummary
-from fedjax_bal.report.details import Details, broken, details, ending
+from fedjax_bal.report.details import Details, broken, details, ending, failed
 from fedjax_bal.report.markup import command, definitions, document, encoded, figures, folded, grid, note
 from fedjax_bal.report.published import Beside, beside_of_run, paper_tables, published_by_metric
 from fedjax_bal.report.table_files import comparison_table, comparison_title, summarise_group, table_files
@@ -55,9 +55,9 @@ def build(folder: str | os.PathLike[str]) -> Path:
 
 
 def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names each run of the configuration that is missing or unfinished in `runs` of a `summary.json`."""
+    """Names each run of the configuration that is missing in `runs` of a `summary.json`, or has yet to go on."""
     rounds = {(run["method"], run["seed"]): run["rounds"] for run in runs}
-    early = {(run["method"], run["seed"]) for run in runs if run.get("stopped_early") is not None}
+    over = {(run["method"], run["seed"]) for run in runs if run.get("stopped_early") is not None or run.get("failure")}
     base = _section(config, "training").get("rounds")
     phrases = []
     for entry in entries(config, "methods"):
@@ -67,22 +67,29 @@ def missing_runs(config: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
             done = rounds.get((name, seed), 0)
             if (name, seed) not in rounds:
                 phrases.append(f"{name}, seed {seed}")
-            elif (name, seed) not in early and done is not None and isinstance(expected, int) and done < expected:
+            elif (name, seed) not in over and done is not None and isinstance(expected, int) and done < expected:
                 phrases.append(f"{name}, seed {seed} ({done} of {expected} rounds)")
     return phrases
+
+
+def is_finished(run: RunRecord) -> bool:
+    """Tells whether no run has yet to go on; one that failed doesn't."""
+    runs = run.summary["runs"]
+    return not missing_runs(run.config, runs) and (run.summary["finished"] or failed(runs) is not None)
 
 
 def _page(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> str:
     name = str(run.summary.get("name") or run.config.get("name") or "run")
     summaries = summarise_group(run.summary["runs"])
     missing = missing_runs(run.config, run.summary["runs"])
-    unfinished = bool(missing) or not run.summary["finished"]
+    unfinished, failures = not is_finished(run), failed(run.summary["runs"])
     curves, others = curves_first(pictures)
     notes = table_notes(summaries, partitions=draws_partitions(run.config))
     parts = [
         f"<p class=kicker>{escape(_kicker(run))}</p>",
         f"<h1>{escape(name)}</h1>",
         _unfinished(missing) if unfinished else "",
+        f'<p class=unfinished role="status">{escape(failures)}</p>' if failures else "",
         f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
         figures("Curves", curves, _thinned(run)),
         "<h2>Comparison</h2>",

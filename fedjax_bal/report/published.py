@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fedjax_bal.config import ConfigError, parse_yaml
 from fedjax_bal.metrics import NOTHING, SHARE, MethodSummary, Spread, mean_interval
 from fedjax_bal.report.details import Details
 from fedjax_bal.report.sweep_cells import Situation, name_situation, situations, summarise_situation
@@ -147,7 +148,16 @@ def _swept(results: Results, situation: Situation) -> dict[str, Any]:
     at = lambda row: all(results.axes[place].value(row) == value for place, value in situation.items())
     row = next(filter(at, results.rows))
     start = "paper.accuracy."
-    return {key.removeprefix(start): value for key, value in row.items() if key.startswith(start)}
+    own = {key.removeprefix(start): value for key, value in row.items() if key.startswith(start)}
+    return {**_mapping(row.get("paper.accuracy")), **own}
+
+
+def _mapping(text: Any) -> Mapping[str, Any]:
+    """A mapping, which a sweep's table has as text; empty for anything else."""
+    try:
+        return _section(parse_yaml(text, "paper.accuracy") if isinstance(text, str) else text)
+    except ConfigError:
+        return {}
 
 
 def _source(paper: Mapping[str, Any]) -> str:

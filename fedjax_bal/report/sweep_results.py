@@ -44,10 +44,12 @@ class SweptAxis(NamedTuple):
     Attributes:
         keys: those that change together along it.
         shown: the first of them that tell its values apart, and so name these; never those of a paper's results.
+        names: the shortest ends of these that no other axis shows: alpha for partition.alpha, model for model.name.
     """
 
     keys: tuple[str, ...]
     shown: tuple[str, ...]
+    names: tuple[str, ...]
 
     @property
     def is_condition(self) -> bool:
@@ -56,14 +58,14 @@ class SweptAxis(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The ends of the keys shown."""
-        return "+".join(map(_short, self.shown))
+        """The names of the keys shown."""
+        return "+".join(self.names)
 
     def value(self, row: Mapping[str, Any]) -> Any:
         """Its value in a row: that of the only key shown, or all in words."""
         if len(self.shown) == 1:
             return row[self.shown[0]]
-        return ", ".join(f"{_short(key)} {readable(row[key])}" for key in self.shown)
+        return ", ".join(f"{name} {readable(row[key])}" for name, key in zip(self.names, self.shown, strict=True))
 
     def tell(self, value: Any) -> str:
         """A value with its key; a section, and what has several keys, without."""
@@ -161,7 +163,9 @@ def read_results(folder: Path) -> Results:
     every = [tuple(map(str, axis)) for axis in sheet["sweep"]]
     rows = own.read_results([key for axis in every for key in axis])
     of_seeds = [axis for axis in every if {key.rpartition(".")[2] for key in axis} <= _SEEDS]
-    axes = tuple(SweptAxis(keys, _telling(keys, rows)) for keys in every if keys not in of_seeds)
+    shown = {keys: _telling(keys, rows) for keys in every if keys not in of_seeds}
+    names = _names([key for own in shown.values() for key in own])
+    axes = tuple(SweptAxis(keys, own, tuple(names[key] for key in own)) for keys, own in shown.items())
     chance = [key for axis in of_seeds for key in axis]
     draws = (SeededDraw(_partition_seed(sheet, row), (*(row[key] for key in chance), row.get("seed"))) for row in rows)
     return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws))
@@ -205,9 +209,15 @@ def _seeds(value: Any) -> list[int]:
     return [seed for seed in found if isinstance(seed, int)] if isinstance(found, list) else []
 
 
-def _short(key: str) -> str:
-    """The end of a key that tells what it is: alpha for partition.alpha, model for model.name."""
-    return key.removesuffix(".name").rpartition(".")[2]
+def _names(keys: Sequence[str]) -> dict[str, str]:
+    """The shortest end of each key that no other one has, without a last `name`."""
+    whole = {key: key.removesuffix(".name").split(".") for key in keys}
+
+    def shortest(own: list[str]) -> str:
+        ends = (own[-length:] for length in range(1, len(own) + 1))
+        return ".".join(next((end for end in ends if sum(o[-len(end) :] == end for o in whole.values()) == 1), own))
+
+    return {key: shortest(own) for key, own in whole.items()}
 
 
 def _are_numbers(found: Sequence[Any]) -> bool:

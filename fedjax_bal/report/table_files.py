@@ -15,6 +15,7 @@ _LATEX = str.maketrans(
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "[": "{[}", "]": "{]}"}
     | {"±": "$\\pm$", MINUS: "$-$", "\N{EN DASH}": "--", "“": "``", "”": "''", "<": "$<$", ">": "$>$"}
 )
+_MARKDOWN = str.maketrans({"|": "&#124;", "<": "&lt;"})
 NONE_PUBLISHED: Mapping[tuple[str, str], float] = {}
 
 
@@ -92,14 +93,13 @@ def statistics(
 def _markdown(own: Details) -> str:
     rule = ("---", *["---:"] * (len(own.table.headings) - 1))
     rows = [own.table.headings, rule, *own.table.rows]
-    lines = (f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows)
-    return f"### {own.title}\n\n" + "\n".join(lines) + f"\n\n{own.note}\n"
+    lines = (f"| {' | '.join(cell.translate(_MARKDOWN) for cell in row)} |" for row in rows)
+    title, note = (text.translate(_MARKDOWN) for text in (own.title, own.note))
+    return f"### {title}\n\n" + "\n".join(lines) + f"\n\n{note}\n"
 
 
 def _latex(own: Details) -> str:
-    head, *rows = (
-        " & ".join(cell.translate(_LATEX) for cell in row) + " \\\\" for row in (own.table.headings, *own.table.rows)
-    )
+    head, *rows = (_latex_row(row) for row in (own.table.headings, *own.table.rows))
     lines = [
         "\\begin{table}",
         f"\\caption{{{f'{own.title}. {own.note}'.rstrip().translate(_LATEX)}}}",
@@ -113,3 +113,8 @@ def _latex(own: Details) -> str:
         "\\end{table}\n",
     ]
     return "\n".join(lines)
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    row = " & ".join(cell.translate(_LATEX) for cell in cells) + " \\\\"
+    return f"{{}}{row}" if row.startswith("*") else row  # or else the line break before it would take the star

@@ -206,7 +206,9 @@ def lead(summaries: Sequence[MethodSummary]) -> str:
     ranked, first = _ranked(summaries), summaries[0]
     if tied(ranked):
         return f"all {100 * (ranked[0].last5.mean or 0.0):.1f}%"
-    apart = f" ({points(ranked[0].difference)} points from {first.method})" if ranked[0] is not first else ""
+    difference = ranked[0].difference
+    known = difference is not None and difference.mean is not None
+    apart = f" ({points(difference)} points from {first.method})" if known else ""
     return f"{ranked[0].method} {_percent_sign(ranked[0].last5)}{apart}"
 
 

@@ -230,6 +230,9 @@ class RunFolder:
         """
         if not self.path.is_dir():
             raise FolderError(f"{self.path}: no such folder; give the folder that a run wrote")
+        if not any((self.path / name).exists() for name in (_CONFIG, _SUMMARY, _METRICS)):
+            within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
+            raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
         config, text = read_config(self.path / _CONFIG)
         summary = read_summary(self.path / _SUMMARY)
         classes = len(summary["class_names"])

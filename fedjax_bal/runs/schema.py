@@ -163,6 +163,7 @@ class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
     chosen: Annotated[Any, short_list(_MOST_TIMES)] = None
     composition: _Composition | None = None
     broken_clients: str | None = None
+    failure: str | None = None
     leaks: _Leaks | None = None
     # A run without an evaluation has a matrix of size 0.
     confusion_matrix: Annotated[Any, BeforeValidator(lambda value: value or None), numbers("classes", "classes")] = None

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.listing import LISTINGS
+from fedjax_bal.config import builtin_configs
 from fedjax_bal.runs import RunFolder, SweepFolder
 
 BAD = {
@@ -70,6 +71,17 @@ def test_bad_input_gives_one_message_and_exit_code_2(here, name):
     for fragment in fragments:
         assert fragment in result.output
     assert not list(here.glob("runs/*/config.yaml"))
+
+
+def test_a_file_may_have_a_sign_in_its_path_that_changes_have_too(here):
+    (here / "alpha=0.1").mkdir()
+    (here / "alpha=0.1" / "config.yaml").write_text("name: [x\n a: b\n")
+    for command in (("run",), ("data", "describe")):
+        assert "alpha=0.1/config.yaml: line 2" in invoke(*command, "alpha=0.1/config.yaml").output
+
+
+def test_the_help_shows_lists_in_brackets():
+    assert "methods=[fedavg,rebafl]" in "".join(re.findall(r"[^\s│]+", invoke("run", "--help").output))
 
 
 def test_a_yaml_error_is_placed(here):
@@ -303,6 +315,12 @@ def test_ctrl_c_says_how_to_go_on_which_comes_to_the_same_lines(tmp_path):
     assert results[0] == results[1]
     final = [json.loads((f / "runs" / "small" / "summary.json").read_text())["runs"] for f in folders]
     assert final[0] == final[1]
+
+
+def test_a_missing_sweep_is_told_with_one_that_there_is(here):
+    result = invoke("sweep")
+    assert result.exit_code == 2 and result.output.rstrip().endswith("such as sweeps/clients")
+    assert "sweeps/clients" in builtin_configs()
 
 
 def test_run_and_sweep_name_each_other_for_a_file_of_the_other_kind(here):

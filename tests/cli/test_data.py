@@ -171,6 +171,11 @@ BAD = {
     "an option too many": (["mnist", "path=a"], ["mnist takes no options, received path=a"]),
     "a builder of others": (["mnist", "--tfds", "--data-dir", "."], ["received mnist; allowed: femnist, cinic10"]),
     "a builder without files": (["cinic10", "--tfds", "--data-dir", "."], ["cinic10 was not found"]),
+    "a builder that writes nothing": (
+        ["cinic10", "--tfds", "--check", "--data-dir", "."],
+        ["--check: received it beside --tfds"],
+    ),
+    "a builder with an option": (["cinic10", "path=a", "--tfds"], ["cinic10 takes no options, received path=a"]),
     "a builder of nothing": (["cinic10", "--tfds"], ["--data-dir is missing"]),
 }
 

@@ -1,18 +1,28 @@
 """Tables in the terminal, of a sweep too."""
 
 import io
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+import typer
 import yaml
 
-from fedjax_bal.cli.console import Output
+from fedjax_bal.cli import sweeping
+from fedjax_bal.cli.console import Output, names_table
+from fedjax_bal.cli.listing import _takes
 from fedjax_bal.cli.sweeping import show_results
-from fedjax_bal.cli.tables import print_table, short_name
+from fedjax_bal.cli.tables import print_table, with_short_names
 from fedjax_bal.report import Table
+from fedjax_bal.runs import SweepFolder
 
 TABLE = Table(
     ("method", "last 5", "vs a [95%]"), [("a", "70.0 ± 1.0", "-"), ("b" * 60, "75.0 ± 2.0", "+5.0 [+1.0, +9.0]")]
 )
+
+
+class Row(NamedTuple):
+    method: str
 
 
 def console(width):
@@ -35,8 +45,25 @@ def test_a_table_takes_the_form_for_which_there_is_room(width, expected):
     assert all(any(line.endswith(text) for line in lines) for text in expected)
 
 
+def test_defaults_of_any_type_are_listed():
+    defaults = {"mu": np.float32(0.5), "act": max, "name": "x", "most": None, "needed": ...}
+    assert _takes(defaults, ...) == "takes mu=0.5, act=max, name=x, most=null, needed"
+
+
+def test_a_name_without_a_text_is_listed():
+    own = console(80)
+    own.print(names_table([("mine", []), ("fedavg", ["The mean."])]))
+    assert [line.split() for line in own.file.getvalue().splitlines()] == [["mine"], ["fedavg", "The", "mean."]]
+
+
 def test_names_are_shortened_to_the_room_there_is():
-    assert [len(short_name("m" * 40, console(width))) for width in (120, 90)] == [24, 16]
+    def shortened(width, *names):
+        return [row.method for row in with_short_names([Row(name) for name in names], console(width))]
+
+    assert [len(shortened(width, "m" * 40)[0]) for width in (120, 90)] == [24, 16]
+    alike = ("balanced_softmax+astraea", "balanced_softmax+cbfl")
+    assert shortened(90, *alike) == ["balance…+astraea", "balance…max+cbfl"]
+    assert shortened(90, "a" * 20 + "b" + "a" * 20, "a" * 41) == ["a" * 20 + "b" + "a" * 20, "a" * 41]
 
 
 @pytest.fixture
@@ -59,6 +86,15 @@ def folder(tmp_path):
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sheet))
     (tmp_path / "results.csv").write_text("\n".join([f"{heads},failure", *rows]) + "\n")
     return tmp_path
+
+
+def test_a_sweep_counts_the_failures_that_it_does_not_name(folder, monkeypatch, capsys):
+    monkeypatch.setattr(sweeping, "build_page", lambda path: path / "sweep.html")
+    row = {"point": "p", "method": "a", "status": "diverged", "failure": "round 1"}
+    with pytest.raises(typer.Exit):
+        sweeping._conclude_sweep(SweepFolder(folder), [{**row, "seed": seed} for seed in range(22)], console(100))
+    told = capsys.readouterr().err.splitlines()
+    assert told[-2:] == ["  p, a, seed 19: diverged: round 1", "  and 2 more, see the table"]
 
 
 def test_a_sweep_ends_with_its_conditions_the_paper_and_the_result(folder):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedjax_bal.config import (
     Config,
     ConfigError,
+    builtin_configs,
     config_digest,
     continues,
     differences,
@@ -19,7 +20,7 @@ from fedjax_bal.config import (
     resolved_yaml,
 )
 from fedjax_bal.config.reference import explained, json_schema, key_references
-from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
+from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
 from fedjax_bal.optim import optimizers
 from fedjax_bal.recipes import RECIPES
 
@@ -327,13 +328,20 @@ def test_differences_name_the_keys():
         ("name=2024", ["name: received 2024, must be a name"]),
         (
             "seeds=[0, 0]",
-            ["seeds: received [0, 0], must be a list, not empty, without repetition, each item an integer"],
+            [
+                "seeds: received [0, 0], must be a count",
+                "or a list, not empty, without repetition, each item an integer",
+            ],
         ),
-        ("seeds=[true]", ["seeds: received [True], must be a list"]),
-        ("seeds=[-1]", ["seeds: received [-1], must be a list", "an integer from 0 to 4294967295"]),
-        ("seeds=0", ["seeds: received 0, must be a list"]),
-        ("methods=[]", ["methods: received [], must be a list, not empty, each item a mapping with the key recipe"]),
-        ("methods=[3]", ["methods.0: received 3, must be a mapping with the key recipe"]),
+        ("seeds=[true]", ["seeds: received [True], must be a count"]),
+        ("seeds=[-1]", ["seeds: received [-1], must be a count", "an integer from 0 to 4294967295"]),
+        ("seeds=0", ["seeds: received 0, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a list"]),
+        (
+            "partition_seeds=1001",
+            ["received 1001, must be a count from 1 to 1000 (3 for [0, 1, 2]), or a list", "or null"],
+        ),
+        ("methods=[]", ["methods: received [], must be a list, not empty, each item a recipe's name or a mapping"]),
+        ("methods=[3]", ["methods.0: received 3, must be a recipe's name or a mapping with the key recipe"]),
         (
             "methods=[{mu: 3}]",
             ["methods.0.recipe: missing; allowed: astraea, balanced_softmax, balancefl, cbfl, ccvr, class_balanced,"],
@@ -494,6 +502,22 @@ def test_a_short_form_stands_for_the_whole(short, whole):
 
 
 @pytest.mark.parametrize(
+    ("changes", "in_order"),
+    [
+        (["model.hidden=[128]", "model=mlp"], [1, 0]),
+        (["hidden=[128]", "rounds=3", "model.name=mlp"], [2, 0, 1]),
+        (["methods.0.model.hidden=[128]", "b1=0.8", "methods.0.model=mlp", "optimizer=adam"], [2, 3, 0, 1]),
+        (["partition={clients: 30, scheme: iid}", "shards_per_client=3", "scheme=shards"], [0, 2, 1]),
+    ],
+)
+def test_a_choice_keeps_what_is_given_along_with_it_in_any_order(changes, in_order, write):
+    file = write(
+        "methods: [{recipe: fedavg, model: tiny_bn}]\nmodel: simple_cnn\ntraining: {optimizer: {learning_rate: 1}}"
+    )
+    assert load_config(file, changes) == load_config(file, [changes[place] for place in in_order])
+
+
+@pytest.mark.parametrize(
     ("override", "fragment"),
     [
         ("seed=3", "seed: several keys are called so; give the whole path: partition.seed, seeds"),
@@ -536,6 +560,12 @@ def test_built_in_configurations_have_names():
     assert "'quickstart'" in refusal("quikstart")
 
 
+def test_a_folder_does_not_hide_the_built_in_configuration_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    assert load_config("quickstart") == load_config(None)
+
+
 def test_every_key_is_in_the_schema():
     schema = json_schema()
     for key in key_references():
@@ -544,9 +574,39 @@ def test_every_key_is_in_the_schema():
             node = next(kind for kind in [node, *node.get("anyOf", [])] if "properties" in kind)["properties"][name]
 
 
+def test_the_schema_takes_what_the_checks_take():
+    check = pytest.importorskip("jsonschema").Draft202012Validator(json_schema()).validate
+    for name in builtin_configs():
+        check(read_yaml(FILE.parent / f"{name}.yaml", name))
+    schedule = {"name": "piecewise_constant_schedule", "boundaries_and_scales": {"5": 0.1}}
+    optimizer = {"learning_rate": 0.1, "schedule": schedule}
+    check({"methods": "fedavg", "partition_seeds": 3, "paper": None, "training": {"optimizer": optimizer}})
+
+
+def test_a_parameter_of_several_choices_has_the_values_of_all_in_the_schema():
+    node = json_schema()["properties"]["availability"]["anyOf"][1]["properties"]["p"]
+    assert [kind["type"] for kind in node["anyOf"]] == ["number", "array"]
+
+
 def test_a_key_is_explained_by_the_end_of_its_path():
     local, server = explained("lr")
     assert (local.path, local.default, server.default) == ("training.optimizer.learning_rate", "", "1.0")
+    with pytest.raises(ValueError, match=r"'training.rouns' is no key; did you mean 'training.rounds'\?"):
+        explained("training.rouns")
+    with pytest.raises(
+        ValueError, match=r"did you mean 'training.optimizer.schedule' or 'training.server_optimizer.sch"
+    ):
+        explained("schedul")
+    with pytest.raises(
+        ValueError, match=r"'training.lr' is no key; did you mean 'training.optimizer.learning_rate' or"
+    ):
+        explained("training.lr")
+    with pytest.raises(ValueError, match=r"'model.nam' is no key; did you mean 'model.name'\?"):
+        explained("model.nam")
+    (methods,), (seeds,) = explained("methods"), explained("seeds")
+    assert methods.allowed == "a list, not empty, each item a recipe's name or a mapping with the key recipe"
+    assert seeds.meaning == "distinct; every method runs once with each." and seeds.default == "[0]"
+    assert [key.default for key in explained("hidden")] == ["[64]"]
     assert [key.path for key in explained("auxiliary")] == ["auxiliary", "auxiliary.per_class", "auxiliary.source"]
 
 

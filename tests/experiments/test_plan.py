@@ -52,6 +52,13 @@ def test_what_is_written_down_gives_the_same_sweep(write, tmp_path):
     assert again.points == sweep.points
 
 
+def test_axes_have_the_whole_paths_of_their_keys(write):
+    plan = load_sweep(write("base: small.yaml\nsweep: [{lr: [0.1], rounds: [3]}, {clients: [9]}]"))
+    keys = [key for axis in plan.axes for key in axis.keys]
+    assert keys == ["training.optimizer.learning_rate", "training.rounds", "partition.clients"]
+    assert plan.points[0].label == "learning_rate=0.1,rounds=3,clients=9"
+
+
 def test_labels_tell_keys_apart(write):
     file = write(
         "base: small.yaml\n"
@@ -65,6 +72,8 @@ def test_changes_for_all_points_are_written_down_and_axes_are_not_changed(write,
     assert "batch_size: 7" in load_sweep(file, ["training.batch_size=7"]).text
     with pytest.raises(ConfigError, match=r"command line: training.rounds: is swept by .*sweep.yaml"):
         load_sweep(file, ["training.rounds=9"])
+    with pytest.raises(ConfigError, match=r"command line: rounds: is swept by .*sweep.yaml"):
+        load_sweep(file, ["rounds=9"])
 
 
 def test_files_on_an_axis_lie_beside_the_sweep(write, tmp_path):
@@ -84,6 +93,7 @@ BAD = [
     ("base: sweeps/clients\nsweep: [{seeds: [[0]]}]", "base: sweeps/clients is a sweep itself"),
     ("base: small.yaml\nsweep: [{training.rouns: [3]}]", r"\(rouns=3\): training.rouns: unknown key.*did you mean"),
     ("base: small.yaml\nsweep: [{training.rounds: [3, 0]}]", r"\(rounds=0\): training.rounds: received 0"),
+    ("base: small.yaml\nsweep: [{rounds: [3]}, {training.rounds: [4]}]", "training.rounds: swept 2 times"),
     ("base: small.yaml\nsweep: [{name.x: [3]}]", r"\(x=3\): name.x: name is 'sweep', which has no keys"),
 ]
 

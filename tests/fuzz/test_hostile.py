@@ -424,7 +424,7 @@ def test_the_check_of_pages_finds_what_runs(run):
         (["run", "name=../../x"], "name: received '../../x'"),
         (["run", "name={folder}/" + "x" * 300], "name: received"),
         (["run", "x" * 5000], "is neither a file nor a built-in configuration"),
-        (["report", "{folder}"], "config.yaml: can't be read"),
+        (["report", "{folder}"], "holds no run or sweep"),
         (["report", "x" * 5000], "name too long"),
         (["data", "describe", "{folder}/pipe"], "pipe: is a pipe"),
         (["data", "describe", "npz", "dataset.path={folder}/pipe"], "pipe: can't be read (is a pipe)"),

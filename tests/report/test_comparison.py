@@ -112,6 +112,19 @@ def test_folders_that_share_data_are_paired_beside_one_that_does_not(make_run, t
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_run_that_failed_is_told_with_its_reason_and_is_not_waited_for(folders, tmp_path):
+    summary = json.loads((folders[0] / "summary.json").read_text())
+    lost = dict.fromkeys(("final_accuracy", "last5_accuracy"))
+    summary["runs"][-1] |= {"rounds": 3, "failure": "round 4: client 2 is <not> finite", **lost}
+    (folders[0] / "summary.json").write_text(json.dumps({**summary, "finished": False}))
+    both = build_comparison(folders, tmp_path / "out.html")
+    for page, name in ((build(folders[0]), "rebafl"), (both, "rebafl (one/run)")):
+        text = page.read_text()
+        assert f"final accuracy: {name}, seed 2 (round 4: client 2 is &lt;not&gt; finite)." in text
+        assert "not finished" not in text and "different numbers of rounds" not in text
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_path):
     config = yaml.safe_load((folders[1] / "config.yaml").read_text())
     config["methods"][1]["partition"] = {"seed": 5}
@@ -125,7 +138,7 @@ def test_a_method_that_overrides_the_partition_is_on_other_data(folders, tmp_pat
 BAD = [
     (lambda own: own[:1], "received 1 folder; a comparison takes 2 to 20 different ones"),
     (lambda own: [own[0], own[0]], "2 to 20 different ones"),
-    (lambda own: [own[0], own[0].parent], "can't be read"),
+    (lambda own: [own[0], own[0].parent], "holds no run or sweep"),
 ]
 
 
@@ -133,6 +146,15 @@ BAD = [
 def test_what_can_not_be_compared_is_told(folders, tmp_path, pick, message):
     with pytest.raises(FolderError, match=message):
         build_comparison(pick(folders), tmp_path / "out.html")
+
+
+def test_a_sweep_is_not_compared_with_runs(folders, tmp_path):
+    (tmp_path / "grid").mkdir()
+    (tmp_path / "grid" / "sweep.yaml").write_text("sweep: []")
+    with pytest.raises(
+        FolderError, match="grid: is a sweep's folder, whose page compares its runs; give only folders of"
+    ):
+        build_comparison([*folders, tmp_path / "grid"], tmp_path / "out.html")
 
 
 def test_runs_on_other_classes_are_refused(make_run, folders, tmp_path):
@@ -149,6 +171,24 @@ def test_a_paper_stands_beside(folders):
     assert "Beside the paper" in page and "<td>25.0</td>" in page
     assert "Table 3 &lt;b&gt;" in page
     assert "Beside the paper" not in build(folders[1]).read_text()
+
+
+def test_a_paper_may_have_more_methods_than_are_run():
+    published = "paper={source: Table 3, accuracy: {fedavg: 0.7, fednova: 0.8, fedavg+moon: 0.9}}"
+    assert load_config(None, ["methods=[fedavg]", published]).paper is not None
+
+
+def test_a_method_that_is_wrong_is_not_missed_by_the_paper():
+    published = "paper={source: Table 3, accuracy: {mine: 0.7}}"
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, ["methods=[{recipe: fedprox, name: mine, mu: -1}]", published])
+    assert "mu: received -1" in str(caught.value) and "paper" not in str(caught.value)
+
+
+def test_a_suggested_name_may_have_capitals():
+    mine = ["methods=[{recipe: fedavg, name: R-BSM}]", "paper={source: Table 3, accuracy: {R-BSN: 0.7}}"]
+    with pytest.raises(ConfigError, match=r"accuracy.R-BSN: .*did you mean 'R-BSM'"):
+        load_config(None, mine)
 
 
 def test_a_paper_names_methods_that_there_are():

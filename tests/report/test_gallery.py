@@ -2,8 +2,10 @@ import json
 
 import pytest
 
-from fedjax_bal.report import cohort_gallery
+from fedjax_bal.metrics import class_accuracies
+from fedjax_bal.report import cohort_gallery, gallery
 from fedjax_bal.report.gallery import draw
+from fedjax_bal.report.styles import looks_of
 from fedjax_bal.runs import RunFolder
 
 ALWAYS = ["accuracy", "traffic", "classes", "predictions", "partition-1", "confusion-1", "confusion-2"]
@@ -69,6 +71,21 @@ def test_a_picture_is_there_if_one_of_the_methods_has_its_data(folder, make_coho
     make_cohorts(folder)
     edit(folder, lambda s: [run.update(chosen=None) for run in s["runs"] if run["method"] == "fedavg"])
     assert names(folder) == ["augmentation-1", "evenness", "composition-2"]
+
+
+def test_without_traffic_there_is_no_picture_of_it(folder):
+    run = RunFolder(folder).read()
+    run = run._replace(lines=[{**line, "bytes_up": 0, "bytes_down": 0} for line in run.lines])
+    assert [name for name, *_ in gallery._over_rounds(run, looks_of(["fedavg", "rebafl"]))] == ["accuracy"]
+
+
+def test_classes_are_those_of_the_runs_that_have_not_failed(folder, monkeypatch):
+    edit(folder, lambda s: s["runs"][2].update(failure="round 4: not finite"))
+    run, shown = RunFolder(folder).read(), {}
+    monkeypatch.setattr(gallery.plots, "accuracy_by_class", lambda values, *others: shown.update(values))
+    list(gallery._over_classes(run, looks_of(["fedavg", "rebafl"])))
+    others = class_accuracies([line for line in run.lines if line["seed"] != 2], "fedavg")
+    assert others is not None and shown["fedavg"][0] == pytest.approx(others[0])
 
 
 def test_captions_hold_the_numbers(folder, make_cohorts):

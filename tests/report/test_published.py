@@ -50,6 +50,17 @@ def results(tmp_path):
     return read_results(tmp_path)
 
 
+def test_an_axis_may_have_the_published_accuracies_together(tmp_path):
+    sheet = {"paper": {"source": "Table 1"}, "sweep": [{"partition.alpha": [1, 2], "paper.accuracy": [{"a": 0.5}, {}]}]}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sheet))
+    rows = [f"{alpha},{text},p,a,0,done,0.6,,0.6" for alpha, text in ((1, "{'a': 0.5}"), (2, "{}"), (3, "{a"))]
+    heads = f"partition.alpha,paper.accuracy,{HEADS},best_accuracy"
+    (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
+    assert [(own.condition, own.theirs) for own in beside_of_sweep(read_results(tmp_path)).entries] == [
+        ("alpha 1", 0.5)
+    ]
+
+
 def test_methods_by_conditions_with_marks_above_two_points(results):
     found = side_by_side(beside_of_sweep(results))
     assert found.headings == ("Method", "alpha 0.1", "alpha 0.5")

@@ -32,6 +32,14 @@ def test_an_axis_is_named_by_the_keys_that_tell_its_values_apart(tmp_path):
     )
 
 
+def test_axes_whose_keys_end_alike_have_names_of_their_own(tmp_path):
+    local, server = "training.optimizer.learning_rate", "training.server_optimizer.learning_rate"
+    rows = [(f"{one},{other}", "fedavg", 0, 0.5) for one in (0.1, 0.2) for other in (1, 2)]
+    found = sweep(tmp_path, f"sweep: [{{{local}: [0.1, 0.2]}}, {{{server}: [1, 2]}}]", f"{local},{server}", rows)
+    assert [axis.name for axis in found.axes] == ["optimizer.learning_rate", "server_optimizer.learning_rate"]
+    assert found.axes[1].tell(2) == "server_optimizer.learning_rate 2"
+
+
 def test_a_section_is_named_by_its_values(tmp_path):
     sheet = "sweep: [{partition: [{scheme: iid}, {scheme: dirichlet, alpha: 0.5}]}]"
     rows = [(f'"{value}"', "fedavg", 0, 0.5) for value in ({"scheme": "iid"}, {"scheme": "dirichlet", "alpha": 0.5})]

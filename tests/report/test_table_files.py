@@ -49,6 +49,11 @@ def test_markdown_and_latex_have_the_tables_of_the_page():
     assert latex.count(r"\begin{tabular}{lrrrrrrr}") == latex.count(r"\end{table}") == 1
 
 
+def test_names_are_text_in_markdown_and_latex():
+    texts = table_files([[one("*star", 0, 0.5), one("<b>", 0, 0.6)]], None)
+    assert "\n{}*star & 50.0" in texts["tex"].decode() and "\n| &lt;b> | 60.0" in texts["md"].decode()
+
+
 def test_tables_lie_beside_the_report_and_without_runs_are_empty(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     build(folder)

@@ -4,6 +4,7 @@ from fedjax_bal.metrics.seeds import compare
 from fedjax_bal.report.wording import (
     MINUS,
     NOTHING,
+    lead,
     megabytes,
     nats,
     printable,
@@ -25,6 +26,11 @@ def runs(**last5):
         for method, accuracies in last5.items()
         for seed, last5 in enumerate(accuracies)
     ]  # fmt: skip
+
+
+def test_who_leads_is_told_without_a_distance_that_is_not_known():
+    assert lead(compare(runs(fedavg=[0.5], rebafl=[0.6]))) == "rebafl 60.0% (+10.0 points from fedavg)"
+    assert lead(compare(runs(fedavg=[None], rebafl=[0.6], scaffold=[0.4]))) == "rebafl 60.0%"
 
 
 def test_rows_have_a_cell_for_each_heading():

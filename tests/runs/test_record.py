@@ -270,6 +270,14 @@ def test_a_run_without_an_evaluation_has_no_matrix(folder):
     assert RunFolder(folder).read().summary["runs"][0]["confusion_matrix"] is None
 
 
+def test_a_folder_without_a_run_is_told_with_one_that_has_one(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FolderError, match="empty: holds no run or sweep; give .* wrote, such as runs/quickstart"):
+        RunFolder(tmp_path / "empty").read()
+    with pytest.raises(FolderError, match=f"holds no run or sweep; .*, such as {folder}$"):
+        RunFolder(folder.parent).read()
+
+
 def test_a_report_error_is_a_value_error(tmp_path):
     with pytest.raises(ValueError, match="no such folder; give the folder that a run wrote"):
         RunFolder(tmp_path / "nowhere").read()
