@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.data import are_tokens
-from fedjax_bal.engine.device import TestSet
+from fedjax_bal.engine.device import VALIDATION, TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import Drawing, Participation
@@ -179,6 +179,14 @@ def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
     if weighs and chosen == "epochs":
         raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
     return chosen
+
+
+def check_validation(federation: Federation) -> None:
+    """Refuses a validation set without rows."""
+    if VALIDATION in federation.auxiliary and not len(federation.auxiliary[VALIDATION]):
+        raise ValueError(
+            f"federation: received an auxiliary set {VALIDATION!r} without rows: give it at least one, or leave it out"
+        )
 
 
 def check_local_test_images(count: int, total: int) -> None:

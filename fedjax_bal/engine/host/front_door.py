@@ -14,6 +14,7 @@ from fedjax_bal.engine.host.compatibility import (
     check_local_test_images,
     check_options,
     check_shapes,
+    check_validation,
     choose_drawing,
     choose_selector,
     choose_server_optimizer,
@@ -91,6 +92,7 @@ def build(
     _check_parts(asked, normalisation)
     federation = trim((enlarge or _prepare_federation)(federation, recipe))
     check_shapes(model, federation, test)
+    check_validation(federation)
     check_clients(participation, federation.num_clients)
     model = at_precision(model, execution.precision)
     selector = choose_selector(recipe, participation, federation)
