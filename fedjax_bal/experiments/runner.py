@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,8 +174,9 @@ class Runner:
         done = saved.snapshot.round if saved else 0
         due = self._evaluated(run[0], done)
         # A run that was shorter has a line of its last round, too, where the longer one may have none.
+        last = [line for line in state.lines if line["round"] == done and done not in due]
         state.lines = [line for line in state.lines if line["round"] in due]
-        missing = self._find_gap(run, saved, due)
+        missing = self._find_gap(run, saved, due, last)
         if missing:
             self.display.note(f"warning: {missing}; starting it again")
             state.lines, saved, done = [], None, 0
@@ -188,13 +189,18 @@ class Runner:
         state.unwritten_s = 0.0
         return saved
 
-    def _find_gap(self, run: tuple[int, int], saved: SavedRun | None, due: Collection[int]) -> str | None:
-        """Names the gap that keeps a saved run from going on to the same metrics; None without one."""
+    def _find_gap(
+        self, run: tuple[int, int], saved: SavedRun | None, due: Collection[int], last: Sequence[Mapping[str, Any]]
+    ) -> str | None:
+        """Names the gap that keeps a saved run from going on to the same metrics; None without one.
+
+        `last` has the line of its last round if a longer run has none of that round.
+        """
         title, lines = self.states[run].title, self.states[run].lines
         if [line["round"] for line in lines] != list(due):
             return f"metrics.jsonl lacks rounds of {title}"
         # Earlier versions ended the counting of clients and bytes with a run's last round.
-        if saved and saved.snapshot.round not in due and not saved.snapshot.counts.bytes_down:
+        if saved and any(line["bytes_down"] for line in last) and not saved.snapshot.counts.bytes_down:
             return f"{title} was finished by an earlier version, so that a longer run can't go on from there"
         return None
 
