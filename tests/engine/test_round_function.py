@@ -167,6 +167,14 @@ def test_a_step_is_traced_once():
     assert (len(traces), int(state.round)) == (1, 3)
 
 
+def test_a_plan_may_be_in_numpy_where_nothing_is_compiled():
+    round_fn, key = pair(recipes.fedavg()), jax.random.key(0)
+    plan = jax.tree.map(lambda leaf: leaf[0], round_fn.plans(0, 1))
+    assert isinstance(plan.clients, np.ndarray)
+    one = lambda state: round_fn.step(round_fn.hyperparameters, key, state, plan)
+    assert jax.eval_shape(one, round_fn.init(key))[1].losses.shape == (4, 1)
+
+
 def test_given_variables_are_where_training_starts():
     round_fn, key = pair(recipes.scaffold()), jax.random.key(0)
     own = toys.network().init(jax.random.key(9))
@@ -179,3 +187,5 @@ def test_what_cannot_be_done_is_refused():
         round_fn.step({"mu": 1.0}, jax.random.key(0), round_fn.init(jax.random.key(0)), round_fn.plans(0, 1))
     with pytest.raises(ValueError, match="plans: the selector learns from each round's outcome"):
         pair(recipes.fedavg(), Participation(selector=power_of_choice(2, 4, sizes=toys.SIZES))).plans(0, 2)
+    with pytest.raises(ValueError, match="rounds: received 0, must be an integer of at least 1"):
+        round_fn.plans(0, 0)

@@ -28,6 +28,7 @@ from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Federation, Key, Model, Plan, PyTree, Variables
+from fedjax_bal.validate import whole_number
 
 _NO_END = 2**31 - 1
 Hyperparameters = Mapping[str, Any]
@@ -99,7 +100,7 @@ class RoundFunction:
             ValueError: a hyperparameter is missing or unknown.
         """
         setting = _with_hyperparameters(self._simulation.setting, hyperparameters)
-        plan = Plan(*plan)
+        plan = Plan(*jax.tree.map(jnp.asarray, tuple(plan)))
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
@@ -112,13 +113,14 @@ class RoundFunction:
         """The plans of the first rounds that `simulate` draws for a seed; leaves `[T, ...]`, for `jax.lax.scan`.
 
         Raises:
-            ValueError: the selector learns from each round, so that its plans can't be known before.
+            ValueError: no round, or the selector learns from each one, so that its plans can't be known before.
         """
         selector = self._simulation.selector
         if selector.closed_loop:
             raise ValueError(
                 "plans: the selector learns from each round's outcome: call its init, select and update between rounds"
             )
+        whole_number("rounds", rounds)
         state, plans = selector.init(seed, self.federation.num_clients), []
         for number in range(rounds):
             plan, state = self._simulation.plan(seed, number, state)
