@@ -153,7 +153,7 @@ def test_static_loops_change_nothing_but_the_length():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), *states)
 
 
-def test_a_step_is_traced_once():
+def test_a_step_is_traced_once_and_counts_nothing_for_an_empty_place():
     round_fn, traces = pair(recipes.fedavg()), []
 
     @jax.jit
@@ -164,7 +164,11 @@ def test_a_step_is_traced_once():
     state, plans = round_fn.init(jax.random.key(0)), round_fn.plans(0, 3)
     for plan in zip(plans.clients, plans.delivered, strict=True):
         state = step(state, plan)
-    assert (len(traces), int(state.round)) == (1, 3)
+    assert int(state.round) == 3
+    clients = np.append(plans.clients[0][:-1], [[len(toys.SIZES)]], 0).astype(np.int32)
+    ends = [step(state, (clients, clients < end)).variables for end in (len(toys.SIZES), len(toys.SIZES) + 1)]
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+    assert len(traces) == 1
 
 
 def test_a_plan_may_be_in_numpy_where_nothing_is_compiled():

@@ -91,7 +91,8 @@ class RoundFunction:
             key: the run's key, the same in every round; the round's own draws follow from its number.
             state: the state before the round.
             plan: the clients that train, `Int32[G, L]`, N marking an empty place, and whether each delivers,
-                `Bool[G, L]`: G chains of L clients, one client each but for mediators.
+                `Bool[G, L]`, whatever it says of an empty place: G chains of L clients, one client each but for
+                mediators.
 
         Returns:
             The state after the round, and its measurements: losses, local steps, probes, faults.
@@ -101,6 +102,7 @@ class RoundFunction:
         """
         setting = _with_hyperparameters(self._simulation.setting, hyperparameters)
         plan = Plan(*jax.tree.map(jnp.asarray, tuple(plan)))
+        plan = plan._replace(delivered=plan.delivered & (plan.clients < self.federation.num_clients))
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
