@@ -26,6 +26,16 @@ def check_options(**options: tuple[Any, type]) -> None:
             raise ValueError(f"{name}: received {value!r}, must be a fedjax_bal.{kind.__name__}")
 
 
+def checked_pair(test: Any) -> tuple[Any, Any]:
+    """The inputs and the labels of a test set; refuses anything but these two."""
+    if not isinstance(test, tuple | list) or len(test) != 2:
+        raise ValueError(
+            f"test: received {type(test).__name__}, must be inputs and labels, as (dataset.test_images, "
+            "dataset.test_labels)"
+        )
+    return test[0], test[1]
+
+
 def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
     """Refuses images, classes or labels that are not the model's."""
     shape = tuple(np.shape(federation.images)[1:])

@@ -15,6 +15,7 @@ from fedjax_bal.engine.host.compatibility import (
     check_options,
     check_shapes,
     check_validation,
+    checked_pair,
     choose_drawing,
     choose_selector,
     choose_server_optimizer,
@@ -78,7 +79,7 @@ def build(
         evaluation=(evaluation, Evaluation),
         execution=(execution, Execution),
     )
-    test = test if isinstance(test, TestSet) else chunked(*test)
+    test = test if isinstance(test, TestSet) else chunked(*checked_pair(test))
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
     for part in recipe.parts:
