@@ -193,3 +193,5 @@ def test_what_cannot_be_done_is_refused():
         pair(recipes.fedavg(), Participation(selector=power_of_choice(2, 4, sizes=toys.SIZES))).plans(0, 2)
     with pytest.raises(ValueError, match="rounds: received 0, must be an integer of at least 1"):
         round_fn.plans(0, 0)
+    with pytest.raises(ValueError, match=r"variables: received \[3\] for params.w1, where the method's model has"):
+        round_fn.init(jax.random.key(0), {"params": {"w1": np.zeros(3), "w2": np.zeros((6, 4))}, "stats": {}})

@@ -68,7 +68,11 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
 
 def fit_variables(given: Any, wanted: Variables) -> Variables:
     """The given variables as new NumPy arrays, like `wanted` in structure and type; refuses other names or shapes."""
-    leaves, structure = jax.tree.flatten(wanted)
+    return jax.tree.map(lambda leaf, like: np.array(leaf, like.dtype), arranged(given, wanted), wanted)
+
+
+def arranged(given: Any, wanted: Variables) -> Variables:
+    """The given variables in the structure of `wanted`; refuses other names or shapes."""
     ours, theirs = _by_name(wanted), _by_name(given)
     odd = sorted(ours.keys() ^ theirs.keys())
     different = [name for name in ours if name not in odd and np.shape(theirs[name]) != ours[name].shape]
@@ -79,8 +83,7 @@ def fit_variables(given: Any, wanted: Variables) -> Variables:
             f"variables: received {received} for {name}, where the method's model has {needed}: give those of a model "
             "that was built alike, trained by a method that adds the same to it"
         )
-    copies = [np.array(theirs[name], like.dtype) for name, like in zip(ours, leaves, strict=True)]
-    return jax.tree.unflatten(structure, copies)
+    return jax.tree.unflatten(jax.tree.structure(wanted), [theirs[name] for name in ours])
 
 
 def _by_name(tree: PyTree) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from fedjax_bal.engine.device import (
     run_round,
     state_of,
 )
+from fedjax_bal.engine.host.compatibility import arranged
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.models import any_derivative, differentiable
@@ -73,12 +74,17 @@ class RoundFunction:
     _simulation: Simulation = dataclasses.field(repr=False, metadata={"static": True})
 
     def init(self, key: Key, variables: Variables | None = None) -> RoundState:
-        """The state before the first round, with given variables or the initial weights that the key decides."""
+        """The state before the first round, with given variables or the initial weights that the key decides.
+
+        Raises:
+            ValueError: the variables aren't of the model's names and shapes.
+        """
         setting = self._simulation.setting
         if variables is None:
             state = init_state(setting, key, self.federation)
         else:
-            state = state_of(setting, key, variables, self.federation)
+            given = arranged(variables, jax.eval_shape(setting.model.init, key))
+            state = state_of(setting, key, given, self.federation)
         return RoundState(jnp.zeros((), jnp.int32), *state)
 
     def step(
