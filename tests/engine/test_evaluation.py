@@ -44,10 +44,12 @@ def test_an_empty_test_set_is_refused():
         chunked(np.zeros((0, 1, 1, 1)), np.zeros(0))
 
 
-def test_what_is_no_test_set_is_refused():
+def test_what_is_no_test_set_or_no_federation_is_refused():
     images, labels = toys.test_set()
-    given = functools.partial(simulate, recipes.fedavg(), toys.network(), toys.federation(), rounds=1, seed=0)
+    given = functools.partial(simulate, recipes.fedavg(), toys.network(), rounds=1, seed=0)
     with pytest.raises(ValueError, match=r"test: received ndarray, must be inputs and labels, as"):
-        given(images)
+        given(toys.federation(), images)
     with pytest.raises(ValueError, match=r"test set: received labels of shape \(105, 1\), must be one integer for"):
-        given((images, labels[:, None]))
+        given(toys.federation(), (images, labels[:, None]))
+    with pytest.raises(ValueError, match="federation: received tuple, must be what data.federate returns"):
+        given((images, labels), (images, labels))

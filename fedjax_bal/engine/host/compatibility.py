@@ -26,6 +26,12 @@ def check_options(**options: tuple[Any, type]) -> None:
             raise ValueError(f"{name}: received {value!r}, must be a fedjax_bal.{kind.__name__}")
 
 
+def check_is_federation(federation: Any) -> None:
+    """Refuses what isn't a `Federation`."""
+    if not isinstance(federation, Federation):
+        raise ValueError(f"federation: received {type(federation).__name__}, must be what data.federate returns")
+
+
 def checked_pair(test: Any) -> tuple[Any, Any]:
     """The inputs and the labels of a test set; refuses anything but these two."""
     if not isinstance(test, tuple | list) or len(test) != 2:

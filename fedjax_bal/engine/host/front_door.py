@@ -11,6 +11,7 @@ from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, chunked
 from fedjax_bal.engine.host.compatibility import (
     check_clients,
+    check_is_federation,
     check_local_test_images,
     check_options,
     check_shapes,
@@ -73,6 +74,7 @@ def build(
     """
     whole_number("rounds", rounds)
     check_is_model(model)
+    check_is_federation(federation)
     check_options(
         local=(local, LocalTraining),
         participation=(participation, Participation),
