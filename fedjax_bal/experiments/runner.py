@@ -23,6 +23,7 @@ from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, p
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
 from fedjax_bal.experiments.summary import (
     cost_of,
+    known_runs,
     number,
     summarise_batches,
     summarise_partitions,
@@ -267,11 +268,9 @@ class Runner:
 
     def recall_failures(self) -> None:
         """Reads the failures of earlier sessions from the summary, so that diverged runs aren't tried again."""
-        runs = self.before.get("runs")
-        known = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-        failures = {(str(run.get("method")), number(run.get("seed"))): run.get("failure") for run in known}
+        known = known_runs(self.before)
         for state in self.states.values():
-            failure = failures.get((state.method, state.seed))
+            failure = known.get((state.method, state.seed), {}).get("failure")
             state.failure = failure if isinstance(failure, str) else None
 
     def add_built(self, built: BuiltBatch, runs: int) -> None:

@@ -77,10 +77,18 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
         )
 
 
-def test_a_dry_run_counts_runs_that_diverged_as_left(tmp_path):
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [{"method": "fedavg", "seed": 0, "rounds": 0, "failure": "round 1: not finite"}],
+        [5, {"method": ["fedavg"], "seed": 0}, {"method": "fedavg", "seed": 0, "rounds": "x"}],
+    ],
+    ids=["diverged", "damaged"],
+)
+def test_a_dry_run_counts_runs_that_diverged_or_have_a_damaged_entry_as_left(tmp_path, entries):
     folder, config = RunFolder(tmp_path / "run"), small_run.config(tmp_path, "methods=[fedavg]", *COMMON)
     with folder.claimed(config):
         folder.begin(config, fresh=False)
-        folder.write_summary({"runs": [{"method": "fedavg", "seed": 0, "rounds": 0, "failure": "round 1: not finite"}]})
+        folder.write_summary({"runs": entries})
     first = next(dry_run(config, folder, None, None, fresh=False))
     assert first.startswith("small: 1 run, 1 program(s) to compile")
