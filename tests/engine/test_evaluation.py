@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import toys
 
-from fedjax_bal import recipes, simulate
+from fedjax_bal import make_round, recipes, simulate
 from fedjax_bal.engine.device.evaluation import chunked, evaluate
 
 ONE, ZERO = jnp.ones(1), jnp.zeros(1)
@@ -53,3 +53,5 @@ def test_what_is_no_test_set_or_no_federation_is_refused():
         given(toys.federation(), (images, labels[:, None]))
     with pytest.raises(ValueError, match="federation: received tuple, must be what data.federate returns"):
         given((images, labels), (images, labels))
+    with pytest.raises(ValueError, match="federation: received tuple, must be what data.federate returns"):
+        make_round(recipes.fedavg(), toys.network(), (images, labels))

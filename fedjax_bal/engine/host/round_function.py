@@ -21,7 +21,7 @@ from fedjax_bal.engine.device import (
     run_round,
     state_of,
 )
-from fedjax_bal.engine.host.compatibility import arranged
+from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.models import any_derivative, differentiable
@@ -183,6 +183,7 @@ def make_round(
         >>> int(state.round), info.losses.shape
         (3, (3, 4, 1))
     """
+    check_is_federation(federation)
     test = federation.images[:1], federation.labels[:1]  # a simulation has a test set, which no round looks at
     one = dataclasses.replace(execution, devices=1)
     simulation = build(
