@@ -15,9 +15,15 @@ _UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for 
 
 
 def keep_compiled_programs(note: Callable[[str], None]) -> None:
-    """Makes XLA keep compiled programs in the user's cache folder, so that the next run starts without compiling."""
+    """Makes XLA keep compiled programs in the user's cache folder, so that the next run starts without compiling.
+
+    Changes nothing if the user has chosen another folder, or switched jax's cache off.
+    """
     import jax
 
+    known: Any = jax.config
+    if known.jax_compilation_cache_dir or not known.jax_enable_compilation_cache:
+        return
     folder = cache_folder("xla")
     if folder is None:
         note("compiled programs are not kept: the user's cache folder can't be written")
@@ -60,12 +66,8 @@ def count_compiled_programs() -> Callable[[], str]:
 
 
 def keep_compiled_programs_by_default() -> None:
-    """Does so where it is possible, unless the user has chosen another folder, or switched jax's cache off."""
-    import jax
-
-    known: Any = jax.config
-    if known.jax_enable_compilation_cache and not known.jax_compilation_cache_dir:
-        keep_compiled_programs(lambda text: None)
+    """Does so where it is possible, and says nothing where it isn't."""
+    keep_compiled_programs(lambda text: None)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ def test_the_library_keeps_programs_in_the_users_cache_folder(home):
 def test_a_folder_that_the_user_has_chosen_stays(home, tmp_path):
     jax.config.update(FOLDER, str(tmp_path / "own"))
     caches.keep_compiled_programs_by_default()
+    caches.keep_compiled_programs(print)
     assert getattr(jax.config, FOLDER) == str(tmp_path / "own")
     assert not home.exists()
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.config import Config, config_digest, run_digest
-from fedjax_bal.data import normalised
+from fedjax_bal.data import are_tokens, normalised
 from fedjax_bal.engine.device import chunked
 from fedjax_bal.engine.host import Simulation, fetch
 from fedjax_bal.experiments.environment import versions
@@ -153,8 +153,10 @@ class LoadedRun:
         """
         images, trained = np.asarray(images), self.trained(method, seed)
         model, federation = trained.simulation.setting.model, trained.simulation.federation
+        stored = federation.images
+        alike = images.dtype.kind == stored.dtype.kind and are_tokens(images) == are_tokens(stored)
         fits = images.shape[1:] == tuple(model.input_shape) and len(images)
-        if not fits or images.dtype.kind not in {federation.images.dtype.kind, "f"}:
+        if not fits or not (alike or images.dtype.kind == "f"):
             wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {federation.images.dtype} or floats"
             raise ValueError(f"images: received {list(images.shape)} of {images.dtype}, must be {wanted}")
         chunks = chunked(images, np.zeros(len(images), np.int32)).images

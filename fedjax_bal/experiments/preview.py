@@ -7,6 +7,8 @@ from fedjax_bal.config import Config
 from fedjax_bal.experiments.grouping import SweepRun
 from fedjax_bal.experiments.outline import run_outline
 from fedjax_bal.experiments.setup import SharedInputs, set_up
+from fedjax_bal.experiments.summary import known_runs
+from fedjax_bal.experiments.summary import number as undamaged
 from fedjax_bal.runs import RunFolder, SweepFolder
 
 
@@ -18,7 +20,7 @@ def dry_run(
         folder.check_owner(config)
     before = None if fresh else folder
     inputs = SharedInputs(data_dir, devices, before and before.read_devices())
-    yield from run_outline(config, find_left(0, config, before, inputs))
+    yield from run_outline(config, find_left(0, config, before, inputs, retried=True))
     yield place_of_results(folder, fresh=fresh)
 
 
@@ -28,17 +30,22 @@ def place_of_results(folder: RunFolder | SweepFolder, *, fresh: bool = False) ->
     return f"  {does} {folder.path}"
 
 
-def find_left(number: int, config: Config, folder: RunFolder | None, inputs: SharedInputs) -> list[SweepRun]:
-    """The runs of a point of this number that have rounds left, by the summary in its folder, if it has one."""
+def find_left(
+    number: int, config: Config, folder: RunFolder | None, inputs: SharedInputs, *, retried: bool = False
+) -> list[SweepRun]:
+    """The runs of a point of this number that have rounds left, by the summary in its folder, if it has one.
+
+    Runs that have diverged are among them only if they are `retried`, as `run` does and a sweep doesn't.
+    """
     comparison = set_up(config, inputs=inputs)
-    runs = folder.read_summary().get("runs") if folder else None
-    known = {(run.get("method"), run.get("seed")): run for run in runs or [] if isinstance(run, dict)}
+    known = known_runs(folder.read_summary()) if folder else {}
     tasks = []
     for index, method in enumerate(config.methods):
         for seed in config.seeds:
             simulation = comparison.simulation((index, seed))
             run = known.get((method.name, seed), {})
-            done = min(int(run.get("rounds") or 0), simulation.rounds)
-            if done < simulation.rounds and not run.get("failure") and run.get("stopped_early") is None:
+            done = min(int(undamaged(run.get("rounds"))), simulation.rounds)
+            over = run.get("stopped_early") is not None or (run.get("failure") and not retried)
+            if done < simulation.rounds and not over:
                 tasks.append(SweepRun(number, (index, seed), simulation, done))
     return tasks

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, p
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
 from fedjax_bal.experiments.summary import (
     cost_of,
+    known_runs,
     number,
     summarise_batches,
     summarise_partitions,
@@ -174,8 +175,9 @@ class Runner:
         done = saved.snapshot.round if saved else 0
         due = self._evaluated(run[0], done)
         # A run that was shorter has a line of its last round, too, where the longer one may have none.
+        last = [line for line in state.lines if line["round"] == done and done not in due]
         state.lines = [line for line in state.lines if line["round"] in due]
-        missing = self._find_gap(run, saved, due)
+        missing = self._find_gap(run, saved, due, last)
         if missing:
             self.display.note(f"warning: {missing}; starting it again")
             state.lines, saved, done = [], None, 0
@@ -188,13 +190,18 @@ class Runner:
         state.unwritten_s = 0.0
         return saved
 
-    def _find_gap(self, run: tuple[int, int], saved: SavedRun | None, due: Collection[int]) -> str | None:
-        """Names the gap that keeps a saved run from going on to the same metrics; None without one."""
+    def _find_gap(
+        self, run: tuple[int, int], saved: SavedRun | None, due: Collection[int], last: Sequence[Mapping[str, Any]]
+    ) -> str | None:
+        """Names the gap that keeps a saved run from going on to the same metrics; None without one.
+
+        `last` has the line of its last round if a longer run has none of that round.
+        """
         title, lines = self.states[run].title, self.states[run].lines
         if [line["round"] for line in lines] != list(due):
             return f"metrics.jsonl lacks rounds of {title}"
         # Earlier versions ended the counting of clients and bytes with a run's last round.
-        if saved and saved.snapshot.round not in due and not saved.snapshot.counts.bytes_down:
+        if saved and any(line["bytes_down"] for line in last) and not saved.snapshot.counts.bytes_down:
             return f"{title} was finished by an earlier version, so that a longer run can't go on from there"
         return None
 
@@ -261,11 +268,9 @@ class Runner:
 
     def recall_failures(self) -> None:
         """Reads the failures of earlier sessions from the summary, so that diverged runs aren't tried again."""
-        runs = self.before.get("runs")
-        known = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-        failures = {(str(run.get("method")), number(run.get("seed"))): run.get("failure") for run in known}
+        known = known_runs(self.before)
         for state in self.states.values():
-            failure = failures.get((state.method, state.seed))
+            failure = known.get((state.method, state.seed), {}).get("failure")
             state.failure = failure if isinstance(failure, str) else None
 
     def add_built(self, built: BuiltBatch, runs: int) -> None:

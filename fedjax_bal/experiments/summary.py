@@ -71,6 +71,13 @@ def number(value: Any) -> Any:
     return value if is_number(value) and math.isfinite(value) else 0
 
 
+def known_runs(summary: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """The runs that an earlier session wrote down, by method and seed, without damaged entries."""
+    runs = summary.get("runs")
+    entries = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+    return {(str(entry.get("method")), number(entry.get("seed"))): entry for entry in entries}
+
+
 def summarise_state(
     state: RunState,
     config: MethodConfig,

@@ -102,12 +102,12 @@ class BatchTraining:
         return self._runner(run).over(run.run, self._saved[place].snapshot.round)
 
     def _take(self, step: StepResult) -> None:
-        """Writes the results of a dispatch; runs that have diverged rest."""
+        """Writes the results of a dispatch, whose time its runs share; runs that have diverged rest."""
+        trained = sum(result is not None for result in step.results)
         for place, (run, result) in enumerate(zip(self._batch.tasks, step.results, strict=True)):
             runner, failure = self._runner(run), step.failures[place]
             if result is not None:
-                seconds = step.seconds / len(self._batch.tasks)
-                self._saved[place] = runner.take(run.run, self._saved[place], result, seconds)
+                self._saved[place] = runner.take(run.run, self._saved[place], result, step.seconds / trained)
             elif failure is not None and not self._resting[place]:
                 runner.fail(run.run, failure)
                 self._resting[place] = True

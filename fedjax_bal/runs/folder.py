@@ -240,8 +240,11 @@ class RunFolder:
         first: dict[str, int] = {}
         for run in summary["runs"]:
             first.setdefault(run["method"], run["seed"])
-        # Methods begin in their order, so that their places in the summary are their numbers.
-        files = {name: self.path / _PICTURES.format(place, seed) for place, (name, seed) in enumerate(first.items())}
+        # By the configuration, as the summary leaves out methods that never began.
+        places = {name: place for place, name in enumerate(_method_names(config))}
+        files = {
+            name: self.path / _PICTURES.format(places[name], seed) for name, seed in first.items() if name in places
+        }
         pictures = {name: read_pictures(file, classes) for name, file in files.items() if file.is_file()}
         return RunRecord(config, text, lines, summary, pictures, left_out)
 
@@ -336,6 +339,14 @@ def known_conflict(place: Path, conflict: Callable[[Path], str]) -> str:
         return conflict(place)
     except (FolderError, OSError):
         return ""
+
+
+def _method_names(config: Mapping[str, Any]) -> list[Any]:
+    """The names of a resolved configuration's methods, in order; None in place of what is damaged."""
+    methods = config.get("methods")
+    entries = methods if isinstance(methods, list) else []
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+    return [name if isinstance(name, str) else None for name in names]
 
 
 def _line(values: Mapping[str, Any]) -> bytes:

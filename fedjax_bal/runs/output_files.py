@@ -124,11 +124,13 @@ class OutputFiles:
 
     def save_checkpoint(self, folder: str, round: int, tree: Any) -> None:
         """Writes a checkpoint of a run."""
-        checkpoint.save(self.path / folder, round, tree)
+        outer, _, inner = folder.rpartition("/")
+        checkpoint.save(own_folder(own_folder(self.path, outer), inner), round, tree)
 
     def clear_checkpoints(self, folder: str) -> None:
-        """Removes all checkpoints of a run."""
-        checkpoint.clear(self.path / folder)
+        """Removes all checkpoints of a run, but none behind a link."""
+        if not (self.path / folder).is_symlink():
+            checkpoint.clear(self.path / folder)
 
 
 def _holds(file: Path, content: bytes) -> bool:

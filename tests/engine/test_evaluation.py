@@ -1,11 +1,14 @@
 """Evaluation against NumPy, whatever the chunk size."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
 
+from fedjax_bal import make_round, recipes, simulate
 from fedjax_bal.engine.device.evaluation import chunked, evaluate
 
 ONE, ZERO = jnp.ones(1), jnp.zeros(1)
@@ -39,3 +42,16 @@ def test_bytes_are_scaled_and_normalised():
 def test_an_empty_test_set_is_refused():
     with pytest.raises(ValueError, match="0 images"):
         chunked(np.zeros((0, 1, 1, 1)), np.zeros(0))
+
+
+def test_what_is_no_test_set_or_no_federation_is_refused():
+    images, labels = toys.test_set()
+    given = functools.partial(simulate, recipes.fedavg(), toys.network(), rounds=1, seed=0)
+    with pytest.raises(ValueError, match=r"test: received ndarray, must be inputs and labels, as"):
+        given(toys.federation(), images)
+    with pytest.raises(ValueError, match=r"test set: received labels of shape \(105, 1\), must be one integer for"):
+        given(toys.federation(), (images, labels[:, None]))
+    with pytest.raises(ValueError, match="federation: received tuple, must be what data.federate returns"):
+        given((images, labels), (images, labels))
+    with pytest.raises(ValueError, match="federation: received tuple, must be what data.federate returns"):
+        make_round(recipes.fedavg(), toys.network(), (images, labels))

@@ -219,3 +219,9 @@ def test_simulate_stops_early_where_there_are_validation_rows():
     assert [record["round"] for record in run(federation()).history] == [1, 2, 3]
     with pytest.raises(ValueError, match="early_stopping: received a federation without an auxiliary set 'validation'"):
         run(toys.federation())
+
+
+def test_a_validation_set_without_rows_is_refused():
+    empty = federation()._replace(auxiliary={"validation": np.zeros(0, np.int32)})
+    with pytest.raises(ValueError, match="an auxiliary set 'validation' without rows"):
+        simulate(recipes.fedavg(), toys.network(), empty, toys.test_set(), rounds=1, seed=0)

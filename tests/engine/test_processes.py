@@ -1,11 +1,13 @@
 """How processes find each other, what they agree on, and how they learn that one has gone; here, threads."""
 
+import runpy
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fedjax_bal.engine.processes import rendezvous
+from fedjax_bal.engine.processes import connection, rendezvous
 from fedjax_bal.engine.processes.connection import free_port
 from fedjax_bal.engine.processes.process_group import ProcessGroup
 from fedjax_bal.engine.processes.rendezvous import ProcessPlace, RendezvousError, meet_processes
@@ -132,3 +134,9 @@ def test_a_port_that_is_taken_is_named():
     first = places(2)[0]
     with server(HOST, first.port), pytest.raises(RendezvousError, match="process 0 can't wait for the others there"):
         meet_processes(first, {}, print, 1)
+
+
+def test_macos_names_an_option_of_sockets_differently(monkeypatch):
+    monkeypatch.delattr(socket, "TCP_KEEPIDLE", raising=False)
+    monkeypatch.setattr(socket, "TCP_KEEPALIVE", 16, raising=False)
+    assert runpy.run_path(connection.__file__)["_SILENCE"][0] == (16, 10)

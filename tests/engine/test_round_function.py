@@ -153,7 +153,7 @@ def test_static_loops_change_nothing_but_the_length():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), *states)
 
 
-def test_a_step_is_traced_once():
+def test_a_step_is_traced_once_and_counts_nothing_for_an_empty_place():
     round_fn, traces = pair(recipes.fedavg()), []
 
     @jax.jit
@@ -164,7 +164,19 @@ def test_a_step_is_traced_once():
     state, plans = round_fn.init(jax.random.key(0)), round_fn.plans(0, 3)
     for plan in zip(plans.clients, plans.delivered, strict=True):
         state = step(state, plan)
-    assert (len(traces), int(state.round)) == (1, 3)
+    assert int(state.round) == 3
+    clients = np.append(plans.clients[0][:-1], [[len(toys.SIZES)]], 0).astype(np.int32)
+    ends = [step(state, (clients, clients < end)).variables for end in (len(toys.SIZES), len(toys.SIZES) + 1)]
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+    assert len(traces) == 1
+
+
+def test_a_plan_may_be_in_numpy_where_nothing_is_compiled():
+    round_fn, key = pair(recipes.fedavg()), jax.random.key(0)
+    plan = jax.tree.map(lambda leaf: leaf[0], round_fn.plans(0, 1))
+    assert isinstance(plan.clients, np.ndarray)
+    one = lambda state: round_fn.step(round_fn.hyperparameters, key, state, plan)
+    assert jax.eval_shape(one, round_fn.init(key))[1].losses.shape == (4, 1)
 
 
 def test_given_variables_are_where_training_starts():
@@ -179,3 +191,7 @@ def test_what_cannot_be_done_is_refused():
         round_fn.step({"mu": 1.0}, jax.random.key(0), round_fn.init(jax.random.key(0)), round_fn.plans(0, 1))
     with pytest.raises(ValueError, match="plans: the selector learns from each round's outcome"):
         pair(recipes.fedavg(), Participation(selector=power_of_choice(2, 4, sizes=toys.SIZES))).plans(0, 2)
+    with pytest.raises(ValueError, match="rounds: received 0, must be an integer of at least 1"):
+        round_fn.plans(0, 0)
+    with pytest.raises(ValueError, match=r"variables: received \[3\] for params.w1, where the method's model has"):
+        round_fn.init(jax.random.key(0), {"params": {"w1": np.zeros(3), "w2": np.zeros((6, 4))}, "stats": {}})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import small_run
 
-from fedjax_bal.experiments import Stopped
+from fedjax_bal.experiments import Stopped, dry_run
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import saved_template
 from fedjax_bal.report import build as build_report
@@ -75,3 +75,20 @@ def test_a_divergence_leaves_the_last_good_checkpoint(tmp_path):
         small_run.run(
             tmp_path / "run", small_run.config(tmp_path, METHOD, *COMMON, "training.optimizer.learning_rate=0.01")
         )
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [{"method": "fedavg", "seed": 0, "rounds": 0, "failure": "round 1: not finite"}],
+        [5, {"method": ["fedavg"], "seed": 0}, {"method": "fedavg", "seed": 0, "rounds": "x"}],
+    ],
+    ids=["diverged", "damaged"],
+)
+def test_a_dry_run_counts_runs_that_diverged_or_have_a_damaged_entry_as_left(tmp_path, entries):
+    folder, config = RunFolder(tmp_path / "run"), small_run.config(tmp_path, "methods=[fedavg]", *COMMON)
+    with folder.claimed(config):
+        folder.begin(config, fresh=False)
+        folder.write_summary({"runs": entries})
+    first = next(dry_run(config, folder, None, None, fresh=False))
+    assert first.startswith("small: 1 run, 1 program(s) to compile")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import zipfile
 
+import jax
 import numpy as np
 import pytest
 import quick
@@ -11,6 +12,7 @@ import small_run
 
 from fedjax_bal.config import config_digest
 from fedjax_bal.experiments import Stopped, set_up
+from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import saved_template, unpack
 from fedjax_bal.metrics import Counts
 from fedjax_bal.runs import RunFolder, checkpoint
@@ -87,6 +89,18 @@ def test_checkpoints_of_earlier_versions_are_continued_or_made_again(at_once, tm
     else:
         assert "fedavg, seed 0 was finished by an earlier version" in display.notes[0]
     assert results(path) == results(at_once)
+
+
+def test_a_run_goes_on_after_rounds_in_which_all_clients_were_absent(tmp_path):
+    config, run, folder = short(tmp_path, 7), (0, 0), RunFolder(tmp_path / "run")
+    told = {"round": 2, "test_accuracy": 0.1, "bytes_up": 9, "bytes_down": 9, "wall_s": 1.0}
+    with folder.claimed(config):
+        runner = Runner(config, folder, small_run.Quiet())
+        saved = saved_template(runner.comparison, run)
+        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), saved.snapshot.state)
+        runner.save(run, saved._replace(snapshot=saved.snapshot._replace(round=3, state=state)))
+        folder.write_metrics([{"method": "fedavg", "seed": 0, **told}])
+        assert runner.resume()[run].snapshot.round == 3
 
 
 @pytest.mark.slow

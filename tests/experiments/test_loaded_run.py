@@ -112,6 +112,8 @@ def test_what_is_not_there_is_named(run, tmp_path):
         run.predict(np.zeros((2, 28, 28), np.uint8))
     with pytest.raises(ValueError, match="images: received .* of int64"):
         run.predict(np.zeros((2, 28, 28, 1), np.int64))
+    with pytest.raises(ValueError, match=r"images: received \[2, 28, 28, 1\] of uint16, must be"):
+        run.predict(np.zeros((2, 28, 28, 1), np.uint16))
     with pytest.raises(ValueError, match="there is no such file"):
         load_run(tmp_path / "nowhere")
     (tmp_path / "sweep.yaml").write_text("")

@@ -16,8 +16,10 @@ from fedjax_bal.engine.device import Layout
 from fedjax_bal.engine.host import Room, executable, stack
 from fedjax_bal.experiments import outline, results_table, setup, sweep_session
 from fedjax_bal.experiments.backends import local
+from fedjax_bal.experiments.backends.backend import StepResult
 from fedjax_bal.experiments.results_table import COSTS
 from fedjax_bal.experiments.saved_runs import RunState
+from fedjax_bal.experiments.training import BatchTraining
 from fedjax_bal.report.sweep_page import build_sweep
 from fedjax_bal.runs import FolderError
 
@@ -316,3 +318,13 @@ def test_what_does_not_fit_is_halved_and_then_left_out(tmp_path, monkeypatch):
     rows, stopped, _ = carry(sweep(tmp_path, axes, FEDAVG), tmp_path / "out")
     assert not stopped and sorted(tried) == [1, 1, 1, 2, 3]
     assert {(row["status"], row["failure"]) for row in rows} == {("failed", "needs 7.0 GB")}
+
+
+def test_the_time_of_a_dispatch_is_shared_by_the_runs_that_were_trained():
+    took = []
+    runner = SimpleNamespace(take=lambda *given: took.append(given[-1]), fail=lambda *given: None)
+    batch = SimpleNamespace(tasks=[SimpleNamespace(point=0, run=(0, seed)) for seed in range(4)])
+    training = BatchTraining(batch, {0: runner}, ["saved"] * 4, None)
+    training._take(StepResult(["result", None, "result", None], [None, "diverged", None, "diverged"], 5, 8.0))
+    training._take(StepResult(["result", None, None, None], [None, "diverged", "diverged", "diverged"], 10, 8.0))
+    assert took == [4.0, 4.0, 8.0]

@@ -301,6 +301,15 @@ def test_a_lock_and_checkpoints_are_not_made_through_links(tmp_path, outside):
     (folder.path / "checkpoints").symlink_to(outside)
     with pytest.raises(FolderError, match="can't be written .*checkpoints is a link"):
         folder.begin(config, fresh=False)
+    (folder.path / "checkpoints").unlink()
+    folder.begin(config, fresh=False)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "round-00000001.npz").touch()
+    folder.checkpoints(0, 0).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="method-0-seed-0 is a link"):
+        folder.save(0, 0, 5, {"weights": np.zeros(2)})
+    folder.clear_checkpoints(0, 0)
+    assert [file.name for file in (tmp_path / "elsewhere").iterdir()] == ["round-00000001.npz"]
 
 
 # Folders of runs.

@@ -248,6 +248,13 @@ def test_pictures_are_those_of_the_first_seed_of_methods_that_are_there(folder):
     assert method == "fedavg" and (found["real"] == 9).all()
 
 
+def test_pictures_are_those_of_their_method_where_an_earlier_one_never_began(folder):
+    (folder / "pictures").mkdir()
+    edit(folder / "summary.json", lambda s: s.update(runs=[run for run in s["runs"] if run["method"] == "rebafl"]))
+    np.savez(folder / "pictures" / "method-1-seed-0.npz", real=np.zeros((3, 2, 4, 4, 1), np.uint8))
+    assert list(RunFolder(folder).read().pictures) == ["rebafl"]
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

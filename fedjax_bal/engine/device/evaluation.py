@@ -32,6 +32,8 @@ def chunked(images: np.ndarray, labels: np.ndarray, size: int = CHUNK) -> TestSe
         raise ValueError(
             f"test set: received {len(images)} images and {len(labels)} labels; both must be the same, and at least 1"
         )
+    if np.ndim(labels) != 1:
+        raise ValueError(f"test set: received labels of shape {np.shape(labels)}, must be one integer for each image")
     size = min(size, len(images))
     chunks = -(-len(images) // size)
     index = np.arange(chunks * size)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from fedjax_bal.data import are_tokens
-from fedjax_bal.engine.device import TestSet
+from fedjax_bal.engine.device import VALIDATION, TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import Drawing, Participation
@@ -24,6 +24,22 @@ def check_options(**options: tuple[Any, type]) -> None:
     for name, (value, kind) in options.items():
         if not isinstance(value, kind):
             raise ValueError(f"{name}: received {value!r}, must be a fedjax_bal.{kind.__name__}")
+
+
+def check_is_federation(federation: Any) -> None:
+    """Refuses what isn't a `Federation`."""
+    if not isinstance(federation, Federation):
+        raise ValueError(f"federation: received {type(federation).__name__}, must be what data.federate returns")
+
+
+def checked_pair(test: Any) -> tuple[Any, Any]:
+    """The inputs and the labels of a test set; refuses anything but these two."""
+    if not isinstance(test, tuple | list) or len(test) != 2:
+        raise ValueError(
+            f"test: received {type(test).__name__}, must be inputs and labels, as (dataset.test_images, "
+            "dataset.test_labels)"
+        )
+    return test[0], test[1]
 
 
 def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
@@ -58,7 +74,11 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
 
 def fit_variables(given: Any, wanted: Variables) -> Variables:
     """The given variables as new NumPy arrays, like `wanted` in structure and type; refuses other names or shapes."""
-    leaves, structure = jax.tree.flatten(wanted)
+    return jax.tree.map(lambda leaf, like: np.array(leaf, like.dtype), arranged(given, wanted), wanted)
+
+
+def arranged(given: Any, wanted: Variables) -> Variables:
+    """The given variables in the structure of `wanted`; refuses other names or shapes."""
     ours, theirs = _by_name(wanted), _by_name(given)
     odd = sorted(ours.keys() ^ theirs.keys())
     different = [name for name in ours if name not in odd and np.shape(theirs[name]) != ours[name].shape]
@@ -69,8 +89,7 @@ def fit_variables(given: Any, wanted: Variables) -> Variables:
             f"variables: received {received} for {name}, where the method's model has {needed}: give those of a model "
             "that was built alike, trained by a method that adds the same to it"
         )
-    copies = [np.array(theirs[name], like.dtype) for name, like in zip(ours, leaves, strict=True)]
-    return jax.tree.unflatten(structure, copies)
+    return jax.tree.unflatten(jax.tree.structure(wanted), [theirs[name] for name in ours])
 
 
 def _by_name(tree: PyTree) -> dict[str, Any]:
@@ -179,6 +198,14 @@ def choose_drawing(recipe: Recipe, drawing: Drawing | None) -> Drawing:
     if weighs and chosen == "epochs":
         raise ValueError("drawing: received 'epochs', but the recipe weighs samples, which needs 'replacement'")
     return chosen
+
+
+def check_validation(federation: Federation) -> None:
+    """Refuses a validation set without rows."""
+    if VALIDATION in federation.auxiliary and not len(federation.auxiliary[VALIDATION]):
+        raise ValueError(
+            f"federation: received an auxiliary set {VALIDATION!r} without rows: give it at least one, or leave it out"
+        )
 
 
 def check_local_test_images(count: int, total: int) -> None:

@@ -11,9 +11,12 @@ from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, chunked
 from fedjax_bal.engine.host.compatibility import (
     check_clients,
+    check_is_federation,
     check_local_test_images,
     check_options,
     check_shapes,
+    check_validation,
+    checked_pair,
     choose_drawing,
     choose_selector,
     choose_server_optimizer,
@@ -71,13 +74,14 @@ def build(
     """
     whole_number("rounds", rounds)
     check_is_model(model)
+    check_is_federation(federation)
     check_options(
         local=(local, LocalTraining),
         participation=(participation, Participation),
         evaluation=(evaluation, Evaluation),
         execution=(execution, Execution),
     )
-    test = test if isinstance(test, TestSet) else chunked(*test)
+    test = test if isinstance(test, TestSet) else chunked(*checked_pair(test))
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
     for part in recipe.parts:
@@ -91,6 +95,7 @@ def build(
     _check_parts(asked, normalisation)
     federation = trim((enlarge or _prepare_federation)(federation, recipe))
     check_shapes(model, federation, test)
+    check_validation(federation)
     check_clients(participation, federation.num_clients)
     model = at_precision(model, execution.precision)
     selector = choose_selector(recipe, participation, federation)

@@ -21,6 +21,7 @@ from fedjax_bal.engine.device import (
     run_round,
     state_of,
 )
+from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.models import any_derivative, differentiable
@@ -28,6 +29,7 @@ from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
 from fedjax_bal.recipes import Recipe
 from fedjax_bal.types import Array, Federation, Key, Model, Plan, PyTree, Variables
+from fedjax_bal.validate import whole_number
 
 _NO_END = 2**31 - 1
 Hyperparameters = Mapping[str, Any]
@@ -72,12 +74,17 @@ class RoundFunction:
     _simulation: Simulation = dataclasses.field(repr=False, metadata={"static": True})
 
     def init(self, key: Key, variables: Variables | None = None) -> RoundState:
-        """The state before the first round, with given variables or the initial weights that the key decides."""
+        """The state before the first round, with given variables or the initial weights that the key decides.
+
+        Raises:
+            ValueError: the variables aren't of the model's names and shapes.
+        """
         setting = self._simulation.setting
         if variables is None:
             state = init_state(setting, key, self.federation)
         else:
-            state = state_of(setting, key, variables, self.federation)
+            given = arranged(variables, jax.eval_shape(setting.model.init, key))
+            state = state_of(setting, key, given, self.federation)
         return RoundState(jnp.zeros((), jnp.int32), *state)
 
     def step(
@@ -90,7 +97,8 @@ class RoundFunction:
             key: the run's key, the same in every round; the round's own draws follow from its number.
             state: the state before the round.
             plan: the clients that train, `Int32[G, L]`, N marking an empty place, and whether each delivers,
-                `Bool[G, L]`: G chains of L clients, one client each but for mediators.
+                `Bool[G, L]`, whatever it says of an empty place: G chains of L clients, one client each but for
+                mediators.
 
         Returns:
             The state after the round, and its measurements: losses, local steps, probes, faults.
@@ -99,7 +107,8 @@ class RoundFunction:
             ValueError: a hyperparameter is missing or unknown.
         """
         setting = _with_hyperparameters(self._simulation.setting, hyperparameters)
-        plan = Plan(*plan)
+        plan = Plan(*jax.tree.map(jnp.asarray, tuple(plan)))
+        plan = plan._replace(delivered=plan.delivered & (plan.clients < self.federation.num_clients))
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
@@ -112,13 +121,14 @@ class RoundFunction:
         """The plans of the first rounds that `simulate` draws for a seed; leaves `[T, ...]`, for `jax.lax.scan`.
 
         Raises:
-            ValueError: the selector learns from each round, so that its plans can't be known before.
+            ValueError: no round, or the selector learns from each one, so that its plans can't be known before.
         """
         selector = self._simulation.selector
         if selector.closed_loop:
             raise ValueError(
                 "plans: the selector learns from each round's outcome: call its init, select and update between rounds"
             )
+        whole_number("rounds", rounds)
         state, plans = selector.init(seed, self.federation.num_clients), []
         for number in range(rounds):
             plan, state = self._simulation.plan(seed, number, state)
@@ -173,6 +183,7 @@ def make_round(
         >>> int(state.round), info.losses.shape
         (3, (3, 4, 1))
     """
+    check_is_federation(federation)
     test = federation.images[:1], federation.labels[:1]  # a simulation has a test set, which no round looks at
     one = dataclasses.replace(execution, devices=1)
     simulation = build(

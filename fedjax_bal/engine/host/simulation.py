@@ -85,8 +85,8 @@ class Simulation:
 
     Attributes:
         setting: parts, optimizers, local training, evaluation.
-        federation: the federation, on the host.
-        test: the test set, on the host.
+        federation: the federation, on the host but for its images and labels, which may be on the devices.
+        test: the test set, on the host or on the devices.
         rounds: number of rounds of a run.
         selector: selects the cohort: the recipe's, or that of `participation`.
         participation: which clients are available, which deliver, and how fast they are.

@@ -76,7 +76,7 @@ class Stack:
         members: the runs.
         snapshots: their snapshots now, without the devices' states.
         failures: the errors of runs that diverged; None for other runs.
-        resting: True for a run that has diverged or was stopped, and stays as it is.
+        resting: True for a run that has diverged or was stopped, whose model stays as it is.
         compile_s: seconds that compiling took, 0 before.
     """
 
@@ -100,7 +100,7 @@ class Stack:
         self._compiled: Any = None
 
     def rest(self, place: int) -> None:
-        """Stops a run: it stays as it is, and no client trains for it any more."""
+        """Stops a run: no client trains for it any more, so that its model stays as it is."""
         self.resting[place] = True
 
     @property

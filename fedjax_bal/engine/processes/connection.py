@@ -4,6 +4,7 @@ The first process listens, the others call it; a lost process is noticed at once
 """
 
 import contextlib
+import errno
 import json
 import socket
 import threading
@@ -12,7 +13,8 @@ from typing import Any
 
 Message = dict[str, Any]
 _LONGEST = 2**24  # bytes of a line; longer ones don't come from a process of this run
-_SILENCE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))  # a lost machine: 30 s
+_IDLE = getattr(socket, "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE")  # the latter on macOS
+_SILENCE = ((_IDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))  # a lost machine: 30 s
 
 
 class Connection:
@@ -69,7 +71,7 @@ def server(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        if error.errno in (13, 98):  # permission denied, or in use
+        if error.errno in (errno.EACCES, errno.EADDRINUSE):
             raise
         return socket.create_server(("", port))
 
