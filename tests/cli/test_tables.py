@@ -10,7 +10,7 @@ import yaml
 
 from fedjax_bal.cli import sweeping
 from fedjax_bal.cli.console import Output, names_table
-from fedjax_bal.cli.listing import _takes
+from fedjax_bal.cli.listing import _written_out
 from fedjax_bal.cli.sweeping import show_results
 from fedjax_bal.cli.tables import print_table, with_short_names
 from fedjax_bal.report import Table
@@ -47,7 +47,7 @@ def test_a_table_takes_the_form_for_which_there_is_room(width, expected):
 
 def test_defaults_of_any_type_are_listed():
     defaults = {"mu": np.float32(0.5), "act": max, "name": "x", "most": None, "needed": ...}
-    assert _takes(defaults, ...) == "takes mu=0.5, act=max, name=x, most=null, needed"
+    assert _written_out(defaults, ...) == "mu=0.5, act=max, name=x, most=null, needed"
 
 
 def test_a_name_without_a_text_is_listed():

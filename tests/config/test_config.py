@@ -399,7 +399,10 @@ def test_a_bad_override_is_told_as_the_command_line_s(override, fragments):
             TEXT.replace("seed: 0", "sed: 0"),
             ["partition.sed: unknown key", "did you mean 'seed'?"],
         ),
-        (TEXT.partition("methods:")[0], ["methods: missing, must be a list, not empty, each item a mapping"]),
+        (
+            TEXT.partition("methods:")[0],
+            ["methods: missing, must be a list, not empty, each item a recipe's name or a mapping"],
+        ),
         (TEXT.replace("classes_per_client: 2, ", ""), ["partition.classes_per_client: missing, must be an integer"]),
         (
             TEXT.replace("learning_rate: 0.05, ", ""),
