@@ -41,7 +41,7 @@ _NORMAL = (
     (r"\b0x[0-9a-f]{6,}", "ADDRESS"),
     (r"\bPython \d+\.\d+\.\d+", "Python #"),
     (r"127\.0\.0\.1(:|', )\d+", r"127.0.0.1\1PORT"),
-    (r"[\d.]+ (Gi?B (on the host|of memory are available))", r"# \1"),
+    (r"[\d.]+ (Gi?B (on the host|of memory are available|are free \())", r"# \1"),
     (r"Image size \(.* DOS attack\.", "(...)"),
     (rf"\(({_QUOTED}).*\)", "(...)"),
     (r"[^\n -~\xa1-\u2027\u202a-\U0010ffff]", lambda found: f"\\x{ord(found[0]):02x}"),
