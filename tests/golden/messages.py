@@ -43,6 +43,7 @@ _NORMAL = (
     (r"127\.0\.0\.1(:|', )\d+", r"127.0.0.1\1PORT"),
     (r"[\d.]+ (Gi?B (on the host|of memory are available|are free \())", r"# \1"),
     (r"handler-[0-9a-f]{16}", "handler-#"),
+    (r"a difference of \d[\d.e+-]*", "a difference of #"),
     (r"Image size \(.* DOS attack\.", "(...)"),
     (rf"\(({_QUOTED}).*\)", "(...)"),
     (r"[^\n -~\xa1-\u2027\u202a-\U0010ffff]", lambda found: f"\\x{ord(found[0]):02x}"),
