@@ -100,9 +100,10 @@ def _read_recipe(
         allowed = nearest_choices(name, functions)
         own = "; one of your own needs --plugin FILE" if isinstance(name, str) and "did you mean" not in allowed else ""
         return None, [Problem((*path, key), f"received {received_value(name)}; {allowed}{own}")]
-    values, problems = _of_variant(functions[name], values, path)
-    if problems:
-        return None, problems
+    try:
+        values = _with_reading(functions[name], values)
+    except ValueError as error:
+        return None, [_refused(name, values, str(error), path)]
     fields = parameters(functions[name])
     checked, problems = check_section(_hyperparameters(tuple(fields.items())), values, path)
     if checked is None:
@@ -116,17 +117,10 @@ def _read_recipe(
     return RecipeChoice(name=name, hyperparameters=complete), []
 
 
-def _of_variant(
-    recipe: Callable[..., Any], values: Mapping[str, Any], path: KeyPath
-) -> tuple[Mapping[str, Any], list[Problem]]:
-    """The values with those of the reading that `variant` names written out, for a recipe that has readings."""
-    known = getattr(recipe, "variants", {})
-    if not known or "variant" not in values:
-        return values, []
-    wanted, rest = values["variant"], {key: value for key, value in values.items() if key != "variant"}
-    if not isinstance(wanted, str) or wanted not in known:
-        return {}, [Problem((*path, "variant"), f"received {received_value(wanted)}; {nearest_choices(wanted, known)}")]
-    return {**known[wanted], **rest}, []
+def _with_reading(recipe: Callable[..., Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    from fedjax_bal.recipes import with_reading
+
+    return with_reading(recipe, values)
 
 
 def _recipes() -> Mapping[str, Callable[..., Any]]:

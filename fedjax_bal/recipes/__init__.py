@@ -37,7 +37,7 @@ from fedjax_bal.recipes.long_tail import (
 )
 from fedjax_bal.recipes.losses import balanced_softmax, balancefl, fedlc, fedlmd, fedntd, fedrs, fedvls, rebafl
 from fedjax_bal.recipes.personal import ditto, fedbn, fedloge, fedper, fedrep, fedrod, local
-from fedjax_bal.recipes.recipe import Recipe, combine
+from fedjax_bal.recipes.recipe import Recipe, combine, with_reading
 from fedjax_bal.recipes.robust import dp, faults, median, norm_clipping, trimmed_mean
 from fedjax_bal.recipes.sampling import crop_flip, cutout, feature_skew, iwds
 from fedjax_bal.registry import Registry
@@ -112,9 +112,10 @@ __all__ = [
     "scaffold",
     "short_citation",
     "trimmed_mean",
+    "with_reading",
 ]
 
-_NOT_RECIPES = ("RECIPES", "Recipe", "citation", "cite", "combine", "short_citation")
+_NOT_RECIPES = ("RECIPES", "Recipe", "citation", "cite", "combine", "short_citation", "with_reading")
 RECIPES: Registry[Callable[..., Recipe]] = Registry(
     {name: globals()[name] for name in __all__ if name not in _NOT_RECIPES}
 )

@@ -44,6 +44,9 @@ def cbfl(
 ) -> Recipe:
     """CBFL: images of the classes that clients lack, from a generator trained on the global model's batch statistics.
 
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
+    given beside it comes first.
+
     Args:
         warm_up: the first round with fakes, counted from 1, which the run must reach; 0 is as good as 1. The authors'
             code begins a round later.

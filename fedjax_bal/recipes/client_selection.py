@@ -85,6 +85,9 @@ def flcir(
 ) -> Recipe:
     """FL-CIR: a bandit learns the clients' class compositions and chooses cohorts that are balanced together.
 
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
+    given beside it comes first.
+
     Args:
         choose: "cucb", the bandit; "greedy", without exploration; "random", the comparison, which estimates nothing.
         alpha: weight of the bandit's bonus for exploring; ignored by the other two.

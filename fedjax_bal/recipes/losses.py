@@ -42,6 +42,9 @@ def rebafl(
 ) -> Recipe:
     """Relaxed balanced softmax and feature augmentation from class prototypes.
 
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
+    given beside it comes first.
+
     Args:
         epsilon: share of the uniform distribution in the class prior, in [0, 1].
         mu: weight of the feature augmentation, at least 0; at 0 its loss has no effect.
@@ -65,6 +68,9 @@ def rebafl(
 @checked
 def fedrs(alpha: Share = 0.5, mode: Literal["hard", "soft"] = "hard") -> Recipe:
     """Restricted softmax: FedAvg whose local training scales down the logits of classes that a client lacks.
+
+    `variant="paper"` or `variant="code"` sets all options in which the paper and the authors' code differ; what is
+    given beside it comes first.
 
     Args:
         alpha: factor for an absent class, in [0, 1]; 1 is FedAvg.

@@ -95,13 +95,31 @@ def readings(**variants: Mapping[str, Any]) -> Callable[[Callable[..., Recipe]],
         def build(*args: Any, variant: str | None = None, **kwargs: Any) -> Recipe:
             if variant is None:
                 return recipe(*args, **kwargs)
-            values = variants[one_of(f"{recipe.__name__}: variant", variant, variants)]
-            return recipe(**{**values, **inspect.signature(recipe).bind_partial(*args, **kwargs).arguments})
+            given = inspect.signature(recipe).bind_partial(*args, **kwargs).arguments
+            return recipe(**with_reading(build, {**given, "variant": variant}))
 
         build.variants = variants  # type: ignore[attr-defined]
         return build
 
     return declare
+
+
+def with_reading(recipe: Callable[..., Recipe], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values with those of the reading that `variant` among them names; unchanged for a recipe without readings.
+
+    Raises:
+        ValueError: the recipe has no such reading.
+
+    Example:
+        >>> from fedjax_bal.recipes import fedrs
+        >>> with_reading(fedrs, {"variant": "code", "alpha": 0.9})
+        {'mode': 'soft', 'alpha': 0.9}
+    """
+    known = getattr(recipe, "variants", {})
+    if not known or "variant" not in values:
+        return values
+    rest = {key: value for key, value in values.items() if key != "variant"}
+    return {**known[one_of(f"{recipe.__name__}: variant", values["variant"], known)], **rest}
 
 
 def positive(name: str, value: float, reason: str = "") -> float:

@@ -159,7 +159,7 @@ def test_the_guide_has_the_variants_that_recipes_declare():
 def test_an_unknown_variant_is_refused():
     with pytest.raises(ValueError, match="rebafl: variant: received 'codes'; allowed: paper, code; did you mean"):
         recipes.rebafl(variant="codes")
-    with pytest.raises(ConfigError, match=r"methods.0.variant: received 'codes'; allowed: code, paper; did you mean"):
+    with pytest.raises(ConfigError, match=r"methods.0.variant: received 'codes'; allowed: paper, code; did you mean"):
         load_config(None, ["methods=[{recipe: rebafl, variant: codes}]"])
     with pytest.raises(ConfigError, match=r"methods.0.variant: unknown key; recipe fedprox takes: mu"):
         load_config(None, ["methods=[{recipe: fedprox, variant: code}]"])
