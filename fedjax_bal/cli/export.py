@@ -27,11 +27,7 @@ def export(
 ) -> Iterator[str]:
     """Write a trained model for programs without this package, with all that is needed to predict."""
     from fedjax_bal.experiments import load_run
-    from fedjax_bal.runs import MODEL_FORMATS
 
-    ending = out.suffix[1:] if out else ""
     notes: list[str] = []
-    file = load_run(folder, data_dir, notes.append).export(
-        method, seed, kind or (ending if ending in MODEL_FORMATS else "npz"), out
-    )
+    file = load_run(folder, data_dir, notes.append).export(method, seed, kind, out)
     yield from (*notes, f"model: {file}")

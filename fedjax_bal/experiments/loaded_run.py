@@ -164,7 +164,7 @@ class LoadedRun:
         return np.asarray(logits).reshape(-1, model.num_classes)[: len(images)].argmax(-1)
 
     def export(
-        self, method: str | None = None, seed: int | None = None, kind: str = "npz", out: Path | None = None
+        self, method: str | None = None, seed: int | None = None, kind: str | None = None, out: Path | None = None
     ) -> Path:
         """Writes a model for programs without this package; returns the file, by default in the folder's `exports`.
 
@@ -175,13 +175,14 @@ class LoadedRun:
         Args:
             method: the method's name.
             seed: the seed.
-            kind: the format: npz, safetensors or orbax.
+            kind: the format: npz, safetensors or orbax; by default that of the ending of `out`, or npz.
             out: the file, or Orbax's folder.
 
         Raises:
-            ValueError: an unknown format, or what `variables` raises.
+            ValueError: an unknown format or ending, or what `variables` raises.
         """
-        kind = one_of("format", kind, MODEL_FORMATS)
+        asked = "format" if kind or out is None else f"the ending of {out} (or give a format beside it)"
+        kind = one_of(asked, kind or (out and out.suffix[1:]) or "npz", MODEL_FORMATS)
         trained = self.trained(method, seed)
         paths = jax.tree_util.tree_flatten_with_path(trained.variables)[0]
         tensors = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
