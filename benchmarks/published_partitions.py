@@ -1,0 +1,115 @@
+"""Clients' images as published code draws them, for `partition: {scheme: file}`.
+
+    python benchmarks/published_partitions.py fedvls DIR
+    python benchmarks/published_partitions.py flower DIR
+
+DIR holds the official idx files of MNIST for fedvls, of Fashion-MNIST for flower, in folders of these names or not.
+
+fedvls writes DIR/fedvls/mnist.npz and clients_0.5.npz, clients_0.1.npz, clients_0.05.npz there, by alpha. FedVLS's code
+(github.com/krumpguo/FedVLS, system/data/generate_mnist.py) puts the 60,000 and the 10,000 images together, keeps a
+quarter of them, drawn at random, for testing, and seeds NumPy with 1 whichever seed the network has, so that there is
+one partition for each alpha.
+
+flower writes DIR/flower/clients_42.npz, two classes a client with the seed of Flower's baselines/niid_bench,
+dataset_preparation.py. Some seconds on one core.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_bal import data
+from fedjax_bal.types import Dataset
+
+CLIENTS, CLASSES = 10, 10
+ALPHAS, LEAST, FEDVLS_SEED = (0.5, 0.1, 0.05), 256, 1
+OWN_CLASSES, FLOWER_SEED = 2, 42
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("whose", choices=("fedvls", "flower"))
+    parser.add_argument("dir", type=Path, help="the folder of the data set")
+    wanted = parser.parse_args()
+    try:
+        images = data.load("mnist" if wanted.whose == "fedvls" else "fashion_mnist", wanted.dir)
+    except ValueError as error:
+        parser.error(str(error))
+    out = wanted.dir / wanted.whose
+    out.mkdir(exist_ok=True)
+    (write_fedvls if wanted.whose == "fedvls" else write_flower)(images, out)
+    print(f"written: {out}")
+
+
+def write_fedvls(mnist: Dataset, out: Path) -> None:
+    """Writes FedVLS's images and its clients for each alpha."""
+    images = np.concatenate([mnist.train_images, mnist.test_images])
+    labels = np.concatenate([mnist.train_labels, mnist.test_labels])
+    for alpha in ALPHAS:
+        train, test, clients = draw_fedvls(labels, alpha)
+        np.savez(out / f"clients_{alpha}.npz", *clients)
+        print(f"alpha {alpha}: clients of {sizes(clients)} images")
+    np.savez(
+        out / "mnist.npz",
+        train_images=images[train],
+        train_labels=labels[train],
+        test_images=images[test],
+        test_labels=labels[test],
+    )
+
+
+def write_flower(fashion_mnist: Dataset, out: Path) -> None:
+    """Writes Flower's clients."""
+    clients = draw_flower(fashion_mnist.train_labels, FLOWER_SEED)
+    np.savez(out / f"clients_{FLOWER_SEED}.npz", *clients)
+    print(f"seed {FLOWER_SEED}: clients of {sizes(clients)} images")
+
+
+def draw_fedvls(labels: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Rows for training and for testing, and for each client its places among the former; `Int` arrays."""
+    rng = np.random.RandomState(FEDVLS_SEED)
+    order = rng.permutation(len(labels))
+    held_out = len(labels) // 4
+    train, test = order[held_out:], order[:held_out]
+    clients = [np.empty(0, int)]
+    while min(map(len, clients)) < LEAST:
+        clients = deal(rng, labels[train], alpha)
+    return train, test, clients
+
+
+def deal(rng: np.random.RandomState, labels: np.ndarray, alpha: float) -> list[np.ndarray]:
+    """Deals each class by Dirichlet shares; a client that has its even share of all rows gets no more classes."""
+    clients: list[np.ndarray] = [np.empty(0, int)] * CLIENTS
+    for label in range(CLASSES):
+        rows = np.flatnonzero(labels == label)
+        rng.shuffle(rows)
+        shares = rng.dirichlet(np.full(CLIENTS, alpha)) * [len(own) < len(labels) / CLIENTS for own in clients]
+        ends = (np.cumsum(shares / shares.sum()) * len(rows)).astype(int)[:-1]
+        clients = [np.append(own, more) for own, more in zip(clients, np.split(rows, ends), strict=True)]
+    return clients
+
+
+def draw_flower(labels: np.ndarray, seed: int) -> list[np.ndarray]:
+    """Rows by client, of which client i has class i and another one; a class is split evenly over its clients."""
+    rng = np.random.default_rng(seed)
+    owned = [{client} for client in range(CLIENTS)]
+    for own in owned:
+        while len(own) < OWN_CLASSES:
+            own.add(int(rng.choice(CLASSES, 1)[0]))
+    clients: list[np.ndarray] = [np.empty(0, int)] * CLIENTS
+    for label in range(CLASSES):
+        rows = np.flatnonzero(labels == label)
+        rng.shuffle(rows)
+        owners = [client for client in range(CLIENTS) if label in owned[client]]
+        for owner, more in zip(owners, np.array_split(rows, len(owners)), strict=True):
+            clients[owner] = np.append(clients[owner], more)
+    return clients
+
+
+def sizes(clients: list[np.ndarray]) -> str:
+    return ", ".join(str(len(rows)) for rows in clients)
+
+
+if __name__ == "__main__":
+    main()
