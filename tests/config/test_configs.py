@@ -121,7 +121,8 @@ def lowered(config, most, *changes):
         first = method["recipe"][0]
         if isinstance(first, dict) and first["name"] == "cbfl":
             first |= FAKES | ({"dcgan_iterations": 1, "dcgan_pool": 2} if first["generator"] == "dcgan" else {})
-    return build_config(tree, parse_overrides(["seeds=[0]", *changes]), config.name)
+    one_seed = [f"{key}=[0]" for key in ("seeds", "partition_seeds") if tree.get(key)]
+    return build_config(tree, parse_overrides([*one_seed, *changes]), config.name)
 
 
 def small(config, most=SMALL, *changes):
