@@ -1,6 +1,7 @@
 """Reads a file and the command line into a checked configuration."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
@@ -26,6 +27,7 @@ from fedjax_bal.config.yaml_text import parse_yaml, read_yaml
 
 _COMMAND_LINE = "command line"
 _LONGEST_PATH = 20
+_NO_PATH = re.compile("^$|[\0\ud800-\udfff]")  # nothing, or what no file's name can hold
 
 
 def load_config(
@@ -101,7 +103,7 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
 
 def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, ...]) -> Mapping[str, Any]:
     base = data.pop("base")
-    if not isinstance(base, str) or not base:
+    if not isinstance(base, str) or _NO_PATH.search(base):
         wanted = "must be the path of a configuration, or the name of a built-in one"
         raise ConfigError(f"{source}: base: received {received_value(base)}, {wanted}")
     beside = file.parent / base

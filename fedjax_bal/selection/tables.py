@@ -57,7 +57,7 @@ def read_npz(file: Path, name: str, dimensions: int) -> np.ndarray:
                 raise ValueError(f"{file}: holds {held}, must hold one array, or one called {name}")
             with archive.open(member) as stream:
                 return _array(stream, file, dimensions)
-    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeError) as error:
         raise ValueError(f"{file}: can't be read as an npz file ({error}); write it with numpy.savez") from None
 
 

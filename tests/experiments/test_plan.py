@@ -89,6 +89,8 @@ def test_keys_whose_ends_are_alike_keep_all_of_their_names(write):
 BAD = [
     ("base: small.yaml", "lacks the key `sweep`, a list of axes"),
     ("base: 3\nsweep: [{seeds: [[0]]}]", "base: received 3, must be the path of a configuration"),
+    ('base: "a\\0b"\nsweep: [{seeds: [[0]]}]', r"base: received 'a\\x00b', must be the path of a configuration"),
+    ('base: "a\\ud800b"\nsweep: [{seeds: [[0]]}]', r"base: received 'a\\ud800b', must be the path of a configuration"),
     ("base: none.yaml\nsweep: [{seeds: [[0]]}]", "none.yaml: there is no such file"),
     ("base: sweeps/clients\nsweep: [{seeds: [[0]]}]", "base: sweeps/clients is a sweep itself"),
     ("base: small.yaml\nsweep: [{training.rouns: [3]}]", r"\(rouns=3\): training.rouns: unknown key.*did you mean"),

@@ -89,7 +89,7 @@ def _undisturbed(kind: str, place: Path) -> tuple[Case, dict]:
     done = session(whole)
     if done.code:
         sys.exit(f"the undisturbed {kind} fails: {done.said}")
-    return whole, results(whole)
+    return whole, results(whole.out)
 
 
 def _table(outcomes: Iterator[failing.Outcome]) -> bool:

@@ -155,20 +155,20 @@ def session(wanted: Case, fault: dict | None = None, kill_after: float | None = 
     return Session(process.returncode, said, time.perf_counter() - began)
 
 
-def results(wanted: Case) -> dict[str, object]:
+def results(out: Path) -> dict[str, object]:
     """All that must be equal: metrics without wall times, every bit of the newest checkpoints, tables without times."""
     found: dict[str, object] = {}
-    for file in sorted(wanted.out.rglob("metrics.jsonl")):
+    for file in sorted(out.rglob("metrics.jsonl")):
         lines = map(json.loads, file.read_text().splitlines())
-        found[_name(wanted, file)] = [{**line, "wall_s": None, "checksum": None} for line in lines]
-    for file in sorted(wanted.out.rglob("summary.json")):
-        found[_name(wanted, file)] = json.loads(file.read_text())["runs"]
-    for folder in sorted(wanted.out.rglob("checkpoints/*")):
-        found[_name(wanted, folder)] = bits(max(folder.glob("round-*.npz")))
-    for file in sorted(wanted.out.glob("results.csv")):
+        found[str(file.relative_to(out))] = [{**line, "wall_s": None, "checksum": None} for line in lines]
+    for file in sorted(out.rglob("summary.json")):
+        found[str(file.relative_to(out))] = json.loads(file.read_text())["runs"]
+    for folder in sorted(out.rglob("checkpoints/*")):
+        found[str(folder.relative_to(out))] = bits(max(folder.glob("round-*.npz")))
+    for file in sorted(out.glob("results.csv")):
         with open(file, newline="") as table:
             rows = list(csv.DictReader(table))
-        found[_name(wanted, file)] = [{key: row[key] for key in row if key not in TIMES} for row in rows]
+        found[str(file.relative_to(out))] = [{key: row[key] for key in row if key not in TIMES} for row in rows]
     return found
 
 
@@ -190,7 +190,3 @@ def torn(wanted: Case) -> list[str]:
         return [f"{own.place}: {own.damage}{own.remark}" for own in found if own.damage or own.remark]
     except FolderError:  # it has not begun
         return []
-
-
-def _name(wanted: Case, path: Path) -> str:
-    return str(path.relative_to(wanted.out))

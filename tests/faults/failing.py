@@ -43,7 +43,7 @@ def goes_on(wanted: Case, undisturbed: dict, *words: str) -> list[str]:
     found = [] if done.code == 0 else [f"afterwards: exit code {done.code}: {done.said[-400:]}"]
     found += [f"afterwards: does not say {word!r}: {done.said[-400:]}" for word in words if word not in done.said]
     if not found:
-        found = [f"{name} differs" for name, value in undisturbed.items() if results(wanted).get(name) != value]
+        found = [f"{name} differs" for name, value in undisturbed.items() if results(wanted.out).get(name) != value]
     return found
 
 

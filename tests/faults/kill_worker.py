@@ -1,13 +1,13 @@
 """A sweep through Ray of which workers are killed while they train, against one that nobody disturbs.
 
-    python tests/sweep/kill_worker.py [FILE] [--kills 1] [--together 10] [KEY=VALUE ...]
+    python tests/faults/kill_worker.py [FILE] [--kills 1] [--together 10] [KEY=VALUE ...]
 
 Both are real commands. A worker that trains is killed with SIGKILL once its sweep has new lines of metrics; afterwards
-tables, lines of metrics and newest checkpoints are compared, bit for bit. `--together` gives both the same groups.
+tables, lines of metrics and newest checkpoints are compared, bit for bit. `--together` gives both the same groups,
+and both have one device for each.
 """
 
 import argparse
-import csv
 import json
 import os
 import random
@@ -18,15 +18,16 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from faults.cases import results
 
 CONFIG = Path(__file__).parents[2] / "configs" / "sweeps" / "learning_rate.yaml"
-TIMES = ("compile_s", "client_updates_per_s", "samples_per_s", "device_bytes", "runs_together")
 
 
 def command(wanted: argparse.Namespace, out: Path, *more: str) -> list[str]:
     """The command of a sweep."""
-    options = ["--out", str(out), "--together", str(wanted.together), "--plain", *more]
+    options = ["--out", str(out), "--together", str(wanted.together), "--devices", "1", "--plain", *more]
     return [sys.executable, "-m", "fedjax_bal", "sweep", wanted.file, *wanted.changes, *options]
 
 
@@ -63,32 +64,6 @@ def disturbed(wanted: argparse.Namespace, out: Path) -> tuple[int, int]:
     return kills, process.returncode
 
 
-def table(out: Path) -> list[dict]:
-    """The rows of a sweep's table, without what they cost."""
-    with open(out / "results.csv") as file:
-        return [{key: value for key, value in row.items() if key not in TIMES} for row in csv.DictReader(file)]
-
-
-def metrics(out: Path) -> dict[str, list[dict]]:
-    """The lines of each point, run after run, without wall times."""
-    found = {}
-    for file in sorted(out.glob("points/*/metrics.jsonl")):
-        read = [json.loads(line) for line in file.read_text().splitlines()]
-        own = [{key: value for key, value in line.items() if key not in ("wall_s", "checksum")} for line in read]
-        found[file.parent.name] = own
-    return found
-
-
-def states(out: Path) -> dict[str, dict[str, bytes]]:
-    """The arrays of each run's newest checkpoint."""
-    newest = [max(folder.glob("round-*.npz")) for folder in sorted(out.glob("points/*/checkpoints/*"))]
-    read = lambda file: {name: np.load(file)[name] for name in np.load(file).files if name != "manifest.json"}
-    return {
-        str(file.relative_to(out)): {name: np.asarray(array).tobytes() for name, array in read(file).items()}
-        for file in newest
-    }
-
-
 def main() -> int:
     """Runs both and compares; 0 where nothing differs and somebody was killed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -105,21 +80,19 @@ def main() -> int:
         clocks.append(time.perf_counter())
         subprocess.run(command(wanted, Path(name) / "local"), check=False)
         clocks.append(time.perf_counter())
-        pair = Path(name) / "ray", Path(name) / "local"
-        rows = table(pair[0])
+        there, here = (results(Path(name) / place) for place in ("ray", "local"))
+        rows = there["results.csv"]
         found = {
             "workers_killed": kills,
             "exit_code": code,
             "rows": len(rows),
             "done": sum(row["status"] == "done" for row in rows),
-            "table_equal": rows == table(pair[1]),
-            "metrics_equal": metrics(pair[0]) == metrics(pair[1]),
-            "final_states_equal": states(pair[0]) == states(pair[1]),
+            "different": sorted(file for file in {*there, *here} if there.get(file) != here.get(file)),
             "ray_s": round(clocks[1] - clocks[0], 1),
             "local_s": round(clocks[2] - clocks[1], 1),
         }
     print(json.dumps(found, indent=1))
-    return 0 if kills == wanted.kills and all(found[key] for key in found if key.endswith("_equal")) else 1
+    return 0 if kills == wanted.kills and not found["different"] else 1
 
 
 if __name__ == "__main__":

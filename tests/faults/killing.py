@@ -77,7 +77,7 @@ def kill_until_done(wanted: Case, how: Iterator[dict], most: int, undisturbed: d
             kills += killed
             if not killed:
                 break
-    differing = [name for name, value in undisturbed.items() if results(wanted).get(name) != value]
+    differing = [name for name, value in undisturbed.items() if results(wanted.out).get(name) != value]
     troubles += [f"{wanted.out.name}: {name} differs" for name in differing]
     return Tally(kills, resumed, 0 if differing else kills, tuple(troubles))
 
@@ -106,7 +106,7 @@ def campaign(wanted: Case, kills: int, seed: int, tell: Callable[[str], object])
     whole = [session(wanted), session(wanted.beside("again"))]  # the second one finds the compiled programs
     if any(one.code for one in whole):
         return Tally(troubles=tuple(one.said[-300:] for one in whole))
-    undisturbed = results(wanted)
+    undisturbed = results(wanted.out)
     how = moments(seed, whole[1].seconds)
     tally, folder = Tally(), 0
     if results(wanted.beside("again")) != undisturbed:

@@ -19,7 +19,7 @@ ONE = "methods=[{recipe: scaffold, selection: {name: power_of_choice, candidates
 def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
     whole = case("run", tmp_path, ONE)
     assert session(whole).code == 0
-    undisturbed, killed = results(whole), whole.beside("killed")
+    undisturbed, killed = results(whole.out), whole.beside("killed")
     # In the middle of the second line of metrics, so that there is half a line.
     full = session(killed, {"kind": "full", "of": "/metrics.jsonl", "at": 8})
     assert failing.refused(full, "no space left on device", str(killed.out)) == []
@@ -39,7 +39,7 @@ def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
 def test_a_killed_sweep_comes_to_the_same_table(tmp_path):
     whole = case("sweep", tmp_path, "training.rounds=2", ONE)
     assert session(whole).code == 0
-    undisturbed, killed = results(whole), whole.beside("killed")
+    undisturbed, killed = results(whole.out), whole.beside("killed")
     assert [row["status"] for row in undisturbed["results.csv"]] == ["done", "done"]
     # Within the second run's last checkpoint: the first one is done then.
     place = "learning_rate=0.2/checkpoints/method-0-seed-0/.round-00000002"

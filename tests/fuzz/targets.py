@@ -766,7 +766,9 @@ def _read_command(case: Path) -> None:
 
     from fedjax_bal.cli.app import app
 
-    result = CliRunner().invoke(app, json.loads((case / "command.json").read_text()))
+    (case / "out").mkdir(exist_ok=True)
+    with contextlib.chdir(case / "out"):  # a relative path may become a folder to write to
+        result = CliRunner().invoke(app, json.loads((case / "command.json").read_text()))
     if result.exit_code not in (0, 2):
         raise result.exception or AssertionError(f"exit code {result.exit_code}: {result.output[-500:]}")
     if result.exit_code == 2:

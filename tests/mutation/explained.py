@@ -16,4 +16,19 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "return starts[drawn] + jnp.minimum(inside, class_counts[drawn] - 1)",
         "class_counts[drawn] - 1 -> class_counts[drawn]",
     ): "A word is at most 1 - 2^-23, so that its product with a count is at least one float below the count.",
+    (
+        "fedjax_bal/engine/host/packing.py",
+        "current = min(current - 1, int(current * 0.95))",
+        "current * 0.95 -> (current / 0.95)",
+    ): "All widths are tried in place of some, which takes longer and wastes no more.",
+    (
+        "fedjax_bal/parts/ccvr.py",
+        "places = jnp.arange(covariances.shape[-1])",
+        "-1 -> -2",
+    ): "Covariances are square.",
+    (
+        "fedjax_bal/parts/fedexp.py",
+        "ratio = (weights * jnp.where(weights > 0, each, 0.0)).sum() / (2 * (whole + self.epsilon))",
+        "0.0 -> 1.0",
+    ): "A weight that isn't above zero is zero, and so is its product with any number.",
 }

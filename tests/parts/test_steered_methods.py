@@ -255,11 +255,12 @@ def test_weights_by_discrepancy_equal_their_transcription():
     wanted = np.maximum(shares - 0.5 * distances / distances.sum() + 0.1, 0) * (sizes > 0)
     assert 0 < wanted[2] < shares[2] + 0.1
 
-    def weigh(a, b, rows=counts):
+    def weigh(a, b, rows=counts, weights=sizes):
         cohort = Cohort(**(dict.fromkeys(Cohort._fields) | {"class_counts": jnp.asarray(rows)}))
-        return np.asarray(DiscrepancyWeights(a, b).weigh(jnp.asarray(sizes), cohort, None))
+        return np.asarray(DiscrepancyWeights(a, b).weigh(jnp.asarray(weights), cohort, None))
 
     np.testing.assert_allclose(weigh(0.5, 0.1), wanted, rtol=1e-12)
+    np.testing.assert_allclose(weigh(0.5, 0.1, weights=shares), wanted, rtol=1e-12)
     np.testing.assert_allclose(weigh(0.0, 0.0), shares, rtol=1e-12)
     np.testing.assert_allclose(weigh(900.0, 0.0), [shares[0], 0, 0, 0], rtol=1e-12)
     np.testing.assert_allclose(weigh(900.0, 0.0, counts[[2, 1, 2, 3]]), shares, rtol=1e-12)  # no client would count

@@ -61,6 +61,7 @@ def walk(available_by_round, size):
 
 def test_round_robin_goes_round():
     assert walk([ALL] * 4, 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1], [2, 3, 4, 5]]
+    assert walk([ALL] * 2, 1) == [[0], [1]]
 
 
 def test_round_robin_passes_over_those_away_and_waits_where_nobody_is_there():

@@ -101,7 +101,7 @@ def read_arrays(path: Path, names: tuple[str, ...] | None, limit: int | None = N
                 return {name: _read_member(archive, member, path) for name, member in wanted.items()}
     except OSError as error:
         raise DataError(f"{path}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, UnicodeError) as error:
         raise DataError(f"{path}: is no sound npz file ({error}); {_DAMAGED}") from error
 
 

@@ -7,18 +7,18 @@ References:
     Netzer, Wang, Coates, Bissacco, Wu, Ng: Reading Digits in Natural Images with Unsupervised Feature Learning, 2011.
 """
 
+import math
 import os
 import string
-import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.memory import check_images_fit
+from fedjax_bal.data.readers.matlab import StoredArray, stored_arrays
 from fedjax_bal.data.readers.reader import Reader, TfdsSets
-from fedjax_bal.data.readers.untrusted import CHECK_PATH, MAX_DEFLATE_RATIO, find_folder
+from fedjax_bal.data.readers.untrusted import MAX_DEFLATE_RATIO, find_folder
 from fedjax_bal.types import Dataset
 
 _DIGITS = tuple(string.digits)
@@ -26,19 +26,13 @@ _FOLDERS = ("svhn", "SVHN", "")
 _FILES = ("train_32x32.mat", "test_32x32.mat")
 _SHAPE = (32, 32, 3)
 _MAX_BYTES = 2**31
-_NUMBERS = {f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)} | {"double", "single"}
 _REMEDY = "the file is damaged or none of SVHN's: fetch it again."
 
 
 def read_digits(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
     """Reads one of the files: images `UInt8[D, 32, 32, 3]` and labels `Int32[D]` in 0..9."""
-    path = Path(path)
-    count = _checked_header(path)
-    found = _scipy(path, "loadmat", variable_names=["X", "y"])
-    pixels, digits = np.asarray(found["X"]), np.asarray(found["y"]).reshape(-1)
-    fitting = pixels.shape == (*_SHAPE, count) and pixels.dtype == np.uint8 and len(digits) == count
-    if not fitting or digits.dtype.kind not in "iuf":  # complex numbers have a header as real ones do
-        raise DataError(f"{path}: its arrays are not what its header says; {_REMEDY}")
+    images, labels = _find_arrays(Path(path))
+    pixels, digits = images.read(), labels.read().reshape(-1)
     outside = ~((digits >= 1) & (digits <= 10) & (digits == np.floor(digits)))
     if outside.any():
         at = int(np.argmax(outside))
@@ -57,46 +51,26 @@ def _find_set(data_dir: Path) -> list[Path]:
     return [folder / file for file in _FILES]
 
 
-def _checked_header(path: Path) -> int:
-    """Returns the number of images, after checking the headers alone."""
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error}); {CHECK_PATH}") from error
-    kinds = {name: (tuple(shape), kind) for name, shape, kind in _scipy(path, "whosmat")}
-    shape, kind = kinds.get("X", ((), "nothing"))
-    if len(shape) != 4 or shape[:3] != _SHAPE or kind != "uint8" or not shape[3]:
-        raise DataError(f"{path}: expected images X of 32x32x3xD bytes, found {_shown(shape, kind)}; {_REMEDY}")
-    labels, kind = kinds.get("y", ((), "nothing"))
-    if labels not in ((shape[3], 1), (1, shape[3])) or kind not in _NUMBERS:
-        raise DataError(f"{path}: expected {shape[3]} labels y, found {_shown(labels, kind)}; {_REMEDY}")
-    claimed, most = shape[3] * 3072, min(size * MAX_DEFLATE_RATIO, _MAX_BYTES)
+def _find_arrays(path: Path) -> tuple[StoredArray, StoredArray]:
+    """Finds images and labels, and checks that they fit each other and in memory."""
+    found = stored_arrays(path)
+    images, labels = found.get("X"), found.get("y")
+    if images is None or images.shape[:-1] != _SHAPE or images.dtype != np.uint8 or not images.shape[-1]:
+        raise DataError(f"{path}: expected images X of 32x32x3xD bytes, found {_shown(images)}; {_REMEDY}")
+    count = images.shape[-1]
+    if labels is None or labels.shape not in ((count, 1), (1, count)):
+        raise DataError(f"{path}: expected {count} labels y, found {_shown(labels)}; {_REMEDY}")
+    claimed, most = count * math.prod(_SHAPE), min(path.stat().st_size * MAX_DEFLATE_RATIO, _MAX_BYTES)
     if claimed > most:
         raise DataError(
             f"{path}: its header claims {claimed} bytes of pixels, but it can hold at most {most}; {_REMEDY}"
         )
-    check_images_fit(path, 2 * shape[3], _SHAPE)  # they are copied once
-    return int(shape[3])
+    check_images_fit(path, 2 * count, _SHAPE)  # they are copied once
+    return images, labels
 
 
-def _shown(shape: tuple[int, ...], kind: str) -> str:
-    return f"{'x'.join(map(str, shape))} of {kind}" if shape else kind
-
-
-def _scipy(path: Path, function: str, **options: Any) -> Any:
-    import scipy.io
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            return getattr(scipy.io, function)(path, **options)
-    except NotImplementedError as error:
-        raise DataError(
-            f"{path}: is a MATLAB file of version 7.3, SVHN's are of version 5; save it with that version."
-        ) from error
-    except Exception as error:  # scipy raises errors of many kinds for damaged content
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: is no MATLAB file of version 5 that can be read ({reason}); {_REMEDY}") from error
+def _shown(array: StoredArray | None) -> str:
+    return "nothing" if array is None else f"{'x'.join(map(str, array.shape))} of {array.dtype}"
 
 
 READERS = (

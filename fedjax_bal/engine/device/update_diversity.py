@@ -78,6 +78,8 @@ def clip_to_norm(tree: PyTree, length: Array, bound: Array) -> PyTree:
     Example:
         >>> clip_to_norm(jnp.array([3.0, 4.0]), jnp.array(5.0), jnp.array(2.5)).tolist()
         [1.5, 2.0]
+        >>> clip_to_norm(jnp.zeros(2), jnp.array(0.0), jnp.array(0.0)).tolist()
+        [0.0, 0.0]
     """
     long = length > bound
     factor = jnp.where(long, bound / jnp.where(long, length, 1.0), 1.0)
