@@ -135,10 +135,10 @@ def stages(file: str, depth: str, speeds: tuple[bool, ...]) -> list[tuple[str, b
         for name, wanted in zip(DEPTHS, folders, strict=True):
             skipped = [f"--ignore={path}" for path in done if any(path.startswith(f"{each}/") for each in wanted)]
             options = wanted + (skipped if wanted else [f"--ignore={path}" for path in done])
-            if wanted is not folders[-1] and not any(path.startswith("tests/") for path in wanted):
-                continue  # without a path of tests `conftest.py` isn't read, and without any path all tests run
-            made.append((name, slow, [*(["--all", "-m", "slow"] if slow else []), *options]))
-            done += wanted
+            # Without a path of tests `conftest.py` isn't read, and without any path all tests run.
+            if wanted is folders[-1] or any(path.startswith("tests/") for path in wanted):
+                made.append((name, slow, [*(["--all", "-m", "slow"] if slow else []), *options]))
+                done += wanted
             if name == depth:
                 break
     return made

@@ -31,4 +31,9 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "ratio = (weights * jnp.where(weights > 0, each, 0.0)).sum() / (2 * (whole + self.epsilon))",
         "0.0 -> 1.0",
     ): "A weight that isn't above zero is zero, and so is its product with any number.",
+    (
+        "fedjax_bal/engine/device/run_axis.py",
+        "return jnp.minimum(numbers // self.chains, self.count - 1)",
+        "1 -> 0",
+    ): "For empty places, which count for nothing: jax reads the last run for one beyond the end, and adds to none.",
 }
