@@ -109,7 +109,7 @@ def campaign(wanted: Case, kills: int, seed: int, tell: Callable[[str], object])
     undisturbed = results(wanted.out)
     how = moments(seed, whole[1].seconds)
     tally, folder = Tally(), 0
-    if results(wanted.beside("again")) != undisturbed:
+    if results(wanted.beside("again").out) != undisturbed:
         tally = Tally(troubles=("two undisturbed commands differ",))
     while tally.kills < kills:
         folder += 1
