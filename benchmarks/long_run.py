@@ -1,7 +1,7 @@
-"""What is long or large: 2,000 rounds, a report over 10^6 lines, a sweep of 2,000 points, 10^6 clients with a memory.
+"""What is long or large: 20,000 rounds, a report over 10^6 lines, a sweep of 2,000 points, 10^6 clients with a memory.
 
     python benchmarks/long_run.py [--only rounds lines points clients]
-                                  [--rounds 2000] [--lines 1000000] [--points 2000] [--clients 1000000]
+                                  [--rounds 20000] [--lines 1000000] [--points 2000] [--clients 1000000]
 
 rounds: memory, files and pace of a small FedAvg and a small SCAFFOLD, evaluated and saved every 20 rounds, which should
     stay level.
@@ -35,7 +35,7 @@ name: long
 dataset: {name: fashion_mnist_small}
 partition: {scheme: pathological, clients: 10, classes_per_client: 2, samples_per_client: 40, seed: 0}
 model: {name: mlp}
-training: {rounds: 2000, local_epochs: 1, batch_size: 20, optimizer: {name: sgd, learning_rate: 0.01}}
+training: {rounds: 1, local_epochs: 1, batch_size: 20, optimizer: {name: sgd, learning_rate: 0.01}}
 selection: {name: uniform, clients_per_round: 3}
 evaluation: {every: 20}
 execution: {rounds_per_dispatch: 20, checkpoint_every: 20}
@@ -75,7 +75,7 @@ def main() -> None:
     """Measures and prints."""
     parser = _common.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some of the parts")
-    parser.add_argument("--rounds", type=int, default=2000, help="of the run, at least 80")
+    parser.add_argument("--rounds", type=int, default=20_000, help="of the run, at least 80")
     parser.add_argument("--lines", type=int, default=1_000_000, help="of the metrics that are reported")
     parser.add_argument("--points", type=int, default=2000, help="of the sweep, a multiple of 20")
     parser.add_argument("--clients", type=int, default=1_000_000, help="with a memory each")
