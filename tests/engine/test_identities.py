@@ -11,7 +11,8 @@ from flat import build, simulate
 from fedjax_bal import recipes
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.optim.optimizers import optimizer
-from fedjax_bal.parts import Weigh, part
+from fedjax_bal.parts import Logits, Weigh, part
+from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import Presence, Selector, bernoulli, uniform
 
 NOBODY = Presence((0.0,))
@@ -59,6 +60,35 @@ def fixed(*rounds, chain_length=1, passes=1):
 )
 def test_methods_that_do_nothing_are_fedavg(recipe):
     assert toys.largest_difference(state_after(simulation(recipe)).variables, fedavg()) < 1e-6
+
+
+@part
+class Scaled(Logits):
+    """All logits times a factor."""
+
+    factor: float = 2.0
+
+    def logits(self, logits, batch, ctx):
+        return self.factor * logits
+
+
+@part
+class ScaledLater(Scaled):
+    """From the second round on."""
+
+    first_round = 1
+
+
+def test_a_part_acts_from_its_first_round_on():
+    def after_a_round(part, snapshot=None):
+        sim = simulation(Recipe("scaled", (part,)), rounds=2, rounds_per_dispatch=1)
+        return jax.device_get(sim.advance(0, snapshot or sim.init(0)).snapshot)
+
+    first = after_a_round(ScaledLater())
+    second = after_a_round(ScaledLater(), first)
+    for found, factor, start in ((first, 1.0, None), (second, 2.0, first)):
+        wanted = after_a_round(Scaled(factor), start)
+        assert toys.largest_difference(found.state.variables, wanted.state.variables) < 1e-6
 
 
 @pytest.mark.slow
