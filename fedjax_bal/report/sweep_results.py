@@ -182,7 +182,7 @@ def readable(value: Any) -> str:
 
 def _run(row: Mapping[str, Any], draw: SeededDraw) -> Run:
     done = row["status"] == "done"
-    fits = lambda value: done and is_number(value) and abs(value) <= LARGEST
+    fits = lambda value: done and _are_numbers([value])
     names = (*(metric.name for metric in METRICS.values() if metric.of_run), *COSTS)
     return {**row, **{key: row[key] if fits(row.get(key)) else None for key in names}, "seed": draw}
 
@@ -221,4 +221,4 @@ def _names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _are_numbers(found: Sequence[Any]) -> bool:
-    return all(is_number(value) for value in found)
+    return all(is_number(value) and abs(value) <= LARGEST for value in found)

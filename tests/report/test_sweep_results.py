@@ -47,6 +47,12 @@ def test_a_section_is_named_by_its_values(tmp_path):
     assert [found.axes[0].tell(value) for value in found.values[0]] == ["iid", "dirichlet, alpha 0.5"]
 
 
+def test_values_too_large_to_be_drawn_are_words(tmp_path):
+    rows = [(str(rate), "fedavg", 0, 0.5) for rate in (1, 10**30)]
+    found = sweep(tmp_path, f"sweep: [{{lr: [1, {10**30}]}}]", "lr", rows)
+    assert not found.is_numeric(0) and found.values == [[1, 10**30]]
+
+
 def test_a_papers_numbers_name_no_condition_and_make_one_of_their_axis(tmp_path):
     sheet = "sweep: [{paper.accuracy.fedavg: [0.9, 0.8], lr: [0.1, 0.2]}, {mu: [1, 2]}, {seeds: [[0], [1]]}]"
     rows = [(f'{theirs},{rate},{mu},"[{seed}]"', "fedavg", seed, 0.5)
