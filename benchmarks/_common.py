@@ -23,9 +23,11 @@ def parser(description: str | None, repeats: int | None = None, *, file: bool = 
 
 
 def commit() -> str:
-    """The commit that is checked out, with a mark if something was changed since."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    """The commit that is checked out, with a mark if anything but results was changed since."""
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", ":!benchmarks/results"], capture_output=True)
+    return f"{head}-dirty" if head and changed.returncode else head
 
 
 def median_seconds(works: Mapping[Name, Callable[[], Any]], repeats: int) -> dict[Name, float]:
