@@ -48,9 +48,9 @@ def test_a_section_is_named_by_its_values(tmp_path):
 
 
 def test_values_too_large_to_be_drawn_are_words(tmp_path):
-    rows = [(str(rate), "fedavg", 0, 0.5) for rate in (1, 10**30)]
-    found = sweep(tmp_path, f"sweep: [{{lr: [1, {10**30}]}}]", "lr", rows)
-    assert not found.is_numeric(0) and found.values == [[1, 10**30]]
+    rows = [(str(rate), "fedavg", 0, 0.5) for rate in (10**30, 1)]
+    found = sweep(tmp_path, f"sweep: [{{lr: [{10**30}, 1]}}]", "lr", rows)
+    assert not found.is_numeric(0) and found.values == [[10**30, 1]]
 
 
 def test_a_papers_numbers_name_no_condition_and_make_one_of_their_axis(tmp_path):
