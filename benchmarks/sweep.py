@@ -19,6 +19,9 @@ import _common
 from fedjax_bal.experiments.environment import device_name, versions
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sweeps" / "learning_rate.yaml"
+BASE = CONFIG.parents[1] / "absent_clients.yaml"
+"""The configuration that the sweep is based on."""
+
 RATES, SEEDS = (0.003, 0.01, 0.03, 0.1), (0, 1, 2, 3, 4)
 
 
@@ -37,7 +40,7 @@ def single(rate: float, seed: int, work: Path, devices: str, home: Path) -> floa
     changes = ["training.rounds=20", "methods=[{recipe: fedavg}]", f"seeds=[{seed}]"]
     changes.append(f"training.optimizer.learning_rate={rate}")
     place = ["--out", str(work / f"{rate}-{seed}"), "--devices", devices, "--plain"]
-    return timed(["run", *changes, *place], home)
+    return timed(["run", str(BASE), *changes, *place], home)
 
 
 def main() -> None:
