@@ -44,6 +44,9 @@ HOST, RESULTS = "127.0.0.1", Path(__file__).parent / "results"
 METHODS = ("fedavg", "scaffold", "flcir")
 FITTING = {"fakes": 2, "iterations": 2, "generator_batch": 3, "latent": 2, "warm_up": 1, "interval": 2}
 SMALLER: dict[str, dict[str, Any]] = {"astraea": {"size": 2}, "cbfl": FITTING}
+WITHOUT_STATISTICS = ("ditto", "dp")
+WITH_LARGER_IMAGES = ("cbfl", "crop_flip", "fedbn")
+"""Recipes that don't suit the tiny clients' network: they need pixels, or normalisation layers."""
 
 Record = dict[str, Any]
 
@@ -146,7 +149,9 @@ def tiny_clients(name: str, devices: int, rounds: int) -> Simulation:
     del rounds
     recipe = recipes.RECIPES[name](**SMALLER.get(name, {}))
     model, federation, test = toy.network(), toy.federation(), toy.test_set()
-    if name in ("cbfl", "crop_flip"):  # a generator has no images of 1x4 pixels
+    if name in WITHOUT_STATISTICS:
+        model = models.build("mlp", toy.CLASSES, model.input_shape)
+    if name in WITH_LARGER_IMAGES:
         model = models.build("tiny_bn", toy.CLASSES, (8, 8, 1))
         federation, test = enlarged(federation), (np.repeat(np.repeat(test[0], 8, 1), 2, 2), test[1])
     return build(

@@ -10,7 +10,7 @@ points: seconds of a sweep's commands, of a single round each, 100 of them in a 
     half of the runs are done.
 clients: SCAFFOLD's memory of all clients on disk, undisturbed and killed half way; both must end in the same bits.
 
-Writes results/long_run.json. All of it takes a quarter of an hour and 5 GB of disk.
+Writes results/long_run.json. All of it takes seven minutes and 5 GB of disk.
 """
 
 import contextlib
