@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ import toys
 from parts import float64
 from parts.float64 import SEED, N, assert_equal, difference, mean, plus, train
 
-from fedjax_bal.parts import CompositionProbe, Probe, part
+from fedjax_bal.parts import CompositionProbe, Probe, Report, Step, part
 from fedjax_bal.recipes import Recipe, fedavg, flcir
 from fedjax_bal.runs import checkpoint
 from fedjax_bal.selection import Choice, bernoulli
@@ -182,25 +183,33 @@ def test_unbalanced_rows_are_refused():
 
 
 @part
-class Losses(Probe):
-    """The client's number and the steps it took."""
+class Losses(Probe, Report, Step):
+    """The client's number and the steps it took; moves the model by the number of reports alone."""
 
     def probe(self, outcome):
         return {"client": outcome.ctx.client, "steps": outcome.steps}
 
+    def report(self, outcome):
+        return jnp.ones(())
 
-def test_probes_and_losses_reach_the_selector():
+    def step(self, delta, server):
+        return jax.tree.map(lambda leaf: 0 * leaf + server.aggregate.reports[self.slot], delta)
+
+
+def test_probes_losses_and_reports_are_those_of_the_clients_that_deliver():
     seen = []
     selector = float64.chains([3, 1], [0, 2])._replace(
         closed_loop=True, update=lambda state, plan, probes: seen.append((plan, probes)) or state
     )
     recipe = Recipe("losses", (Losses(),))
     sim = simulation(recipe, selector=selector, clients_per_round=None, rounds=1, delivery=bernoulli(0.6))
-    sim.advance(SEED, sim.init(SEED))
+    end = sim.advance(SEED, sim.init(SEED)).snapshot.state.variables.params
     plan, probes = seen[0]
     assert 0 < plan.delivered.sum() < 4
     on = plan.delivered
-    np.testing.assert_array_equal(probes["Losses"]["client"][on], plan.clients[on])
+    np.testing.assert_array_equal(probes["Losses"]["client"], np.where(on, plan.clients, 0))
+    moved = jax.tree.map(lambda leaf: leaf + on.sum(), sim.init(SEED).state.variables.params)
+    chex.assert_trees_all_close(end, moved)
     steps = [2 * -(-toys.SIZES[k] // 8) for k in plan.clients[on]]
     assert probes["Losses"]["steps"][on].tolist() == steps
     assert np.isfinite(probes["loss"][on]).all() and np.isnan(probes["loss"][~on]).all()
