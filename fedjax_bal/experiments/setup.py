@@ -16,7 +16,7 @@ from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.experiments.leaks import check_attack
 from fedjax_bal.experiments.splits import SetupError, explained, split_rows
-from fedjax_bal.optim import Optimizer, optimizer
+from fedjax_bal.optim import Opaque, Optimizer, optimizer
 from fedjax_bal.options import Participation
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model
@@ -96,7 +96,7 @@ class SharedInputs:
     def enlarged(self, federation: Federation, recipe: recipes.Recipe) -> Federation:
         """The federation as a recipe's parts prepare it, each of them only once."""
         for part in recipe.parts:
-            key = (id(federation), repr(part))
+            key = (id(federation), Opaque(part))
             if key not in self.larger:
                 self.larger[key] = part.prepare_federation(federation)
             federation = self.larger[key]

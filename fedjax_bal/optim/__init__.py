@@ -1,6 +1,6 @@
 """Optimizers and schedules by name, over optax."""
 
-from fedjax_bal.optim.opaque import UNKNOWN
+from fedjax_bal.optim.opaque import UNKNOWN, Opaque
 from fedjax_bal.optim.optimizers import (
     AnyOptimizer,
     Optimizer,
@@ -15,6 +15,7 @@ from fedjax_bal.optim.schedules import schedule, schedule_factory, schedule_name
 __all__ = [
     "UNKNOWN",
     "AnyOptimizer",
+    "Opaque",
     "Optimizer",
     "as_optimizer",
     "check_known",

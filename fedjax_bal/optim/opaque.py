@@ -16,10 +16,10 @@ from fedjax_bal.types import PyTree
 
 @jax.tree_util.register_static
 class Opaque:
-    """A function, or several, as part of a compiled program.
+    """A function, or a pytree of functions and arrays, as part of a compiled program or as a key.
 
-    Two are equal, and share a program, if optax made them in the same way from equal numbers. A function from
-    elsewhere may read anything, such as a global number, and so equals itself alone.
+    Two are equal if optax made them in the same way from equal numbers, and arrays are equal to the last bit. A
+    function from elsewhere may read anything, such as a global number, and so equals itself alone.
     """
 
     def __init__(self, value: Any) -> None:

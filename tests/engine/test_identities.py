@@ -262,6 +262,22 @@ def test_a_server_step_that_breaks_the_model_is_named_as_such():
         sim.advance(0, sim.init(0))
 
 
+def test_weights_that_are_no_numbers_do_not_leave_the_model_as_it_was_unnoticed():
+    @part
+    class Undefined(Weigh):
+        """Divides zero by zero."""
+
+        def weigh(self, weights, cohort, server):
+            return weights * (weights.sum() - weights.sum()) / 0.0
+
+    sim = simulation(Recipe("undefined", (Undefined(),)), rounds=1, rounds_per_dispatch=1)
+    with pytest.raises(DivergenceError, match="the global model is not finite .* check what parts of your own return"):
+        sim.advance(0, sim.init(0))
+    absent = simulation(Recipe("undefined", (Undefined(),)), rounds=1, rounds_per_dispatch=1, delivery=NOBODY)
+    start = jax.device_get(absent.init(0).state.variables)
+    assert toys.largest_difference(state_after(absent).variables, start) == 0.0
+
+
 def test_clients_that_never_take_a_step_are_never_there():
     sim = simulation(recipes.fedavg(), batch_size=10, drop_last=True, clients_per_round=10)
     with_steps = [client for client, size in enumerate(toys.SIZES) if size >= 10]

@@ -6,7 +6,10 @@ import pytest
 import small_run
 
 from fedjax_bal.config import load_config
-from fedjax_bal.experiments.setup import SetupError, set_up
+from fedjax_bal.data import federate
+from fedjax_bal.experiments.setup import SetupError, SharedInputs, set_up
+from fedjax_bal.parts import Part, part
+from fedjax_bal.recipes import Recipe
 
 PARTITION = "{scheme: astraea, variant: LTRF2, clients: 10, total: 200, seed: %d}"
 
@@ -34,6 +37,26 @@ def test_methods_that_copy_alike_train_on_one_federation(tmp_path):
     assert one.federation is same.federation
     assert len({id(sim.federation) for sim in (plain, one, more, other)}) == 4
     assert plain.federation.class_counts.sum() == 200 < one.federation.class_counts.sum()
+
+
+@part
+class Brighter(Part):
+    """Adds the sum of its numbers to every pixel."""
+
+    amounts: np.ndarray
+
+    def prepare_federation(self, federation):
+        return federation._replace(images=federation.images + np.uint8(self.amounts.sum()))
+
+
+def test_parts_with_large_arrays_share_a_federation_only_if_all_numbers_are_equal():
+    workshop = SharedInputs(None, None)
+    plain = federate(np.zeros((4, 2, 2, 1), np.uint8), np.arange(4) % 2, [np.arange(4)], 2)
+    dark, bright = np.zeros(2000), np.eye(2000)[1000]
+    assert repr(Brighter(dark)) == repr(Brighter(bright))  # numpy leaves out the middle
+    made = [workshop.enlarged(plain, Recipe("own", (Brighter(own.copy()),))) for own in (dark, dark, bright)]
+    assert made[0] is made[1]
+    assert [own.images.max() for own in made] == [0, 0, 1]
 
 
 def test_options_of_models_reach_them(tmp_path):

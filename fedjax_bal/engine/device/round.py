@@ -189,8 +189,9 @@ def _server_step(
     new = Variables(optax.apply_updates(params, updates), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
     new = with_leaves(new, own_leaves(setting, state.variables))  # whatever a server part or optimizer adds to them
-    # A round without any update leaves model and optimizer as they are, whatever momentum the server has.
-    arrived = server.aggregate.weights.sum() > 0
+    # A round without any update leaves model and optimizer as they are, whatever momentum the server has. Weights that
+    # are no numbers count as updates, so that the model that they spoil is noticed.
+    arrived = server.cohort.delivered.any() & ~(server.aggregate.weights.sum() <= 0)
     keep = partial(jax.tree.map, lambda a, b: jnp.where(arrived, a, b))
     return keep(new, state.variables), keep(optimizer, state.optimizer)
 

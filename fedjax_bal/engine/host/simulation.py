@@ -324,7 +324,8 @@ class Simulation:
                 raise DivergenceError(
                     f"round {first + offset + 1}: the global model is not finite after the server's step, though all "
                     "updates were; the usual cause is a server learning rate that is too "
-                    f"high{self.setting.server.describe_rate(first + offset)}: lower it"
+                    f"high{self.setting.server.describe_rate(first + offset)}: lower it, or check what parts of your "
+                    "own return"
                 )
 
     def _read(
