@@ -35,6 +35,12 @@ def batch_loss(logits: Array, batch: Batch) -> Array:
 def check_alone(method: str, own: Personal, setting: RunSetting) -> None:
     """Refuses parts beside which a client's own classifier would not be what it was trained as."""
     params = jax.eval_shape(setting.model.init, jax.random.key(0)).params
+    shapes = lambda name: jax.tree.map(lambda leaf: leaf.shape, params[name])
+    if any(mine and shapes(name) != shapes("head") for name, mine in own.personal(params).items()):
+        raise ValueError(
+            f"{method}: received a method after it that changes the classifier, so that the clients' own ones no longer "
+            f"fit; combine it before {method}"
+        )
     for other in setting.parts:
         if other.slot == own.slot:
             continue

@@ -77,6 +77,13 @@ def test_a_class_without_gradient_counts_as_one_in_a_million_millions():
         np.testing.assert_allclose(composition_from_gradients(np.zeros(4), mode), 0.25)
 
 
+def test_the_smallest_normal_number_is_a_gradient_and_anything_below_is_none():
+    tiny = np.finfo(np.float32).tiny
+    least = lambda norm: float(composition_from_gradients(np.array([norm, 1e-5], np.float32))[1])
+    assert least(tiny) < 1e-30
+    assert least(tiny / 2) == pytest.approx(1e-7, rel=1e-4)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_infinite_norms_have_no_share_and_nan_stays(mode):
     shares = np.asarray(composition_from_gradients(np.array([np.inf, 2.0, 2.0]), mode))

@@ -27,10 +27,20 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "-1 -> -2",
     ): "Covariances are square.",
     (
+        "fedjax_bal/parts/cropping.py",
+        "return lax.dynamic_slice(image, (corner[0], corner[1], 0), shape)",
+        "1 -> 2",
+    ): "A corner has two numbers, and jax takes the last one for a place beyond the end.",
+    (
         "fedjax_bal/parts/fedexp.py",
         "ratio = (weights * jnp.where(weights > 0, each, 0.0)).sum() / (2 * (whole + self.epsilon))",
         "0.0 -> 1.0",
     ): "A weight that isn't above zero is zero, and so is its product with any number.",
+    (
+        "fedjax_bal/engine/device/held_out.py",
+        "correct = real & (outputs.logits.argmax(-1) == labels)",
+        "real & (outputs.logits.argmax(-1) == labels) -> (outputs.logits.argmax(-1) == labels)",
+    ): "Places beyond the end belong to client N, whose hits are dropped.",
     (
         "fedjax_bal/engine/device/run_axis.py",
         "return jnp.minimum(numbers // self.chains, self.count - 1)",

@@ -13,7 +13,7 @@ from reference import draws, softmax
 
 from fedjax_bal import models
 from fedjax_bal.engine.device.personal import PERSONAL
-from fedjax_bal.recipes import balanced_softmax, combine, creff, ditto, fedper, fedrod, rebafl
+from fedjax_bal.recipes import balanced_softmax, combine, creff, ditto, fedloge, fednh, fedper, fedrod, moon, rebafl
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
 
@@ -118,3 +118,11 @@ def test_what_means_nothing_together_is_refused():
         float64.simulation(combine(fedrod(), creff()), model=network())
     with pytest.raises(ValueError, match="fedrod and rebafl both bring PriorCalibration"):
         combine(fedrod(), rebafl())
+
+
+def test_methods_that_change_the_classifier_come_before_those_that_add_to_it():
+    for late in (moon(width=3), fednh()):
+        for first in (fedrod(), fedloge(steps=1)):
+            with pytest.raises(ValueError, match=f"combine it before {first.name}"):
+                float64.simulation(combine(first, late), model=network())
+    assert float64.simulation(combine(moon(width=3), fedrod()), model=network())

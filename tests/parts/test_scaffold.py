@@ -2,8 +2,10 @@
 
 import dataclasses
 from functools import cache
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
@@ -17,6 +19,7 @@ from fedjax_bal.parts.scaffold import LateControlVariates
 from fedjax_bal.recipes.drift import scaffold
 from fedjax_bal.recipes.recipe import combine
 from fedjax_bal.selection import bernoulli
+from fedjax_bal.types import Outcome, Variables
 
 ROUNDS, SEED, CLIENTS = 3, 3, len(toys.SIZES)
 OPTIONS = reference.Options(rate=0.1, decay=0.9, momentum=0.5, weight_decay=0.01)
@@ -154,6 +157,18 @@ def test_a_round_without_any_arrival_changes_nothing():
     nobody._compiled, nobody._traffic = sim._compiled, sim._traffic
     before = jax.device_get(nobody.init(SEED).state)
     assert toys.largest_difference(before, finished(nobody)) == 0
+
+
+def test_a_client_without_a_step_keeps_its_controls_and_has_a_finite_derivative():
+    own, ones = LateControlVariates(), {"w": jnp.ones(2)}
+    ctx = SimpleNamespace(broadcast={own.slot: {"w": jnp.full(2, 5.0)}})
+
+    def remembered(model):
+        outcome = Outcome(Variables(model, {}), Variables(model, {}), jnp.array(0), jnp.array(0.0), ctx)
+        return own.remember(ones, outcome)["w"].sum()
+
+    value, derivative = jax.value_and_grad(remembered)(ones)
+    assert (value, *derivative["w"]) == (2, 0, 0)
 
 
 def test_what_does_not_fit_is_refused():

@@ -31,10 +31,14 @@ def masks(read, rounds, eligible=EVERYBODY):
     return [read.mask(0, "availability", t, eligible, at_least_one=True).tolist() for t in rounds]
 
 
-@pytest.mark.parametrize("form", ["sparse", "dense", "npz", "integers"])
+@pytest.mark.parametrize("form", ["sparse", "dense", "npz", "integers", "version 2"])
 def test_all_forms_say_the_same(tmp_path, form):
     if form in ("sparse", "dense"):
         file = written(tmp_path, {"sparse": sparse, "dense": dense}[form](TABLE))
+    elif form == "version 2":
+        file = tmp_path / "trace.npz"
+        with zipfile.ZipFile(file, "w") as archive, archive.open("available.npy", "w") as member:
+            np.lib.format.write_array(member, TABLE, version=(2, 0))
     else:
         file = tmp_path / "trace.npz"
         np.savez_compressed(file, available=TABLE.astype(np.int64 if form == "integers" else bool), other=np.zeros(3))
