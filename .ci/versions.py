@@ -65,7 +65,9 @@ def try_one(python: str, which: str, work: Path) -> list[str]:
         )
         versions = {package["name"].lower(): package["version"] for package in json.loads(listed.stdout)}
         demo = _run([str(own), "-m", "fedjax_bal", "demo"], log, place, env)
-        options = ["-n", "2", "-o", f"cache_dir={place / 'pytest'}", "-o", "filterwarnings=default"]
+        # Deprecations don't count, but some tests are of a warning that is an error.
+        warnings = "filterwarnings=default\nerror::PIL.Image.DecompressionBombWarning"
+        options = ["-n", "2", "-o", f"cache_dir={place / 'pytest'}", "-o", warnings]
         tests = _run([str(own), "-m", "pytest", *options], log, ROOT, env)
         shown = [versions.get(name, "") for name in SHOWN]
         return [*shown, "passes" if demo else "fails", "pass" if tests else _failures(log)]
@@ -76,7 +78,7 @@ def try_one(python: str, which: str, work: Path) -> list[str]:
 def _wheels() -> list[str]:
     """Options by which every dependency of our own comes as a wheel: old sources often no longer compile."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = project["dependencies"] + project["optional-dependencies"]["test"]
+    named = [*project["dependencies"], *project["optional-dependencies"]["test"], "pydantic-core"]
     return [word for text in named for word in ("--only-binary", re.split(r"[^\w.-]", text)[0])]
 
 

@@ -38,8 +38,8 @@ def check_alone(method: str, own: Personal, setting: RunSetting) -> None:
     shapes = lambda name: jax.tree.map(lambda leaf: leaf.shape, params[name])
     if any(mine and shapes(name) != shapes("head") for name, mine in own.personal(params).items()):
         raise ValueError(
-            f"{method}: received a method after it that changes the classifier, so that the clients' own ones no longer "
-            f"fit; combine it before {method}"
+            f"{method}: received a method after it that changes the classifier, so that the clients' own ones no "
+            f"longer fit; combine it before {method}"
         )
     for other in setting.parts:
         if other.slot == own.slot:

@@ -31,8 +31,8 @@ Between those of several tests of the same name stands "or"."""
 LEFT_OUT = "(empty, or in words of Python or of a library)"
 _FOREIGN = r"Tracer|[Rr]eceived [A-Z]\w*(Error|Exception|Warning)\b|Errno|Traceback|Usage: "
 _QUOTED = (
-    "Expecting|Overlapped entries|'utf-8' codec|maximum recursion|Exceeds the limit|Bad CRC|Bad magic|Compressed file|"
-    "RuntimeError|address already in use|\\('(unexpected )?EOF"
+    "Expecting|Overlapped entries|'utf-8' codec|maximum recursion|Stack overflow|Exceeds the limit|Bad CRC|Bad magic|"
+    "Compressed file|RuntimeError|address already in use|\\('(unexpected )?EOF"
 )
 _NORMAL = (
     (rf"{re.escape(os.path.realpath(tempfile.gettempdir()))}/tmp\w+", "TMP"),
@@ -45,7 +45,9 @@ _NORMAL = (
     (r"handler-[0-9a-f]{16}", "handler-#"),
     (r"a difference of \d[\d.e+-]*", "a difference of #"),
     (r"Image size \(.* DOS attack\.", "(...)"),
+    (r"(malformed node or string)[^;]*", r"\1 (...)"),
     (rf"\(({_QUOTED}).*\)", "(...)"),
+    (r"\['(w\d)'\]", r"\1"),  # a key of a pytree, which jax 0.12 quotes
     (r"[^\n -~\xa1-\u2027\u202a-\U0010ffff]", lambda found: f"\\x{ord(found[0]):02x}"),
     (r" +(?=\n|$)", ""),
 )
