@@ -48,11 +48,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="this one again")
     wanted = parser.parse_args()
-    began, refused, used = time.monotonic(), 0, collections.Counter()
+    began, refused, failed, used = time.monotonic(), 0, 0, collections.Counter()
     outcomes: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in CHECKS}
     largest = dict.fromkeys(CHECKS, 0.0)
     for number in range(wanted.draws) if wanted.only is None else [wanted.only]:
-        draw, found = check(wanted.seed, number)
+        try:
+            draw, found = check(wanted.seed, number)
+        except Exception:
+            failed += 1
+            print(f"{number}: {traceback.format_exc(limit=-3)}", file=sys.stderr, flush=True)
+            continue
         refused, used = refused + len(draw.refused), used + collections.Counter(draw.names)
         for name, (outcome, difference, told) in found.items():
             outcomes[name][outcome] += 1
@@ -66,8 +71,9 @@ def main() -> int:
     for name, counts in outcomes.items():
         print(f"| {name} | {counts[HELD]} | {counts[MISSING]} | {counts[BROKEN]} | {largest[name]:.1g} |")
     seconds = time.monotonic() - began
-    print(f"{len(used)} recipes in combinations, {refused} refused with a message, {seconds / 60:.1f} minutes")
-    return 1 if any(counts[BROKEN] for counts in outcomes.values()) else 0
+    ended = f"{refused} refused with a message, {failed} ended in a traceback"
+    print(f"{len(used)} recipes in combinations, {ended}, {seconds / 60:.1f} minutes")
+    return 1 if failed or any(counts[BROKEN] for counts in outcomes.values()) else 0
 
 
 if __name__ == "__main__":
