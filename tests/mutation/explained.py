@@ -42,6 +42,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "0.0 -> 1.0",
     ): "A weight that isn't above zero is zero, and so is its product with any number.",
     (
+        "fedjax_bal/engine/host/planner.py",
+        "assignments, works = zip(*map(self._assign, plans), strict=True)",
+        "True -> False",
+    ): "Every plan gives two things.",
+    (
         "fedjax_bal/engine/device/held_out.py",
         "correct = real & (outputs.logits.argmax(-1) == labels)",
         "real & (outputs.logits.argmax(-1) == labels) -> (outputs.logits.argmax(-1) == labels)",
