@@ -187,7 +187,7 @@ class _Augmentation(JsonObject):
 class _Partition(JsonObject):
     methods: list = _NULL
     clients: int = _NULL
-    shown: list = _NULL
+    shown: _Shown = _NULL
     class_counts: Annotated[Any, numbers("shown", "classes")] = None
     samples: _PerClass | None = None
     augmentation: _Augmentation | None = None

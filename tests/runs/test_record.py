@@ -189,6 +189,13 @@ def test_an_augmentation_that_does_not_fit_is_refused(folder, value, expected):
         RunFolder(folder).read()
 
 
+@pytest.mark.parametrize("shown", [[0, {}], [0, 1.5], [-1], "01", None])
+def test_clients_of_a_partition_that_are_no_numbers_are_refused(folder, shown):
+    edit(folder / "summary.json", lambda s: s["partitions"][0].update(shown=shown, class_counts=None))
+    with pytest.raises(FolderError, match=r"partitions\[0\].shown: a (list of at most|value of type list)"):
+        RunFolder(folder).read()
+
+
 LEAKS = {
     "nearest": {"generated": {"mean": 30.5, "least": 9.0}, "test": {"mean": 20.0, "least": 5.0}},
     "inversion": {"prototype/upcnn": {"truth": 0.9, "others": 0.5}},
