@@ -45,6 +45,7 @@ _NORMAL = (
     (r"handler-[0-9a-f]{16}", "handler-#"),
     (r"a difference of \d[\d.e+-]*", "a difference of #"),
     (r"Image size \(.* DOS attack\.", "(...)"),
+    (r"Decompressed [Dd]ata [^;]*", "(...)"),
     (r"(malformed node or string)[^;]*", r"\1 (...)"),
     (rf"\(({_QUOTED}).*\)", "(...)"),
     (r"\['(w\d)'\]", r"\1"),  # a key of a pytree, which jax 0.12 quotes

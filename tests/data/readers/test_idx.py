@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import re
 import tracemalloc
@@ -68,6 +69,8 @@ def test_damaged_gzip(tmp_path, to_idx, damage):
 @pytest.mark.parametrize("shape", [(2**32 - 1,) * 3, (60000, 28, 28), (2**31, 1, 1)])
 def test_absurd_header_allocates_nothing(tmp_path, to_idx, shape, compress):
     path = written(tmp_path, compress(to_idx(ARRAY, shape=shape)))
+    with contextlib.suppress(DataError):
+        read_idx(path, 3)  # what it imports isn't counted
     tracemalloc.start()
     with pytest.raises(DataError, match=r"claims .* but the file can hold at most"):
         read_idx(path, 3)
