@@ -15,6 +15,7 @@ from flat import build
 from fedjax_bal import data, recipes
 from fedjax_bal.engine.device.evaluation import chunked
 from fedjax_bal.engine.host.simulation import DispatchResult, Simulation, Snapshot
+from fedjax_bal.errors import DivergenceError
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.selection import Choice, always, bernoulli, clustered, periodic, speed
 from fedjax_bal.testing import toy
@@ -55,8 +56,10 @@ class Draw:
                 self.simulation = self.build()
                 self.snapshots, self.results = run(self.simulation, self.seed)
                 return
-            except ValueError as error:
-                self.refused.append(f"{'+'.join(self.names)}: {error}")
+            except (ValueError, DivergenceError) as error:
+                if isinstance(error, DivergenceError) and "faults" not in self.names:
+                    raise
+                self.refused.append(f"{'+'.join(self.names)}: {error}")  # of two clients both may be broken on purpose
         raise RuntimeError(f"200 draws in a row were refused: {self.refused[-1]}")
 
     def _choose(self) -> None:
