@@ -11,7 +11,7 @@ from jax import lax
 from fedjax_bal.models import simplex, unit
 from fedjax_bal.parts.extra_heads import batch_loss, check_alone, with_extra_heads
 from fedjax_bal.parts.fedbabu import classifier, classifier_shapes
-from fedjax_bal.parts.part import RunSetting, part, static
+from fedjax_bal.parts.part import RunSetting, part, parts_with, static
 from fedjax_bal.parts.roles import Loss, Personal, Refine
 from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, ServerContext, Variables
 
@@ -51,8 +51,14 @@ class RealignedHeads(Personal, Loss, Refine):
         return _with_simplex(model, self.sparsity, self.steps)
 
     def check(self, setting: RunSetting) -> None:
-        """Refuses other classifiers and models of a client's own."""
+        """Refuses other classifiers, models of a client's own, and whatever would move the simplex between rounds."""
         check_alone("fedloge", self, setting)
+        for other in parts_with(setting.parts, Refine):
+            if other.slot != self.slot:
+                raise ValueError(
+                    f"fedloge: received {other.slot}, which changes the model between rounds, so that the simplex "
+                    "would not stay fixed; leave one of the two out"
+                )
 
     def personal(self, params: PyTree) -> PyTree:
         """The client's own classifier."""

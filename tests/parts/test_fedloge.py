@@ -13,7 +13,7 @@ from reference import draws, softmax
 
 from fedjax_bal.engine.device.personal import PERSONAL
 from fedjax_bal.parts.fedloge import driven_apart, sparse_simplex
-from fedjax_bal.recipes import combine, fedbabu, fedloge, fedper, fedrod
+from fedjax_bal.recipes import combine, fedbabu, fedloge, fednh, fedper, fedrod
 
 SEED, C, F = float64.SEED, toys.CLASSES, toys.FEATURES
 
@@ -132,5 +132,7 @@ def test_what_means_nothing_together_is_refused():
     for other, slot in ((fedper(), "OwnHead"), (fedrod(), "ResidualHead")):
         with pytest.raises(ValueError, match=f"fedloge: received {slot}, by which each client has another"):
             float64.simulation(combine(fedloge(steps=1), other), model=network())
+    with pytest.raises(ValueError, match="fedloge: received PrototypeClassifier, .* the simplex would not stay fixed"):
+        float64.simulation(combine(fednh(), fedloge(steps=1)), model=network())
     with pytest.raises(ValueError, match="fedloge: sparsity: received 1"):
         fedloge(sparsity=1.0)
