@@ -8,7 +8,6 @@ from pathlib import Path
 
 import jax
 import pytest
-from golden.messages import _messages  # noqa: F401
 from jaxtyping import install_import_hook
 
 MOST_MAPS = 45_000

@@ -1,16 +1,12 @@
 """Records anew how the package behaves, and prints what has changed.
 
 python tests/golden/record.py                           # everything
-python tests/golden/record.py states configs            # of states, configs, pages, messages some alone
+python tests/golden/record.py states configs            # of states, configs and pages some alone
 python tests/golden/record.py scaffold evaluation       # the final states of some cases alone, see cases.py
 """
 
 import argparse
-import itertools
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -19,9 +15,9 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
-from golden import messages, texts  # noqa: E402
+from golden import texts  # noqa: E402
 
-PARTS = ("states", "configs", "pages", "messages")
+PARTS = ("states", "configs", "pages")
 
 
 def main() -> None:
@@ -32,10 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     asked = options.what or list(PARTS)
     changed = False
-    for change in itertools.chain(
-        _in_processes([what for what in asked if what != "messages"], options.processes),
-        _messages(options.processes) if "messages" in asked else (),
-    ):
+    for change in _in_processes(asked, options.processes):
         changed = True
         print(change, flush=True)
     if not changed:
@@ -44,8 +37,6 @@ def main() -> None:
 
 def _in_processes(asked: list[str], processes: int) -> Iterator[str]:
     """The changes that several processes find, each with the flags with which tests compile."""
-    if not asked:
-        return
     with ProcessPoolExecutor(processes, get_context("spawn"), _set_up) as pool:
         jobs = pool.submit(_jobs, asked).result()
         for number, done in enumerate(as_completed([pool.submit(_one, *job) for job in jobs]), 1):
@@ -80,30 +71,6 @@ def _one(part: str, piece: str) -> list[str]:
     if part == "configs":
         return _renew(configs.file_of(piece), configs.head(piece), configs.record(piece))
     return _renew(pages.FILE, pages.HEAD, pages.record(), pages.alike)
-
-
-def _messages(processes: int) -> Iterator[str]:
-    """Runs the tests that catch something, and keeps what they caught."""
-    with tempfile.TemporaryDirectory() as notes:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n",
-            str(processes if processes > 1 else 0),
-            "-p",
-            "golden.messages",
-            str(TESTS),
-        ]
-        command += ["--all"] if "--all" in (TESTS / "conftest.py").read_text(encoding="utf-8") else []
-        path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
-        environment = os.environ | {messages.NOTES: notes, "PYTHONPATH": path}
-        if subprocess.run(command, cwd=TESTS.parent, env=environment, check=False).returncode:
-            sys.exit("tests fail: messages are recorded of tests that pass")
-        found = messages.records(Path(notes))
-    gone = {file.name: {} for file in messages.FOLDER.glob("*.txt") if file.name not in found}
-    for file, own in {**found, **gone}.items():
-        yield from _renew(f"messages/{file}", messages.HEAD, own)
 
 
 def _renew(name: str, head: str, new: texts.Record, alike: Callable[[str, str], bool] = str.__eq__) -> list[str]:

@@ -37,4 +37,4 @@ def test_pages_are_as_recorded():
 def test_there_are_no_other_records():
     wanted = {states.file_of(name) for name in cases.CASES} | {configs.file_of(folder) for folder in configs.FOLDERS}
     found = {file.relative_to(texts.FOLDER).as_posix() for file in texts.FOLDER.rglob("*.txt")}
-    assert {name for name in found if not name.startswith("messages/")} == wanted | {pages.FILE}
+    assert found == wanted | {pages.FILE}
