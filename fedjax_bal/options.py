@@ -59,8 +59,9 @@ class LocalTraining:
             the global model, the mean of the clients'; "local", those at the end of its last local training;
             "server_reset", mean 0 and variance 1. The global model always has the mean of those delivered.
         lone_rows: what is done about a client whose last batch of an epoch would be a single row, of which no batch
-            statistics can be computed: "drop" removes the row for good, "keep" keeps it, "auto" drops it for models
-            with batch normalisation.
+            statistics can be computed: "drop" leaves that batch out, in every epoch another row as rows are shuffled;
+            "keep" trains on it; "auto" leaves it out for models with batch normalisation. Class counts and weights
+            include all rows. A client's only row is always trained on, unless `drop_last` leaves it out.
         steps: K, local steps of every client in place of epochs, whatever its number of rows: a small client goes
             through its rows several times.
         drawing: "epochs", each row once an epoch, or "replacement"; None for what the recipe needs, or else "epochs".

@@ -145,22 +145,24 @@ def over_rows(function: Callable[[PyTree, Batch], PyTree], init: PyTree, ctx: Co
     return repeat(one, -(-ctx.size // ctx.batch_size), init, most)
 
 
-def without_lone_rows(federation: Federation, batch_size: int) -> Federation:
-    """Removes the last row of each client whose last batch would have a single row.
+def without_lone_rows(federation: Federation, batch_size: int, seed: int = 0) -> Federation:
+    """Removes a random row, for good, of each client whose last batch would have a single row.
 
     Batch normalisation needs the mean and variance of a batch; those of a single image say little, and a feature map of
-    one pixel has variance 0. Weights and class counts leave the row out too; it is of the client's highest class. A
-    client with a single row is left with none, and takes no part.
+    one pixel has variance 0. Training needs no such federation: `LocalTraining(lone_rows="drop")` leaves another row
+    out in every epoch, and weights and class counts as they are. Here they leave the removed rows out. A client with a
+    single row is left with none, and takes no part.
 
     Args:
         federation: the federation, its rows and offsets in NumPy.
         batch_size: B; nothing changes if it is 1.
+        seed: decides which of a client's rows is removed, each with the same probability, from 0 on.
 
     Returns:
         The federation; the same object if no client has such a row.
 
     Raises:
-        ValueError: the batch size is below 1.
+        ValueError: the batch size is below 1, or the seed below 0.
 
     Example:
         >>> from fedjax_bal.data import federate
@@ -174,12 +176,13 @@ def without_lone_rows(federation: Federation, batch_size: int) -> Federation:
         CBFL (Li et al., 2023), the authors' code, which removes the sample when data are loaded.
     """
     whole_number("batch_size", batch_size)
+    rng = np.random.default_rng(whole_number("seed", seed, low=0))
     offsets = np.asarray(federation.offsets)
     sizes = np.diff(offsets)
     lone = sizes % batch_size == 1
     if not lone.any():
         return federation
-    places = offsets[1:][lone] - 1
+    places = rng.integers(offsets[:-1][lone], offsets[1:][lone])
     labels = np.asarray(federation.labels)[np.asarray(federation.rows)[places]]
     counts = np.array(federation.class_counts)
     counts[np.flatnonzero(lone), labels] -= 1

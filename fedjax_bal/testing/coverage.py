@@ -101,8 +101,7 @@ def odd_clients(bench: Bench) -> str | None:
     federation, setting = bench.simulation.federation, bench.setting
     if not (federation.class_counts[who] == 0).any():
         return "all who train have all classes: pass a federation in which a client lacks a class"
-    lone = (np.diff(federation.offsets)[who] % setting.batch_size == 1).any() and not setting.local.drop_last
-    if lone or setting.local.drop_last or _drops_lone_rows(bench):
+    if setting.local.drop_last or (np.diff(federation.offsets)[who] % setting.batch_size == 1).any():
         return None
     return (
         f"no client trains on a batch of a single row: pass a batch_size, in place of {setting.batch_size}, that "
@@ -158,12 +157,6 @@ def padded_clients(bench: Bench) -> np.ndarray:
     setting, sizes = bench.setting, np.diff(bench.simulation.federation.offsets)
     reached = np.minimum(setting.steps_per_epoch(sizes), setting.local_steps(sizes))
     return (sizes % setting.batch_size > 0) & (reached >= -(-sizes // setting.batch_size))
-
-
-def _drops_lone_rows(bench: Bench) -> bool:
-    """Whether the simulation leaves out last batches of a single row."""
-    lone = lambda federation: (np.diff(federation.offsets) % bench.setting.batch_size == 1).any()
-    return bool(lone(bench.federation) and not lone(bench.simulation.federation))
 
 
 def _idle_starts(bench: Bench) -> list[str]:

@@ -3,14 +3,17 @@
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
-from flat import build
+from flat import build, simulate
 
 from fedjax_bal import data, models, recipes
 from fedjax_bal.data import without_lone_rows
 from fedjax_bal.optim.optimizers import optimizer
+from fedjax_bal.parts import Memory, Steps, part, static
+from fedjax_bal.recipes import Recipe
 from fedjax_bal.selection import Selector
 
 SIZES = (9, 4, 12)
@@ -79,38 +82,144 @@ def test_new_statistics_move_as_far_as_one_local_training_moves_them():
     np.testing.assert_allclose(mean, again, atol=0.2 * np.abs(mean).max())  # the same rows in another order
 
 
-def test_lone_rows_leave_clients_weights_and_counts():
+@part
+class RowsUsed(Steps, Memory):
+    """Counts how often each row is trained on, for each client `Int32[R]`."""
+
+    rows: int = static(0)
+
+    def init_steps(self, ctx):
+        return jnp.zeros(self.rows, jnp.int32)
+
+    def next_steps(self, carry, outputs, batch, ctx):
+        return carry.at[batch.rows].add(batch.real.astype(jnp.int32))
+
+    def init_memory(self, variables):
+        return jnp.zeros(self.rows, jnp.int32)
+
+    def remember(self, memory, outcome):
+        return memory + outcome.ctx.steps_state[self.slot]
+
+
+def rows_used(shards, rounds, **options):
+    """How often each row is trained on in all, `[R]`."""
+    count, net = len(shards.labels), models.build("mlp", shards.num_classes, shards.images.shape[1:])
+    recipe = Recipe("counted", (RowsUsed(count),))
+    options = {"lone_rows": "drop", "strategy": "map", "devices": 1, "rounds_per_dispatch": rounds} | options
+    test = shards.images[:1], shards.labels[:1]
+    run = simulate(recipe, net, shards, test, rounds=rounds, evaluate_every=rounds, seed=0, **options)
+    return np.asarray(run.client_memory["RowsUsed"]).sum(0)
+
+
+def lone_clients(**options):
+    """Rows of clients of 9, 4, 12 and 1 rows, and how often each is trained on in 60 rounds of two epochs."""
+    rng, sizes = np.random.default_rng(3), (9, 4, 12, 1)
+    labels = rng.integers(0, 3, sum(sizes)).astype(np.int32)
+    images = rng.integers(0, 256, (sum(sizes), 2, 2, 1)).astype(np.uint8)
+    rows = np.split(rng.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
+    shards = data.federate(images, labels, rows, 3)
+    return rows, rows_used(shards, 60, batch_size=4, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs"),
+    [
+        ({"local_epochs": 2}, (120, 120, 120, 120)),
+        pytest.param({"local_steps": 6}, (180, 360, 120, 360), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_each_row_is_left_out_as_often_as_the_others_and_none_of_whole_batches(options, epochs):
+    (nine, *others), used = lone_clients(**options)
+    epochs, *whole = epochs
+    assert used[nine].sum() == 8 * epochs
+    missed = epochs - used[nine]
+    assert missed.min() > 0
+    assert ((missed - epochs / 9) ** 2 / (epochs / 9)).sum() < 26.1  # chi-squared, 8 degrees: one in a thousand
+    for rows, often in zip(others, whole, strict=True):
+        assert used[rows].tolist() == [often] * len(rows)
+
+
+@pytest.mark.slow
+def test_which_row_is_left_out_does_not_depend_on_the_layout():
+    _, used = lone_clients(local_epochs=2)
+    _, lanes = lone_clients(local_epochs=2, strategy="vmap", devices=2, chunk=2)
+    np.testing.assert_array_equal(used, lanes)
+
+
+@cache
+def long_tail():
+    """A hundred clients and five classes, the first one fifty times the last one; most clients hold few rows."""
+    labels = np.repeat(np.arange(5), 250).astype(np.int32)
+    rows = data.partition.draw(labels, "dirichlet", 100, 0, {"alpha": 0.3, "min_size": 1}, imbalance_factor=50)
+    return data.federate(np.zeros((len(labels), 2, 2, 1), np.uint8), labels, rows, 5)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "lone_rows"),
+    [
+        (2, "drop"),
+        *(pytest.param(size, how, marks=pytest.mark.slow) for size in (3, 4, 8, 16, 32) for how in ("drop", "keep")),
+    ],
+)
+def test_all_classes_lose_the_same_share_of_their_rows(batch_size, lone_rows):
+    shards, epochs = long_tail(), 10
+    used = rows_used(shards, 1, local_epochs=epochs, batch_size=batch_size, lone_rows=lone_rows)
+    found = np.bincount(shards.labels, used, minlength=5)
+    # A client of n rows, n mod B = 1, leaves out a row in each epoch, of class c with probability n_c / n.
+    counts = shards.class_counts.astype(float)
+    sizes = counts.sum(1)
+    lone = (sizes % batch_size == 1) & (sizes > 1) & (lone_rows != "keep")
+    chance = np.where(lone[:, None], counts / sizes[:, None], 0)
+    mean, variance = epochs * (counts - chance).sum(0), epochs * (chance * (1 - chance)).sum(0)
+    assert (np.abs(found - mean) <= 4 * np.sqrt(variance)).all()
+    assert found.sum() == epochs * (sizes.sum() - lone.sum())
+
+
+def test_removing_lone_rows_for_good_takes_any_row_of_the_client():
     shards = federation()
     shorter = without_lone_rows(shards, 4)
     assert np.diff(shorter.offsets).tolist() == [8, 4, 12]
-    assert shorter.class_counts.sum(1).tolist() == [8, 4, 12]
-    place = shards.offsets[1] - 1
-    gone = shards.rows[place]
-    assert np.setdiff1d(shards.rows, shorter.rows).tolist() == [gone]
-    assert (shards.class_counts - shorter.class_counts)[0, shards.labels[gone]] == 1
+    (gone,) = np.setdiff1d(shards.rows, shorter.rows)
+    first = shards.rows[:9]
+    assert gone in first
+    fewer = np.bincount(shards.labels[[gone]], minlength=3)
+    assert (shards.class_counts - shorter.class_counts)[0].tolist() == fewer.tolist()
     for client in range(3):
         own = shorter.rows[shorter.offsets[client] : shorter.offsets[client + 1]]
         assert np.bincount(shards.labels[own], minlength=3).tolist() == shorter.class_counts[client].tolist()
+    removed = {int(np.setdiff1d(shards.rows, without_lone_rows(shards, 4, seed).rows)[0]) for seed in range(99)}
+    assert removed == set(first.tolist())
     assert without_lone_rows(shards, 1) is shards and without_lone_rows(shards, 5) is shards
     single = without_lone_rows(data.federate(shards.images, shards.labels, [np.arange(1), np.arange(2, 4)], 3), 4)
     assert np.diff(single.offsets).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "sizes"),
+    ("model", "options", "steps"),
     [
-        ("tiny_bn", {}, [8, 4, 12]),
-        ("tiny_bn", {"lone_rows": "keep"}, [9, 4, 12]),
-        ("tiny_bn", {"drop_last": True}, [9, 4, 12]),
-        ("tiny_bn", {"drawing": "replacement"}, [8, 4, 12]),
-        ("mlp", {}, [9, 4, 12]),
-        ("mlp", {"lone_rows": "drop"}, [8, 4, 12]),
+        ("tiny_bn", {}, [2, 1, 3]),
+        ("tiny_bn", {"lone_rows": "keep"}, [3, 1, 3]),
+        ("tiny_bn", {"drop_last": True}, [2, 1, 3]),
+        ("tiny_bn", {"drop_last": True, "batch_size": 5}, [1, 0, 2]),
+        ("tiny_bn", {"batch_size": 1}, [9, 4, 12]),
+        ("tiny_bn", {"batch_size": 11}, [1, 1, 1]),
+        ("tiny_bn", {"drawing": "replacement"}, [2, 1, 3]),
+        ("tiny_bn", {"batches_per_epoch": 1}, [1, 1, 1]),
+        ("mlp", {}, [3, 1, 3]),
+        ("mlp", {"lone_rows": "drop"}, [2, 1, 3]),
     ],
 )
-def test_they_are_dropped_where_a_network_normalises_batches(model, options, sizes):
+def test_lone_rows_are_no_batch_where_a_network_normalises_batches(model, options, steps):
     shards, net = federation(), models.build(model, 3, (4, 4, 1))
-    sim = build(recipes.fedavg(), net, shards, (shards.images, shards.labels), rounds=1, batch_size=4, **options)
-    assert np.diff(sim.federation.offsets).tolist() == sizes
+    options = {"rounds": 1, "batch_size": 4, **options}
+    sim = build(recipes.fedavg(), net, shards, (shards.images, shards.labels), **options)
+    assert sim.federation is shards
+    assert sim.setting.local_steps(np.array(SIZES)).tolist() == steps
+    batch = sim.setting.batch_size
+    assert sim.setting.samples(np.array(SIZES), np.array(steps)).tolist() == [
+        min(size, batch * taken) for size, taken in zip(SIZES, steps, strict=True)
+    ]
 
 
 def test_unknown_ways_are_named():

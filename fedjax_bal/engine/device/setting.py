@@ -30,8 +30,8 @@ class Setting:
 
     Attributes:
         parts: the parts, in order.
-        local: how clients train, with an `Optimizer`; its batches are no larger than the largest client, and its
-            drawing is chosen.
+        local: how clients train, with an `Optimizer`; its batches are no larger than the largest client, its drawing is
+            chosen, and its `lone_rows` is "keep" or "drop".
         server: the server's optimizer, which takes the negative aggregated update as a gradient.
         model: the model.
         passes: how often a chain goes through its clients.
@@ -102,7 +102,13 @@ class Setting:
 
     def steps_per_epoch(self, size: Any) -> Any:
         """Local steps that a client of this size takes in an epoch; works on host and device."""
-        steps = size // self.batch_size if self.local.drop_last else -(-size // self.batch_size)
+        if self.local.drop_last:
+            steps = size // self.batch_size
+        else:
+            # Rows are shuffled in every epoch, so the one without a batch is another one each time. In batches of one
+            # no remainder is 1.
+            lone = (size % self.batch_size == 1) & (size > 1) & (self.local.lone_rows == "drop")
+            steps = -(-size // self.batch_size) - lone
         return steps if self.local.batches_per_epoch is None else _at_most(steps, self.local.batches_per_epoch)
 
     def local_steps(self, size: Any, limit: Any = None) -> Any:

@@ -130,6 +130,7 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         epochs=epochs,
         batch_size=setting.local.batch_size,
         drop_last=setting.local.drop_last,
+        lone_rows=setting.local.lone_rows,
         drawing="epochs",
     )
     return Setting(

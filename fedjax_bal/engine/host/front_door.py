@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.caches import keep_compiled_programs_by_default
-from fedjax_bal.data import without_lone_rows
 from fedjax_bal.engine.device import VALIDATION, Layout, Setting, TestSet, at_precision, chunked
 from fedjax_bal.engine.host.compatibility import (
     check_clients,
@@ -90,10 +89,9 @@ def build(
     local = dataclasses.replace(local, optimizer=trained)
     recipe = dataclasses.replace(recipe, parts=(*recipe.parts, *BATCH_STATISTICS[local.batch_statistics]))
     normalisation = normalisation_of(model)
-    trim = _trimming(normalisation, local)
-    asked = RunSetting(recipe.parts, model, trim(federation), trained, bool(recipe.carried), rounds)
+    asked = RunSetting(recipe.parts, model, federation, trained, bool(recipe.carried), rounds)
     _check_parts(asked, normalisation)
-    federation = trim((enlarge or _prepare_federation)(federation, recipe))
+    federation = (enlarge or _prepare_federation)(federation, recipe)
     check_shapes(model, federation, test)
     check_validation(federation)
     check_clients(participation, federation.num_clients)
@@ -103,7 +101,7 @@ def build(
     check_local_test_images(evaluation.local_test_images, test_images)
     setting = Setting(
         parts=recipe.parts,
-        local=_fitted(local, recipe, int(sizes.max())),
+        local=_fitted(local, recipe, int(sizes.max()), normalisation),
         server=choose_server_optimizer(recipe, server_optimizer, model),
         model=model,
         passes=selector.passes,
@@ -235,14 +233,6 @@ def simulate(
     return Result(state.variables, history, confusion, state.memory, state.server)
 
 
-def _trimming(normalisation: Normalisation, local: LocalTraining) -> Callable[[Federation], Federation]:
-    """Returns a function that removes rows that would be a batch of their own, or nothing, as `lone_rows` says."""
-    auto = normalisation.statistics and not local.drop_last
-    if local.lone_rows == "drop" or (local.lone_rows == "auto" and auto):
-        return lambda federation: without_lone_rows(federation, local.batch_size)
-    return lambda federation: federation
-
-
 def _check_parts(asked: RunSetting, normalisation: Normalisation) -> None:
     facts = RunFacts(
         parts=asked.parts,
@@ -259,10 +249,13 @@ def _check_parts(asked: RunSetting, normalisation: Normalisation) -> None:
         part.check(asked)
 
 
-def _fitted(local: LocalTraining, recipe: Recipe, largest: int) -> LocalTraining:
-    """Local training with the recipe's drawing, and with no larger batches than the largest client can fill."""
+def _fitted(local: LocalTraining, recipe: Recipe, largest: int, normalisation: Normalisation) -> LocalTraining:
+    """Local training with all choices made, and with no larger batches than the largest client can fill."""
     batch_size = local.batch_size if local.drop_last else min(local.batch_size, largest)
-    return dataclasses.replace(local, batch_size=batch_size, drawing=choose_drawing(recipe, local.drawing))
+    drawing, lone_rows = choose_drawing(recipe, local.drawing), local.lone_rows
+    if lone_rows == "auto":
+        lone_rows = "drop" if normalisation.statistics else "keep"
+    return dataclasses.replace(local, batch_size=batch_size, drawing=drawing, lone_rows=lone_rows)
 
 
 def _prepare_federation(federation: Federation, recipe: Recipe) -> Federation:
