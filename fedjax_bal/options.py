@@ -126,8 +126,8 @@ class Evaluation:
         update_diversity: report the mean squared distance of each round's updates from their mean (ReBaFL eq. 24),
             which takes a few more passes over the parameters.
         local_accuracy: report the accuracy of the clients' own models, after training, on the clients' rows.
-        local_test_images: report, in each evaluated round, the mean accuracy of these models on so many test images,
-            which takes a forward pass over them for each client; 0 to leave it out.
+        local_test_images: report, in each evaluated round, the mean accuracy of these models on so many random test
+            images, the same in every run, which takes a forward pass over them for each client; 0 to leave it out.
         traffic: how the model exchanges of a mediator's client that trains several times in a round are counted:
             "paper", once, as in Astraea's formula; "exact", as often as models are exchanged.
         shots: which classes count as many-, medium- and few-shot, by the federation's training images of each.

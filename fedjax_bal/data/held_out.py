@@ -117,8 +117,8 @@ def rows_by_share(
 ) -> list[np.ndarray]:
     """Draws each client rows of a common test set, in the proportions of its own classes.
 
-    Each class gets its share of `per_client` rows, rounded by largest remainders, or all its test rows if these are
-    fewer.
+    Each class gets its share of `per_client` rows, rounded by largest remainders, equal ones in random order, or all
+    its test rows if these are fewer.
 
     Args:
         rng: source of randomness.
@@ -143,7 +143,7 @@ def rows_by_share(
     pools = [np.flatnonzero(labels == label) for label in range(counts.shape[1])]
     found = []
     for own in counts:
-        wanted = np.minimum(_apportioned(own, per_client), [len(pool) for pool in pools])
+        wanted = np.minimum(_apportioned(rng, own, per_client), [len(pool) for pool in pools])
         drawn = [rng.choice(pool, count, replace=False) for pool, count in zip(pools, wanted, strict=True) if count]
         found.append(np.concatenate(drawn) if drawn else np.zeros(0, np.int64))
     return found
@@ -164,11 +164,12 @@ def _share_of(sizes: np.ndarray, fraction: float) -> np.ndarray:
     return np.clip(wanted, 1, np.maximum(sizes - 1, 1)) * (np.asarray(sizes) > 1)
 
 
-def _apportioned(counts: np.ndarray, total: int) -> np.ndarray:
+def _apportioned(rng: np.random.Generator, counts: np.ndarray, total: int) -> np.ndarray:
     """Divides a number in the proportions of some counts, by largest remainders; zeros if all counts are 0."""
     whole = int(counts.sum())
     if not whole:
         return np.zeros(len(counts), np.int64)
     shares, rest = np.divmod(counts * total, whole)
-    shares[np.argsort(-rest, kind="stable")[: total - int(shares.sum())]] += 1
+    by_rest = np.lexsort((rng.random(len(rest)), -rest))
+    shares[by_rest[: total - int(shares.sum())]] += 1
     return shares

@@ -50,7 +50,8 @@ def nearest_images(simulation: Simulation, generated: np.ndarray) -> PrivacyLeak
     pool = _pixels(_own_images(simulation.federation))
     flat = generated.reshape(-1, *generated.shape[2:])
     rows, distances = privacy.nearest(flat, pool)
-    controls = _test_images(simulation)[0][: len(flat)]
+    tests = _test_images(simulation)[0]
+    controls = tests[_some(len(tests), len(flat))]
     _, control_distances = privacy.nearest(_pixels(controls), pool)
     summary = lambda values: {"mean": float(np.mean(values)), "least": float(np.min(values))}
     figures = {"generated": summary(distances), "test": summary(control_distances)}
@@ -91,11 +92,12 @@ def attack_prototypes(simulation: Simulation, snapshot: Snapshot, steps: int) ->
 def _attack_inputs(simulation: Simulation, variables: Variables) -> _AttackInputs:
     images, labels = _test_images(simulation)
     federation = simulation.federation
+    order = _some(len(labels), len(labels))
     # Any image where the test set lacks a class.
-    first = np.array([np.argmax(labels == label) for label in range(federation.num_classes)])
-    rest = np.setdiff1d(np.arange(len(labels)), first)[:_AUXILIARY]
+    singles = order[[np.argmax(labels[order] == label) for label in range(federation.num_classes)]]
+    rest = order[~np.isin(order, singles)][:_AUXILIARY]
     take = lambda rows: normalised(jnp.asarray(images[rows]), federation.mean, federation.std)
-    return _AttackInputs(simulation.setting.model, variables, take(rest), take(first), federation)
+    return _AttackInputs(simulation.setting.model, variables, take(rest), take(singles), federation)
 
 
 def _run_attacks(inputs: _AttackInputs, prototypes: jax.Array, steps: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -148,6 +150,11 @@ def _test_images(simulation: Simulation) -> tuple[np.ndarray, np.ndarray]:
     """Test images as they are stored, and labels."""
     images, labels, real = fetch(simulation.test)
     return images[real], labels[real]
+
+
+def _some(total: int, count: int) -> np.ndarray:
+    """At most `count` of `total` rows in random order, the same in every run: test sets are often ordered by class."""
+    return np.random.default_rng(0).permutation(total)[:count]
 
 
 def _own_images(federation: Federation) -> np.ndarray:

@@ -105,8 +105,10 @@ class Fakes(WarmUp, Batches, Loss):
         law = inverse_class_probs(class_counts)
         if self.labels == "balanced":
             return law
-        rank = jnp.argsort(jnp.argsort(class_counts, stable=True))
-        law = jnp.where(rank < self.rarest, law, 0.0)
+        # Classes of equal counts, such as all that a client lacks, share the places that rarer ones leave.
+        rarer = (class_counts[..., None, :] < class_counts[..., :, None]).sum(-1)
+        equal = (class_counts[..., None, :] == class_counts[..., :, None]).sum(-1)
+        law = law * jnp.clip((self.rarest - rarer) / equal, 0.0, 1.0)
         return law / law.sum()
 
     def make_images(self, key: Key, labels: Array, ctx: Context) -> Array:

@@ -57,7 +57,8 @@ def cbfl(
             "dcgan", a DCGAN that each client trains on its own data before the first round and lends all others.
         labels: of the fakes: "balanced", by inverse class frequency; "uniform"; "rarest", of the classes that the
             client holds least of.
-        rarest: how many classes, with "rarest".
+        rarest: how many classes, with "rarest"; equally rare ones, such as all that a client lacks, share the last
+            places.
         learn: what the student learns on fakes, the teacher's answers ("distillation") or their labels
             ("cross_entropy").
         fakes: for each mini-batch.

@@ -93,9 +93,17 @@ def test_a_test_set_is_shared_out_in_the_proportions_of_each_clients_classes():
     counts = np.array([[7, 3, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 50]])
     rows = rows_by_share(np.random.default_rng(0), counts, LABELS, 10)
     found = [np.bincount(LABELS[own], minlength=4).tolist() for own in rows]
-    assert found == [[7, 3, 0, 0], [4, 3, 3, 0], [0, 0, 0, 0], [0, 0, 0, 10]]
+    found[1].sort()
+    assert found == [[7, 3, 0, 0], [0, 3, 3, 4], [0, 0, 0, 0], [0, 0, 0, 10]]
     assert all(len(np.unique(own)) == len(own) for own in rows)
     assert len(rows_by_share(np.random.default_rng(0), counts, LABELS, 30)[3]) == 10  # all that there are
+
+
+def test_classes_with_equal_shares_get_the_odd_test_row_equally_often():
+    rows = rows_by_share(rng(), np.full((400, 4), 5), LABELS, 1)
+    often = np.bincount(LABELS[np.concatenate(rows)], minlength=4)
+    assert often.sum() == 400
+    assert ((often - 100) ** 2 / 100).sum() < 16.3  # chi-squared, 3 degrees: one in a thousand
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, float("nan"), True, "0.5"])

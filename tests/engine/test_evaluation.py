@@ -9,7 +9,7 @@ import pytest
 import toys
 
 from fedjax_bal import make_round, recipes, simulate
-from fedjax_bal.engine.device.evaluation import chunked, evaluate
+from fedjax_bal.engine.device.evaluation import chunked, evaluate, some_images
 
 ONE, ZERO = jnp.ones(1), jnp.zeros(1)
 
@@ -55,3 +55,14 @@ def test_what_is_no_test_set_or_no_federation_is_refused():
         given((images, labels), (images, labels))
     with pytest.raises(ValueError, match="federation: received tuple, must be what data.federate returns"):
         make_round(recipes.fedavg(), toys.network(), (images, labels))
+
+
+@pytest.mark.parametrize("labels", [np.repeat(np.arange(10), 100), np.tile(np.arange(10), 100)], ids=["sorted", "turns"])
+def test_some_images_are_of_all_classes_in_whatever_order_the_test_set_is(labels):
+    test = chunked(np.arange(1000).reshape(-1, 1, 1, 1), labels)
+    some = some_images(test, 100, 1000, size=30)
+    numbers, drawn = (leaf[some.real] for leaf in (some.images, some.labels))
+    assert len(np.unique(numbers)) == len(numbers) == 100
+    np.testing.assert_array_equal(drawn, labels[numbers.ravel()])
+    often = np.bincount(drawn, minlength=10)
+    assert ((often - 10) ** 2 / 10).sum() < 27.9  # chi-squared, 9 degrees: one in a thousand

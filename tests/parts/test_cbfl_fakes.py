@@ -1,5 +1,6 @@
 """CBFL's local training: against NumPy, the laws of what is drawn, its identities, and what it combines with."""
 
+import itertools
 from functools import partial
 from types import SimpleNamespace
 
@@ -54,8 +55,10 @@ def law(counts, options):
     held = counts / counts.sum() if counts.sum() else np.full(classes, 1 / classes)
     weights = (1 - held) / (classes - 1)
     if kind == "rarest":
-        few = sorted(range(classes), key=lambda c: (counts[c], c))[: options["rarest"]]
-        weights = np.where(np.isin(np.arange(classes), few), weights, 0)
+        # Equally rare classes in any order; each order gives another set of the rarest.
+        orders = np.array(list(itertools.permutations(range(classes))))
+        few = [order[np.argsort(counts[order], kind="stable")][: options["rarest"]] for order in orders]
+        weights = weights * np.mean([np.isin(np.arange(classes), own) for own in few], 0)
     return weights / weights.sum()
 
 

@@ -25,9 +25,9 @@ def pathological(
     """Gives each client only a few of the classes, in one of two ways.
 
     `"rebafl"`: the clients come in order, each draws its labels uniformly without replacement and takes the next
-    samples of each label. When too few are left for a take, the label's cursor goes back to its first row: no client
-    lists a row twice, but several clients may share one. Every client gets exactly `samples_per_client` rows, split
-    evenly over its labels, the first of them one more where that doesn't divide.
+    samples of each label, whose rows are in random order. When too few are left for a take, the label's cursor goes
+    back to its first row: no client lists a row twice, but several clients may share one. Every client gets exactly
+    `samples_per_client` rows, split evenly over its labels, the first of them one more where that doesn't divide.
 
     `"niid_bench"`: client i always owns label i mod C and draws the others; each label's rows are shuffled and split
     evenly over its owners, so clients are disjoint and differ in size. A label without an owner is left out. A label
@@ -65,7 +65,7 @@ def pathological(
     check_word("form", form, ("rebafl", "niid_bench"))
     if form == "rebafl":
         samples = _checked_samples(samples_per_client, classes, int(sizes.sum()))
-        return _take_consecutive(rng, np.concatenate(by_class), sizes, classes, samples)
+        return _take_consecutive(rng, by_class, sizes, classes, samples)
     if samples_per_client is not None:
         raise ValueError(f"samples_per_client={samples_per_client!r}; form 'niid_bench' splits whole labels: omit it.")
     return _split_over_owners(rng, by_class, sizes, classes)
@@ -98,8 +98,10 @@ def _checked_samples(samples_per_client: int | None, classes: np.ndarray, num_ro
     return samples
 
 
-def _take_consecutive(rng, rows: np.ndarray, sizes: np.ndarray, classes: np.ndarray, samples: int) -> list[np.ndarray]:
-    """Draws form "rebafl" from rows sorted by label."""
+def _take_consecutive(
+    rng, by_class: list[np.ndarray], sizes: np.ndarray, classes: np.ndarray, samples: int
+) -> list[np.ndarray]:
+    """Draws form "rebafl"."""
     shares = {number: even_sizes(samples, number) for number in set(classes.tolist())}
     for share in shares.values():
         _check_labels_suffice(sizes, share)
@@ -115,6 +117,8 @@ def _take_consecutive(rng, rows: np.ndarray, sizes: np.ndarray, classes: np.ndar
             cursors[label] += share
     lengths = np.concatenate([shares[number] for number in classes.tolist()])
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    # Of a label that the takes don't fill, the last rows go to no client, so which ones these are is drawn.
+    rows = np.concatenate(shuffled(rng, by_class))
     taken = rows[np.repeat(np.asarray(takes), lengths) + within]
     return cut(taken, np.full(len(classes), samples))
 

@@ -27,6 +27,7 @@ _SIDE = 28
 _SHAPE = (_SIDE, _SIDE, 1)
 _MAX_FILE = 2**31
 _TEST_EVERY = 10  # one image in so many is for testing
+_SEED = 0
 _REMEDY = "the file is damaged or none of LEAF's: write it again with LEAF's preprocess.sh."
 
 
@@ -45,16 +46,18 @@ def read_writers(files: Sequence[Path]) -> dict[str, tuple[np.ndarray, np.ndarra
 def _read_set(data_dir: Path) -> Dataset:
     """Reads all images; their writers are numbered in the order of the files, without those who have no images.
 
-    Unless LEAF has divided the images, the last tenth of each writer's is for testing.
+    Unless LEAF has divided the images, a random tenth of each writer's is for testing, the same one each time: LEAF
+    writes them class after class.
     """
     train_files, test_files = _find_files(data_dir)
     train = list(read_writers(train_files).values())
     if test_files:
         test = list(read_writers(test_files).values())
     else:
-        cuts = [len(labels) - len(labels) // _TEST_EVERY for _, labels in train]
-        test = [(images[cut:], labels[cut:]) for (images, labels), cut in zip(train, cuts, strict=True)]
-        train = [(images[:cut], labels[:cut]) for (images, labels), cut in zip(train, cuts, strict=True)]
+        rng = np.random.default_rng(_SEED)
+        held = [rng.permutation(len(labels)) < len(labels) // _TEST_EVERY for _, labels in train]
+        test = [(images[out], labels[out]) for (images, labels), out in zip(train, held, strict=True)]
+        train = [(images[~out], labels[~out]) for (images, labels), out in zip(train, held, strict=True)]
     sizes = np.array([len(labels) for _, labels in train], np.int64)
     writers = np.repeat(np.cumsum(sizes > 0) - 1, sizes).astype(np.int32)
     if not sizes.sum() or not any(len(labels) for _, labels in test):

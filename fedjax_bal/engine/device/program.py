@@ -9,7 +9,7 @@ from jax import lax
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, zero_result
 from fedjax_bal.engine.device.client_metrics import LocalTest
 from fedjax_bal.engine.device.closing import close
-from fedjax_bal.engine.device.evaluation import TestSet, evaluate, first_images
+from fedjax_bal.engine.device.evaluation import TestSet, evaluate, some_images
 from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out, hits_of_own_models
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.personal import PERSONAL, own_leaves, own_memory
@@ -102,7 +102,7 @@ def rounds(
 def local_test_images(setting: Setting, test: TestSet) -> TestSet | None:
     """The test images on which clients' own models are measured; None if they aren't."""
     count = setting.evaluation.local_test_images
-    return first_images(test, count, setting.test_images) if count else None
+    return some_images(test, count, setting.test_images) if count else None
 
 
 def evaluate_model(

@@ -18,21 +18,21 @@ def shares(total, number):
     return [total // number + (slot < total % number) for slot in range(number)]
 
 
-def walked(labels, parts, wanted):
-    """Independent walk: given which labels each client took, in order, what rows must it have?"""
-    cursor, expected = Counter(), []
+def assert_walked(labels, parts, wanted):
+    """Independent walk: given which labels each client took, in order, each place of a label is one and the same row."""
+    sizes, cursor, rows = Counter(labels.tolist()), Counter(), {}
     for part, number in zip(parts, wanted, strict=True):
-        mine, rest = [], part.tolist()
+        rest = part.tolist()
         for share in shares(len(part), number):
-            label = labels[rest[0]]
-            rows = np.flatnonzero(labels == label).tolist()
-            if cursor[label] + share > len(rows):
+            label = int(labels[rest[0]])
+            if cursor[label] + share > sizes[label]:
                 cursor[label] = 0
-            mine += rows[cursor[label] : cursor[label] + share]
-            cursor[label] += share
+            for row in rest[:share]:
+                assert rows.setdefault((label, cursor[label]), row) == row
+                assert labels[row] == label
+                cursor[label] += 1
             rest = rest[share:]
-        expected.append(mine)
-    return expected
+    assert len(set(rows.values())) == len(rows)
 
 
 @settings(max_examples=150, deadline=None)
@@ -61,7 +61,7 @@ def test_rebafl_gives_what_it_promises_or_there_is_no_solution(labels, clients, 
         assert len(set(part.tolist())) == total
         counts = Counter(labels[part].tolist())
         assert sorted(counts.values(), reverse=True) == shares(total, number)
-    assert [part.tolist() for part in parts] == walked(labels, parts, wanted)
+    assert_walked(labels, parts, wanted)
     again = pathological(rng(seed), labels, clients, cycle, samples)
     assert [part.tolist() for part in again] == [part.tolist() for part in parts]
 
@@ -70,13 +70,23 @@ def test_rebafl_of_the_paper():
     labels = rng(1).permutation(np.repeat(np.arange(10), 500))
     parts = pathological(rng(), labels, 50, 2, 100)
     assert all(sorted(Counter(labels[part].tolist()).values()) == [50, 50] for part in parts)
-    assert all(np.array_equal(a, b) for a, b in zip(parts, walked(labels, parts, [2] * 50), strict=True))
+    assert_walked(labels, parts, [2] * 50)
     used = Counter(np.concatenate(parts).tolist())
     takes = Counter(label for part in parts for label in set(labels[part].tolist()))
     for label, count in takes.items():
         rows = [used[row] for row in np.flatnonzero(labels == label).tolist()]
         assert sum(rows) == 50 * count
         assert max(rows) - min(rows) <= 1
+
+
+def test_rebafl_leaves_random_rows_out_where_takes_do_not_fill_a_label():
+    labels = np.repeat([0, 1], 10)  # takes of 6 of 10 rows
+    used = np.zeros(20)
+    for seed in range(300):
+        used[np.unique(np.concatenate(pathological(rng(seed), labels, 4, 1, 6)))] += 1
+    for label in (0, 1):
+        often = used[labels == label]
+        assert ((often - often.mean()) ** 2 / (0.4 * often.mean())).sum() < 27.9  # chi-squared: one in a thousand
 
 
 def test_rebafl_clusters():
