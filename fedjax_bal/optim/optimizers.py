@@ -5,7 +5,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ class Optimizer:
     An optax transformation as it is, from `as_optimizer`, has no numbers: `learning_rate` and `momentum` are `UNKNOWN`.
 
     Attributes:
-        name: the name of the factory in optax, or the transformation itself.
+        name: the name of the factory in optax, "fedopt" for that of `fedopt`, or the transformation itself.
         learning_rate: the learning rate of round 0.
         decay: factor on the learning rate per round; None for a constant rate.
         weight_decay: coupled weight decay, added to the gradient; None for none.
@@ -102,7 +102,7 @@ class Optimizer:
         """
         if isinstance(self.name, Opaque):
             return in_round(self.name.value, round)
-        factory = getattr(optax, self.name)
+        factory = _fedopt if self.name == "fedopt" else getattr(optax, self.name)
         transform = factory(learning_rate=self.rate_at(round, step), **self.options, **dict(self.flags))
         if self.weight_decay is None:
             return transform
@@ -210,6 +210,56 @@ def optimizer(
         clip_norm=_limit("clip_norm", clip_norm),
         clip_value=_limit("clip_value", clip_value),
     )
+
+
+def fedopt(
+    second: Literal["adam", "yogi", "adagrad"], learning_rate: float, b1: float, b2: float, tau: float, initial: float
+) -> Optimizer:
+    r"""Builds the adaptive server optimizers as they are published, without correction of the moments' start.
+
+    $m \leftarrow \beta_1 m + (1 - \beta_1) g$ from 0, and $w \leftarrow w - \eta m / (\sqrt{v} + \tau)$, where v changes
+    by $-(1 - \beta_2) (v - g^2)$ (Adam), $-(1 - \beta_2) g^2 sign(v - g^2)$ (Yogi) or $g^2$ (Adagrad).
+
+    Args:
+        second: the second moment's rule.
+        learning_rate: eta.
+        b1: decay of the first moment.
+        b2: decay of the second moment; not for Adagrad.
+        tau: added to the root of the second moment.
+        initial: the second moment at the beginning; tau^2 in the paper.
+
+    Returns:
+        The optimizer.
+
+    References:
+        Reddi et al.: Adaptive Federated Optimization, 2021, Algorithm 2.
+    """
+    numbers = {"b1": b1, "b2": b2, "tau": tau, "initial": initial}
+    return Optimizer("fedopt", float(learning_rate), options=numbers, flags=(("second", second),))
+
+
+class _Moments(NamedTuple):
+    first: PyTree
+    second: PyTree
+
+
+def _fedopt(learning_rate: Any, b1: Any, b2: Any, tau: Any, initial: Any, second: str) -> optax.GradientTransformation:
+    change = {
+        "adam": lambda v, square: -(1 - b2) * (v - square),
+        "yogi": lambda v, square: -(1 - b2) * square * jnp.sign(v - square),
+        "adagrad": lambda v, square: square,
+    }[second]
+
+    def init(params: PyTree) -> _Moments:
+        begin = lambda leaf: jnp.full_like(leaf, initial)
+        return _Moments(jax.tree.map(jnp.zeros_like, params), jax.tree.map(begin, params))
+
+    def update(grads: PyTree, state: _Moments, params: PyTree = None) -> tuple[PyTree, _Moments]:
+        m = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.first, grads)
+        v = jax.tree.map(lambda v, g: v + change(v, g**2), state.second, grads)
+        return jax.tree.map(lambda m, v: -learning_rate * m / (jnp.sqrt(v) + tau), m, v), _Moments(m, v)
+
+    return optax.GradientTransformation(init, update)
 
 
 def as_optimizer(name: str, given: AnyOptimizer) -> Optimizer:

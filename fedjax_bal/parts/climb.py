@@ -24,9 +24,9 @@ class DualWeights(Weigh, Server):
         interval: rounds from one change of $\lambda$ to the next.
 
     References:
-        CLIMB (Shen et al., 2022), with constants of the authors' code. There f is the loss of the model before the
-        round, of all clients; here it is the mean over the local training of those that deliver, which takes no other
-        pass. Weights are made to sum to 1 over the cohort, and negative ones are 0.
+        CLIMB (Shen et al., 2022), with constants of the authors' code. There f is the loss, of all clients, of the
+        model before the first round of the interval; here it is the mean over the local training of those that deliver,
+        which takes no other pass. Weights are made to sum to 1 over the cohort, and negative ones are 0.
     """
 
     rate: float = 1.0

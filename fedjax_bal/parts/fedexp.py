@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.parts.part import part
+from fedjax_bal.parts.part import part, static
 from fedjax_bal.parts.roles import Step
 from fedjax_bal.types import Array, PyTree, ServerContext
 
@@ -17,6 +17,8 @@ class Extrapolation(Step):
 
     Attributes:
         epsilon: keeps the factor small where the mean update is.
+        decay: factor on epsilon in each round.
+        per_client: whether epsilon is multiplied by the number of chains that deliver.
 
     References:
         FedExP (Jhunjhunwala et al., 2023), Algorithm 1, whose clients weigh the same. The paper
@@ -24,6 +26,8 @@ class Extrapolation(Step):
     """
 
     epsilon: float = 1e-3
+    decay: float = 1.0
+    per_client: bool = static(False)
 
     needs_deltas = True
 
@@ -32,8 +36,11 @@ class Extrapolation(Step):
         weights, mean = server.aggregate.weights, server.aggregate.delta
         each = sum(jax.tree.leaves(jax.tree.map(_squares, server.aggregate.deltas)), jnp.zeros(weights.shape))
         whole = sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(mean)), jnp.zeros(()))
+        epsilon = self.epsilon * self.decay**server.round
+        if self.per_client:
+            epsilon *= (weights > 0).sum()
         # An update that doesn't count may be anything, nan too.
-        ratio = (weights * jnp.where(weights > 0, each, 0.0)).sum() / (2 * (whole + self.epsilon))
+        ratio = (weights * jnp.where(weights > 0, each, 0.0)).sum() / (2 * (whole + epsilon))
         return jax.tree.map(lambda leaf: jnp.maximum(ratio, 1.0) * leaf, delta)
 
 

@@ -45,8 +45,9 @@ class GradientBalancer(Criterion, Steps, Memory):
 
     References:
         Fed-GraB (Xiao et al., 2023), the gradient balancer, in the form of the authors' code, which has a controller
-        for every class, too. The code draws in each step classes that are left at weight 1, fewer and fewer the higher
-        their number; here none are. Its optimizer leaves out the classifier, here it is trained. The analysis of
+        for every class, too. The code draws in each step classes that are left at weight 1 and out of their e, fewer
+        and fewer the higher their number; here none are. Its optimizer leaves out the classifier, of which each client
+        has another random one in the first round; here it is trained, from one start. The analysis of
         the classifier's norms, by which the paper finds the classes that are rare among all clients, is left out.
     """
 

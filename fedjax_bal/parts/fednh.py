@@ -23,8 +23,8 @@ class PrototypeClassifier(Update, Report, Refine):
         scale: start of the trained scale on the cosines.
 
     References:
-        FedNH (Dai et al., 2023), Algorithm 1, and the authors' code, whose scale is trained from 1 unless
-        it is fixed to 30. Updates are averaged by number of samples, in the code without weights.
+        FedNH (Dai et al., 2023), Algorithm 1, and the authors' code, whose scale is trained from 1, in ResNets from 20,
+        unless it is fixed to 30. Updates are averaged by number of samples, in the code without weights.
     """
 
     rho: float = 0.9

@@ -1,8 +1,10 @@
 """Federated averaging, with other weights, steps and optimizers on the server, and with a proximal term."""
 
-from fedjax_bal.optim import optimizer
+from typing import Any, Literal
+
+from fedjax_bal.optim import fedopt, optimizer
 from fedjax_bal.parts import BeforeLookahead, DiscrepancyWeights, EqualWeights, Extrapolation, Proximal
-from fedjax_bal.recipes.recipe import BelowOne, NonNegative, Positive, Recipe, checked, positive
+from fedjax_bal.recipes.recipe import BelowOne, NonNegative, Positive, PositiveShare, Recipe, checked, positive
 
 
 def fedavg() -> Recipe:
@@ -69,38 +71,44 @@ def feddisco(a: NonNegative = 0.5, b: NonNegative = 0.1) -> Recipe:
 
 
 @checked
-def fedavgm(momentum: BelowOne = 0.9, learning_rate: NonNegative = 1.0) -> Recipe:
+def fedavgm(momentum: BelowOne = 0.9, learning_rate: NonNegative = 1.0, nesterov: bool = False) -> Recipe:
     """FedAvg with momentum on the server.
 
     Args:
         momentum: beta, in [0, 1).
         learning_rate: the server's learning rate.
+        nesterov: w moves by the mean update plus beta v, Nesterov's momentum.
 
     Example:
         >>> fedavgm().server_optimizer.options
         {'momentum': 0.9}
 
     References:
-        Hsu et al., 2019, FedAvgM: v is beta v plus the mean update, and w moves by v.
+        Hsu et al., 2019, FedAvgM: v is beta v plus the mean update, and w moves by v. That is the formula in the text;
+        the experiments have Nesterov's momentum, and so has Flower's reproduction of them.
     """
-    return Recipe("fedavgm", server_optimizer=optimizer("sgd", learning_rate, momentum=momentum))
+    flags: dict[str, Any] = {"nesterov": True} if nesterov else {}
+    return Recipe("fedavgm", server_optimizer=optimizer("sgd", learning_rate, momentum=momentum, **flags))
 
 
 @checked
-def fedexp(epsilon: Positive = 0.001) -> Recipe:
+def fedexp(epsilon: Positive = 0.001, per_client: bool = False, decay: PositiveShare = 1.0) -> Recipe:
     """FedAvg whose server goes further than the mean update where clients disagree.
 
     Args:
         epsilon: above 0; the larger, the shorter the step after small updates.
+        per_client: multiply epsilon by the number of clients in the round.
+        decay: factor on epsilon in each round, above 0 and at most 1.
 
     Example:
         >>> fedexp().parts
-        (Extrapolation(epsilon=0.001),)
+        (Extrapolation(epsilon=0.001, decay=1.0, per_client=False),)
 
     References:
-        Jhunjhunwala et al., 2023, Algorithm 1; the default is that of FedDecorr's code.
+        Jhunjhunwala et al., 2023, Algorithm 1; the default is that of FedDecorr's code. The authors' code has
+        `per_client=True`, and as `decay` the square of the factor by which the local learning rate falls in a round.
     """
-    return Recipe("fedexp", (Extrapolation(epsilon),))
+    return Recipe("fedexp", (Extrapolation(epsilon, decay, per_client),))
 
 
 @checked
@@ -131,7 +139,11 @@ def fedacg(momentum: BelowOne = 0.85, mu: NonNegative = 0.002) -> Recipe:
 
 @checked
 def fedadam(
-    learning_rate: NonNegative = 0.01, beta_1: BelowOne = 0.9, beta_2: BelowOne = 0.99, tau: float = 0.001
+    learning_rate: NonNegative = 0.01,
+    beta_1: BelowOne = 0.9,
+    beta_2: BelowOne = 0.99,
+    tau: float = 0.001,
+    form: Literal["optax", "paper", "from_zero"] = "optax",
 ) -> Recipe:
     r"""FedAvg with Adam on the server.
 
@@ -140,22 +152,32 @@ def fedadam(
         beta_1: decay of the first moment m, in [0, 1).
         beta_2: decay of the second moment v, in [0, 1).
         tau: adaptivity, added to the root of the second moment; above 0.
+        form: "optax", whose Adam begins with m = v = 0 and corrects both for that; "paper", without correction and
+            with v = tau^2 at the beginning; "from_zero", without correction and with v = 0, as in FL-Simulator.
 
     Example:
         >>> fedadam().server_optimizer.options
         {'b1': 0.9, 'b2': 0.99, 'eps': 0.001}
 
     References:
-        Reddi et al., 2021, Algorithm 2: $w \leftarrow w + \eta m / (\sqrt{v} + \tau)$. This is optax's Adam, which
-        begins with v = 0, not $\tau^2$, and corrects both moments for their zero start, as the paper does not: in the
-        first rounds it takes longer steps where updates are small.
+        Reddi et al., 2021, Algorithm 2: $w \leftarrow w + \eta m / (\sqrt{v} + \tau)$. The first steps of form "optax"
+        are longer than the paper's, 17 times where updates are a tenth of tau; around round 20 they are half to twice
+        as long.
     """
-    return _adaptive("fedadam", learning_rate, beta_1, beta_2, tau)
+    tau = _adaptivity("fedadam", tau)
+    if form == "optax":
+        return Recipe("fedadam", server_optimizer=optimizer("adam", learning_rate, b1=beta_1, b2=beta_2, eps=tau))
+    initial = tau**2 if form == "paper" else 0.0
+    return Recipe("fedadam", server_optimizer=fedopt("adam", learning_rate, beta_1, beta_2, tau, initial))
 
 
 @checked
 def fedyogi(
-    learning_rate: NonNegative = 0.01, beta_1: BelowOne = 0.9, beta_2: BelowOne = 0.99, tau: float = 0.001
+    learning_rate: NonNegative = 0.01,
+    beta_1: BelowOne = 0.9,
+    beta_2: BelowOne = 0.99,
+    tau: float = 0.001,
+    form: Literal["optax", "paper"] = "optax",
 ) -> Recipe:
     r"""FedAvg with Yogi on the server, whose second moment follows that of the updates more slowly than Adam's.
 
@@ -164,6 +186,7 @@ def fedyogi(
         beta_1: decay of the first moment m, in [0, 1).
         beta_2: decay of the second moment v, in [0, 1).
         tau: adaptivity, added to the root of the second moment; above 0.
+        form: "optax" or "paper".
 
     Example:
         >>> fedyogi().server_optimizer.name
@@ -171,20 +194,26 @@ def fedyogi(
 
     References:
         Reddi et al., 2021, Algorithm 2: $v \leftarrow v - (1 - \beta_2) \Delta^2 sign(v - \Delta^2)$ for the mean
-        update $\Delta$. This is optax's Yogi, which corrects both moments for the first rounds, as the paper does not,
-        and begins with 1e-6 in both whatever tau is, where the paper has m = 0 and v = $\tau^2$: until that has
-        decayed, parameters drift by up to about a thousandth of the learning rate a round.
+        update $\Delta$. optax's Yogi corrects both moments for the first rounds, as the paper does not, and begins with
+        1e-6 in both whatever tau is, where the paper has m = 0 and v = $\tau^2$: until that has decayed, parameters
+        drift by up to about a thousandth of the learning rate a round.
     """
-    return _adaptive("fedyogi", learning_rate, beta_1, beta_2, tau)
+    tau = _adaptivity("fedyogi", tau)
+    if form == "optax":
+        return Recipe("fedyogi", server_optimizer=optimizer("yogi", learning_rate, b1=beta_1, b2=beta_2, eps=tau))
+    return Recipe("fedyogi", server_optimizer=fedopt("yogi", learning_rate, beta_1, beta_2, tau, tau**2))
 
 
 @checked
-def fedadagrad(learning_rate: NonNegative = 0.1, tau: float = 0.001) -> Recipe:
+def fedadagrad(
+    learning_rate: NonNegative = 0.1, tau: float = 0.001, form: Literal["optax", "paper"] = "optax"
+) -> Recipe:
     r"""FedAvg with Adagrad on the server.
 
     Args:
         learning_rate: the server's learning rate.
         tau: adaptivity; above 0.
+        form: "optax" or "paper".
 
     Example:
         >>> sorted(fedadagrad(tau=0.5).server_optimizer.options.items())
@@ -195,14 +224,11 @@ def fedadagrad(learning_rate: NonNegative = 0.1, tau: float = 0.001) -> Recipe:
         squared updates. optax divides by $\sqrt{v + \tau^2}$ where the paper has $\sqrt{v} + \tau$, so that small
         updates go at most 1.42 times as far.
     """
-    square = _adaptivity("fedadagrad", tau) ** 2
-    server = optimizer("adagrad", learning_rate, initial_accumulator_value=square, eps=square)
+    tau = _adaptivity("fedadagrad", tau)
+    if form == "paper":
+        return Recipe("fedadagrad", server_optimizer=fedopt("adagrad", learning_rate, 0.0, 0.0, tau, tau**2))
+    server = optimizer("adagrad", learning_rate, initial_accumulator_value=tau**2, eps=tau**2)
     return Recipe("fedadagrad", server_optimizer=server)
-
-
-def _adaptive(recipe: str, rate: float, beta_1: float, beta_2: float, tau: float) -> Recipe:
-    name = recipe.removeprefix("fed")
-    return Recipe(recipe, server_optimizer=optimizer(name, rate, b1=beta_1, b2=beta_2, eps=_adaptivity(recipe, tau)))
 
 
 def _adaptivity(recipe: str, tau: float) -> float:

@@ -17,7 +17,7 @@ def astraea(
     max_copies: CountOrZero | None = None,
     resched: Literal["per_round", "once"] = "per_round",
     order: Literal["fixed", "shuffled"] = "fixed",
-    pool: Literal["counts", "distributions"] = "counts",
+    pool: Literal["counts", "distributions", "halves"] = "counts",
     optimizer_state: Literal["fresh", "carried"] = "fresh",
     shift: float = 0.1,
     rotate: float = 15.0,
@@ -57,7 +57,8 @@ def astraea(
         ranges of the augmentation; those above are customary ones for small images, as in Keras. Of the readings of
         Algorithm 2 "floor" is the default, because with English letter frequencies copies then take 25.6% more storage
         at alpha 0.67, against 25.5% in the paper ("stochastic" 32%, "target" 12%). The paper subtracts the mediators'
-        updates, final minus initial weights, from the global ones, a slip of the sign; here they are added.
+        updates, final minus initial weights, from the global ones, a slip of the sign; here they are added. The n of
+        its weights n_m / n isn't explained; here it is the samples of the round's mediators, so that weights sum to 1.
     """
     options = {"order": order, "passes": mediator_epochs, "pool": pool, "resched": resched, "size": size}
     chains = Choice("mediated", tuple(options.items())) if (size, mediator_epochs) != (1, 1) else None
@@ -68,7 +69,13 @@ def astraea(
 
 
 @readings(
-    paper={"composition": "softmax_inv", "scope": "output", "reward": "literal", "direction": "to_uniform"},
+    paper={
+        "composition": "softmax_inv",
+        "scope": "output",
+        "reward": "literal",
+        "direction": "to_uniform",
+        "first": "left_out",
+    },
     code={"alpha": 0.8, "rho": 1.0},
 )
 @checked
@@ -78,6 +85,7 @@ def flcir(
     rho: Share = 0.99,
     reward: Literal["bounded", "literal"] = "bounded",
     direction: Literal["from_uniform", "to_uniform"] = "from_uniform",
+    first: Literal["counted", "left_out"] = "counted",
     composition: Literal["inverse", "softmax_inv", "softmax_rel"] = "inverse",
     scope: Literal["network", "output"] = "network",
     beta: NonNegative = 1.0,
@@ -94,6 +102,7 @@ def flcir(
         rho: discount of older estimates, above 0 and at most 1.
         reward: see `fedjax_bal.balance.composition_reward`.
         direction: of the divergence from uniform, see `fedjax_bal.selection.class_balancing_set`.
+        first: whether the first client's classes count when others are added to it, see the same.
         composition: see `fedjax_bal.balance.composition_from_gradients`.
         scope: gradients of the whole "network", or of the "output" layer.
         beta: sharpness of the softmaxes.
@@ -106,15 +115,16 @@ def flcir(
     References:
         Yang et al., 2021, Algorithms 1 and 2. The server needs balanced images of its own (`auxiliary.per_class`), 32 a
         class in the authors' code; the paper says only that they are few. Where paper and code differ, alpha and rho
-        are the paper's (the code has 0.8 and 1); reward, direction and composition are the code's, for eq. 9 has no
-        bound, eq. 8 takes the divergence the other way round, and eq. 7 ("softmax_inv") comes out one-hot.
+        are the paper's (the code has 0.8 and 1); reward, direction, first and composition are the code's, for eq. 9 has
+        no bound, eq. 8 takes the divergence the other way round, Algorithm 2 leaves the first client out of R_total,
+        and eq. 7 ("softmax_inv") comes out one-hot.
     """
     if rho == 0:
         raise ValueError("flcir: rho: received 0, must be above 0 and at most 1")
     damped = (ParticipatingShare(),) if aggregation == "all_clients" else ()
     if choose == "random":
         return Recipe("flcir", damped)
-    options = {"direction": direction, "reward": reward, "rho": rho}
+    options = {"direction": direction, "first": first, "reward": reward, "rho": rho}
     if choose == "cucb":
         options = {"alpha": alpha, **options}
     return Recipe(

@@ -132,7 +132,8 @@ def fedcm(alpha: PositiveShare = 0.1) -> Recipe:
         (ClientMomentum(alpha=0.1),)
 
     References:
-        Xu et al., 2021; the default is that of github.com/woodenchild95/FL-Simulator.
+        Xu et al., 2021; the default is that of github.com/woodenchild95/FL-Simulator. Updates are averaged by number of
+        samples; add `equal_weights` for the paper's uniform average.
     """
     return Recipe("fedcm", (ClientMomentum(alpha),))
 

@@ -17,7 +17,7 @@ def fedsam(rho: NonNegative = 0.1) -> Recipe:
 
     References:
         Qu et al., 2022, Algorithm 1; the default is that of github.com/woodenchild95/FL-Simulator, FedDecorr's code has
-        0.05.
+        0.05. Updates are averaged by number of samples; add `equal_weights` for the paper's uniform average.
     """
     return Recipe("fedsam", (Ascent(rho),))
 
@@ -35,7 +35,8 @@ def mofedsam(rho: NonNegative = 0.1, alpha: PositiveShare = 0.1) -> Recipe:
         (Ascent(rho=0.1), ClientMomentum(alpha=0.1))
 
     References:
-        Qu et al., 2022; the defaults are those of github.com/woodenchild95/FL-Simulator.
+        Qu et al., 2022; the defaults are those of github.com/woodenchild95/FL-Simulator. Updates are averaged by number
+        of samples; add `equal_weights` for the paper's uniform average.
     """
     return Recipe("mofedsam", (Ascent(rho), ClientMomentum(alpha)))
 
@@ -53,7 +54,8 @@ def fedlesam(rho: NonNegative = 0.1) -> Recipe:
         (GlobalAscent(rho=0.1),)
 
     References:
-        Fan et al., 2024, Algorithm 1; the default is that of the authors' code.
+        Fan et al., 2024, Algorithm 1; the default is that of the authors' code. Updates are averaged by number of
+        samples; add `equal_weights` for the paper's uniform average.
     """
     return Recipe("fedlesam", (GlobalAscent(rho),))
 

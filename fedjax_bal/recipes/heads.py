@@ -1,5 +1,7 @@
 """Methods that treat the classifier apart from the rest of the network."""
 
+from typing import Literal
+
 from fedjax_bal.parts import (
     FeatureMatching,
     FrozenHead,
@@ -68,11 +70,13 @@ def fedavg_ft(
 
 
 @checked
-def fedetf(scale: Positive = 1.0) -> Recipe:
+def fedetf(scale: Positive = 1.0, absent: Literal["excluded", "one"] = "excluded") -> Recipe:
     """Balanced softmax towards a classifier that is the same fixed simplex for all clients.
 
     Args:
         scale: start of the trained factor on cosines, above 0; the authors' code has 1, and 10 for two small networks.
+        absent: classes that a client lacks are "excluded" from its loss, as the paper's formula has it, or count as
+            having "one" row, as in the authors' code. The latter matters for clients with few rows.
 
     Example:
         >>> [part.slot for part in fedetf().parts]
@@ -81,7 +85,7 @@ def fedetf(scale: Positive = 1.0) -> Recipe:
     References:
         Li et al., 2023, without fine-tuning on each client.
     """
-    return Recipe("fedetf", (SimplexClassifier(scale), PriorCalibration(0.0)))
+    return Recipe("fedetf", (SimplexClassifier(scale), PriorCalibration(0.0, absent=int(absent == "one"))))
 
 
 @checked
@@ -90,7 +94,7 @@ def fednh(rho: Share = 0.9, scale: Positive = 1.0) -> Recipe:
 
     Args:
         rho: how much of the old prototypes stays in a round, in [0, 1].
-        scale: start of the trained factor on cosines, above 0.
+        scale: start of the trained factor on cosines, above 0; the authors' code has 20 for ResNets.
 
     Example:
         >>> fednh().parts

@@ -65,7 +65,7 @@ def logit_adjustment(tau: NonNegative = 1.0, counts: str = "local", epsilon: Sha
 
     Example:
         >>> logit_adjustment(1.5, "global").parts
-        (PriorCalibration(epsilon=0.0, tau=1.5, counts='global'),)
+        (PriorCalibration(epsilon=0.0, tau=1.5, counts='global', absent=0),)
 
     References:
         Menon et al., 2021, eq. 10.
@@ -124,7 +124,8 @@ def lade(weight: NonNegative = 0.1, regularisation: NonNegative = 0.1, counts: s
         ['PriorCalibration', 'Disentangling']
 
     References:
-        Hong et al., 2021, and the authors' code with its values for CIFAR-100, for a balanced test set.
+        Hong et al., 2021, and the authors' code with its values for CIFAR-100, for a balanced test set: its
+        configuration has lambda 0.1, the command in its README 0.01.
     """
     one_of("lade: counts", counts, SCOPES)
     return Recipe("lade", (PriorCalibration(0.0, 1.0, counts), Disentangling(weight, regularisation, counts)))

@@ -22,7 +22,7 @@ def balanced_softmax() -> Recipe:
 
     Example:
         >>> balanced_softmax().parts
-        (PriorCalibration(epsilon=0.0, tau=1.0, counts='local'),)
+        (PriorCalibration(epsilon=0.0, tau=1.0, counts='local', absent=0),)
 
     References:
         Ren et al., 2020, eq. 4; in federated learning ReBaFL, eq. 8. It is the generic model of `fedrod`.
@@ -173,7 +173,8 @@ def balancefl(weight: NonNegative = 1.0, temperature: Positive = 2.0, smoothing:
 
     References:
         Shuai et al., 2022, without its noise on the features of rare classes. The defaults are those of the authors'
-        code, which takes the classes of each batch for those of the client.
+        code, which takes the classes of each batch for those of the client, and whose teacher is in training mode; here
+        it is in evaluation mode.
     """
     drawn = DecayedResampling(1.0, schedule="fixed")  # by one over the number of the class's samples
     kept = VacantClassDistillation(weight / temperature**2, temperature)

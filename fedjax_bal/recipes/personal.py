@@ -80,7 +80,8 @@ def ditto(attraction: NonNegative = 0.1) -> Recipe:
         (SeparateModel(attraction=0.1),)
 
     References:
-        Li, Hu et al., 2021, Algorithm 1, with as many steps for the own model as for the global one.
+        Li, Hu et al., 2021, Algorithm 1, with as many steps for the own model as for the global one. Updates are
+        averaged by number of samples; add `equal_weights` for the paper's uniform average.
     """
     return Recipe("ditto", (SeparateModel(attraction),))
 
@@ -93,7 +94,7 @@ def fedrod() -> Recipe:
 
     Example:
         >>> fedrod().parts
-        (PriorCalibration(epsilon=0.0, tau=1.0, counts='local'), ResidualHead())
+        (PriorCalibration(epsilon=0.0, tau=1.0, counts='local', absent=0), ResidualHead())
 
     References:
         Chen and Chao, 2022, Algorithm 1, with a linear personalised classifier and gamma = 1.

@@ -12,6 +12,7 @@ from fedjax_bal.types import Plan
 from fedjax_bal.validate import finite_number, one_of, whole_number
 
 Direction = Literal["from_uniform", "to_uniform"]
+First = Literal["counted", "left_out"]
 
 _LAST = 1e300  # larger than any divergence, but less than infinity, which marks clients already taken
 
@@ -52,7 +53,12 @@ def ucb_scores(mean_rewards: Any, pulls: Any, round: int, alpha: float) -> np.nd
 
 
 def class_balancing_set(
-    compositions: Any, scores: Any, size: int, *, direction: Direction = "from_uniform"
+    compositions: Any,
+    scores: Any,
+    size: int,
+    *,
+    direction: Direction = "from_uniform",
+    first: First = "counted",
 ) -> np.ndarray:
     r"""Selects clients greedily, from the highest score on, whose compositions together are close to even.
 
@@ -66,6 +72,7 @@ def class_balancing_set(
         scores: `[N]`; infinity is allowed.
         size: number of clients, at least 1; all of them if they are fewer.
         direction: `"from_uniform"`, KL(U || R), or `"to_uniform"`, KL(R || U).
+        first: whether the first client's composition is `"counted"` among the members' or `"left_out"` of their mean.
 
     Returns:
         `Int[min(size, N)]` in the order added.
@@ -78,12 +85,14 @@ def class_balancing_set(
         [0, 2]
 
     References:
-        FL-CIR, Algorithm 2. There the first client's composition is left out of the sum, and eq. 8 has KL(R || U);
-        the published code includes it, and has KL(U || R).
+        FL-CIR, Algorithm 2. As printed, the first client's composition is left out of the sum, and eq. 8 has
+        KL(R || U); the published code includes it, and has KL(U || R). In eq. 8 U is "a vector of ones", with which the
+        reward of eq. 9 is negative; here it is the uniform distribution.
     """
     table = check_table("compositions", compositions, "the composition of each client by class")
     size, base = whole_number("size", size), np.asarray(scores, np.float64)
     one_of("direction", direction, ("from_uniform", "to_uniform"))
+    one_of("first", first, ("counted", "left_out"))
     if base.shape != table.shape[:1]:
         raise ValueError(f"scores: received shape {base.shape}, must be {table.shape[:1]}, one for each client")
     if np.isnan(base).any():
@@ -92,14 +101,15 @@ def class_balancing_set(
     total, taken = np.zeros((table.shape[1], 1)), np.zeros(len(table), bool)
     for place in range(len(chosen)):
         if place:
-            values = _divergences(columns, total, place + 1, direction)
+            values = _divergences(columns, total, place + (first == "counted"), direction)
             if not total.any():
                 values = np.where(columns.any(0), values, _LAST)
             chosen[place] = smallest(np.where(taken, np.inf, values))[0]
         else:
             chosen[place] = np.argmax(base)
         taken[chosen[place]] = True
-        total = total + columns[:, chosen[place : place + 1]]
+        if place or first == "counted":
+            total = total + columns[:, chosen[place : place + 1]]
     return chosen
 
 
@@ -109,6 +119,7 @@ def cucb(
     rho: float = 0.99,
     reward: Reward = "bounded",
     direction: Direction = "from_uniform",
+    first: First = "counted",
     *,
     num_classes: int,
 ) -> Selector:
@@ -130,6 +141,7 @@ def cucb(
         rho: discount of older compositions, above 0 and at most 1; 1 is the plain mean.
         reward: see `rewards`.
         direction: see `class_balancing_set`.
+        first: see `class_balancing_set`.
         num_classes: C.
 
     Returns:
@@ -154,6 +166,7 @@ def cucb(
         raise ValueError("rho: received 0, must be above 0 and at most 1; with 1 all compositions count the same")
     one_of("reward", reward, ("bounded", "literal"))
     one_of("direction", direction, ("from_uniform", "to_uniform"))
+    one_of("first", first, ("counted", "left_out"))
 
     def init(seed: int, num_clients: int) -> BanditState:
         counts, zeros = np.zeros(num_clients, np.int64), np.zeros(num_clients)
@@ -166,7 +179,8 @@ def cucb(
             chosen = online[np.argsort(state.asked[online], kind="stable")[:size]]
         else:
             scores = ucb_scores(state.mean_rewards[online], state.pulls[online], round, alpha)
-            chosen = online[class_balancing_set(state.compositions[online], scores, size, direction=direction)]
+            added = class_balancing_set(state.compositions[online], scores, size, direction=direction, first=first)
+            chosen = online[added]
         return single(chosen, size, len(available)), state
 
     def update(state: BanditState, plan: Plan, probes: Any) -> BanditState:
@@ -182,6 +196,7 @@ def greedy(
     rho: float = 0.99,
     reward: Reward = "bounded",
     direction: Direction = "from_uniform",
+    first: First = "counted",
     *,
     num_classes: int,
 ) -> Selector:
@@ -192,6 +207,7 @@ def greedy(
         rho: see `cucb`.
         reward: see `rewards`.
         direction: see `class_balancing_set`.
+        first: see `class_balancing_set`.
         num_classes: C.
 
     Returns:
@@ -207,7 +223,7 @@ def greedy(
     References:
         FL-CIR, section on the experiments, the comparison method of this name.
     """
-    return cucb(clients_per_round, 0.0, rho, reward, direction, num_classes=num_classes)
+    return cucb(clients_per_round, 0.0, rho, reward, direction, first, num_classes=num_classes)
 
 
 def _divergences(columns: np.ndarray, total: np.ndarray, members: int, direction: Direction) -> np.ndarray:

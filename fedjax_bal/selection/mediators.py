@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from fedjax_bal.selection.greedy import check_clients, check_table, smallest, sp
 from fedjax_bal.selection.selectors import Selector, open_loop
 from fedjax_bal.validate import one_of, whole_number
 
-Pool = Literal["counts", "distributions"]
+Pool = Literal["counts", "distributions", "halves"]
 
+_POOLS = get_args(Pool)
 _ABSENT = 1e-30  # in place of a count of 0, so that 0 log 0 is 0
 _REWRITE_BELOW = 0.75  # share of columns still in use below which the table is rewritten
 
@@ -31,8 +32,9 @@ def mediators(class_counts: Any, size: int, *, pool: Pool = "counts") -> list[np
     Args:
         class_counts: `[N, C]`, samples of each client by class, augmented copies included.
         size: gamma, clients per group, at least 1.
-        pool: sum of a group: `"counts"` adds samples, `"distributions"` adds class shares, as if all clients had
-            equally many samples.
+        pool: sum of a group: `"counts"` adds samples; `"distributions"` adds class shares, as if all clients had
+            equally many samples; `"halves"` adds the client's class shares to those of the group's samples, as if the
+            two had equally many.
 
     Returns:
         ceil(K / size) arrays of client ids for K clients with samples, members in the order they were added; the last
@@ -47,17 +49,18 @@ def mediators(class_counts: Any, size: int, *, pool: Pool = "counts") -> list[np
         [[1, 3], [0, 4]]
 
     References:
-        Astraea (Duan et al., 2019), Algorithm 3. Its P_m + P_i leaves open whether samples or distributions are added;
-        the text speaks of the distribution of the pooled data, which is `"counts"`.
+        Astraea (Duan et al., 2019), Algorithm 3. Its P_m + P_i leaves open what is added: section III-B calls P_m and
+        P_i the probability distributions of mediator and client, read literally `"halves"`; the text speaks of the
+        distribution of the mediator's data, which is `"counts"`, and the most even of the three.
     """
     counts = check_table("class_counts", class_counts, "the samples of each client by class")
     size = whole_number("size", size)
-    one_of("pool", pool, ("counts", "distributions"))
+    one_of("pool", pool, _POOLS)
     clients = np.flatnonzero(counts.sum(1) > 0)
     rows = counts[clients]
-    if pool == "distributions":
+    if pool != "counts":
         rows /= rows.sum(1, keepdims=True)
-    order = clients[_grouping_order(rows, size)]
+    order = clients[_grouping_order(rows, size, counts[clients] if pool == "halves" else None)]
     return [order[begin : begin + size] for begin in range(0, len(order), size)]
 
 
@@ -109,7 +112,7 @@ def mediated(
     whole_number("passes", passes)
     one_of("resched", resched, ("per_round", "once"))
     one_of("order", order, ("fixed", "shuffled"))
-    one_of("pool", pool, ("counts", "distributions"))
+    one_of("pool", pool, _POOLS)
     groups = math.ceil(wanted / size)
     size = min(size, max(wanted if resched == "per_round" else len(counts), 1))
     all_groups = functools.cache(lambda: mediators(counts, size, pool=pool))
@@ -150,15 +153,20 @@ def _fill_chains(members: list[np.ndarray], chains: int, length: int, num_client
     return clients
 
 
-def _grouping_order(rows: np.ndarray, size: int) -> np.ndarray:
-    """Finds the order in which the rows `Float[K, C]` join groups."""
+def _grouping_order(rows: np.ndarray, size: int, counts: np.ndarray | None) -> np.ndarray:
+    """Finds the order in which the rows `Float[K, C]` join groups.
+
+    A row is added to the sum of the group's rows or, given `counts` `[K, C]`, to the class shares of its members.
+    """
     left, order = _Ungrouped(rows, size), np.empty(len(rows), np.int64)
+    summed = rows if counts is None else counts
     total = np.zeros(rows.shape[1])
     for place in range(len(rows)):
         if place % size == 0:
             total = np.zeros(rows.shape[1])
-        order[place] = left.take(total)
-        total = total + rows[order[place]]
+        halved = counts is not None and total.any()
+        order[place] = left.take(total / total.sum() if halved else total)
+        total = total + summed[order[place]]
     return order
 
 

@@ -57,7 +57,9 @@ def test_what_is_no_test_set_or_no_federation_is_refused():
         make_round(recipes.fedavg(), toys.network(), (images, labels))
 
 
-@pytest.mark.parametrize("labels", [np.repeat(np.arange(10), 100), np.tile(np.arange(10), 100)], ids=["sorted", "turns"])
+@pytest.mark.parametrize(
+    "labels", [np.repeat(np.arange(10), 100), np.tile(np.arange(10), 100)], ids=["sorted", "turns"]
+)
 def test_some_images_are_of_all_classes_in_whatever_order_the_test_set_is(labels):
     test = chunked(np.arange(1000).reshape(-1, 1, 1, 1), labels)
     some = some_images(test, 100, 1000, size=30)

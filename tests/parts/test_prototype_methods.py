@@ -1,5 +1,7 @@
 """FedProto, FedNH and FedETF: against their transcriptions, by hand."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,6 +101,17 @@ def test_the_simplex_of_fedetf_equals_its_transcription():
     projected = directions(FEATURES @ head["kernel"] + head["bias"])
     wanted = [[2.5 * p @ v for v in vertices.T] for p in projected]
     np.testing.assert_allclose(model.head({"head": head}, jnp.asarray(FEATURES)), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("absent", ["excluded", "one"])
+def test_absent_classes_of_fedetf_are_excluded_or_count_as_one_row(absent):
+    counts, logits = np.array([3, 0, 5, 0]), np.array([[0.3, -1.0, 2.0, 0.5]])
+    calibration = fedetf(absent=absent).parts[1]
+    ctx = SimpleNamespace(class_counts=jnp.asarray(counts))
+    found = jax.nn.softmax(calibration.logits(jnp.asarray(logits), None, ctx))
+    rows = np.where(counts == 0, absent == "one", counts)
+    wanted = rows * np.exp(logits)
+    np.testing.assert_allclose(found, wanted / wanted.sum(), rtol=1e-5)
 
 
 BAD = [

@@ -40,12 +40,23 @@ def adagrad(tau):
     return update
 
 
-def with_momentum(beta):
-    """v is beta v + delta."""
+def published(b1, tau, begin, second):
+    """Algorithm 2 of Reddi et al.: no correction; `second` is the change of v."""
+
+    def update(state, delta):
+        m, v = state or (0, begin)
+        m, v = b1 * m + (1 - b1) * delta, v + second(v, delta**2)
+        return (m, v), m / (np.sqrt(v) + tau)
+
+    return update
+
+
+def with_momentum(beta, nesterov=False):
+    """v is beta v + delta; Nesterov's step is delta + beta v."""
 
     def update(state, delta):
         v = delta if state is None else beta * state + delta
-        return v, v
+        return v, delta + beta * v if nesterov else v
 
     return update
 
@@ -58,18 +69,39 @@ def yogi_change(v, square, b2):
     return -(1 - b2) * square * np.sign(v - square)
 
 
+def adam_09(v, square):
+    return adam_change(v, square, 0.9)
+
+
+def yogi_09(v, square):
+    return yogi_change(v, square, 0.9)
+
+
+ADAPTIVE = {"learning_rate": 0.05, "beta_1": 0.8, "beta_2": 0.9, "tau": 0.01}
 SERVERS = {
     "fedavgm": (averaging.fedavgm(0.8, 0.5), 0.5, with_momentum(0.8)),
     "fedadam": (averaging.fedadam(0.05, 0.8, 0.9, 0.01), 0.05, adaptive(0.8, 0.9, 0.01, 0.0, adam_change)),
     "fedyogi": (averaging.fedyogi(0.05, 0.8, 0.9, 0.01), 0.05, adaptive(0.8, 0.9, 0.01, 1e-6, yogi_change)),
     "fedadagrad": (averaging.fedadagrad(0.05, 0.01), 0.05, adagrad(0.01)),
-}
+    "fedavgm, nesterov": (averaging.fedavgm(0.8, 0.5, nesterov=True), 0.5, with_momentum(0.8, nesterov=True)),
+    "fedadam, paper": (averaging.fedadam(form="paper", **ADAPTIVE), 0.05, published(0.8, 0.01, 0.01**2, adam_09)),
+    "fedadam, from zero": (averaging.fedadam(form="from_zero", **ADAPTIVE), 0.05, published(0.8, 0.01, 0.0, adam_09)),
+    "fedyogi, paper": (averaging.fedyogi(form="paper", **ADAPTIVE), 0.05, published(0.8, 0.01, 0.01**2, yogi_09)),
+    "fedadagrad, paper": (
+        averaging.fedadagrad(0.05, 0.01, form="paper"), 0.05, published(0.0, 0.01, 0.01**2, lambda v, square: square)
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SERVERS)
+QUICK = ("fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedadam, paper")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SERVERS]
+)
 def test_server_optimizer_equals_its_transcription(name):
     recipe, rate, update = SERVERS[name]
-    assert recipe.name == name
+    assert recipe.name == name.partition(",")[0]
     sim = float64.simulation(recipe)
     weights = float64.initial(sim)
     states = dict.fromkeys(weights)

@@ -9,7 +9,7 @@ import toys
 from parts import float64, hand
 
 from fedjax_bal.optim import optimizer
-from fedjax_bal.parts import Ascent, DynamicRegularisation, Extrapolation, GlobalAscent
+from fedjax_bal.parts import Ascent, DynamicRegularisation, GlobalAscent
 from fedjax_bal.parts.fedlesam import LastReceived
 from fedjax_bal.recipes import combine, fedacg, fedcm, fedexp, fedlesam, fedsam, fedspeed, local, mofedsam
 from fedjax_bal.types import Aggregate, ServerContext
@@ -49,17 +49,20 @@ def descend(received, client, number, direction, options=float64.OPTIONS):
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01], ids=["further", "as far"])
-def test_the_step_of_fedexp_equals_its_transcription(scale):
+@pytest.mark.parametrize(("options", "epsilon"), [({}, 0.1), ({"per_client": True, "decay": 0.5}, 3 * 0.1 * 0.5**2)])
+def test_the_step_of_fedexp_equals_its_transcription(scale, options, epsilon):
     shares = np.array([0.5, 0.3, 0.0, 0.2])
     updates = [{"a": scale * hand.draw(3, seed=s), "b": scale * hand.draw(2, 2, seed=s + 9)} for s in range(4)]
     mean = {k: sum(p * u[k] for p, u in zip(shares, updates, strict=True)) for k in "ab"}
-    factor = max(1.0, sum(p * norm(u) ** 2 for p, u in zip(shares, updates, strict=True)) / (2 * norm(mean) ** 2 + 0.2))
+    spread = sum(p * norm(u) ** 2 for p, u in zip(shares, updates, strict=True))
+    factor = max(1.0, spread / (2 * (norm(mean) ** 2 + epsilon)))
     assert (factor > 1) == (scale == 1)
     updates[2]["a"][:] = np.nan  # it doesn't count
     deltas = {k: jnp.stack([jnp.asarray(u[k]) for u in updates]) for k in "ab"}
     aggregate = Aggregate(mean, {}, jnp.array(shares), None, deltas=deltas)
-    server = ServerContext(**(dict.fromkeys(ServerContext._fields) | {"aggregate": aggregate}))
-    for name, leaf in Extrapolation(0.1).step(mean, server).items():
+    server = ServerContext(**(dict.fromkeys(ServerContext._fields) | {"aggregate": aggregate, "round": 2}))
+    (part,) = fedexp(0.1, **options).parts
+    for name, leaf in part.step(mean, server).items():
         np.testing.assert_allclose(leaf, factor * mean[name], rtol=1e-12)
 
 

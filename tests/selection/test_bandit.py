@@ -22,20 +22,21 @@ def divergence(mean, direction):
     return math.fsum(share * math.log(share / uniform) for share in shares)
 
 
-def by_hand(compositions, scores, size, direction):
+def by_hand(compositions, scores, size, direction, first="counted"):
     """Algorithm 2 with explicit loops; divergences within 1e-12 go to the lowest index.
 
     While nothing is known of the members, whoever something is known of comes first.
     """
+    begin = {"counted": 0, "left_out": 1}[first]
     left = set(range(len(compositions)))
     chosen = [max(left, key=lambda k: (scores[k], -k))]
     while len(chosen) < min(size, len(compositions)):
         left.discard(chosen[-1])
         found = {}
         known = {k for k in left if any(compositions[k])}
-        blank = known and not any(any(compositions[i]) for i in chosen)
+        blank = known and not any(any(compositions[i]) for i in chosen[begin:])
         for k in known if blank else left:
-            members = [compositions[i] for i in (*chosen, k)]
+            members = [compositions[i] for i in (*chosen[begin:], k)]
             found[k] = divergence(
                 [math.fsum(column) / len(members) for column in zip(*members, strict=True)], direction
             )
@@ -49,22 +50,29 @@ shares = st.integers(2, 5).flatmap(
 
 
 @settings(max_examples=150, deadline=None)
-@given(shares, st.data(), st.integers(1, 6), st.sampled_from(["from_uniform", "to_uniform"]))
-def test_the_set_agrees_with_explicit_loops(table, data, size, direction):
+@given(
+    shares,
+    st.data(),
+    st.integers(1, 6),
+    st.sampled_from(["from_uniform", "to_uniform"]),
+    st.sampled_from(["counted", "left_out"]),
+)
+def test_the_set_agrees_with_explicit_loops(table, data, size, direction, first):
     rows = np.array(table, float)
     rows /= np.maximum(rows.sum(1, keepdims=True), 1)
     score = st.sampled_from([0.1, 0.2, 0.3, math.inf])
     scores = data.draw(st.lists(score, min_size=len(rows), max_size=len(rows)))
-    found = class_balancing_set(rows, scores, size, direction=direction)
-    assert found.tolist() == by_hand(rows.tolist(), scores, size, direction)
+    found = class_balancing_set(rows, scores, size, direction=direction, first=first)
+    assert found.tolist() == by_hand(rows.tolist(), scores, size, direction, first)
 
 
+@pytest.mark.parametrize("first", ["counted", "left_out"])
 @pytest.mark.parametrize("direction", ["from_uniform", "to_uniform"])
-def test_the_set_agrees_with_explicit_loops_on_many_clients(direction):
+def test_the_set_agrees_with_explicit_loops_on_many_clients(direction, first):
     rng = np.random.default_rng(0)
     rows, scores = rng.dirichlet(np.full(10, 0.3), 300), rng.random(300)
-    found = class_balancing_set(rows, scores, 12, direction=direction)
-    assert found.tolist() == by_hand(rows.tolist(), scores, 12, direction)
+    found = class_balancing_set(rows, scores, 12, direction=direction, first=first)
+    assert found.tolist() == by_hand(rows.tolist(), scores, 12, direction, first)
 
 
 def test_several_pieces_of_the_table_give_the_same_set():
@@ -73,9 +81,10 @@ def test_several_pieces_of_the_table_give_the_same_set():
     assert class_balancing_set(rows, scores, 3).tolist() == by_hand(rows.tolist(), scores, 3, "from_uniform")
 
 
-def test_the_first_composition_counts_and_the_direction_matters():
-    rows = np.array([[0.8, 0.1, 0.1], [0.5, 0.5, 0.0], [0.0, 0.3, 0.7], [0.1, 0.45, 0.45]])
-    assert class_balancing_set(rows, [9, 0, 0, 0], 2).tolist() == [0, 3]
+def test_the_first_composition_counts_unless_it_is_left_out_and_the_direction_matters():
+    rows = np.array([[0.8, 0.1, 0.1], [0.5, 0.5, 0.0], [0.0, 0.3, 0.7], [0.1, 0.45, 0.45], [0.4, 0.3, 0.3]])
+    assert class_balancing_set(rows, [9, 0, 0, 0, 0], 2).tolist() == [0, 3]
+    assert class_balancing_set(rows, [9, 0, 0, 0, 0], 2, first="left_out").tolist() == [0, 4]
     rows = np.array([[0.6, 0.4, 0.0], [0.0, 0.0, 1.0], [0.599, 0.4, 0.001]])
     assert class_balancing_set(rows, [1, 0, 0], 2).tolist() == [0, 1]
     uneven = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 0.5, 0.5, 0.0], [0.97, 0.01, 0.01, 0.01]])
@@ -180,15 +189,15 @@ def test_the_sweep_goes_in_blocks_and_wraps_round_to_client_0():
 def test_after_the_sweep_the_highest_score_comes_with_its_balancing_set():
     rng = np.random.default_rng(0)
     rows = rng.dirichlet(np.full(4, 0.4), 10)
-    for direction in ("from_uniform", "to_uniform"):
-        selector = cucb(3, 0.3, direction=direction, num_classes=4)
+    for direction, first in (("from_uniform", "counted"), ("to_uniform", "counted"), ("to_uniform", "left_out")):
+        selector = cucb(3, 0.3, direction=direction, first=first, num_classes=4)
         state = BanditState(np.arange(1, 11), np.arange(1, 11), rng.random(10), rows, np.ones(10))
         available = np.arange(10) != 4
         found = selector.select(state, 0, 7, available)[0][:, 0]
         bonus = [0.3 * math.sqrt(3 * math.log(7) / (2 * pulls)) for pulls in range(1, 11)]
         ids = np.flatnonzero(available)
         scores = (state.mean_rewards + bonus)[ids]
-        assert found.tolist() == ids[by_hand(rows[ids].tolist(), scores, 3, direction)].tolist()
+        assert found.tolist() == ids[by_hand(rows[ids].tolist(), scores, 3, direction, first)].tolist()
 
 
 def test_greedy_takes_the_best_mean_and_exploration_the_rarest():

@@ -19,7 +19,7 @@ def shares(total, number):
 
 
 def assert_walked(labels, parts, wanted):
-    """Independent walk: given which labels each client took, in order, each place of a label is one and the same row."""
+    """Independent walk: given which labels each client took, in order, each place of a label is always the same row."""
     sizes, cursor, rows = Counter(labels.tolist()), Counter(), {}
     for part, number in zip(parts, wanted, strict=True):
         rest = part.tolist()
