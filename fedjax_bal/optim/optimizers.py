@@ -217,8 +217,8 @@ def fedopt(
 ) -> Optimizer:
     r"""Builds the adaptive server optimizers as they are published, without correction of the moments' start.
 
-    $m \leftarrow \beta_1 m + (1 - \beta_1) g$ from 0, and $w \leftarrow w - \eta m / (\sqrt{v} + \tau)$, where v changes
-    by $-(1 - \beta_2) (v - g^2)$ (Adam), $-(1 - \beta_2) g^2 sign(v - g^2)$ (Yogi) or $g^2$ (Adagrad).
+    $m \leftarrow \beta_1 m + (1 - \beta_1) g$ from 0, and $w \leftarrow w - \eta m / (\sqrt{v} + \tau)$, where v
+    changes by $-(1 - \beta_2) (v - g^2)$ (Adam), $-(1 - \beta_2) g^2 sign(v - g^2)$ (Yogi) or $g^2$ (Adagrad).
 
     Args:
         second: the second moment's rule.
