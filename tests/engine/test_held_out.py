@@ -170,8 +170,9 @@ def test_nothing_of_a_setting_is_left_to_a_default():
 
 
 def test_of_local_training_fine_tuning_keeps_the_optimizer_and_the_batches_alone():
-    asked = {"batch_size": 4, "drop_last": True, "optimizer": optimizer("sgd", RATE, momentum=0.5)}
-    others = {"batches_per_epoch": 2, "batch_statistics": "local", "lone_rows": "keep", "drawing": "replacement"}
+    rule = optimizer("sgd", RATE, momentum=0.5)
+    asked = {"batch_size": 4, "drop_last": True, "lone_rows": "drop", "optimizer": rule}
+    others = {"batches_per_epoch": 2, "batch_statistics": "local", "drawing": "replacement"}
     given = LocalTraining(steps=40, **asked, **others)
     assert {field.name for field in dataclasses.fields(given)} == {*asked, *others, "epochs", "steps"}
     setting = dataclasses.replace(simulation().setting, local=given)

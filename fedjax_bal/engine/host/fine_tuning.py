@@ -121,7 +121,7 @@ class FineTuner:
 
 
 def plain_setting(setting: Setting, epochs: int) -> Setting:
-    """The setting for fine-tuning: no parts, one pass over the chain, all of a client's rows in each epoch."""
+    """The setting for fine-tuning: no parts, one pass over the chain, whole epochs of a client's rows."""
     # Both objects are built from scratch rather than copied with changes: a new field of a setting must be chosen here,
     # and all that isn't named here of local training is plain.
     local = LocalTraining(
