@@ -329,14 +329,6 @@ def test_what_cannot_be_is_refused(monkeypatch):
         few.prepare_federation(plain)
 
 
-def test_a_lone_row_may_be_one_too_many(monkeypatch):
-    monkeypatch.setattr(dcgan, "_make_pool", gray)
-    plain = federation()
-    few = federate(plain.images, plain.labels, [np.arange(16), np.array([20])], 3)
-    with pytest.raises(ValueError, match="in which 1 of 2 clients have rows, must be at least 2"):
-        records(cbfl(**SMALL), federation=few)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
