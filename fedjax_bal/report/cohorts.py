@@ -19,7 +19,7 @@ class Composition(NamedTuple):
     Attributes:
         true: the true shares.
         estimated: the estimated shares.
-        pairs: number of all pairs, of which K evenly spaced ones are kept.
+        pairs: number of all pairs, of which K random ones are kept.
         clients: the mean number of clients, over seeds, of which the selector has an estimate.
         rank_correlation: Spearman's over the classes of a client, mean over clients.
     """
@@ -113,7 +113,8 @@ def pooled_composition(runs: Sequence[Mapping[str, Any]], method: str) -> Compos
     )
     if not true.size:
         return None
-    kept = evenly_spaced(true.size, MOST_DOTS)
+    # Drawn, as pairs stand class by class for each client, which a regular stride could follow.
+    kept = np.sort(np.random.default_rng(0).permutation(true.size)[:MOST_DOTS])
     ranks = spread([each.get("rank_correlation") for each in found])
     clients = float(np.mean([each["clients"] for each in found]))
     return Composition(true[kept], estimated[kept], true.size, clients, ranks)
