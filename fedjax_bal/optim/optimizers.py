@@ -239,11 +239,14 @@ def fedopt(
 
 
 class _Moments(NamedTuple):
+    """State of `fedopt`: m and v, like params."""
+
     first: PyTree
     second: PyTree
 
 
 def _fedopt(learning_rate: Any, b1: Any, b2: Any, tau: Any, initial: Any, second: str) -> optax.GradientTransformation:
+    """The optax transformation of `fedopt`."""
     change = {
         "adam": lambda v, square: -(1 - b2) * (v - square),
         "yogi": lambda v, square: -(1 - b2) * square * jnp.sign(v - square),
@@ -254,9 +257,9 @@ def _fedopt(learning_rate: Any, b1: Any, b2: Any, tau: Any, initial: Any, second
         begin = lambda leaf: jnp.full_like(leaf, initial)
         return _Moments(jax.tree.map(jnp.zeros_like, params), jax.tree.map(begin, params))
 
-    def update(grads: PyTree, state: _Moments, params: PyTree = None) -> tuple[PyTree, _Moments]:
-        m = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.first, grads)
-        v = jax.tree.map(lambda v, g: v + change(v, g**2), state.second, grads)
+    def update(updates: PyTree, state: Any, params: Any = None) -> tuple[PyTree, Any]:
+        m = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.first, updates)
+        v = jax.tree.map(lambda v, g: v + change(v, g**2), state.second, updates)
         return jax.tree.map(lambda m, v: -learning_rate * m / (jnp.sqrt(v) + tau), m, v), _Moments(m, v)
 
     return optax.GradientTransformation(init, update)
