@@ -2,6 +2,11 @@
 
 The engine asks for the role, never for the method: composing, adding or keeping apart is decided here, by role. Roles
 of a client get a `Context`, those of the server a `ServerContext` with the part's own state in it.
+
+In a round in which no update arrives (no client is available or selected, all updates are lost or excluded, or no
+client has rows) the model, the server optimizer's state and the states of Server parts stay as they are: nothing comes
+of Reduce, Step and `Server.update`, nor of Refine parts that change the model itself. `Server.broadcast` alone may
+change a part's state, as it precedes the clients' training.
 """
 
 import abc
@@ -272,7 +277,8 @@ class Refine(Part, abc.ABC):
     """Changes the global model after the server optimizer; several compose in order.
 
     Attributes:
-        evaluation_only: whether only the test set sees the change, and the next round goes on without it.
+        evaluation_only: whether only the test set sees the change, and the next round goes on without it. Such a part
+            runs before each evaluation, also after a round in which no update arrived; what it draws is drawn again.
     """
 
     evaluation_only: bool = False
