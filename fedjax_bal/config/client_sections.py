@@ -71,9 +71,9 @@ class AvailabilitySection(_Absence):
     """The clients that can be selected in a round.
 
     Attributes:
-        name: `always`; `bernoulli`: each client with probability p; `periodic`: the same, redrawn every `period`
-            rounds; `clustered`: client i with the i-th probability of the list p, which repeats; `trace`: read from a
-            file, see `fedjax_bal.selection.trace`.
+        name: `always`; `bernoulli`: each client with probability p, in some rounds none; `periodic`: the same, redrawn
+            every `period` rounds; `clustered`: client i with the i-th probability of the list p, which repeats;
+            `trace`: read from a file, see `fedjax_bal.selection.trace`. A round without clients trains nothing.
     """
 
     laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {
