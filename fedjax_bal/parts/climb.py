@@ -34,6 +34,7 @@ class DualWeights(Weigh, Server):
     tolerance: float = 1.0
     interval: int = static(5)
 
+    ignores_sizes = True
     travels = False
 
     @property

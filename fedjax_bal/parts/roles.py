@@ -243,13 +243,19 @@ class Weigh(Part, abc.ABC):
 
     Attributes:
         weighs_statistics: whether batch statistics are averaged with these weights too.
+        ignores_sizes: whether the part takes the numbers of samples out of the weights.
     """
 
     weighs_statistics: ClassVar[bool] = True
+    ignores_sizes: ClassVar[bool] = False
 
     @abc.abstractmethod
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """`Float[G]` to `Float[G]`; begins with the number of samples, 0 for a chain that doesn't deliver."""
+        """`Float[G]` to `Float[G]`.
+
+        The first part gets the number of samples, or 1 with a selector that draws clients by size unless a part ignores
+        sizes itself; 0 for a chain that doesn't deliver.
+        """
 
 
 class Reduce(Part, abc.ABC):

@@ -10,12 +10,14 @@ import pytest
 import quick
 import toys
 from flat import build
+from jax.flatten_util import ravel_pytree
 from parts import faking
 
-from fedjax_bal import recipes
+from fedjax_bal import LocalTraining, Participation, make_round, recipes
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Refine, Report, Server, Step, Weigh, part
 from fedjax_bal.recipes import Recipe
+from fedjax_bal.selection import Choice
 from fedjax_bal.testing.workbench import Bench
 from fedjax_bal.types import Plan
 
@@ -115,3 +117,34 @@ def test_a_round_in_which_nothing_arrives_changes_nothing(name, monkeypatch):
     lost = train((FIRST, ALL), (THIRD, [[True, False], [True, True], [False, False]]))[0][2]
     left_out = train((FIRST, ALL), ([[7, empty], [1, 2], [empty, empty]], [[True, False], [True, True], NONE[0]]))[0][2]
     chex.assert_trees_all_equal(lost, left_out)
+
+
+@pytest.mark.parametrize(
+    ("selector", "recipe", "by_size"),
+    [
+        pytest.param("uniform", recipes.fedavg(), True, marks=pytest.mark.slow),
+        ("by_size", recipes.fedavg(), False),
+        *(
+            pytest.param(selector, recipe, False, marks=pytest.mark.slow)
+            for selector in ("uniform", "by_size")
+            for recipe in (recipes.equal_weights(), recipes.scaffold(), recipes.climb())
+        ),
+        pytest.param("by_size", recipes.feddisco(a=0.0, b=0.0), False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_size_counts_once_by_the_draw_or_by_the_weight(selector, recipe, by_size):
+    round_fn = make_round(
+        recipe, toys.network(), toys.federation(), local=LocalTraining(batch_size=20, optimizer=optimizer("sgd", 0.1)),
+        participation=Participation(selector=Choice(selector), clients_per_round=3),
+    )  # fmt: skip
+    state, ids, empty = round_fn.init(jax.random.key(0)), np.array([1, 4, 7]), len(toys.SIZES)
+
+    @jax.jit
+    def moved(clients):
+        plan = clients[:, None], jnp.ones((3, 1), bool)
+        after = round_fn.step(round_fn.hyperparameters, jax.random.key(0), state, plan)[0]
+        return ravel_pytree(optax.tree.sub(after.variables.params, state.variables.params))[0]
+
+    alone = np.stack([moved(np.array([client, empty, empty])) for client in ids])
+    weights = np.take(toys.SIZES, ids) if by_size else np.ones(3)
+    np.testing.assert_allclose(moved(ids), weights @ alone / weights.sum(), rtol=1e-4, atol=1e-6)

@@ -168,12 +168,14 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
 def _chain_weights(setting: Setting, server: ServerContext) -> ChainWeights:
     """The weights of the chains, known before any chain is trained."""
     parts = setting.parts_with(Weigh)
-    statistics = _weights([part for part in parts if part.weighs_statistics], server)
-    return ChainWeights(_weights(parts, server), statistics, server.cohort.delivered)
+    statistics = _weights(setting, [part for part in parts if part.weighs_statistics], server)
+    return ChainWeights(_weights(setting, parts, server), statistics, server.cohort.delivered)
 
 
-def _weights(parts: list[Weigh], server: ServerContext) -> Array:
+def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Array:
     weights = server.cohort.sizes * server.cohort.delivered
+    if setting.drawn_by_size and not any(part.ignores_sizes for part in parts):  # or they would be taken out twice
+        weights = server.cohort.delivered.astype(weights.dtype)
     for part in parts:
         weights, wanted = part.weigh(weights, server.cohort, seen_by(part, server)), weights.shape
         if weights.shape != wanted:  # others would be broadcast, and train something else

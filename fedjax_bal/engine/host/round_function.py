@@ -158,7 +158,8 @@ def make_round(
         model: the model, from `fedjax_bal.models.build`.
         federation: the federation, from `fedjax_bal.data.federate`.
         local: how clients train: epochs or steps, batches, optimizer.
-        participation: used by `plans` alone: which clients train, and which of their updates arrive; by default all.
+        participation: which clients train, and which of their updates arrive, in `plans`; by default all. A selector
+            that draws clients by size lets the updates of every plan begin with the same weight.
         execution: strategy and precision; several clients train at a time under "vmap".
         server_optimizer: by default what the recipe says, or else plain averaging.
 
