@@ -35,6 +35,7 @@ class DualWeights(Weigh, Server):
     interval: int = static(5)
 
     ignores_sizes = True
+    needs_losses = True
     travels = False
 
     @property

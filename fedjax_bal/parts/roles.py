@@ -134,6 +134,22 @@ class Update(Part, abc.ABC):
         """Updates to updates, like params, zeros for what isn't trained; momentum and decay don't see the change."""
 
 
+class Freeze(Part, abc.ABC):
+    """Keeps leaves of the model from being trained; of several parts, each adds its own.
+
+    Such a leaf begins the same everywhere: no client sends it, and none gets it unless a Refine part may change it.
+
+    Attributes:
+        always: whether the leaves are frozen in all local steps.
+    """
+
+    always: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def frozen(self, params: PyTree) -> PyTree:
+        """True or False, in Python, for each leaf or whole branch of the parameters."""
+
+
 class Start(Part, abc.ABC):
     """Chooses the model that a client begins with; several compose in order."""
 
@@ -231,7 +247,12 @@ class Probe(Part, abc.ABC):
     """Measures a trained client for the selector on the host; kept per client, each part on its own.
 
     The result goes to the host every round, so keep it small.
+
+    Attributes:
+        travels: whether it counts as traffic; not if the server computes it from the model that the client sends.
     """
+
+    travels: ClassVar[bool] = True
 
     @abc.abstractmethod
     def probe(self, outcome: Outcome) -> PyTree:
@@ -298,8 +319,8 @@ class Closing(Part, abc.ABC):
     """Gets a report of every client on the global model, without training, and changes the model that is evaluated.
 
     Such a closing round precedes every evaluation; training goes on without its result. It takes a pass over all
-    clients' rows: where that is too long, evaluate more rarely. All clients take part, available or not; the traffic
-    isn't counted. Several parts compose in order, each with its own reports.
+    clients' rows: where that is too long, evaluate more rarely. All clients take part, available or not: each gets the
+    model and sends its reports, which counts as traffic. Several parts compose in order, each with its own reports.
     """
 
     @abc.abstractmethod
