@@ -3,10 +3,10 @@
 The engine asks for the role, never for the method: composing, adding or keeping apart is decided here, by role. Roles
 of a client get a `Context`, those of the server a `ServerContext` with the part's own state in it.
 
-In a round in which no update arrives (no client is available or selected, all updates are lost or excluded, or no
-client has rows) the model, the server optimizer's state and the states of Server parts stay as they are: nothing comes
-of Reduce, Step and `Server.update`, nor of Refine parts that change the model itself. `Server.broadcast` alone may
-change a part's state, as it precedes the clients' training.
+In a round in which no update arrives (no client is available or selected, all updates are lost or excluded, no client
+has rows, or no update has any weight) the model, the server optimizer's state and the states of Server parts stay as
+they are: nothing comes of Reduce, Step and `Server.update`, nor of Refine parts that change the model itself.
+`Server.broadcast` alone may change a part's state, as it precedes the clients' training.
 """
 
 import abc

@@ -87,7 +87,7 @@ def close_round(
     # with momentum would move on, and states that average updates would take in zeros. Weights that are no numbers
     # count as updates, so that the model that they spoil is noticed.
     arrived = begun.cohort.delivered.any() & ~(begun.chain_weights.delta.sum() <= 0)
-    keep = partial(jax.tree.map, lambda new, old: jnp.where(arrived, new, old))
+    if_arrived = partial(jax.tree.map, lambda new, old: jnp.where(arrived, new, old))
     own, weights = jax.random.fold_in(key, number), begun.chain_weights.delta
     losses = _mean(result.records.loss_sum, result.records.steps)
     aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, begun.cohort, losses, result.deltas)
@@ -98,13 +98,13 @@ def close_round(
         delta = part.reduce(result.deltas, weights, seen)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
     stepped = _server_step(setting, own, state, server, result.sums.stats)
-    variables, optimizer = keep(stepped, (state.variables, state.optimizer))
+    variables, optimizer = if_arrived(stepped, (state.variables, state.optimizer))
     server = server._replace(variables=variables)
     slots = {
         part.slot: part.update(purpose_key(own, f"update/{part.slot}"), seen_by(part, server))
         for part in setting.parts_with(Server)
     }
-    slots = keep(slots, begun.slots)
+    slots = if_arrived(slots, begun.slots)
     return State(variables, optimizer, state.memory, slots), _info(setting, begun.cohort, result, variables)
 
 
