@@ -12,21 +12,17 @@ if TYPE_CHECKING:
 
 
 class Traffic(NamedTuple):
-    """Bytes between the server and one client.
+    """Bytes between the server and one client, in one round or before one evaluation.
 
     Of the model, leaves that stay with the clients, and those that never change, aren't sent.
 
     Attributes:
-        down: in a round, of the model and the broadcasts of server parts.
-        up: in a round, of the update, the reports, the probes, and the loss if the server uses it.
-        closing_down: before an evaluation, of the model; 0 without a closing round.
-        closing_up: before an evaluation, of the reports of a closing round.
+        down: of the model and the broadcasts of server parts.
+        up: of the update, the reports, the probes, and the loss if the server uses it.
     """
 
     down: int
     up: int
-    closing_down: int = 0
-    closing_up: int = 0
 
 
 class Counts(NamedTuple):
@@ -47,11 +43,10 @@ class Counts(NamedTuple):
         return counts | timing | (self.broken.record() if self.broken is not None else {})
 
     def closed(self, clients: int, bytes_: Traffic) -> "Counts":
-        """Adds a closing round of all clients."""
-        return self._replace(
-            bytes_up=self.bytes_up + clients * bytes_.closing_up,
-            bytes_down=self.bytes_down + clients * bytes_.closing_down,
-        )
+        """Adds what all clients exchange with the server before an evaluation."""
+        up = self.bytes_up + clients * bytes_.up
+        down = self.bytes_down + clients * bytes_.down
+        return self._replace(bytes_up=up, bytes_down=down)
 
     def noted(self, faults: Sequence[Fault]) -> "Counts":
         """Adds the faults of a round."""

@@ -141,27 +141,36 @@ def exhibits(setting: Setting, key: Key, state: State, number: Array, federation
 
 
 def traffic_of(setting: Setting, federation: Federation, state: State, *, losses: bool = False) -> Traffic:
-    """Bytes of a client's download and upload, counted from shapes without computing anything.
+    """Bytes of a client's download and upload in a round, counted from shapes without computing anything.
 
     `losses` says whether the selector learns from the clients' training losses.
     """
-    key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)
-    # A frozen leaf begins the same everywhere, so that no client sends it, and only a server that may have changed it
-    # sends it to the clients.
     own, frozen = own_leaves(setting, state.variables), frozen_leaves(setting, state.variables)
-    changed = any(not part.evaluation_only for part in setting.parts_with(Refine))
-    received = size_in_bytes(state.variables) - size_in_bytes(own if changed else own | frozen)
     returned = size_in_bytes(state.variables) - size_in_bytes(own | frozen)
-    sent = jax.eval_shape(lambda s: broadcast(setting, key, zero, s, federation)[1], state)
+    zero = jnp.zeros((), jnp.int32)
+    sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
     sent = {part.slot: sent[part.slot] for part in setting.parts_with(Server) if part.travels}
     result = _client_result(setting, state, federation)
     probes = {part.slot: result.records.probes[part.slot] for part in setting.parts_with(Probe) if part.travels}
     loss = result.records.loss_sum if losses or any(part.needs_losses for part in setting.parts) else ()
-    traffic = Traffic(received + size_in_bytes(sent), returned + size_in_bytes((result.reports, probes, loss)))
+    upload = returned + size_in_bytes((result.reports, probes, loss))
+    return Traffic(_model_download(setting, state.variables) + size_in_bytes(sent), upload)
+
+
+def closing_traffic_of(setting: Setting, federation: Federation, state: State) -> Traffic:
+    """Bytes of a client's download and upload before an evaluation, for Closing parts."""
     if not setting.parts_with(Closing):
-        return traffic
-    closing = jax.eval_shape(closing_reports, setting, key, zero, state.variables, federation, zero)
-    return traffic._replace(closing_down=received, closing_up=size_in_bytes(closing))
+        return Traffic(0, 0)
+    zero = jnp.zeros((), jnp.int32)
+    reports = jax.eval_shape(closing_reports, setting, jax.random.key(0), zero, state.variables, federation, zero)
+    return Traffic(_model_download(setting, state.variables), size_in_bytes(reports))
+
+
+def _model_download(setting: Setting, variables: Variables) -> int:
+    # A frozen leaf begins the same everywhere: it is sent only if the server may have changed it.
+    own, frozen = own_leaves(setting, variables), frozen_leaves(setting, variables)
+    changed = any(not part.evaluation_only for part in setting.parts_with(Refine))
+    return size_in_bytes(variables) - size_in_bytes(own if changed else own | frozen)
 
 
 def _client_result(setting: Setting, state: State, federation: Federation) -> ChainResult:
