@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
 
 class Traffic(NamedTuple):
-    """Bytes between the server and one client in one round.
+    """Bytes between the server and one client, in one round or before one evaluation.
+
+    Of the model, leaves that stay with the clients, and those that never change, aren't sent.
 
     Attributes:
         down: of the model and the broadcasts of server parts.
-        up: of the update, the reports and the probes.
+        up: of the update, the reports, the probes, and the loss if the server uses it.
     """
 
     down: int
@@ -39,6 +41,12 @@ class Counts(NamedTuple):
         counts = {name: int(getattr(self, name)) for name in numbers}
         timing = {"simulated_s": float(self.simulated_s)} if timed else {}
         return counts | timing | (self.broken.record() if self.broken is not None else {})
+
+    def closed(self, clients: int, bytes_: Traffic) -> "Counts":
+        """Adds what all clients exchange with the server before an evaluation."""
+        up = self.bytes_up + clients * bytes_.up
+        down = self.bytes_down + clients * bytes_.down
+        return self._replace(bytes_up=up, bytes_down=down)
 
     def noted(self, faults: Sequence[Fault]) -> "Counts":
         """Adds the faults of a round."""

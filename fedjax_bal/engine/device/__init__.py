@@ -13,6 +13,7 @@ from fedjax_bal.engine.device.local_training import mean_cross_entropy, outcome_
 from fedjax_bal.engine.device.personal import PERSONAL
 from fedjax_bal.engine.device.precision import at_precision, matmul_precision
 from fedjax_bal.engine.device.program import (
+    closing_traffic_of,
     dispatch,
     evaluate_model,
     evaluated_model,
