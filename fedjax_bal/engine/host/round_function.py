@@ -83,7 +83,7 @@ class RoundFunction:
         if variables is None:
             state = init_state(setting, key, self.federation)
         else:
-            given = arranged(variables, jax.eval_shape(setting.model.init, key))
+            given = arranged(variables, jax.eval_shape(setting.model.init, key), setting.model)
             state = state_of(setting, key, given, self.federation)
         return RoundState(jnp.zeros((), jnp.int32), *state)
 
