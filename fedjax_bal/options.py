@@ -100,7 +100,7 @@ class Participation:
     Attributes:
         clients_per_round: the cohort's size; None for all clients. Not with a ready-made selector.
         selector: ready-made, or a choice of one by name; None for the recipe's, or else `uniform`.
-        availability: which clients can be selected; by default all.
+        availability: which clients can be selected; by default all. A round without any trains nothing.
         delivery: which clients send their update back; by default all.
         speed: how fast clients compute, and how late clients are handled, from `fedjax_bal.selection.speed`; None for
             no deadline.

@@ -15,7 +15,8 @@ class SelectionSection(Variant):
 
     Attributes:
         name: one of `fedjax_bal.selection.SELECTORS`; its parameters stand beside it. A recipe with a selector of its
-            own (astraea, flcir) uses that where this is `uniform`.
+            own (astraea, flcir) uses that where this is `uniform`. Updates are averaged by number of samples; after
+            `by_size` and `power_of_choice`, which draw clients so, plainly.
         clients_per_round: the cohort's size; all available clients where these are fewer.
     """
 
@@ -71,9 +72,9 @@ class AvailabilitySection(_Absence):
     """The clients that can be selected in a round.
 
     Attributes:
-        name: `always`; `bernoulli`: each client with probability p; `periodic`: the same, redrawn every `period`
-            rounds; `clustered`: client i with the i-th probability of the list p, which repeats; `trace`: read from a
-            file, see `fedjax_bal.selection.trace`.
+        name: `always`; `bernoulli`: each client with probability p, in some rounds none; `periodic`: the same, redrawn
+            every `period` rounds; `clustered`: client i with the i-th probability of the list p, which repeats;
+            `trace`: read from a file, see `fedjax_bal.selection.trace`. A round without clients trains nothing.
     """
 
     laws: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -88,7 +88,7 @@ class EarlyStoppingSection(Section):
 
     Attributes:
         patience: evaluated rounds in a row without improvement; None for never. The run ends with the dispatch in which
-            this number is reached.
+            this number is reached, whatever that dispatch's later rounds bring.
         metric: a metric of the validation rows.
         min_delta: the least increase over the best so far that counts as an improvement.
     """

@@ -201,7 +201,8 @@ class Runner:
         if [line["round"] for line in lines] != list(due):
             return f"metrics.jsonl lacks rounds of {title}"
         # Earlier versions ended the counting of clients and bytes with a run's last round.
-        if saved and any(line["bytes_down"] for line in last) and not saved.snapshot.counts.bytes_down:
+        counts = saved.snapshot.counts if saved else None
+        if counts and any(line["clients"] + line["dropped"] for line in last) and not counts.clients + counts.dropped:
             return f"{title} was finished by an earlier version, so that a longer run can't go on from there"
         return None
 

@@ -18,7 +18,8 @@ def stopping_metrics() -> tuple[str, ...]:
 class EarlyStopping:
     """Ends a run whose validation metric has stopped getting better.
 
-    The decision is a function of the metrics of the evaluated rounds, so that a run that is resumed takes it again.
+    The decision is a function of the metrics of the evaluated rounds, so that a run that is resumed takes it again. A
+    run ends with the dispatch in which its patience runs out, whatever the later rounds of that dispatch bring.
 
     Attributes:
         patience: evaluated rounds in a row without an improvement after which the run ends; None for never.
@@ -32,7 +33,7 @@ class EarlyStopping:
         >>> rule = EarlyStopping(patience=2)
         >>> rule.over([{"validation_accuracy": value} for value in (0.5, 0.6, 0.6)])
         False
-        >>> rule.over([{"validation_accuracy": value} for value in (0.5, 0.6, 0.6, 0.4)])
+        >>> rule.over([{"validation_accuracy": value} for value in (0.5, 0.6, 0.6, 0.4, 0.9)])
         True
     """
 
@@ -53,13 +54,15 @@ class EarlyStopping:
             records: metrics of its evaluated rounds, in order; a value that is missing or not finite is no improvement.
 
         Returns:
-            True if the last `patience` of them, or more, brought no improvement.
+            True if `patience` of them in a row, here or earlier, brought no improvement.
         """
         best, waited = -math.inf, 0
         for value in self._goodness(records):
             improved = value > best + self.min_delta
             best, waited = (value, 0) if improved else (best, waited + 1)
-        return self.patience is not None and waited >= self.patience
+            if waited == self.patience:
+                return True
+        return False
 
     def best(self, records: Sequence[Mapping[str, Any]]) -> int | None:
         """The index of the first record in which the metric is best; None if no record has it."""

@@ -171,7 +171,7 @@ _METRICS = (
         lambda run: run.rounds_to_target,
         unit=NUMBER,
     ),
-    Metric("traffic_bytes", "Bytes sent to and from all clients.", None, _traffic, unit=NUMBER),
+    Metric("traffic_bytes", "Bytes that the method sends to and from all clients.", None, _traffic, unit=NUMBER),
     Metric(
         "traffic_to_target_bytes",
         "Bytes sent up to the round that reaches the target.",
@@ -298,8 +298,16 @@ _METRICS = (
     # Counted since the evaluation before.
     _reported("clients", "Clients that trained since the evaluation before.", unit=NUMBER),
     _reported("dropped", "Clients of these that did not come back.", unit=NUMBER),
-    _reported("bytes_up", "Bytes sent by clients since the evaluation before.", unit=NUMBER),
-    _reported("bytes_down", "Bytes sent to clients since the evaluation before.", unit=NUMBER),
+    _reported(
+        "bytes_up",
+        "Bytes sent by clients since the evaluation before, with those that this evaluation takes.",
+        unit=NUMBER,
+    ),
+    _reported(
+        "bytes_down",
+        "Bytes sent to clients since the evaluation before, with those that this evaluation takes.",
+        unit=NUMBER,
+    ),
     _reported(
         "simulated_s",
         "Seconds that the rounds would take with the clients' simulated speeds.",

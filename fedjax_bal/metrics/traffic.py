@@ -12,15 +12,21 @@ if TYPE_CHECKING:
 
 
 class Traffic(NamedTuple):
-    """Bytes between the server and one client in one round.
+    """Bytes between the server and one client.
+
+    Of the model, leaves that stay with the clients, and those that never change, aren't sent.
 
     Attributes:
-        down: of the model and the broadcasts of server parts.
-        up: of the update, the reports and the probes.
+        down: in a round, of the model and the broadcasts of server parts.
+        up: in a round, of the update, the reports, the probes, and the loss if the server uses it.
+        closing_down: before an evaluation, of the model; 0 without a closing round.
+        closing_up: before an evaluation, of the reports of a closing round.
     """
 
     down: int
     up: int
+    closing_down: int = 0
+    closing_up: int = 0
 
 
 class Counts(NamedTuple):
@@ -39,6 +45,13 @@ class Counts(NamedTuple):
         counts = {name: int(getattr(self, name)) for name in numbers}
         timing = {"simulated_s": float(self.simulated_s)} if timed else {}
         return counts | timing | (self.broken.record() if self.broken is not None else {})
+
+    def closed(self, clients: int, bytes_: Traffic) -> "Counts":
+        """Adds a closing round of all clients."""
+        return self._replace(
+            bytes_up=self.bytes_up + clients * bytes_.closing_up,
+            bytes_down=self.bytes_down + clients * bytes_.closing_down,
+        )
 
     def noted(self, faults: Sequence[Fault]) -> "Counts":
         """Adds the faults of a round."""

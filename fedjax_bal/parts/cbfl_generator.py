@@ -152,10 +152,10 @@ class Generating(WarmUp, abc.ABC):
 class SharedGenerator(Generating, Server):
     """Trains one generator on the server, against the global model, and sends it to all clients.
 
-    It is trained from scratch in the rounds `warm_up`, `warm_up + interval`, ...; in others nothing of it runs. Nothing
-    of what it sends counts as traffic: it stands for generators that clients train themselves, as in the paper. With an
-    interval above 1 or a snapshot, a client that was absent when a generator was trained would have to be sent it, or
-    the model of that round; this is left out too.
+    It is trained from scratch in the rounds `warm_up`, `warm_up + interval`, ..., whether or not updates arrive in
+    them; in others nothing of it runs. Nothing of what it sends counts as traffic: it stands for generators that
+    clients train themselves, as in the paper. With an interval above 1 or a snapshot, a client that was absent when a
+    generator was trained would have to be sent it, or the model of that round; this is left out too.
 
     Attributes:
         interval: rounds from one training to the next.

@@ -76,7 +76,8 @@ class VirtualRepresentations(Closing):
     $\Sigma_c = \sum_k \frac{N_{c,k} - 1}{N_c - 1} \Sigma_{c,k} + \sum_k \frac{N_{c,k}}{N_c - 1} \mu_{c,k}
     \mu_{c,k}^\top - \frac{N_c}{N_c - 1} \mu_c \mu_c^\top$. As many features are drawn from
     $N(\mu_c, \Sigma_c)$ for each class that a client has, and the classifier is trained on them with SGD, from its
-    parameters.
+    parameters. Each evaluation draws features again, also if the model is the same as at the last one, and all clients'
+    reports count as traffic.
 
     Attributes:
         per_class: features drawn of each class.

@@ -16,7 +16,8 @@ class DualWeights(Weigh, Server):
 
     $\lambda$ belongs to the constraint that no client's loss $f_i$ exceeds the mean loss by more than $\epsilon$. It
     begins at 0 and moves, after every `interval` rounds, by $\eta (f_i - \bar f - \epsilon) / N$ for the clients of the
-    round, whose mean loss is $\bar f$, within [0, 100]. A chain of several clients weighs their mean.
+    round, whose mean loss is $\bar f$, within [0, 100]. If no update arrives in such a round, $\lambda$ waits for the
+    next one. A chain of several clients weighs their mean.
 
     Attributes:
         rate: $\eta$.
@@ -33,6 +34,8 @@ class DualWeights(Weigh, Server):
     tolerance: float = 1.0
     interval: int = static(5)
 
+    ignores_sizes = True
+    needs_losses = True
     travels = False
 
     @property

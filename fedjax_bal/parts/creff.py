@@ -102,7 +102,7 @@ class FeatureMatching(Server, Report, Refine):
         return ClassGradients(_over(sums, counts), (counts > 0).astype(float))
 
     def update(self, key: Key, server: ServerContext) -> FederatedFeatures:
-        """Features nearer to the reported gradients, and a classifier trained on them; as they were if none came."""
+        """Features nearer to the reported gradients, and a classifier trained on them."""
         old, (sums, clients) = server.state, server.aggregate.reports[self.slot]
         params = {**server.variables.params, "head": old.head}
         features = matched_features(
@@ -120,8 +120,7 @@ class FeatureMatching(Server, Report, Refine):
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
         )
-        new = FederatedFeatures(features, head)
-        return jax.tree.map(lambda own, before: jnp.where(clients.any(), own, before), new, old)
+        return FederatedFeatures(features, head)
 
     def refine(self, key: Key, variables: Variables, server: ServerContext) -> Variables:
         """The global model with the retrained classifier."""

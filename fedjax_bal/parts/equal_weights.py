@@ -17,6 +17,8 @@ class EqualWeights(Weigh):
         FedBABU (Oh et al., 2022) in the authors' code, as many others.
     """
 
+    ignores_sizes = True
+
     @property
     def needs(self) -> tuple[Need, ...]:
         """Weights that are still numbers of samples."""

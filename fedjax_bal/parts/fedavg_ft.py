@@ -21,6 +21,7 @@ class RefinedHead(Refine):
         learning_rate: of SGD.
         momentum: of SGD, fresh each time.
         evaluation_only: whether only the test set sees the fine-tuned classifier, and the next round goes on without.
+            The order of rows is drawn again for each evaluation, also if the model is the same as at the last one.
 
     References:
         ReBaFL (Xu et al., 2023), Figure 1, where the rows are 30 test images of each class. Here they come from

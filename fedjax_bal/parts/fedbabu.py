@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_bal.parts.part import part
-from fedjax_bal.parts.roles import Update
+from fedjax_bal.parts.roles import Freeze, Update
 from fedjax_bal.types import Context, Model, PyTree
 
 
@@ -22,7 +22,7 @@ def classifier_shapes(model: Model) -> PyTree:
 
 
 @part
-class FrozenHead(Update):
+class FrozenHead(Update, Freeze):
     """Keeps the classifier at its random start, which all clients share.
 
     Neither the gradient nor weight decay reaches `params["head"]`.
@@ -30,6 +30,10 @@ class FrozenHead(Update):
     References:
         FedBABU (Oh et al., 2022), Algorithm 1.
     """
+
+    def frozen(self, params: PyTree) -> PyTree:
+        """The classifier."""
+        return {name: name == "head" for name in params}
 
     def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
         """The updates, zeros for the classifier."""

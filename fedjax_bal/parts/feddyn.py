@@ -40,6 +40,8 @@ class DynamicRegularisation(Loss, Gradient, Memory, Weigh, Step, Server):
     clip: float | None = 10.0
     in_loss: bool = static(True)
 
+    ignores_sizes = True
+
     @property
     def needs(self) -> tuple[Need, ...]:
         """No part that weighs or reduces updates in another way, and none that keeps leaves on the clients."""

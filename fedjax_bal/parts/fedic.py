@@ -143,10 +143,7 @@ class CalibratedDistillation(Step, Server):
 
     def update(self, key: Key, server: ServerContext) -> TeacherState:
         """The calibration that `step` worked with, computed again."""
-        _, calibration = self._calibrated(server)
-        arrived = (server.aggregate.weights > 0).any()
-        keep = lambda new, old: jnp.where(arrived, new, old)
-        return server.state._replace(calibration=jax.tree.map(keep, calibration, server.state.calibration))
+        return server.state._replace(calibration=self._calibrated(server)[1])
 
     def _calibrated(self, server: ServerContext) -> tuple[Answers, Calibration]:
         """The models' answers, and the calibration trained on them."""

@@ -38,6 +38,8 @@ class CompositionProbe(Probe):
     scope: str = static("network")
     beta: float = 1.0
 
+    travels = False
+
     @property
     def slot(self) -> str:
         """The name under which the selectors `cucb` and `greedy` find the estimates."""

@@ -141,9 +141,12 @@ class Part:
 
     Attributes:
         needs_deltas: whether the server keeps the update of every chain of a round, in `server.aggregate.deltas`.
+        needs_losses: whether the server uses the clients' training losses, `server.aggregate.losses`, so that each
+            client sends its own.
     """
 
     needs_deltas: ClassVar[bool] = False
+    needs_losses: ClassVar[bool] = False
 
     def __init__(self, *values: Any, **named: Any) -> None:
         """Refuses a class without the decorator `part`, which gives each class an `__init__` of its own."""

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_bal.parts.accountant import epsilon
-from fedjax_bal.parts.climb import DualWeights
 from fedjax_bal.parts.part import Need, RoundsSoFar, RunFacts, part, parts_with, static
 from fedjax_bal.parts.robust import NormClipping
 from fedjax_bal.parts.roles import Closing, Personal, Probe, Reduce, Report
@@ -43,7 +42,7 @@ class PrivateMean(Reduce):
 
     def _check_alone(self, facts: RunFacts) -> None:
         for other in facts.parts:
-            shows = other.needs_deltas or isinstance(other, (Report, Probe, Closing, DualWeights))
+            shows = other.needs_deltas or other.needs_losses or isinstance(other, (Report, Probe, Closing))
             if shows and other.slot != self.slot:
                 raise ValueError(
                     f"dp: received {other.slot}, by which the server sees updates, reports or losses without noise; "

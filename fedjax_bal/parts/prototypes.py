@@ -65,7 +65,10 @@ def prototypes_of(sums: FeatureSums) -> Prototypes:
 
 
 class SharedPrototypes(Report, Server, abc.ABC):
-    """The base of parts whose clients get prototypes from the server, made of those that were delivered last."""
+    """The base of parts whose clients get prototypes from the server, made of those that were delivered last.
+
+    A round in which no update arrives keeps them.
+    """
 
     def report(self, outcome: Outcome) -> FeatureSums:
         """Feature sums by class with the updated extractor."""

@@ -25,6 +25,7 @@ class RatioLoss(Criterion, Server):
     rows of that class. A weight belongs to the class that moves it up the most, unless another class moves it by more
     than 0.8 of that. $R_c$ is the size of the summed steps of class c at the weights that belong to it, over that of
     the mean step of the other classes there. Clients use the ratios of the round before, and 1 as weights in the first.
+    The server monitors the model that it sends, so that a round in which no update arrives has ratios, too.
 
     Attributes:
         alpha: weight of the plain loss.

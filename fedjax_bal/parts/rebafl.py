@@ -18,7 +18,7 @@ class FeatureTransfer(SharedPrototypes, Prepare, Loss):
     other classes from the server. In a mini-batch, sample j is moved to class $j \bmod C$; the cross-entropy of the
     moved features is calibrated with the smoothed frequencies of their new labels. Its gradient reaches the
     classifier only. After training the client sends the sums of its new features, from which the server makes the
-    prototypes of the next round: a class that no client delivered has none.
+    prototypes of the next round: a class that no client delivered has none, unless no update arrived at all.
 
     The term is off while the server has no prototypes at all (in the first round), and for a client with a single
     class.

@@ -2,6 +2,11 @@
 
 The engine asks for the role, never for the method: composing, adding or keeping apart is decided here, by role. Roles
 of a client get a `Context`, those of the server a `ServerContext` with the part's own state in it.
+
+In a round in which no update arrives (no client is available or selected, all updates are lost or excluded, no client
+has rows, or no update has any weight) the model, the server optimizer's state and the states of Server parts stay as
+they are: nothing comes of Reduce, Step and `Server.update`, nor of Refine parts that change the model itself.
+`Server.broadcast` alone may change a part's state, as it precedes the clients' training.
 """
 
 import abc
@@ -129,6 +134,22 @@ class Update(Part, abc.ABC):
         """Updates to updates, like params, zeros for what isn't trained; momentum and decay don't see the change."""
 
 
+class Freeze(Part, abc.ABC):
+    """Keeps leaves of the model from being trained; of several parts, each adds its own.
+
+    Such a leaf begins the same everywhere: no client sends it, and none gets it unless a Refine part may change it.
+
+    Attributes:
+        always: whether the leaves are frozen in all local steps.
+    """
+
+    always: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def frozen(self, params: PyTree) -> PyTree:
+        """True or False, in Python, for each leaf or whole branch of the parameters."""
+
+
 class Start(Part, abc.ABC):
     """Chooses the model that a client begins with; several compose in order."""
 
@@ -226,7 +247,12 @@ class Probe(Part, abc.ABC):
     """Measures a trained client for the selector on the host; kept per client, each part on its own.
 
     The result goes to the host every round, so keep it small.
+
+    Attributes:
+        travels: whether it counts as traffic; not if the server computes it from the model that the client sends.
     """
+
+    travels: ClassVar[bool] = True
 
     @abc.abstractmethod
     def probe(self, outcome: Outcome) -> PyTree:
@@ -238,13 +264,19 @@ class Weigh(Part, abc.ABC):
 
     Attributes:
         weighs_statistics: whether batch statistics are averaged with these weights too.
+        ignores_sizes: whether the part takes the numbers of samples out of the weights.
     """
 
     weighs_statistics: ClassVar[bool] = True
+    ignores_sizes: ClassVar[bool] = False
 
     @abc.abstractmethod
     def weigh(self, weights: Array, cohort: Cohort, server: ServerContext) -> Array:
-        """`Float[G]` to `Float[G]`; begins with the number of samples, 0 for a chain that doesn't deliver."""
+        """`Float[G]` to `Float[G]`.
+
+        The first part gets the number of samples, or 1 with a selector that draws clients by size unless a part ignores
+        sizes itself; 0 for a chain that doesn't deliver.
+        """
 
 
 class Reduce(Part, abc.ABC):
@@ -272,7 +304,8 @@ class Refine(Part, abc.ABC):
     """Changes the global model after the server optimizer; several compose in order.
 
     Attributes:
-        evaluation_only: whether only the test set sees the change, and the next round goes on without it.
+        evaluation_only: whether only the test set sees the change, and the next round goes on without it. Such a part
+            runs before each evaluation, also after a round in which no update arrived; what it draws is drawn again.
     """
 
     evaluation_only: bool = False
@@ -286,8 +319,8 @@ class Closing(Part, abc.ABC):
     """Gets a report of every client on the global model, without training, and changes the model that is evaluated.
 
     Such a closing round precedes every evaluation; training goes on without its result. It takes a pass over all
-    clients' rows: where that is too long, evaluate more rarely. All clients take part, available or not; the traffic
-    isn't counted. Several parts compose in order, each with its own reports.
+    clients' rows: where that is too long, evaluate more rarely. All clients take part, available or not: each gets the
+    model and sends its reports, which counts as traffic. Several parts compose in order, each with its own reports.
     """
 
     @abc.abstractmethod

@@ -68,6 +68,8 @@ class ControlVariates(Controls, Gradient, Weigh):
 
     with_momentum: bool = static(False)
 
+    ignores_sizes = True
+
     @property
     def needs(self) -> tuple[Need, ...]:
         """Local steps whose drift is a multiple of the mean gradient."""

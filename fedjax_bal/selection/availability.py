@@ -24,21 +24,21 @@ class Presence:
     probabilities: tuple[float, ...] = (1.0,)
     period: int = 1
 
-    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool) -> np.ndarray:
-        """Draws the eligible clients that are present, `Bool[N]`; with `at_least_one` at least one, if any is eligible.
+    def mask(
+        self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool = False
+    ) -> np.ndarray:
+        """Draws the eligible clients that are present, `Bool[N]`, possibly none.
 
-        Each purpose, "availability" or "delivery", is drawn independently.
+        Each purpose, "availability" or "delivery", is drawn independently. `at_least_one` has no effect: callers of
+        earlier versions pass it.
         """
+        del at_least_one
         if min(self.probabilities) >= 1:
             return eligible
         rng = generator(seed, purpose, round // self.period)
-        if not at_least_one and _FEW * np.count_nonzero(eligible) < len(eligible):
+        if _FEW * np.count_nonzero(eligible) < len(eligible):
             return self._mask_of_few(rng, eligible)
-        chance = self._chances(len(eligible))
-        mask = (rng.random(len(eligible)) < chance) & eligible
-        if mask.any() or not at_least_one or not eligible.any():
-            return mask
-        return _draw_nonempty(rng, np.broadcast_to(chance, eligible.shape), eligible)
+        return (rng.random(len(eligible)) < self._chances(len(eligible))) & eligible
 
     def _mask_of_few(self, rng: np.random.Generator, eligible: np.ndarray) -> np.ndarray:
         # Client i's draw is the generator's i-th word, which it can jump to: the same draws as for all clients.
@@ -62,14 +62,17 @@ def always() -> Presence:
 
     Example:
         >>> import numpy as np
-        >>> always().mask(0, "availability", 0, np.ones(3, bool), at_least_one=True).tolist()
+        >>> always().mask(0, "availability", 0, np.ones(3, bool)).tolist()
         [True, True, True]
     """
     return Presence()
 
 
 def bernoulli(p: float) -> Presence:
-    """Each client is present with the same probability, drawn in every round.
+    """Each client is present with the same probability, drawn independently in every round.
+
+    In some rounds no client is present, the more often the fewer clients there are. As availability, such a round
+    trains no client and leaves the model as it is.
 
     Args:
         p: probability, in (0, 1].
@@ -100,7 +103,7 @@ def periodic(p: float, period: int) -> Presence:
     Example:
         >>> import numpy as np
         >>> held = periodic(0.5, 5)
-        >>> masks = [held.mask(0, "availability", t, np.ones(9, bool), at_least_one=True).tolist() for t in range(5)]
+        >>> masks = [held.mask(0, "availability", t, np.ones(9, bool)).tolist() for t in range(5)]
         >>> all(mask == masks[0] for mask in masks)
         True
 
@@ -140,19 +143,6 @@ AVAILABILITY: dict[str, Callable[..., Presence | Trace]] = {
     "trace": trace,
 }
 DELIVERY: dict[str, Callable[..., Presence | Trace]] = {"always": always, "bernoulli": bernoulli, "trace": trace}
-
-
-def _draw_nonempty(rng: np.random.Generator, chance: np.ndarray, eligible: np.ndarray) -> np.ndarray:
-    # The same law as drawing until the mask isn't empty, in one go: first the lowest present client, whose probability
-    # is its own times that of all clients before it being absent, then independently those after it.
-    chance = np.where(eligible, chance, 0.0)
-    log_none_before = np.concatenate([[0.0], np.cumsum(np.log1p(-chance))[:-1]])
-    law = np.cumsum(chance * np.exp(log_none_before))
-    first = int(np.searchsorted(law, (1.0 - rng.random()) * law[-1], side="left"))
-    mask = rng.random(len(chance)) < chance
-    mask[:first] = False
-    mask[first] = True
-    return mask
 
 
 def _probability(name: str, value: float) -> float:

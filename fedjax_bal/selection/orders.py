@@ -53,7 +53,10 @@ def round_robin(clients_per_round: int) -> Selector:
 
 
 def by_size(clients_per_round: int, *, sizes: Any) -> Selector:
-    """Draws clients without replacement, each draw in proportion to the number of samples.
+    """Draws clients without replacement, each draw in proportion to the number of samples; averages them plainly.
+
+    The updates of a cohort weigh the same, as drawing has counted their sizes already. With `uniform` it is the other
+    way round: an even draw, and weights by number of samples.
 
     Args:
         clients_per_round: at least 1.
@@ -69,6 +72,9 @@ def by_size(clients_per_round: int, *, sizes: Any) -> Selector:
         >>> selector = by_size(1, sizes=[0, 5])
         >>> selector.select(selector.init(0, 2), 0, 0, np.ones(2, bool))[0].tolist()
         [[1]]
+
+    References:
+        Li et al., 2020 (FedProx), Algorithm 2, which draws and averages so.
     """
     groups, weights = whole_number("clients_per_round", clients_per_round), check_sizes(sizes)
 
@@ -80,14 +86,15 @@ def by_size(clients_per_round: int, *, sizes: Any) -> Selector:
         chosen = weighted_sample(generator(seed, "selection", round), available, weights, groups)
         return single(chosen, groups, len(available)), state
 
-    return open_loop(select, groups, init)
+    return open_loop(select, groups, init)._replace(drawn_by_size=True)
 
 
 def power_of_choice(clients_per_round: int, candidates: int, *, sizes: Any) -> Selector:
-    """Selects the clients with the highest known loss among random candidates.
+    """Selects the clients with the highest known loss among random candidates; averages them plainly.
 
-    Candidates are drawn as in `by_size`. A client's loss is the one that it sent when it last delivered; clients that
-    never did come first. Equal losses keep the order of the draw. A loss that isn't finite is ignored.
+    Candidates are drawn, and updates weighed, as in `by_size`. A client's loss is the one that it sent when it last
+    delivered; clients that never did come first. Equal losses keep the order of the draw. A loss that isn't finite is
+    ignored.
 
     Args:
         clients_per_round: m, at least 1.
@@ -110,8 +117,8 @@ def power_of_choice(clients_per_round: int, candidates: int, *, sizes: Any) -> S
 
     References:
         Cho, Wang and Joshi: Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection
-        Strategies, 2020, section 5: the variant rpow-d, which uses stale losses instead of asking candidates for
-        theirs.
+        Strategies, 2020, eq. 2, for the draw and the plain mean, and section 5: the variant rpow-d, which uses stale
+        losses instead of asking candidates for theirs.
     """
     groups, weights = whole_number("clients_per_round", clients_per_round), check_sizes(sizes)
     whole_number("candidates", candidates)
@@ -135,4 +142,4 @@ def power_of_choice(clients_per_round: int, candidates: int, *, sizes: Any) -> S
         after[clients] = losses
         return after
 
-    return Selector(init, select, update, groups, 1, 1, closed_loop=True, needs=(LOSS,))
+    return Selector(init, select, update, groups, 1, 1, closed_loop=True, needs=(LOSS,), drawn_by_size=True)

@@ -28,6 +28,8 @@ class Selector(NamedTuple):
         compositions: `compositions(state) -> Float[N, C]`, its estimate of each client's class shares, zeros where
             unknown; None for a selector that estimates none.
         even: whether each cohort is a uniform draw of the available clients, whatever came before.
+        drawn_by_size: whether clients are drawn in proportion to their numbers of samples. The updates of a cohort then
+            begin with the same weight, in place of these numbers, which would count twice.
     """
 
     init: Callable[[int, int], Any]
@@ -41,6 +43,7 @@ class Selector(NamedTuple):
     needs: tuple[str, ...] = ()
     compositions: Callable[[Any], np.ndarray] | None = None
     even: bool = False
+    drawn_by_size: bool = False
 
     @property
     def most(self) -> int:

@@ -32,7 +32,9 @@ class Trace:
     source: str = "trace"
     whole: bool = False
 
-    def mask(self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool) -> np.ndarray:
+    def mask(
+        self, seed: int, purpose: str, round: int, eligible: np.ndarray, *, at_least_one: bool = False
+    ) -> np.ndarray:
         """Eligible clients `Bool[N]` that the table lists for a round, possibly none; other arguments are ignored."""
         del seed, purpose, at_least_one
         last = len(self.available) - 1
@@ -82,7 +84,7 @@ def trace(file: str | os.PathLike[str], at_end: str = "repeat") -> Trace:
         ...     file = pathlib.Path(folder) / "trace.csv"
         ...     _ = file.write_text("round,client\n0,0\n0,2\n1,1\n")
         ...     read = trace(file)
-        >>> [read.mask(0, "availability", t, np.ones(3, bool), at_least_one=True).tolist() for t in (0, 1, 2)]
+        >>> [read.mask(0, "availability", t, np.ones(3, bool)).tolist() for t in (0, 1, 2)]
         [[True, False, True], [False, True, False], [True, False, True]]
     """
     path = Path(file)

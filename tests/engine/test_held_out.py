@@ -221,6 +221,22 @@ def test_simulate_stops_early_where_there_are_validation_rows():
         run(toys.federation())
 
 
+@pytest.mark.slow
+def test_a_run_ends_with_the_dispatch_in_which_patience_runs_out_though_later_rounds_improve():
+    def validated(**options):
+        history = simulate(
+            recipes.fedavg(), toys.network(), federation(), toys.test_set(), rounds=15, seed=0, batch_size=MANY,
+            clients_per_round=2, local_optimizer=optimizer("sgd", RATE), **options,
+        ).history  # fmt: skip
+        return [record["validation_accuracy"] for record in history]
+
+    values, rule = validated(), EarlyStopping(patience=2)
+    waited = [number - values.index(max(values[:number])) - 1 for number in range(1, 16)]
+    assert waited[:7] == [0, 0, 1, 2, 3, 0, 1]  # patience runs out with round 4, and round 6 is the best so far
+    assert validated(early_stopping=rule) == values[:4]
+    assert validated(early_stopping=rule, rounds_per_dispatch=7) == values[:7]
+
+
 def test_a_validation_set_without_rows_is_refused():
     empty = federation()._replace(auxiliary={"validation": np.zeros(0, np.int32)})
     with pytest.raises(ValueError, match="an auxiliary set 'validation' without rows"):

@@ -1,15 +1,25 @@
-"""What parts on the server get to see, and when."""
+"""What parts on the server get to see, and when; rounds in which no update arrives."""
 
+import chex
+import every_recipe
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
+import quick
 import toys
 from flat import build
+from jax.flatten_util import ravel_pytree
+from parts import faking
 
+from fedjax_bal import LocalTraining, Participation, make_round, recipes
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.parts import Refine, Report, Server, Step, Weigh, part
 from fedjax_bal.recipes import Recipe
+from fedjax_bal.selection import Choice
+from fedjax_bal.testing.workbench import Bench
+from fedjax_bal.types import Plan
 
 ROUNDS = 3
 
@@ -66,3 +76,75 @@ def test_parts_on_the_server_see_their_state_the_reports_and_the_model_of_the_mo
     logits = toys.network().apply(shown, images, train=False)[0].logits
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     assert advance.records[-1]["test_loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
+
+
+EVALUATED_AGAIN = {
+    "ccvr": "the classifier is trained on features that are drawn again for each evaluation",
+    "fedbabu": "the classifier is fine-tuned again, in another order, for each evaluation",
+}
+"""Methods whose evaluation differs although the model doesn't, and why."""
+
+KEPT_AT_BROADCAST = {
+    "cbfl": "the generator is trained before the clients train, and doesn't depend on what they return",
+    "fedic": "the server keeps the model that it sends until the round ends",
+    "ratio_loss": "the server monitors the model that it sends",
+}
+"""Methods whose server state changes before clients train, and why."""
+
+FIRST, SECOND, THIRD = [[0, 2], [4, 5], [6, 7]], [[2, 7], [0, 6], [4, 1]], [[7, 4], [1, 2], [5, 0]]
+ALL, NONE = [[True, True]] * 3, [[False, False]] * 3
+
+
+@pytest.mark.parametrize("name", quick.only(recipes.RECIPES, "fedacg", "rebafl"))
+def test_a_round_in_which_nothing_arrives_changes_nothing(name, monkeypatch):
+    faking.replace_generators(monkeypatch, faking.simplest)
+    recipe, options = every_recipe.small(name)
+    bench = Bench(recipe, **{key: value for key, value in options.items() if key != "tolerance"})
+    empty = bench.simulation.federation.num_clients
+
+    def train(*cohorts):
+        return bench.run_with_states([Plan(np.array(ids, np.int32), np.array(on)) for ids, on in cohorts])
+
+    nobody = [[empty, empty]] * 3
+    states, seen = train((FIRST, ALL), (SECOND, ALL), (THIRD, NONE), (nobody, NONE))
+    for after in states[3:]:
+        kept = [own._replace(server={}) if name in KEPT_AT_BROADCAST else own for own in (states[2], after)]
+        chex.assert_trees_all_equal(*kept)
+    assert np.isnan(seen.train_loss[2:]).all()
+    if name not in EVALUATED_AGAIN:
+        np.testing.assert_array_equal(seen.test_loss[2:], seen.test_loss[1])
+    # Of a chain, a client whose update is lost leaves no more trace than one that is not selected.
+    lost = train((FIRST, ALL), (THIRD, [[True, False], [True, True], [False, False]]))[0][2]
+    left_out = train((FIRST, ALL), ([[7, empty], [1, 2], [empty, empty]], [[True, False], [True, True], NONE[0]]))[0][2]
+    chex.assert_trees_all_equal(lost, left_out)
+
+
+@pytest.mark.parametrize(
+    ("selector", "recipe", "by_size"),
+    [
+        pytest.param("uniform", recipes.fedavg(), True, marks=pytest.mark.slow),
+        ("by_size", recipes.fedavg(), False),
+        *(
+            pytest.param(selector, recipe, False, marks=pytest.mark.slow)
+            for selector in ("uniform", "by_size")
+            for recipe in (recipes.equal_weights(), recipes.scaffold(), recipes.climb())
+        ),
+        pytest.param("by_size", recipes.feddisco(a=0.0, b=0.0), False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_size_counts_once_by_the_draw_or_by_the_weight(selector, recipe, by_size):
+    round_fn = make_round(
+        recipe, toys.network(), toys.federation(), local=LocalTraining(batch_size=20, optimizer=optimizer("sgd", 0.1)),
+        participation=Participation(selector=Choice(selector), clients_per_round=3),
+    )  # fmt: skip
+    state, ids, empty = round_fn.init(jax.random.key(0)), np.array([1, 4, 7]), len(toys.SIZES)
+
+    @jax.jit
+    def moved(clients):
+        plan = clients[:, None], jnp.ones((3, 1), bool)
+        after = round_fn.step(round_fn.hyperparameters, jax.random.key(0), state, plan)[0]
+        return ravel_pytree(optax.tree.sub(after.variables.params, state.variables.params))[0]
+
+    alone = np.stack([moved(np.array([client, empty, empty])) for client in ids])
+    weights = np.take(toys.SIZES, ids) if by_size else np.ones(3)
+    np.testing.assert_allclose(moved(ids), weights @ alone / weights.sum(), rtol=1e-4, atol=1e-6)

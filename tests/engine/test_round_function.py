@@ -1,5 +1,6 @@
 """`make_round`: a round is a pure function, equal to `simulate`, and to itself under jax's transformations."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,8 @@ from quick import only
 
 from fedjax_bal import Execution, LocalTraining, Participation, make_round, models, optimizer, recipes, simulate
 from fedjax_bal.selection import bernoulli, power_of_choice
+from fedjax_bal.selection.selectors import open_loop
+from fedjax_bal.testing import toy
 
 LOCAL = LocalTraining(batch_size=4, optimizer=optimizer("sgd", 0.1))
 HALF = Participation(clients_per_round=4, delivery=bernoulli(0.7))
@@ -169,6 +172,23 @@ def test_a_step_is_traced_once_and_counts_nothing_for_an_empty_place():
     ends = [step(state, (clients, clients < end)).variables for end in (len(toys.SIZES), len(toys.SIZES) + 1)]
     jax.tree.map(np.testing.assert_array_equal, *ends)
     assert len(traces) == 1
+
+
+def test_clients_without_rows_deliver_nothing():
+    federation, empty = toy.federation(), toy.SIZES.index(0)
+    listed = open_loop(lambda state, seed, round, available: (np.array([[0], [empty]], np.int32), state), 2)
+    round_fn = make_round(
+        recipes.feddyn(), toy.network(), federation, local=LOCAL, participation=Participation(selector=listed)
+    )
+    assert round_fn.plans(0, 1).delivered.tolist() == [[[True], [False]]]
+    step = jax.jit(lambda *given: round_fn.step(round_fn.hyperparameters, jax.random.key(0), *given)[0])
+    both = np.ones((2, 1), bool)
+    state = step(round_fn.init(jax.random.key(0)), (np.array([[0], [4]], np.int32), both))
+    beside, lost = (step(state, (np.array([[0], [empty]], np.int32), on)) for on in (both, both & [[True], [False]]))
+    chex.assert_trees_all_equal(beside, lost)
+    # FedDyn's server adds the mean drift of all clients, so that a model without any update would move.
+    only = step(state, (np.array([[empty], [len(toy.SIZES)]], np.int32), both))
+    chex.assert_trees_all_equal(only[1:], state[1:])
 
 
 def test_a_plan_may_be_in_numpy_where_nothing_is_compiled():

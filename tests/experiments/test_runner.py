@@ -14,10 +14,11 @@ import pytest
 import quick
 import small_run
 
-from fedjax_bal import data
+from fedjax_bal import data, load_run
 from fedjax_bal.engine.host import executable
 from fedjax_bal.experiments import Stopped
 from fedjax_bal.experiments.backends import local
+from fedjax_bal.report import build, gallery
 from fedjax_bal.runs import FolderError
 from fedjax_bal.runs.checksums import sealed, unsealed
 
@@ -51,6 +52,24 @@ def test_metrics_hold_a_line_a_run_and_evaluated_round(undisturbed):
     assert first["clients"] + first["dropped"] <= 6
     assert len(first["per_class_accuracy"]) == 10
     assert first["balanced_accuracy"] == pytest.approx(first["test_accuracy"])  # the test set is balanced
+
+
+@pytest.mark.slow
+def test_rounds_without_any_client_are_recorded_and_read_like_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "draw", lambda run: [])  # pictures are no matter here, and take their time
+    path, few = tmp_path / "run", "availability={name: bernoulli, p: 0.03}"
+    display = small_run.run(path, small_run.config(tmp_path, few, "methods=[{recipe: fedavg}]", "seeds=[0, 1]"))
+    lines, frame = small_run.metrics(path), load_run(path).metrics()
+    assert display.steps[-1] == ("fedavg", 1, 7)
+    assert [line["round"] for line in lines] == [2, 4, 6, 7] * 2
+    silent = [line["clients"] + line["dropped"] == 0 for line in lines]
+    assert any(silent) and not all(silent)
+    for number, line in enumerate(lines):
+        if silent[number]:
+            assert (line["train_loss"], line["bytes_up"], line["bytes_down"]) == (None, 0, 0)
+            assert not number % 4 or line["test_loss"] == lines[number - 1]["test_loss"]
+    assert list(frame["clients"]) == [line["clients"] for line in lines]
+    assert "not finished" not in build(path).read_text()
 
 
 def test_summary_agrees_with_the_metrics(undisturbed):

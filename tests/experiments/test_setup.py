@@ -89,7 +89,7 @@ def _traced(tmp_path, text):
 def test_a_trace_is_found_beside_its_configuration_and_belongs_to_the_run(tmp_path):
     first = _traced(tmp_path, "round,client\n0,1\n0,4\n1,2\n")
     simulation = first.simulations[0]
-    arriving = simulation.participation.delivery.mask(0, "delivery", 2, np.ones(10, bool), at_least_one=False)
+    arriving = simulation.participation.delivery.mask(0, "delivery", 2, np.ones(10, bool))
     assert np.flatnonzero(arriving).tolist() == [1, 4]
     same, other = _traced(tmp_path, "round,client\n1,2\n0,4\n0,1\n"), _traced(tmp_path, "round,client\n0,1\n1,2\n")
     prints = [[fingerprint.tobytes() for fingerprint in made.fingerprints] for made in (first, same, other)]

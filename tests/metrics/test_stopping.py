@@ -38,6 +38,14 @@ def test_once_over_it_stays_over_however_long_the_dispatch():
     assert rule.over(records([0.5, 0.4, 0.4, 0.4]))
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5, 10])
+def test_a_run_ends_with_the_dispatch_in_which_patience_runs_out_however_long_dispatches_are(rounds):
+    rule = EarlyStopping(patience=2)
+    values = [0.5, 0.4, 0.6, 0.5, 0.6, 0.7, 0.5, 0.8, 0.9, 0.8, 0.7, 0.9, 1.0]  # it runs out with the fifth
+    ends = [end for end in range(rounds, len(values), rounds) if rule.over(records(values[:end]))]
+    assert ends[0] == -(-5 // rounds) * rounds
+
+
 def test_the_best_is_the_first_of_the_best():
     assert EarlyStopping().best(records([0.1, 0.7, None, 0.7, 0.3])) == 1
     assert EarlyStopping(metric="validation_loss").best(records([3.0, 1.0, 2.0], "validation_loss")) == 1

@@ -109,8 +109,8 @@ def transcribed(sim):
     weights = float64.initial(sim)
     asked, seen, means, mixed, sums = *np.zeros((2, N), int), np.zeros(N), np.zeros((N, toys.CLASSES)), np.zeros(N)
     for number in range(ROUNDS):
-        there = sim.participation.availability.mask(SEED, "availability", number, np.ones(N, bool), at_least_one=True)
-        back = sim.participation.delivery.mask(SEED, "delivery", number, np.ones(N, bool), at_least_one=False)
+        there = sim.participation.availability.mask(SEED, "availability", number, np.ones(N, bool))
+        back = sim.participation.delivery.mask(SEED, "delivery", number, np.ones(N, bool))
         picked = chosen(number, there, asked, seen, means, mixed)
         asked[picked] += 1
         cohort = sorted(k for k in picked if back[k])

@@ -1,4 +1,4 @@
-"""Presence: rates, holding, and the law of drawing again."""
+"""Presence: rates, holding, and rounds without any client."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from fedjax_bal.selection import always, bernoulli, clustered, periodic
 ALL = np.ones(20, bool)
 
 
-def masks(presence, rounds, eligible=ALL, at_least_one=True, seed=0):
-    draw = lambda r: presence.mask(seed, "availability", r, eligible, at_least_one=at_least_one)
+def masks(presence, rounds, eligible=ALL, seed=0):
+    draw = lambda r: presence.mask(seed, "availability", r, eligible)
     return np.array([draw(r) for r in range(rounds)])
 
 
@@ -24,25 +24,21 @@ def test_bernoulli_rate_is_within_four_standard_errors():
     assert abs(share - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 40_000)
 
 
-def test_bernoulli_always_has_somebody_and_delivery_need_not():
-    assert masks(bernoulli(0.01), 300).any(1).all()
-    assert not masks(bernoulli(0.01), 300, at_least_one=False).any(1).all()
+def test_rounds_without_any_client_are_as_frequent_as_independence_says():
+    clients, p, rounds = 10, 0.05, 4000
+    drawn = masks(bernoulli(p), rounds, np.ones(clients, bool))
+    none = (1 - p) ** clients
+    assert abs((drawn.sum(1) == 0).mean() - none) < 4 * np.sqrt(none * (1 - none) / rounds)
+    assert abs(drawn.mean() - p) < 4 * np.sqrt(p * (1 - p) / drawn.size)
+    assert not masks(bernoulli(1e-300), 5).any()
 
 
-def test_drawing_again_has_the_law_of_rejection():
-    presence, eligible = clustered([0.1, 0.02]), np.array([True, True, False])
-    drawn = masks(presence, 30_000, eligible)
-    p = np.array([0.1, 0.02])
-    somebody = 1 - (0.9 * 0.98)
+def test_probabilities_by_client_hold_together_and_without_those_that_are_not_eligible():
+    drawn = masks(clustered([0.1, 0.02]), 30_000, np.array([True, True, False]))
     assert not drawn[:, 2].any()
-    for pattern, chance in {(1, 0): 0.1 * 0.98, (0, 1): 0.9 * 0.02, (1, 1): p.prod()}.items():
-        wanted = chance / somebody
+    for pattern, chance in {(0, 0): 0.9 * 0.98, (1, 0): 0.1 * 0.98, (0, 1): 0.9 * 0.02, (1, 1): 0.1 * 0.02}.items():
         seen = (drawn[:, :2] == np.array(pattern, bool)).all(1).mean()
-        assert abs(seen - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / 30_000)
-
-
-def test_a_hopeless_probability_ends_at_once():
-    assert (masks(bernoulli(1e-300), 5).sum(1) == 1).all()
+        assert abs(seen - chance) < 4 * np.sqrt(chance * (1 - chance) / 30_000)
 
 
 def test_periodic_holds_a_draw_for_the_period():
@@ -53,7 +49,7 @@ def test_periodic_holds_a_draw_for_the_period():
 
 
 def test_clustered_repeats_the_list_over_clients():
-    share = masks(clustered(), 4000, at_least_one=False).mean(0)
+    share = masks(clustered(), 4000).mean(0)
     np.testing.assert_allclose(share, np.tile([0.5, 0.5, 0.3, 0.3, 0.2], 4), atol=0.04)
 
 
@@ -62,17 +58,17 @@ def test_draws_for_few_of_many_are_those_for_all(presence):
     few = np.zeros(50_000, bool)
     few[np.random.default_rng(0).choice(50_000, 100, replace=False)] = True
     for number in range(3):
-        of_all = presence.mask(7, "delivery", number, np.ones(50_000, bool), at_least_one=False)
+        of_all = presence.mask(7, "delivery", number, np.ones(50_000, bool))
         assert 0 < (of_all & few).sum() < 100
-        assert (presence.mask(7, "delivery", number, few, at_least_one=False) == (of_all & few)).all()
+        assert (presence.mask(7, "delivery", number, few) == (of_all & few)).all()
 
 
 def test_draws_depend_on_seed_round_and_purpose_only():
     presence = bernoulli(0.5)
-    one = presence.mask(1, "availability", 2, ALL, at_least_one=True)
-    assert (one == presence.mask(1, "availability", 2, ALL, at_least_one=True)).all()
+    one = presence.mask(1, "availability", 2, ALL)
+    assert (one == presence.mask(1, "availability", 2, ALL)).all()
     for other in ((2, "availability", 2), (1, "delivery", 2), (1, "availability", 3)):
-        assert not (one == presence.mask(*other, ALL, at_least_one=True)).all()
+        assert not (one == presence.mask(*other, ALL)).all()
 
 
 @pytest.mark.parametrize("p", [0, -0.1, 1.5, float("nan"), "half", True, None])

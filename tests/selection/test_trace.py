@@ -28,7 +28,7 @@ def dense(table):
 
 
 def masks(read, rounds, eligible=EVERYBODY):
-    return [read.mask(0, "availability", t, eligible, at_least_one=True).tolist() for t in rounds]
+    return [read.mask(0, "availability", t, eligible).tolist() for t in rounds]
 
 
 @pytest.mark.parametrize("form", ["sparse", "dense", "npz", "integers", "version 2"])

@@ -1,9 +1,11 @@
 """Leaves of the model that stay with the clients, as Personal parts choose them."""
 
+from collections.abc import Sequence
+
 import jax
 
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Personal
+from fedjax_bal.parts import Freeze, Personal
 from fedjax_bal.types import Array, PyTree, Variables
 
 PERSONAL = "personal"
@@ -16,8 +18,22 @@ def own_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     for part in setting.parts_with(Personal):
         stats = jax.tree.map(lambda _, keeps=part.keeps_statistics: keeps, variables.stats)
         own = [*map(max, own, jax.tree.leaves(Variables(_mask(part, variables.params), stats)))]
+    return _chosen(variables, own)
+
+
+def frozen_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
+    """The leaves of a model that no client ever trains, by path; none without Freeze parts."""
+    frozen, stats = [False] * len(jax.tree.leaves(variables)), jax.tree.map(lambda _: False, variables.stats)
+    for part in setting.parts_with(Freeze):
+        if part.always:
+            mask = jax.tree.broadcast(part.frozen(variables.params), variables.params)
+            frozen = [*map(max, frozen, jax.tree.leaves(Variables(mask, stats)))]
+    return _chosen(variables, frozen)
+
+
+def _chosen(variables: Variables, mask: Sequence[bool]) -> dict[str, Array]:
     named = jax.tree_util.tree_leaves_with_path(variables)
-    return {jax.tree_util.keystr(path): leaf for (path, leaf), kept in zip(named, own, strict=True) if kept}
+    return {jax.tree_util.keystr(path): leaf for (path, leaf), chosen in zip(named, mask, strict=True) if chosen}
 
 
 def _mask(part: Personal, params: PyTree) -> PyTree:

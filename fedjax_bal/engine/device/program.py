@@ -8,18 +8,18 @@ from jax import lax
 
 from fedjax_bal.engine.device.chain import ChainClients, ChainResult, RoundInputs, zero_result
 from fedjax_bal.engine.device.client_metrics import LocalTest
-from fedjax_bal.engine.device.closing import close
+from fedjax_bal.engine.device.closing import close, closing_reports
 from fedjax_bal.engine.device.evaluation import TestSet, evaluate, first_images
 from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out, hits_of_own_models
 from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.engine.device.personal import PERSONAL, own_leaves, own_memory
+from fedjax_bal.engine.device.personal import PERSONAL, frozen_leaves, own_leaves, own_memory
 from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context, zero_info
 from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import Info, State
 from fedjax_bal.metrics import Traffic
-from fedjax_bal.parts import Memory, Server
+from fedjax_bal.parts import Closing, Memory, Probe, Refine, Server
 from fedjax_bal.types import Array, EvaluationResult, Exhibit, Federation, Key, Plan, Variables, size_in_bytes
 
 
@@ -140,14 +140,28 @@ def exhibits(setting: Setting, key: Key, state: State, number: Array, federation
     return {part.slot: part.show(key, seen_by(part, server)) for part in setting.parts_with(Server)}
 
 
-def traffic_of(setting: Setting, federation: Federation, state: State) -> Traffic:
-    """Bytes of a client's download and upload, counted from shapes without computing anything."""
-    model = size_in_bytes(state.variables) - size_in_bytes(own_leaves(setting, state.variables))
-    zero = jnp.zeros((), jnp.int32)
-    sent = jax.eval_shape(lambda s: broadcast(setting, jax.random.key(0), zero, s, federation)[1], state)
+def traffic_of(setting: Setting, federation: Federation, state: State, *, losses: bool = False) -> Traffic:
+    """Bytes of a client's download and upload, counted from shapes without computing anything.
+
+    `losses` says whether the selector learns from the clients' training losses.
+    """
+    key, zero = jax.random.key(0), jnp.zeros((), jnp.int32)
+    # A frozen leaf begins the same everywhere, so that no client sends it, and only a server that may have changed it
+    # sends it to the clients.
+    own, frozen = own_leaves(setting, state.variables), frozen_leaves(setting, state.variables)
+    changed = any(not part.evaluation_only for part in setting.parts_with(Refine))
+    received = size_in_bytes(state.variables) - size_in_bytes(own if changed else own | frozen)
+    returned = size_in_bytes(state.variables) - size_in_bytes(own | frozen)
+    sent = jax.eval_shape(lambda s: broadcast(setting, key, zero, s, federation)[1], state)
     sent = {part.slot: sent[part.slot] for part in setting.parts_with(Server) if part.travels}
-    upload = _client_result(setting, state, federation)
-    return Traffic(model + size_in_bytes(sent), model + size_in_bytes((upload.reports, upload.records.probes)))
+    result = _client_result(setting, state, federation)
+    probes = {part.slot: result.records.probes[part.slot] for part in setting.parts_with(Probe) if part.travels}
+    loss = result.records.loss_sum if losses or any(part.needs_losses for part in setting.parts) else ()
+    traffic = Traffic(received + size_in_bytes(sent), returned + size_in_bytes((result.reports, probes, loss)))
+    if not setting.parts_with(Closing):
+        return traffic
+    closing = jax.eval_shape(closing_reports, setting, key, zero, state.variables, federation, zero)
+    return traffic._replace(closing_down=received, closing_up=size_in_bytes(closing))
 
 
 def _client_result(setting: Setting, state: State, federation: Federation) -> ChainResult:

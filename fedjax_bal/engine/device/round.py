@@ -83,6 +83,11 @@ def close_round(
 
     Returns the new state and the round's report.
     """
+    # If no update arrives, the round changes nothing but what parts keep of their own broadcasts: otherwise a server
+    # with momentum would move on, and states that average updates would take in zeros. Weights that are no numbers
+    # count as updates, so that the model that they spoil is noticed.
+    arrived = begun.cohort.delivered.any() & ~(begun.chain_weights.delta.sum() <= 0)
+    if_arrived = partial(jax.tree.map, lambda new, old: jnp.where(arrived, new, old))
     own, weights = jax.random.fold_in(key, number), begun.chain_weights.delta
     losses = _mean(result.records.loss_sum, result.records.steps)
     aggregate = Aggregate(result.sums.delta, result.sums.reports, weights, begun.cohort, losses, result.deltas)
@@ -92,12 +97,14 @@ def close_round(
         seen = seen_by(part, server)._replace(key=purpose_key(own, f"reduce/{part.slot}"))
         delta = part.reduce(result.deltas, weights, seen)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
-    variables, optimizer = _server_step(setting, own, state, server, result.sums.stats)
+    stepped = _server_step(setting, own, state, server, result.sums.stats)
+    variables, optimizer = if_arrived(stepped, (state.variables, state.optimizer))
     server = server._replace(variables=variables)
     slots = {
         part.slot: part.update(purpose_key(own, f"update/{part.slot}"), seen_by(part, server))
         for part in setting.parts_with(Server)
     }
+    slots = if_arrived(slots, begun.slots)
     return State(variables, optimizer, state.memory, slots), _info(setting, begun.cohort, result, variables)
 
 
@@ -161,12 +168,14 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
 def _chain_weights(setting: Setting, server: ServerContext) -> ChainWeights:
     """The weights of the chains, known before any chain is trained."""
     parts = setting.parts_with(Weigh)
-    statistics = _weights([part for part in parts if part.weighs_statistics], server)
-    return ChainWeights(_weights(parts, server), statistics, server.cohort.delivered)
+    statistics = _weights(setting, [part for part in parts if part.weighs_statistics], server)
+    return ChainWeights(_weights(setting, parts, server), statistics, server.cohort.delivered)
 
 
-def _weights(parts: list[Weigh], server: ServerContext) -> Array:
+def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Array:
     weights = server.cohort.sizes * server.cohort.delivered
+    if setting.drawn_by_size and not any(part.ignores_sizes for part in parts):  # or they would be taken out twice
+        weights = server.cohort.delivered.astype(weights.dtype)
     for part in parts:
         weights, wanted = part.weigh(weights, server.cohort, seen_by(part, server)), weights.shape
         if weights.shape != wanted:  # others would be broadcast, and train something else
@@ -188,12 +197,8 @@ def _server_step(
     updates, optimizer = transform.update(step, state.optimizer, params)
     new = Variables(optax.apply_updates(params, updates), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
-    new = with_leaves(new, own_leaves(setting, state.variables))  # whatever a server part or optimizer adds to them
-    # A round without any update leaves model and optimizer as they are, whatever momentum the server has. Weights that
-    # are no numbers count as updates, so that the model that they spoil is noticed.
-    arrived = server.cohort.delivered.any() & ~(server.aggregate.weights.sum() <= 0)
-    keep = partial(jax.tree.map, lambda a, b: jnp.where(arrived, a, b))
-    return keep(new, state.variables), keep(optimizer, state.optimizer)
+    # A server part or optimizer may have added to leaves that stay with the clients.
+    return with_leaves(new, own_leaves(setting, state.variables)), optimizer
 
 
 def update_memory(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:

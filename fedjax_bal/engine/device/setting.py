@@ -34,6 +34,7 @@ class Setting:
             drawing is chosen.
         server: the server's optimizer, which takes the negative aggregated update as a gradient.
         model: the model.
+        drawn_by_size: whether clients are drawn in proportion to their sizes, so that updates don't weigh by them.
         passes: how often a chain goes through its clients.
         carried: whether the local optimizer's state goes on from client to client of a chain, and from pass to pass.
         max_size: the number of rows of the largest client.
@@ -48,6 +49,7 @@ class Setting:
     local: LocalTraining
     server: Optimizer
     model: Model = dataclasses.field(metadata=_STATIC)
+    drawn_by_size: bool = dataclasses.field(metadata=_STATIC)
     passes: int = dataclasses.field(metadata=_STATIC)
     carried: bool = dataclasses.field(metadata=_STATIC)
     max_size: int = dataclasses.field(metadata=_STATIC)

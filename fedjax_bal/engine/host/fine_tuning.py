@@ -137,6 +137,7 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         local=local,
         server=setting.server,
         model=setting.model,
+        drawn_by_size=False,
         passes=1,
         carried=False,
         max_size=setting.max_size,

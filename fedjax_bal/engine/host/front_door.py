@@ -106,6 +106,7 @@ def build(
         local=_fitted(local, recipe, int(sizes.max())),
         server=choose_server_optimizer(recipe, server_optimizer, model),
         model=model,
+        drawn_by_size=selector.drawn_by_size,
         passes=selector.passes,
         carried=bool(recipe.carried),
         max_size=int(sizes.max()),

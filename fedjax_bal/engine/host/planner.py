@@ -105,11 +105,12 @@ class Planner:
     def round(self, seed: int, number: int, selector: Any) -> tuple[Plan, Any]:
         """The plan of a round (from 0), and the selector's new state."""
         speed, availability = self.participation.speed, self.participation.availability
-        available = availability.mask(seed, "availability", number, self.training, at_least_one=True)
+        available = availability.mask(seed, "availability", number, self.training)
         clients, selector = self.selector.select(selector, seed, number, available)
         cohort = np.zeros(len(self.sizes) + 1, bool)  # the last one is of empty places
         cohort[np.minimum(clients, len(self.sizes))] = True
-        arriving = self.participation.delivery.mask(seed, "delivery", number, cohort[:-1], at_least_one=False)
+        trained = cohort[:-1] & self.training  # a selector of the user's may list clients that take no step
+        arriving = self.participation.delivery.mask(seed, "delivery", number, trained)
         plan = make_plan(clients, arriving)
         if speed is not None:
             steps = self._local_steps(plan)

@@ -97,8 +97,8 @@ class RoundFunction:
             key: the run's key, the same in every round; the round's own draws follow from its number.
             state: the state before the round.
             plan: the clients that train, `Int32[G, L]`, N marking an empty place, and whether each delivers,
-                `Bool[G, L]`, whatever it says of an empty place: G chains of L clients, one client each but for
-                mediators.
+                `Bool[G, L]`, whatever it says of an empty place or of a client without rows: G chains of L clients,
+                one client each but for mediators.
 
         Returns:
             The state after the round, and its measurements: losses, local steps, probes, faults.
@@ -108,7 +108,8 @@ class RoundFunction:
         """
         setting = _with_hyperparameters(self._simulation.setting, hyperparameters)
         plan = Plan(*jax.tree.map(jnp.asarray, tuple(plan)))
-        plan = plan._replace(delivered=plan.delivered & (plan.clients < self.federation.num_clients))
+        trains = _local_steps(setting, plan, self.federation) > 0  # others would return what they received
+        plan = plan._replace(delivered=plan.delivered & trains & (plan.clients < self.federation.num_clients))
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
@@ -157,7 +158,8 @@ def make_round(
         model: the model, from `fedjax_bal.models.build`.
         federation: the federation, from `fedjax_bal.data.federate`.
         local: how clients train: epochs or steps, batches, optimizer.
-        participation: used by `plans` alone: which clients train, and which of their updates arrive; by default all.
+        participation: which clients train, and which of their updates arrive, in `plans`; by default all. A selector
+            that draws clients by size lets the updates of every plan begin with the same weight.
         execution: strategy and precision; several clients train at a time under "vmap".
         server_optimizer: by default what the recipe says, or else plain averaging.
 
@@ -228,12 +230,17 @@ def _layout(layout: Layout, chains: int) -> Layout:
     return Layout("map", 1) if layout.strategy == "map" else Layout("vmap", 1, chains)
 
 
+def _local_steps(setting: Setting, plan: Plan, federation: Federation) -> Array:
+    """The local steps of each client of a plan, `Int32[G, L]`; an empty place has any number."""
+    inside = jnp.clip(plan.clients, 0, federation.num_clients - 1)
+    offsets = jnp.asarray(federation.offsets)
+    return setting.local_steps(offsets[inside + 1] - offsets[inside], plan.limits)
+
+
 def _assign(setting: Setting, plan: Plan, federation: Federation) -> Assignment:
     """The chains that deliver, those with the most steps first, as the host assigns them to one device."""
-    inside = jnp.clip(jnp.asarray(plan.clients), 0, federation.num_clients - 1)
-    sizes = jnp.asarray(federation.offsets)[inside + 1] - jnp.asarray(federation.offsets)[inside]
     delivered = jnp.asarray(plan.delivered)
-    steps = (setting.local_steps(sizes, plan.limits) * delivered).sum(1)
+    steps = (_local_steps(setting, plan, federation) * delivered).sum(1)
     delivers = jnp.ones(len(steps), bool) if setting.differentiable else delivered.any(1)
     order = jnp.argsort(jnp.where(delivers, -steps, 1), stable=True).astype(jnp.int32)
     chains = jnp.where(jnp.arange(len(order)) < delivers.sum(), order, len(order))[None]

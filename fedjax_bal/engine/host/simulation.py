@@ -267,7 +267,7 @@ class Simulation:
 
     @functools.cached_property
     def _traffic(self) -> Traffic:
-        return traffic_of(self.setting, self.federation, self._shapes)
+        return traffic_of(self.setting, self.federation, self._shapes, losses=LOSS in self.selector.needs)
 
     def _planner(self) -> Planner:
         return Planner(
@@ -340,7 +340,8 @@ class Simulation:
             counts = counts.noted([fault for fault in planned.faults if fault.round == number])
             if planned.schedule.evaluate[offset]:
                 own, measured = _of_round(offset, (evaluation, dict(info.metrics)))
-                reported = measured | counts.record(self.participation.speed is not None) | self._of_parts(number)
+                counted = counts.closed(self.federation.num_clients, self._traffic)
+                reported = measured | counted.record(self.participation.speed is not None) | self._of_parts(number)
                 result = RoundResult(self.federation, plan, own, reported, self.groups)
                 records.append({"round": number, **record_round(result)})
                 confusion = np.asarray(own.confusion)
