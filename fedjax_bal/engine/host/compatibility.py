@@ -80,7 +80,8 @@ def fit_variables(given: Any, wanted: Variables, model: Model) -> Variables:
 
 def arranged(given: Any, wanted: Variables, model: Model) -> Variables:
     """The given variables in the structure of `wanted`; refuses other names or shapes."""
-    if isinstance(given, Mapping) and "params" in given:  # as flax.linen has them, under the network's own names
+    # What flax.linen's init returns has the network's own names.
+    if isinstance(given, Mapping) and set(given) in ({"params"}, {"params", "batch_stats"}):
         params = {"head" if name == model.classifier else name: own for name, own in given["params"].items()}
         given = Variables(params, given.get("batch_stats", {}))
     ours, theirs = _by_name(wanted), _by_name(given)
