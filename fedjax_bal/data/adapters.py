@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.readers.npz import as_dataset
 from fedjax_bal.types import Dataset
+from fedjax_bal.validate import check_unmasked
 
 
 def from_arrays(
@@ -148,8 +149,7 @@ def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: st
 
 
 def _array(name: str, values: Any) -> np.ndarray:
-    if np.ma.is_masked(values):
-        raise DataError(f"from_arrays: {name} has masked values; leave their rows out, or fill them: {name}.filled(0).")
+    check_unmasked(name, values)
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -10,7 +10,7 @@ from fedjax_bal.data.inputs import are_tokens, num_channels, stored_inputs
 from fedjax_bal.data.normalisation import own_constants
 from fedjax_bal.data.row_numbers import MAX_ROWS
 from fedjax_bal.types import ClientTests, Dataset, Federation
-from fedjax_bal.validate import check_channels_last, checked_labels, per_channel, whole_number
+from fedjax_bal.validate import check_channels_last, check_unmasked, checked_labels, per_channel, whole_number
 
 _BLOCK = 2**20  # rows sorted at a time
 _NO_SETS: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -163,6 +163,7 @@ def _checked_constants(images: np.ndarray, mean: Any, std: Any) -> tuple[np.ndar
 
 def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarray, int]:
     """Returns images, labels and C, after checking that they fit together."""
+    check_unmasked("images", images)
     images, labels = np.asarray(images), checked_labels(labels)
     num_classes = whole_number("num_classes", num_classes)
     inputs = stored_inputs(images)
@@ -188,11 +189,10 @@ def _by_client(name: str, rows: Any) -> Sequence[np.ndarray]:
                 f"list of arrays: list({name}.values())."
             )
         return [rows[client] for client in range(len(rows))]
-    if isinstance(rows, Sequence | np.ndarray) and not isinstance(rows, str | bytes):
-        return rows
-    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes):
+    scalar = isinstance(rows, str | bytes) or (isinstance(rows, np.ndarray) and not rows.ndim)
+    if scalar or not isinstance(rows, Iterable):
         raise ValueError(f"{name} is {rows!r}; expected an array of row numbers for each client.")
-    return list(rows)
+    return rows if isinstance(rows, Sequence) else list(rows)
 
 
 def _offsets(rows_per_client: Sequence[np.ndarray], name: str = "rows_per_client") -> np.ndarray:
@@ -255,6 +255,8 @@ def _check_rows(
 
 def _checked_auxiliary(auxiliary: Mapping, rows: np.ndarray, num_examples: int) -> dict[str, np.ndarray]:
     """Returns the auxiliary sets as `Int32` arrays, after checking that no client owns their rows."""
+    if not isinstance(auxiliary, Mapping):
+        raise ValueError(f"auxiliary is {auxiliary!r:.60}; expected a mapping of names to arrays of row numbers.")
     owned = np.zeros(num_examples, bool)
     owned[rows] = True
     checked = {}

@@ -51,7 +51,7 @@ def test_texts_are_classes_and_clients_also_as_pandas_keeps_them():
         ((([[1], [1, 2]], [0, 1]), (IMAGES, LABELS)), "lists of one length"),
         (((IMAGES, list("abcabc")), (IMAGES, list("abcabd")), ["a", "b", "c"]), "test_labels holds 'd', which is none"),
         (((IMAGES, list("abcabc")), (IMAGES, LABELS)), "train_labels is 6 of <U1; expected 6 integers"),
-        (((IMAGES, np.ma.masked_equal(LABELS, 0)), (IMAGES, LABELS)), "train_labels has masked values"),
+        (((IMAGES, np.ma.masked_equal(LABELS, 0)), (IMAGES, LABELS)), "train_labels: received masked values"),
     ],
 )
 def test_arrays_that_do_not_fit(arrays, message):

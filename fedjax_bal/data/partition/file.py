@@ -13,7 +13,7 @@ from fedjax_bal.data.partition.arguments import check_word
 from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
 from fedjax_bal.data.readers.npz import read_arrays
 from fedjax_bal.files import parse_json, read_bytes
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, whole_number
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
 _AS_JSON = (  # rewrites what Python and NumPy print as JSON
@@ -71,6 +71,7 @@ def file(
         ...     file(np.random.default_rng(0), np.array([0, 1, 0, 1]), 2, published)
         [array([3, 1]), array([0])]
     """
+    check_generator(rng)
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     check_word("holds", holds, ("rows", "counts"))
     path = Path(file)

@@ -13,7 +13,7 @@ from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import Drawing, Participation
 from fedjax_bal.parts import Draw, Probe, parts_with
 from fedjax_bal.recipes import Recipe
-from fedjax_bal.selection import LOSS, Choice, Selector, Speed, Trace
+from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
 from fedjax_bal.types import Federation, Model, PyTree, Variables
 
 ROUNDS_PER_DISPATCH = 5
@@ -103,9 +103,12 @@ def _by_name(tree: PyTree) -> dict[str, Any]:
 
 
 def check_clients(participation: Participation, clients: int) -> None:
-    """Refuses recorded availability, delivery or speeds of another number of clients than the federation's N."""
+    """Refuses availability, delivery or speeds of another kind, or recorded ones of another number of clients."""
     for name in ("availability", "delivery", "speed"):
         given = getattr(participation, name)
+        if not isinstance(given, Speed | None if name == "speed" else Presence | Trace):
+            example = "speed(...)" if name == "speed" else "bernoulli(0.5)"
+            raise ValueError(f"{name}: received {given!r}, must be from fedjax_bal.selection, as {example}")
         try:
             if isinstance(given, Trace | Speed):
                 given.check_clients(clients)

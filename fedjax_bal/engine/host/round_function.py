@@ -131,6 +131,7 @@ class RoundFunction:
                 "plans: the selector learns from each round's outcome: call its init, select and update between rounds"
             )
         whole_number("rounds", rounds)
+        seed = whole_number("seed", seed, low=0)
         state, plans = selector.init(seed, self.federation.num_clients), []
         for number in range(rounds):
             plan, state = self._simulation.plan(seed, number, state)
