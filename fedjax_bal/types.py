@@ -56,6 +56,7 @@ class Model(NamedTuple):
         input_shape: the shape of one input, `(H, W, K)` for an image.
         options: names and values of the options that it was built with, sorted by name.
         input_dtype: "float32", or "int32" for a network that takes token ids.
+        classifier: name of the classifier in the network's own parameters, where it isn't "head".
     """
 
     init: Callable[[Key], Variables]
@@ -66,6 +67,7 @@ class Model(NamedTuple):
     input_shape: tuple[int, ...]
     options: tuple[tuple[str, Any], ...] = ()
     input_dtype: str = "float32"
+    classifier: str = "head"
 
 
 class Dataset(NamedTuple):

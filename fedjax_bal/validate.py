@@ -74,6 +74,30 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def check_generator(rng: Any) -> None:
+    """Refuses anything but a generator of NumPy.
+
+    Example:
+        >>> check_generator(0)
+        Traceback (most recent call last):
+        ValueError: rng: received 0, must be a generator of NumPy: np.random.default_rng(0)
+    """
+    if not isinstance(rng, np.random.Generator | np.random.RandomState):
+        raise ValueError(f"rng: received {rng!r}, must be a generator of NumPy: np.random.default_rng(0)")
+
+
+def check_unmasked(name: str, values: Any) -> None:
+    """Refuses a masked array, which would lose its mask.
+
+    Example:
+        >>> check_unmasked("labels", np.ma.masked_equal([0, 1], 0))
+        Traceback (most recent call last):
+        ValueError: labels: received masked values: leave their rows out, or fill them, labels.filled(0)
+    """
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name}: received masked values: leave their rows out, or fill them, {name}.filled(0)")
+
+
 def checked_labels(labels: np.ndarray) -> np.ndarray:
     """The labels as a one-dimensional integer array.
 
@@ -90,6 +114,7 @@ def checked_labels(labels: np.ndarray) -> np.ndarray:
         >>> checked_labels([3, 1])
         array([3, 1])
     """
+    check_unmasked("labels", labels)
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.readers.npz import as_dataset
 from fedjax_bal.types import Dataset
+from fedjax_bal.validate import check_unmasked
 
 
 def from_arrays(
@@ -20,8 +21,10 @@ def from_arrays(
     """Makes a data set from arrays.
 
     Args:
-        train: inputs and labels `Int[D]` from 0. Inputs are images `UInt8[D, H, W, K]`, or `UInt8[D, H, W]`; other
-            numbers `Float[D, ...]`, feature vectors for instance; or token ids `Int[D, ...]`.
+        train: inputs and labels `Int[D]` from 0, or D texts, whose classes are those of `class_names`, or else all
+            different texts in alphabetical order. Inputs are images `UInt8[D, H, W, K]`, or `UInt8[D, H, W]`; other
+            numbers `Float[D, ...]`, feature vectors for instance; or token ids `Int[D, ...]`. Columns of pandas are
+            taken too.
         test: the same.
         class_names: C names; None for the numbers of the classes.
         train_clients: number or name of each training input's client, which gives a natural partition.
@@ -48,7 +51,9 @@ def from_arrays(
             )
     given = dict(zip(("train_images", "train_labels", "test_images", "test_labels"), (*train, *test), strict=True))
     given |= {"class_names": class_names, "train_clients": train_clients}
-    return as_dataset("from_arrays", {name: _array(name, own) for name, own in given.items() if own is not None})
+    return as_dataset(
+        "from_arrays", _numbered({name: _array(name, own) for name, own in given.items() if own is not None})
+    )
 
 
 def from_torch(train: Any, test: Any, class_names: Sequence[str] | None = None) -> Dataset:
@@ -128,7 +133,7 @@ def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: st
         The data set.
 
     Raises:
-        ValueError: a column is missing, or inputs have several shapes; see also `from_arrays`.
+        ValueError: a column isn't named by a text or is missing, or inputs have several shapes; see also `from_arrays`.
 
     Example:
         >>> from datasets import load_dataset  # doctest: +SKIP
@@ -144,16 +149,37 @@ def from_huggingface(train: Any, test: Any, *, inputs: str = "image", labels: st
 
 
 def _array(name: str, values: Any) -> np.ndarray:
+    check_unmasked(name, values)
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except ValueError as error:
         raise DataError(f"from_arrays: {name} is no array ({error}); expected lists of one length.") from error
+    # As pandas, among others, keeps texts.
+    return array.astype(str) if array.dtype == object and all(isinstance(own, str) for own in array.flat) else array
+
+
+def _numbered(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays with the numbers of the classes as labels, where these are texts."""
+    labels = {name: arrays[name] for name in ("train_labels", "test_labels")}
+    if not all(own.dtype.kind == "U" and own.ndim == 1 for own in labels.values()):
+        return arrays
+    names = arrays.get("class_names", np.unique(np.concatenate(list(labels.values()))))
+    if names.dtype.kind != "U" or names.ndim != 1 or not len(names):
+        return arrays  # which is refused with the others
+    order = np.argsort(names, kind="stable")
+    for name, own in labels.items():
+        found = order[np.searchsorted(names, own, sorter=order).clip(max=len(names) - 1)]
+        if (names[found] != own).any():
+            unknown = own[names[found] != own][0]
+            raise DataError(f"from_arrays: {name} holds {str(unknown)!r}, which is none of class_names; add it there.")
+        labels[name] = found
+    return arrays | labels | {"class_names": names}
 
 
 def _pair(columns: Mapping[str, Any], inputs: str, labels: str) -> tuple[Any, Any]:
     """Takes inputs and labels out of an example, or of the columns of many."""
     for name in (inputs, labels):
-        if name not in columns:
+        if not isinstance(name, str) or name not in columns:
             raise ValueError(
                 f"data set: has {', '.join(columns)}, but no {name!r}; name the right ones with inputs= and labels="
             )

@@ -1,6 +1,6 @@
 """The federation: a partitioned data set with every image stored once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -10,7 +10,7 @@ from fedjax_bal.data.inputs import are_tokens, num_channels, stored_inputs
 from fedjax_bal.data.normalisation import own_constants
 from fedjax_bal.data.row_numbers import MAX_ROWS
 from fedjax_bal.types import ClientTests, Dataset, Federation
-from fedjax_bal.validate import check_channels_last, checked_labels, per_channel, whole_number
+from fedjax_bal.validate import check_channels_last, check_unmasked, checked_labels, per_channel, whole_number
 
 _BLOCK = 2**20  # rows sorted at a time
 _NO_SETS: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -71,7 +71,7 @@ def federate(
     Args:
         images: a `Dataset`; or `UInt8[D, H, W, K]`, `Float[D, ...]`, or token ids `Int[D, ...]`.
         labels: `Int[D]` in 0..C-1.
-        rows_per_client: N arrays of row numbers in 0..D-1.
+        rows_per_client: N arrays of row numbers in 0..D-1, or a mapping of the clients' numbers, 0..N-1, to them.
         num_classes: C.
         auxiliary: named arrays of row numbers that no client may own; `validation` is for evaluating the global model.
         mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1], or from floats, K on their last axis; by
@@ -110,6 +110,7 @@ def federate(
         raise ValueError(f"{_FORMS}: received no {'rows_per_client' if rows_per_client is None else 'num_classes'}.")
     images, labels, num_classes = _checked_examples(images, labels, num_classes)
     constants = _checked_constants(images, 0.0 if mean is None else mean, 1.0 if std is None else std)
+    rows_per_client = _by_client("rows_per_client", rows_per_client)
     offsets = _offsets(rows_per_client)
     rows, counts = _sorted_by_class(rows_per_client, offsets, labels, num_classes)
     held = _checked_auxiliary(auxiliary, rows, len(labels))
@@ -123,7 +124,9 @@ def federate(
         auxiliary=held,
         mean=constants[0],
         std=constants[1],
-        tests=None if tests is None else _checked_tests(tests, len(offsets) - 1, [rows, *held.values()], len(labels)),
+        tests=None
+        if tests is None
+        else _checked_tests(_by_client("tests", tests), len(offsets) - 1, [rows, *held.values()], len(labels)),
     )
 
 
@@ -160,6 +163,7 @@ def _checked_constants(images: np.ndarray, mean: Any, std: Any) -> tuple[np.ndar
 
 def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarray, int]:
     """Returns images, labels and C, after checking that they fit together."""
+    check_unmasked("images", images)
     images, labels = np.asarray(images), checked_labels(labels)
     num_classes = whole_number("num_classes", num_classes)
     inputs = stored_inputs(images)
@@ -173,6 +177,22 @@ def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarr
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels lie in {labels.min()}..{labels.max()}; expected 0..{num_classes - 1} (num_classes).")
     return inputs, labels.astype(np.int32), num_classes
+
+
+def _by_client(name: str, rows: Any) -> Sequence[np.ndarray]:
+    """Returns each client's rows in the order of the clients."""
+    if isinstance(rows, Mapping):
+        if set(rows) != set(range(len(rows))):
+            shown = ", ".join(map(repr, list(rows)[:5])) + ", ..." * (len(rows) > 5)
+            raise ValueError(
+                f"{name} is a mapping with the keys {shown}; expected the clients' numbers, 0..{len(rows) - 1}, or a "
+                f"list of arrays: list({name}.values())."
+            )
+        return [rows[client] for client in range(len(rows))]
+    scalar = isinstance(rows, str | bytes) or (isinstance(rows, np.ndarray) and not rows.ndim)
+    if scalar or not isinstance(rows, Iterable):
+        raise ValueError(f"{name} is {rows!r}; expected an array of row numbers for each client.")
+    return rows if isinstance(rows, Sequence) else list(rows)
 
 
 def _offsets(rows_per_client: Sequence[np.ndarray], name: str = "rows_per_client") -> np.ndarray:
@@ -235,6 +255,8 @@ def _check_rows(
 
 def _checked_auxiliary(auxiliary: Mapping, rows: np.ndarray, num_examples: int) -> dict[str, np.ndarray]:
     """Returns the auxiliary sets as `Int32` arrays, after checking that no client owns their rows."""
+    if not isinstance(auxiliary, Mapping):
+        raise ValueError(f"auxiliary is {auxiliary!r:.60}; expected a mapping of names to arrays of row numbers.")
     owned = np.zeros(num_examples, bool)
     owned[rows] = True
     checked = {}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_bal.data.row_numbers import cut, rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, whole_number
 
 
 def carve(rng: np.random.Generator, labels: np.ndarray, per_class: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,6 +34,7 @@ def carve(rng: np.random.Generator, labels: np.ndarray, per_class: int) -> tuple
         >>> federate(np.zeros((5, 2, 2, 1)), labels, clients, 2, {"server": auxiliary}).num_clients
         2
     """
+    check_generator(rng)
     labels, per_class = checked_labels(labels), whole_number("per_class", per_class)
     rows, starts, sizes = rows_by_label(labels)
     if sizes.min() < per_class:
@@ -65,6 +66,7 @@ def carve_share(rng: np.random.Generator, labels: np.ndarray, fraction: float) -
         >>> labels[taken], len(rest)
         (array([0, 0, 1]), 9)
     """
+    check_generator(rng)
     labels = checked_labels(labels)
     rows, _, sizes = rows_by_label(labels)
     counts = _share_of(sizes, fraction)
@@ -138,6 +140,7 @@ def rows_by_share(
         >>> [np.bincount(labels[own], minlength=2).tolist() for own in rows]
         [[3, 1], [0, 4]]
     """
+    check_generator(rng)
     labels, per_client = checked_labels(test_labels), whole_number("per_client", per_client)
     counts = np.asarray(class_counts, np.int64)
     pools = [np.flatnonzero(labels == label) for label in range(counts.shape[1])]

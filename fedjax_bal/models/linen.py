@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.errors import FlaxError, InvalidRngError
+from flax.errors import FlaxError
 
 from fedjax_bal.models import wrapping
 from fedjax_bal.models.normalization import moments
@@ -43,6 +43,7 @@ def from_linen(
 
     Parameters and statistics are those of `module.init`, with the classifier's under "head", so that
     `module.apply({"params": variables.params, "batch_stats": variables.stats}, batch)` works if that is its name.
+    `simulate(..., variables=...)` takes what `module.init` returns, or pretrained weights in that form, as they are.
 
     Args:
         module: the module, for instance `Net()`.
@@ -77,7 +78,8 @@ def from_linen(
     if not isinstance(module, nn.Module):
         raise ValueError(f"module: received {module!r}, must be a flax.linen module, for instance Net()")
     network = _LinenNetwork(module, wrapping.usage_of(module, input_shape, num_classes, convolution, dtype), head)
-    return wrapping.assemble_model(network.usage, network.init, network.forward, network.classify)
+    functions = network.init, network.forward, network.classify
+    return wrapping.assemble_model(network.usage, *functions, classifier=network.found.name)
 
 
 class _LinenNetwork:
@@ -91,7 +93,8 @@ class _LinenNetwork:
     def draw(self, key: Key) -> dict[str, PyTree]:
         """The initial collections."""
         collections = ["params", "batch_stats"]
-        return dict(self.module.init(key, self.usage.example, mutable=collections, **self.usage.modes[False]))
+        with self.usage.calling():
+            return dict(self.module.init(key, self.usage.example, mutable=collections, **self.usage.modes[False]))
 
     def init(self, key: Key) -> Variables:
         """The initial variables."""
@@ -107,11 +110,9 @@ class _LinenNetwork:
         collections = {"params": params, "batch_stats": variables.stats}
         mutable = [*_RECORDED, "batch_stats"] if train else [*_RECORDED]
         call = functools.partial(self.module.apply, collections, self.usage.cast(images), **self.usage.modes[train])
-        with nn.intercept_methods(_interceptor(self.found.name, self.usage.convolve, real)):
-            try:
-                result: Any = call(mutable=mutable, rngs=key)
-            except InvalidRngError as error:
-                raise ValueError(wrapping.NO_KEY) from error
+        intercepted = nn.intercept_methods(_interceptor(self.found.name, self.usage.convolve, real))
+        with self.usage.calling(), intercepted:
+            result: Any = call(mutable=mutable, rngs=key)
         logits, changed = result
         features = changed["classifier_input"][self.found.name]["inputs"][-1]
         taps = tuple(jax.tree.leaves(changed.get("taps", {})))
@@ -149,21 +150,28 @@ def _find_classifier(network: _LinenNetwork, wanted: str) -> _Classifier:
 
     def run() -> None:
         collections = network.draw(jax.random.key(0))
-        with nn.intercept_methods(watch):
+        wrapping.check_variables(usage.name, collections)
+        with usage.calling(), nn.intercept_methods(watch):
             logits = network.module.apply(collections, usage.example, **usage.modes[False])
         known = [name for name in calls if name in collections["params"]]
-        returning = next((name for name in known if calls[name][-1] is logits), None)
+        # The outermost of several, which ends last: a wrapper returns what the layer in it returned.
+        returning = next((name for name in reversed(known) if calls[name][-1] is logits), None)
         name = wrapping.choose_head(usage.name, wanted, known, returning)
         wrapping.check_classifier(usage.name, name, collections.get("batch_stats", {}))
         own, args, kwargs, _ = calls[name]
         both = _first_argument(name, args), logits
+        try:
+            own.apply({"params": collections["params"][name]}, *args, **kwargs)
+        except (FlaxError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{usage.name}: received a classifier {name!r} that needs more than its own parameters, must be one "
+                "submodule that computes the logits from the features: put a wrapper, such as nn.WeightNorm, and the "
+                "layer that it wraps into a module"
+            ) from error
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), both)
         found.append(_Classifier(name, own, args[1:], kwargs, *shapes))
 
-    try:
-        jax.eval_shape(run)
-    except FlaxError as error:
-        raise ValueError(f"{usage.name}: {error}") from error
+    jax.eval_shape(run)
     return found[0]
 
 

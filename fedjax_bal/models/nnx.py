@@ -79,6 +79,7 @@ class _NnxNetwork:
         self._structure, *self._drawn, self._keys, self._others = nnx.split(
             net, nnx.Param, nnx.BatchStat, nnx.RngKey, ...
         )
+        wrapping.check_variables(usage.name, [nnx.to_pure_dict(state) for state in self._drawn])
         self._head = self._find_classifier(wanted)
         wrapping.check_classifier(usage.name, self._head, nnx.to_pure_dict(self._drawn[1]))
         self._classifier, _, self._rest = nnx.split(getattr(net, self._head), nnx.Param, ...)
@@ -102,7 +103,8 @@ class _NnxNetwork:
         norms = [layer for _, layer in sorted(_batch_norms(own), key=lambda pair: pair[0])]
         for layer in norms:
             vars(layer)["real"] = real
-        logits, seen = _watch(own, [self._head], self._usage.cast(images), self._usage.modes[train])
+        with self._usage.calling():
+            logits, seen = _watch(own, [self._head], self._usage.cast(images), self._usage.modes[train])
         shown = tuple(layer.take_moments() for layer in norms)
         outputs = Outputs(logits, seen[self._head][0], (), shown)
         return outputs, nnx.to_pure_dict(nnx.state(own, nnx.BatchStat))
@@ -126,7 +128,8 @@ class _NnxNetwork:
             net.eval()
             known = [str(key) for key, layer in nnx.iter_children(net) if callable(layer)]
             asked = [wanted] if wanted in known else known
-            logits, seen = _watch(net, asked, self._usage.example, self._usage.modes[False])
+            with self._usage.calling():
+                logits, seen = _watch(net, asked, self._usage.example, self._usage.modes[False])
             returning = next((key for key, (_, result) in seen.items() if result is logits), None)
             chosen.append(wrapping.choose_head(self._usage.name, wanted, known, returning))
             return logits, seen[chosen[0]][0]

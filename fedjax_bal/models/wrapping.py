@@ -1,12 +1,14 @@
 """Shared by `from_linen` and `from_nnx`: checks of a user's network, and the assembly of its model."""
 
+import contextlib
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax.errors import FlaxError, InvalidRngError
 
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
@@ -75,6 +77,19 @@ class Usage(NamedTuple):
         """A batch of one input."""
         return self.cast(jnp.zeros((1, *self.input_shape)))
 
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """Turns an error of the user's network into a `ValueError` that says with what it was called."""
+        try:
+            yield
+        except InvalidRngError as error:
+            raise ValueError(NO_KEY) from error
+        except (FlaxError, NameError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self.name}: fails with inputs of shape {self.example.shape} and type {self.example.dtype}: {error} "
+                "(the shape is input_shape's; token ids need dtype=int; a layer with an axis_name has to go without)"
+            ) from error
+
 
 def usage_of(network: Callable, input_shape: Sequence[int], num_classes: int, convolution: str, dtype: Any) -> Usage:
     """Checks the arguments of `from_linen` or `from_nnx`, and returns the settings with which the module is called."""
@@ -110,6 +125,8 @@ def choose_head(name: str, wanted: str, known: Iterable[str], found: str | None)
     if chosen is None or (chosen != HEAD and HEAD in names):
         near = difflib.get_close_matches(wanted, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near and chosen is None else ""
+        if not names:
+            hint = ": a layer in a list, or in nnx.Sequential, is none; make it an attribute, self.head = ..."
         raise ValueError(
             f"{name}: received head={wanted!r}, must be the name of the submodule that computes the logits from the "
             f"features, the last layer of the network; submodules: {', '.join(names) or 'none'}{hint}"
@@ -138,8 +155,20 @@ def check_result(usage: Usage, logits: Any, features: Any) -> None:
     if len(features.shape) != 2:
         raise ValueError(
             f"{name}: received features of shape {features.shape} for one input, must be (1, F): flatten or average "
-            "them before the classifier, or name the submodule after that, head=..."
+            "them before the classifier, or name the submodule after that, head=...; a classifier inside another "
+            "submodule must be called by the network itself"
         )
+
+
+def check_variables(name: str, variables: PyTree) -> None:
+    """Refuses parameters and statistics that aren't of 32 bits: the engine carries and adds updates as such."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(variables):
+        if leaf.dtype != jnp.float32:
+            place = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise ValueError(
+                f"{name}: received {place} of type {leaf.dtype}, must be float32 (param_dtype); "
+                "Execution(precision='bfloat16') computes with fewer bits"
+            )
 
 
 def rename_key(tree: Mapping[str, PyTree], old: str, new: str) -> dict[str, PyTree]:
@@ -169,7 +198,11 @@ def by_channel(inputs: Array) -> Array:
 
 
 def assemble_model(
-    usage: Usage, init: Callable[[Key], Variables], forward: Forward, head: Callable[[PyTree, Array], Array]
+    usage: Usage,
+    init: Callable[[Key], Variables],
+    forward: Forward,
+    head: Callable[[PyTree, Array], Array],
+    classifier: str = HEAD,
 ) -> Model:
     """Makes a model from the functions of a network."""
 
@@ -186,4 +219,5 @@ def assemble_model(
     init, apply = jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
     tokens = usage.dtype is not None and jnp.issubdtype(usage.dtype, jnp.integer)
     kind = "int32" if tokens else "float32"
-    return Model(init, apply, head, usage.name, usage.num_classes, usage.input_shape, input_dtype=kind)
+    shape = usage.input_shape
+    return Model(init, apply, head, usage.name, usage.num_classes, shape, input_dtype=kind, classifier=classifier)

@@ -89,6 +89,9 @@ def citation(recipe: "Recipe") -> str:
         >>> print(*(line for line in citation(combine(scaffold(), balanced_softmax())).splitlines() if "@" in line))
         @inproceedings{mcmahan2017fedavg, @inproceedings{karimireddy2020scaffold, @inproceedings{ren2020balanced,
     """
+    from fedjax_bal.recipes.recipe import combine  # late, with jax, which names are listed without
+
+    recipe = combine(recipe)  # refuses what is none
     found: dict[str, Paper] = {}
     for name in ("fedavg", *recipe.name.split("+")):
         found |= _behind(name) or _refuse(recipe.name, name)

@@ -65,6 +65,10 @@ def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> C
         >>> check_part(Proximal(0.1)).failed
         ()
     """
+    if not isinstance(part, Part):
+        raise ValueError(
+            f"part: received {part!r:.80}, must be an object of a class with @part, as parts.Proximal(0.1)"
+        )
     alone = Recipe(part.slot, (part,))
     recipe = alone if beside is None else dataclasses.replace(combine(beside, alone), name=part.slot)
     return check_recipe(recipe, **options)
@@ -111,6 +115,7 @@ def check_recipe(
         >>> check_recipe(recipes.fedavg()).failed
         ()
     """
+    recipe = combine(recipe)  # refuses what is none
     model = toy.network() if model is None else model
     check_is_model(model)
     data = (model, federation or toy.federation(), test or toy.test_set())

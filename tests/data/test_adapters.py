@@ -29,6 +29,18 @@ def test_arrays():
     assert grey.train_clients.tolist() == [0, 1, 2, 0, 1, 2]
 
 
+def test_texts_are_classes_and_clients_also_as_pandas_keeps_them():
+    words, owners = np.array(["cat", "owl", "bee"], object)[LABELS], np.array(list("uvwuvw"), object)
+    sorted_names = data.from_arrays((IMAGES, words), (IMAGES[:4], words[:4]), train_clients=owners)
+    assert sorted_names.class_names == ("bee", "cat", "owl")
+    assert sorted_names.train_labels.tolist() == [("bee", "cat", "owl").index(word) for word in words]
+    assert sorted_names.train_clients.tolist() == [0, 1, 2, 0, 1, 2]
+    names = np.array(["cat", "owl", "bee", "ant"], object)
+    given = data.from_arrays((IMAGES, words.tolist()), (IMAGES[:4], words[:4]), names)
+    same(given)
+    assert given.class_names == ("cat", "owl", "bee", "ant")
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
@@ -37,6 +49,9 @@ def test_arrays():
         (((IMAGES, LABELS), (IMAGES / 255, LABELS)), "of uint8 and test images of float32; expected one type"),
         (((np.zeros((6, 2)) * np.nan, LABELS), (IMAGES, LABELS)), "train_images holds numbers that aren't finite"),
         ((([[1], [1, 2]], [0, 1]), (IMAGES, LABELS)), "lists of one length"),
+        (((IMAGES, list("abcabc")), (IMAGES, list("abcabd")), ["a", "b", "c"]), "test_labels holds 'd', which is none"),
+        (((IMAGES, list("abcabc")), (IMAGES, LABELS)), "train_labels is 6 of <U1; expected 6 integers"),
+        (((IMAGES, np.ma.masked_equal(LABELS, 0)), (IMAGES, LABELS)), "train_labels: received masked values"),
     ],
 )
 def test_arrays_that_do_not_fit(arrays, message):

@@ -107,6 +107,18 @@ def test_against_plain_loops(labels, clients):
     assert federation.copy.shape == federation.rows.shape
 
 
+def test_rows_by_client_in_any_container():
+    listed = rows([3, 5], [0], [1, 2])
+    wanted = federate(DATASET, listed)
+    scrambled = {client: listed[client] for client in (2, 0, 1)}  # as `net_dataidx_map` of other simulators
+    for container in (scrambled, {np.int64(client): own for client, own in scrambled.items()}, iter(listed)):
+        found = federate(DATASET, container)
+        np.testing.assert_array_equal(found.rows, wanted.rows)
+        np.testing.assert_array_equal(found.offsets, wanted.offsets)
+    tested = federate(DATASET, {0: [0], 1: [1]}, tests={1: [3], 0: [2]})
+    assert tested.tests.rows.tolist() == [2, 3]
+
+
 def test_many_clients_and_rows():
     labels = rng().integers(0, 10, 60_000)
     parts = partition.pathological(rng(), labels, 100_000, 2, 20)
@@ -125,6 +137,13 @@ def test_many_clients_and_rows():
         ({"rows_per_client": rows([0], [], [1, -1])}, r"rows_per_client\[2\] lists row -1"),
         ({"rows_per_client": rows([0, 3], [4, 1, 4])}, r"rows_per_client\[1\] lists row 4 more than once"),
         ({"rows_per_client": []}, "at least one client"),
+        (
+            {"rows_per_client": {1: [0], 2: [1]}},
+            r"keys 1, 2; .* numbers, 0\.\.1, .* list\(rows_per_client.values\(\)\)",
+        ),
+        ({"rows_per_client": {"a": [0]}}, "keys 'a'"),
+        ({"rows_per_client": 3}, "rows_per_client is 3; expected an array"),
+        ({"rows_per_client": "01"}, "rows_per_client is '01'; expected an array"),
         ({"rows_per_client": [LABELS > 0]}, r"rows_per_client\[0\] has shape \(6,\) and type bool.*flatnonzero"),
         ({"rows_per_client": [np.array([0.0])]}, "type float64"),
         ({"rows_per_client": [np.array([[0]])]}, r"shape \(1, 1\)"),

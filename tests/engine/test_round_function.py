@@ -170,7 +170,11 @@ def test_a_step_is_traced_once_and_counts_nothing_for_an_empty_place():
     assert int(state.round) == 3
     clients = np.append(plans.clients[0][:-1], [[len(toys.SIZES)]], 0).astype(np.int32)
     ends = [step(state, (clients, clients < end)).variables for end in (len(toys.SIZES), len(toys.SIZES) + 1)]
-    jax.tree.map(np.testing.assert_array_equal, *ends)
+    for other in (-1, -7, 99):
+        numbers = np.append(clients[:-1], [[other]], 0).astype(np.int32)
+        ends.append(step(state, (numbers, np.ones(numbers.shape, bool))).variables)
+    for end in ends[1:]:
+        chex.assert_trees_all_equal(end, ends[0])
     assert len(traces) == 1
 
 
@@ -213,5 +217,19 @@ def test_what_cannot_be_done_is_refused():
         pair(recipes.fedavg(), Participation(selector=power_of_choice(2, 4, sizes=toys.SIZES))).plans(0, 2)
     with pytest.raises(ValueError, match="rounds: received 0, must be an integer of at least 1"):
         round_fn.plans(0, 0)
+    state = round_fn.init(jax.random.key(0))
+    step = lambda *plan: round_fn.step(round_fn.hyperparameters, jax.random.key(0), state, plan)
+    with pytest.raises(ValueError, match=r"plan: received clients of shape \(3,\)"):
+        step(np.arange(3), np.ones(3, bool))
+    with pytest.raises(ValueError, match="delivered of shape .* type int"):
+        step(np.arange(3)[:, None], np.ones((3, 1), int))
+    with pytest.raises(
+        ValueError, match=f"plan: received clients from 0 to 99, must be from 0 to {len(toys.SIZES) - 1}"
+    ):
+        step(np.array([[0], [99]]), np.ones((2, 1), bool))
     with pytest.raises(ValueError, match=r"variables: received \[3\] for params.w1, where the method's model has"):
         round_fn.init(jax.random.key(0), {"params": {"w1": np.zeros(3), "w2": np.zeros((6, 4))}, "stats": {}})
+
+
+def test_a_pair_is_printed_without_its_images():
+    assert len(repr(pair(recipes.fedprox()))) < 1000

@@ -247,9 +247,84 @@ class NnxNormedHead(nnx.Module):
         return self.head(images)
 
 
+class Weighted(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        return nn.WeightNorm(nn.Dense(3))(nn.Dense(2)(images.mean((1, 2))))
+
+
+class Inner(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        return nn.Dense(3)(images.mean((1, 2)))
+
+
+class Outer(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        return Inner()(images)
+
+
+class Embedding(nn.Module):
+    @nn.compact
+    def __call__(self, tokens):
+        return nn.Dense(3)(nn.Embed(10, 4)(tokens).mean(1))
+
+
+class Half(nn.Module):
+    @nn.compact
+    def __call__(self, rows):
+        return nn.Dense(3, param_dtype=jnp.bfloat16)(rows)
+
+
+class NnxList(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.List([nnx.Linear(4, 3, rngs=rngs)])
+
+    def __call__(self, rows):
+        return self.layers[0](rows)
+
+
+class OverDevices(nn.Module):
+    @nn.compact
+    def __call__(self, rows, train=False):
+        return nn.Dense(3)(nn.BatchNorm(use_running_average=not train, axis_name="batch")(rows))
+
+
+def test_a_layer_over_an_axis_of_devices_is_refused_in_training():
+    model = from_linen(OverDevices(), (4,), 3)
+    with pytest.raises(ValueError, match=r"OverDevices: fails .* axis name: batch.* axis_name has to go without"):
+        model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 4)), train=True)
+
+
+def test_weights_of_a_module_are_taken_under_its_own_names():
+    rows_of = np.random.default_rng(0).normal(size=(9, 6, 6, 2)).astype(np.float32)
+    weights = Inner().init(jax.random.key(1), rows_of)
+    model = from_linen(Inner(), SHAPE, 3)
+    federation = data.federate(rows_of, np.arange(9) % 3, [np.arange(9)], 3)
+    local = LocalTraining(batch_size=9, optimizer=optimizer("sgd", 0.0))
+    end = simulate(
+        recipes.fedavg(),
+        model,
+        federation,
+        (rows_of, np.arange(9) % 3),
+        rounds=1,
+        seed=0,
+        local=local,
+        variables=weights,
+    )
+    for name in ("kernel", "bias"):
+        np.testing.assert_array_equal(end.variables.params["head"][name], weights["params"]["Dense_0"][name])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: from_linen(Weighted(), SHAPE, 3), "classifier 'WeightNorm_0' that needs more than its own parameters"),
+        (lambda: from_linen(Outer(), SHAPE, 3), "must be called by the network itself"),
+        (lambda: from_linen(Embedding(), (5,), 3), "Embedding: fails .* float32: .*integer.* token ids need dtype=int"),
+        (lambda: from_linen(Half(), (4,), 3), "params.Dense_0.bias of type bfloat16, must be float32"),
+        (lambda: from_nnx(NnxList, (4,), 3), "submodules: none: a layer in a list"),
         (lambda: from_linen(Counting(), SHAPE, 3), 'Counting: .*"counts"'),
         (lambda: from_linen(NormedHead(), SHAPE, 3), "NormedHead: received a classifier 'head' with batch norm"),
         (

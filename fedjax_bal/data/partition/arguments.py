@@ -8,7 +8,7 @@ import numpy as np
 from annotated_types import Gt
 
 from fedjax_bal.data.row_numbers import cut, even_sizes, rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, whole_number
 
 Concentration = Annotated[float, Gt(0)]
 """The concentration of a Dirichlet law: small ones give each client few classes."""
@@ -16,16 +16,19 @@ Concentration = Annotated[float, Gt(0)]
 _LARGEST_ALPHA = 1e12  # beyond it shares are equal to six digits, and their sum would overflow
 
 
-def checked_pool(labels: np.ndarray, num_clients: int) -> tuple[int, list[np.ndarray], np.ndarray]:
+def checked_pool(rng: Any, labels: np.ndarray, num_clients: int) -> tuple[int, list[np.ndarray], np.ndarray]:
     """Returns the number of clients, and of each class present the row numbers and how many they are, `Int[C]`."""
+    check_generator(rng)
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     rows, _, sizes = rows_by_label(labels)
     return num_clients, cut(rows, sizes), sizes
 
 
-def checked_even_pool(labels: np.ndarray, num_clients: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+def checked_even_pool(
+    rng: Any, labels: np.ndarray, num_clients: int
+) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
     """Returns `checked_pool`'s rows and numbers, and the sizes `Int[N]` of equal clients, each of at least a row."""
-    num_clients, by_class, quotas = checked_pool(labels, num_clients)
+    num_clients, by_class, quotas = checked_pool(rng, labels, num_clients)
     total = int(quotas.sum())
     check_clients_below_rows(num_clients, total)
     return by_class, quotas, even_sizes(total, num_clients)

@@ -105,7 +105,7 @@ def astraea(
         published. With uniform weights the clients of LTRF2 are on average 0.63 nats from uniform (0.50 when weighted
         by size), with exponential ones 0.83 (0.71); section IV reports 0.550.
     """
-    num_clients, by_class, available = checked_pool(labels, num_clients)
+    num_clients, by_class, available = checked_pool(rng, labels, num_clients)
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r}; expected one of {', '.join(VARIANTS)}.")
     wanted = VARIANTS[variant]

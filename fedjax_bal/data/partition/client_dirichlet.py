@@ -73,7 +73,7 @@ def client_dirichlet(
         Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019, where clients
         are filled one after another.
     """
-    num_clients, by_class, quotas = checked_pool(labels, num_clients)
+    num_clients, by_class, quotas = checked_pool(rng, labels, num_clients)
     check_word("prior", prior, ("uniform", "global"))
     shares = quotas / quotas.sum() if prior == "global" else np.full(len(quotas), 1 / len(quotas))
     concentration = checked_alpha(alpha) * np.maximum(len(quotas) * shares, _LEAST_SHARE)
@@ -153,7 +153,7 @@ def balanced_dirichlet(
         >>> {len(rows) for rows in parts}, len(np.unique(np.concatenate(parts)))
         ({20}, 1000)
     """
-    by_class, quotas, sizes = checked_even_pool(labels, num_clients)
+    by_class, quotas, sizes = checked_even_pool(rng, labels, num_clients)
     laws = rng.dirichlet(np.full(len(quotas), checked_alpha(alpha)), len(sizes))
     counts = client_counts(rng, laws + _LEAST_SHARE, sizes, quotas)
     return deal_by_class(shuffled(rng, by_class), counts.T)
@@ -191,7 +191,7 @@ def refilled_dirichlet(
         FedDyn's partition (see `client_dirichlet`) in the form of github.com/woodenchild95/FL-Simulator. There a
         client that draws on both sides of a refill may have a row twice.
     """
-    by_class, quotas, sizes = checked_even_pool(labels, num_clients)
+    by_class, quotas, sizes = checked_even_pool(rng, labels, num_clients)
     laws = rng.dirichlet(np.full(len(quotas), max(checked_alpha(alpha), _TINY)), len(sizes))
     counts = _draw_by_own_law(rng, laws, sizes, quotas).T
     # Consecutive rows of a class that is repeated are different ones, as long as they aren't more than the class has.

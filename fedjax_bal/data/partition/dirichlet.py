@@ -61,7 +61,7 @@ def dirichlet(
         Form "balanced": Wang et al.: Federated Learning with Matched Averaging, 2020, section 5, as in NIID-Bench;
         the repair is new here. Form "cbfl": CBFL, section on the experimental setup.
     """
-    num_clients, by_class, sizes = checked_pool(labels, num_clients)
+    num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
     whole_number("min_size", min_size, low=0)
     alpha = checked_alpha(alpha)
     check_word("form", form, ("balanced", "plain", "cbfl"))

@@ -45,7 +45,7 @@ def equal_cut_dirichlet(
         Data via Classifier Re-Training with Federated Features (CReFF), 2022, the authors' code. Both need at least
         ten clients, and draw until it succeeds, which may never end.
     """
-    by_class, quotas, sizes = checked_even_pool(labels, num_clients)
+    by_class, quotas, sizes = checked_even_pool(rng, labels, num_clients)
     alpha, total, num_clients = checked_alpha(alpha), int(quotas.sum()), len(sizes)
     members = [min(_GROUP, num_clients - first) for first in range(0, num_clients, _GROUP)]
     ends = int(_GROUP / num_clients * total) * np.arange(1, len(members))

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedjax_bal.data.partition.arguments import check_clients_below_rows
 from fedjax_bal.data.row_numbers import cut, even_sizes
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, whole_number
 
 
 def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: int) -> list[np.ndarray]:
@@ -25,6 +25,7 @@ def iid(rng: np.random.Generator, labels: np.ndarray, num_clients: int) -> list[
         >>> [len(rows) for rows in iid(np.random.default_rng(0), np.zeros(7, int), 3)]
         [3, 2, 2]
     """
+    check_generator(rng)
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     check_clients_below_rows(num_clients, len(labels))
     return cut(rng.permutation(len(labels)), even_sizes(len(labels), num_clients))
@@ -58,6 +59,7 @@ def shards(
     References:
         McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017, section 3.
     """
+    check_generator(rng)
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     count = num_clients * whole_number("shards_per_client", shards_per_client)
     if count > len(labels):

@@ -50,7 +50,7 @@ def extended_dirichlet(
         Li, Lyu: Convergence Analysis of Sequential Federated Learning on Heterogeneous Data, 2023, which
         allots the classes evenly, and may leave an owner without rows.
     """
-    num_clients, by_class, sizes = checked_pool(labels, num_clients)
+    num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
     alpha = checked_alpha(alpha)
     owners, _ = draw_owners(rng, classes_of_clients(classes_per_client, num_clients, len(sizes)), len(sizes))
     counts = np.zeros((len(sizes), num_clients), np.int64)

@@ -13,10 +13,13 @@ from fedjax_bal.data.partition.arguments import check_word
 from fedjax_bal.data.partition.dealing import deal_by_class, shuffled
 from fedjax_bal.data.readers.npz import read_arrays
 from fedjax_bal.files import parse_json, read_bytes
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, whole_number
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
 _AS_JSON = (  # rewrites what Python and NumPy print as JSON
+    (r"\bnp\.u?int\d+\((\d+)\)", r"\1"),
+    (r"\b(?:np\.|numpy\.)?array\((\[[^()]*\])(?:,\s*dtype=[\w.]+)?\)", r"\1"),
+    (r"\bset\(\)", "[]"),
     (r"\{(\s*\d[\d,\s]*)\}", r"[\1]"),  # a set
     (r"([{,]\s*)(\d+)\s*:", r'\1"\2":'),  # a key that is a number
     (r"([\d\]])\s+(?=[\d\[])", r"\1,"),  # items of an array, without commas
@@ -37,7 +40,8 @@ def file(
     """Reads a partition from a file, a published one for instance.
 
     The file is JSON, or what Python or NumPy prints: a list (or set) for each client, or a mapping of the clients'
-    numbers, from 0, to lists. Or it is text, with a line for each client, numbers separated by blanks or commas. Or an
+    numbers, from 0, to lists. Or it is text, with a line for each client, numbers separated by blanks or commas; empty
+    lines at the end are clients without rows only if there are fewer other lines than clients. Or an
     npz file, `numpy.savez(FILE, *rows_per_client)`, or with a single array that has a line for each client. Nothing in
     it is unpickled or run.
 
@@ -67,10 +71,11 @@ def file(
         ...     file(np.random.default_rng(0), np.array([0, 1, 0, 1]), 2, published)
         [array([3, 1]), array([0])]
     """
+    check_generator(rng)
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     check_word("holds", holds, ("rows", "counts"))
     path = Path(file)
-    lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path)
+    lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path, num_clients)
     if not len(lists):
         raise DataError(f"{path}: is no partition (empty); expected {_FORMS}.")
     if len(lists) != num_clients:
@@ -84,7 +89,7 @@ def file(
     return [own[own >= 0] for own in found]
 
 
-def _read_text(path: Path) -> Sequence[Any]:
+def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
     """Returns the list, or mapping, of each client."""
     try:
         text = read_bytes(path, _LARGEST_TEXT).decode("utf-8-sig")
@@ -92,7 +97,10 @@ def _read_text(path: Path) -> Sequence[Any]:
             for pattern, replacement in _AS_JSON:
                 text = re.sub(pattern, replacement, text)
             return _in_order(parse_json(text))
-        return [list(map(int, line.replace(",", " ").split())) for line in text.splitlines()]
+        lines = text.splitlines()
+        while len(lines) > num_clients and not lines[-1].strip():  # or else an empty line is a client without rows
+            lines.pop()
+        return [list(map(int, line.replace(",", " ").split())) for line in lines]
     except OSError as error:
         raise DataError(f"{path}: can't be read ({error.strerror or error}); check the path and its rights.") from error
     except ValueError as error:

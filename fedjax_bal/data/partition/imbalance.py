@@ -49,7 +49,7 @@ def long_tailed(
         Long-Tailed Data via Classifier Re-Training with Federated Features, 2022, which partitions the result by a
         Dirichlet law.
     """
-    _, by_class, available = checked_pool(labels, 1)
+    _, by_class, available = checked_pool(rng, labels, 1)
     rule = "a number of at least 1, the largest class over the smallest (where a paper writes 0.01, this is 100)"
     factor = checked_number("imbalance_factor", imbalance_factor, lambda value: 1 <= value < 1e12, rule)
     check_word("order", order, ("label", "frequency", "random"))

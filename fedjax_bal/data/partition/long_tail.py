@@ -45,7 +45,7 @@ def long_tail(
         IWDS (Tang et al.), experiment settings, "LLT"; the procedure is only in the code, GossipFL's "long-tail",
         which allows 10 or 100 clients.
     """
-    num_clients, by_class, sizes = checked_pool(labels, num_clients)
+    num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
     rule = "a number from 0 to 1, the share of each class's main clients"
     alpha = checked_number("alpha", alpha, lambda value: 0 <= value <= 1, rule)
     if num_clients % len(sizes):

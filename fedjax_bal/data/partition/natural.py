@@ -6,7 +6,7 @@ import numpy as np
 
 from fedjax_bal.data.partition.arguments import check_word
 from fedjax_bal.data.row_numbers import cut, rows_by_label
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, whole_number
 
 
 def natural(
@@ -40,6 +40,7 @@ def natural(
         >>> natural(np.random.default_rng(0), np.zeros(6, int), 2, owners, choose="largest")
         [array([0, 2]), array([3, 4, 5])]
     """
+    check_generator(rng)
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     check_word("choose", choose, ("random", "largest"))
     rows, _, sizes = rows_by_label(_checked_owners(owners, len(labels)))

@@ -89,7 +89,7 @@ def normal_density(
         Astraea, section IV-A: CINIC-10 with "its global distribution following the standard normal distribution".
         The bins, the size of the set and the clients' own laws and sizes are not published.
     """
-    num_clients, by_class, available = checked_pool(labels, num_clients)
+    num_clients, by_class, available = checked_pool(rng, labels, num_clients)
     quotas = class_quotas(normal_shares(len(available), span), available, total)
     held = client_sizes(rng, sizes, int(quotas.sum()), num_clients, sigma, least, values, quantiles)
     return deal_quotas(rng, by_class, quotas, held, local, local_skew)

@@ -60,7 +60,7 @@ def pathological(
         Form "rebafl": ReBaFL, section on the experimental setup. Form "niid_bench": Li, Diao, Chen, He: Federated
         Learning on Non-IID Data Silos, 2022, "#C=k"; there owners late in the order may be left with nothing.
     """
-    num_clients, by_class, sizes = checked_pool(labels, num_clients)
+    num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
     classes = classes_of_clients(classes_per_client, num_clients, len(sizes))
     check_word("form", form, ("rebafl", "niid_bench"))
     if form == "rebafl":

@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_bal.data.partition.arguments import checked_alpha, checked_number, checked_room, checked_sigma
 from fedjax_bal.data.partition.sizes import apportioned, empirical_sizes, lognormal_sizes, refuse_unused
 from fedjax_bal.data.row_numbers import cut
-from fedjax_bal.validate import checked_labels, whole_number
+from fedjax_bal.validate import check_generator, checked_labels, whole_number
 
 _STEEPEST = 1000
 _NEGLIGIBLE = 1e-12  # share of the largest weight that gets no row of any set
@@ -70,6 +70,7 @@ def quantity(
         sizes, drawn again until no client is below 10. Flower Datasets' Linear-, Square-, Exponential- and
         SizePartitioner.
     """
+    check_generator(rng)
     labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
     if sizes == "given":
         held = _given(values, num_clients, len(labels))

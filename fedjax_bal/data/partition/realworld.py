@@ -67,7 +67,7 @@ def flcir_realworld(
         FL-CIR, section 4, says "random amount of classes and random amount of data samples"; the steps are in its code.
         There a client may be left with nothing.
     """
-    num_clients, by_class, sizes = checked_pool(labels, num_clients)
+    num_clients, by_class, sizes = checked_pool(rng, labels, num_clients)
     kept = whole_number("kept", kept, low=0)
     _check_solvable(num_clients, len(sizes), int(sizes.sum()))
     cut_down = _cut_down(np.unique(labels), _checked_classes(discarded), switch("discard", discard))

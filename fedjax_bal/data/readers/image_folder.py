@@ -17,7 +17,8 @@ from fedjax_bal.validate import whole_number
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _MODES = {1: "L", 3: "RGB"}
 _RULES = ImageRules(
-    "replace the file, take it out, or, where only sizes differ, give a side that all images are scaled to."
+    "replace the file, take it out, or, where only sizes differ, give a side that all images are scaled to.",
+    max_bytes=2**27,  # of the largest side, an image has 2**26 bytes with four for each pixel
 )
 
 

@@ -1,5 +1,6 @@
 """Checks that the pieces of a simulation fit together, and chooses between the recipe's and the user's values."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
 from fedjax_bal.options import Drawing, Participation
 from fedjax_bal.parts import Draw, Probe, parts_with
 from fedjax_bal.recipes import Recipe
-from fedjax_bal.selection import LOSS, Choice, Selector, Speed, Trace
+from fedjax_bal.selection import LOSS, Choice, Presence, Selector, Speed, Trace
 from fedjax_bal.types import Federation, Model, PyTree, Variables
 
 ROUNDS_PER_DISPATCH = 5
@@ -72,13 +73,17 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
         )
 
 
-def fit_variables(given: Any, wanted: Variables) -> Variables:
+def fit_variables(given: Any, wanted: Variables, model: Model) -> Variables:
     """The given variables as new NumPy arrays, like `wanted` in structure and type; refuses other names or shapes."""
-    return jax.tree.map(lambda leaf, like: np.array(leaf, like.dtype), arranged(given, wanted), wanted)
+    return jax.tree.map(lambda leaf, like: np.array(leaf, like.dtype), arranged(given, wanted, model), wanted)
 
 
-def arranged(given: Any, wanted: Variables) -> Variables:
+def arranged(given: Any, wanted: Variables, model: Model) -> Variables:
     """The given variables in the structure of `wanted`; refuses other names or shapes."""
+    # What flax.linen's init returns has the network's own names.
+    if isinstance(given, Mapping) and set(given) in ({"params"}, {"params", "batch_stats"}):
+        params = {"head" if name == model.classifier else name: own for name, own in given["params"].items()}
+        given = Variables(params, given.get("batch_stats", {}))
     ours, theirs = _by_name(wanted), _by_name(given)
     odd = sorted(ours.keys() ^ theirs.keys())
     different = [name for name in ours if name not in odd and np.shape(theirs[name]) != ours[name].shape]
@@ -86,8 +91,8 @@ def arranged(given: Any, wanted: Variables) -> Variables:
         name = (odd or different)[0]
         received, needed = (f"{list(np.shape(own[name]))}" if name in own else "nothing" for own in (theirs, ours))
         raise ValueError(
-            f"variables: received {received} for {name}, where the method's model has {needed}: give those of a model "
-            "that was built alike, trained by a method that adds the same to it"
+            f"variables: received {received} for {name}, where the method's model has {needed}: give weights of the "
+            "same network, trained by a method that adds the same to it"
         )
     return jax.tree.unflatten(jax.tree.structure(wanted), [theirs[name] for name in ours])
 
@@ -98,9 +103,12 @@ def _by_name(tree: PyTree) -> dict[str, Any]:
 
 
 def check_clients(participation: Participation, clients: int) -> None:
-    """Refuses recorded availability, delivery or speeds of another number of clients than the federation's N."""
+    """Refuses availability, delivery or speeds of another kind, or recorded ones of another number of clients."""
     for name in ("availability", "delivery", "speed"):
         given = getattr(participation, name)
+        if not isinstance(given, Speed | None if name == "speed" else Presence | Trace):
+            example = "speed(...)" if name == "speed" else "bernoulli(0.5)"
+            raise ValueError(f"{name}: received {given!r}, must be from fedjax_bal.selection, as {example}")
         try:
             if isinstance(given, Trace | Speed):
                 given.check_clients(clients)

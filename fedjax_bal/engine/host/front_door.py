@@ -203,9 +203,14 @@ def simulate(
         >>> more.history[0]["test_accuracy"], list(more.client_memory), list(more.server_state)
         (1.0, ['ControlVariates'], ['ControlVariates'])
     """
-    if whole_number("seed", seed, low=0) >= 2**32:
+    seed = whole_number("seed", seed, low=0)
+    if seed >= 2**32:
         raise ValueError(f"seed: received {seed}, must be below 2**32 = {2**32}")
-    rule = early_stopping or EarlyStopping()
+    if on_round is not None and not callable(on_round):
+        raise ValueError(f"on_round: received {on_round!r}, must be a function of a dict of metrics, or None")
+    rule = EarlyStopping() if early_stopping is None else early_stopping
+    if not isinstance(rule, EarlyStopping):
+        raise ValueError(f"early_stopping: received {rule!r}, must be a fedjax_bal.EarlyStopping, or None")
     if rule.patience is not None and VALIDATION not in federation.auxiliary:
         raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
     simulation = build(

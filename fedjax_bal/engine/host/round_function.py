@@ -69,7 +69,7 @@ class RoundFunction:
     """
 
     hyperparameters: dict[str, Any]
-    federation: Federation
+    federation: Federation = dataclasses.field(repr=False)
     model: Model = dataclasses.field(metadata={"static": True})
     _simulation: Simulation = dataclasses.field(repr=False, metadata={"static": True})
 
@@ -83,7 +83,7 @@ class RoundFunction:
         if variables is None:
             state = init_state(setting, key, self.federation)
         else:
-            given = arranged(variables, jax.eval_shape(setting.model.init, key))
+            given = arranged(variables, jax.eval_shape(setting.model.init, key), setting.model)
             state = state_of(setting, key, given, self.federation)
         return RoundState(jnp.zeros((), jnp.int32), *state)
 
@@ -96,20 +96,21 @@ class RoundFunction:
             hyperparameters: those of this object, with any of them changed.
             key: the run's key, the same in every round; the round's own draws follow from its number.
             state: the state before the round.
-            plan: the clients that train, `Int32[G, L]`, N marking an empty place, and whether each delivers,
+            plan: the clients that train, `Int32[G, L]`, N or -1 marking an empty place, and whether each delivers,
                 `Bool[G, L]`, whatever it says of an empty place or of a client without rows: G chains of L clients,
-                one client each but for mediators.
+                one client each but for mediators. Other numbers are refused in NumPy arrays; in jax's, whose values
+                aren't known while a program is traced, they are empty places.
 
         Returns:
             The state after the round, and its measurements: losses, local steps, probes, faults.
 
         Raises:
-            ValueError: a hyperparameter is missing or unknown.
+            ValueError: a hyperparameter is missing or unknown, or the plan is none.
         """
         setting = _with_hyperparameters(self._simulation.setting, hyperparameters)
-        plan = Plan(*jax.tree.map(jnp.asarray, tuple(plan)))
+        plan = _with_empty_places(Plan(*plan), self.federation.num_clients)
         trains = _local_steps(setting, plan, self.federation) > 0  # others would return what they received
-        plan = plan._replace(delivered=plan.delivered & trains & (plan.clients < self.federation.num_clients))
+        plan = plan._replace(delivered=plan.delivered & trains)
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
@@ -130,6 +131,7 @@ class RoundFunction:
                 "plans: the selector learns from each round's outcome: call its init, select and update between rounds"
             )
         whole_number("rounds", rounds)
+        seed = whole_number("seed", seed, low=0)
         state, plans = selector.init(seed, self.federation.num_clients), []
         for number in range(rounds):
             plan, state = self._simulation.plan(seed, number, state)
@@ -223,6 +225,26 @@ def _with_hyperparameters(setting: Setting, given: Hyperparameters) -> Setting:
     if set(names) != set(given):
         raise ValueError(f"hyperparameters: received {sorted(given)}, must be {sorted(names)}")
     return jax.tree_util.tree_unflatten(shape, [given[name] for name in names])
+
+
+def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
+    """The plan as jax's arrays, with N for every empty place, where nothing is delivered."""
+    clients, delivered = (jnp.asarray(own) for own in plan[:2])
+    integers = jnp.issubdtype(clients.dtype, jnp.integer)
+    if clients.ndim != 2 or clients.shape != delivered.shape or not integers or delivered.dtype != bool:
+        raise ValueError(
+            f"plan: received clients of shape {clients.shape} and type {clients.dtype}, and delivered of shape "
+            f"{delivered.shape} and type {delivered.dtype}; must be integers and booleans of one shape, [G, L], for G "
+            "chains of L clients: clients[:, None] for chains of one"
+        )
+    if isinstance(plan.clients, np.ndarray) and ((plan.clients < -1) | (plan.clients > num_clients)).any():
+        raise ValueError(
+            f"plan: received clients from {plan.clients.min()} to {plan.clients.max()}, must be from 0 to "
+            f"{num_clients - 1}, or {num_clients} or -1 for an empty place"
+        )
+    inside = (clients >= 0) & (clients < num_clients)
+    others = jax.tree.map(jnp.asarray, tuple(plan[2:]))
+    return Plan(jnp.where(inside, clients, num_clients), delivered & inside, *others)
 
 
 def _layout(layout: Layout, chains: int) -> Layout:

@@ -149,7 +149,7 @@ class Simulation:
 
         `variables` take the place of a drawn model; raises ValueError if they aren't of the model's shapes.
         """
-        given = None if variables is None else fit_variables(variables, self._shapes.variables)
+        given = None if variables is None else fit_variables(variables, self._shapes.variables, self.setting.model)
         zeros = {"device": None, "host": np.zeros, "disk": functools.partial(zeros_on_disk, folder=self.scratch)}
         place = zeros[self.memory_place]
         state = initial_state(self.setting, seed, self.on_device[0], zeros=place, variables=given)

@@ -12,10 +12,11 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
-class Shares:
+class Shares(np.random.Generator):
     """A generator whose Dirichlet draws are given and whose permutations leave the order as it is."""
 
     def __init__(self, *draws):
+        super().__init__(np.random.PCG64(0))
         self.draws, self.asked = list(draws), []
 
     def dirichlet(self, alpha):

@@ -6,10 +6,11 @@ from fedjax_bal.data.partition import extended_dirichlet, pathological
 LABELS = np.repeat(np.arange(5), 100)
 
 
-class Draws:
+class Draws(np.random.Generator):
     """A generator whose owners are drawn at random and whose Dirichlet draws are given."""
 
     def __init__(self, *draws):
+        super().__init__(np.random.PCG64(0))
         self.draws, self.asked, self.rng = list(draws), [], np.random.default_rng(0)
 
     def dirichlet(self, alpha):

@@ -11,10 +11,11 @@ def sizes(*arguments, clients=4, seed=0, **parameters):
     return [len(rows) for rows in parts]
 
 
-class Shares:
+class Shares(np.random.Generator):
     """A generator whose Dirichlet draw is given."""
 
     def __init__(self, *shares):
+        super().__init__(np.random.PCG64(0))
         self.shares, self.asked = np.array(shares), None
 
     def dirichlet(self, alpha):
