@@ -1,8 +1,6 @@
 """The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `verify`, `export`, `list`, `guide`, ..."""
 
-import io
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -44,18 +42,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def main() -> None:
-    """The console script's entry point."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a character that a terminal lacks must not cost a result
-    try:
-        app()
-    except KeyboardInterrupt:
-        print("fedjax-bal: stopped", file=sys.stderr)
-        sys.exit(INTERRUPTED)
 
 
 def _show_version(asked: bool) -> None:
