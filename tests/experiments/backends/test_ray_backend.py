@@ -87,6 +87,26 @@ def test_a_stop_saves_what_trains_and_drops_what_waits(alone, tmp_path):
     assert outcome(tmp_path / "out") == alone[1]
 
 
+class HangingRay(FakeRay):
+    """A cluster whose workers never come back from training."""
+
+    def wait(self, refs, timeout):
+        ready = [ref for ref in refs if ref.name != "advance"][-1:]
+        return ready, [ref for ref in refs if ref not in ready]
+
+
+def test_a_worker_that_hangs_is_named_and_one_stop_ends_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_SILENCE_S", 0.02)
+    monkeypatch.setattr(engine, "_STOP_S", 0.02)
+    monkeypatch.setattr(engine, "_LONGER", 0)
+    said, ray = [], HangingRay()
+    named = lambda: any("(asked to train); Ctrl-C ends the sweep" in text for text in said)
+    backend = RayBackend(ray, 1, None, said.append)
+    _, stopped, _ = carry(sweep(tmp_path, RATES, FEDAVG), tmp_path / "out", most=2, backend=backend, should_stop=named)
+    assert stopped and ray.alive == 0 and named()
+    assert any("(asked to train) and is ended" in text for text in said)
+
+
 def test_what_does_not_fit_there_is_halved_and_then_left_out(tmp_path, monkeypatch):
     tried = []
 
@@ -102,6 +122,12 @@ def test_what_does_not_fit_there_is_halved_and_then_left_out(tmp_path, monkeypat
 
 def _other_jax(monkeypatch):
     monkeypatch.setattr(worker, "installed_versions", lambda: {**engine.installed_versions(), "jax": "0.9.9"})
+
+
+def _other_random_numbers(monkeypatch):
+    monkeypatch.setattr(
+        worker, "installed_versions", lambda: {**engine.installed_versions(), "jax_random_seed_offset": "5"}
+    )
 
 
 def _other_data(monkeypatch):
@@ -128,6 +154,7 @@ def _broken(monkeypatch):
 
 REFUSED = [
     (_other_jax, "has jax 0.9.9 in place of .*; install the same versions on all machines"),
+    (_other_random_numbers, "has jax_random_seed_offset 5 in place of 0; .* set the same JAX_\\* variables"),
     (_other_data, "on .*: images, labels, partition or traces are others there than here"),
     (_no_data, "on .*: dataset: there is no folder data"),
     (_broken, "the worker failed: KeyError: 'a mistake of ours'"),
