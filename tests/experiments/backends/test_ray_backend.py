@@ -7,6 +7,7 @@ from fake_ray import ActorDiedError, FakeRay
 from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
 from fedjax_bal.experiments import results_table
+from fedjax_bal.experiments.backends.backend import Stopped
 from fedjax_bal.experiments.backends.ray import backend as engine
 from fedjax_bal.experiments.backends.ray import worker
 from fedjax_bal.experiments.backends.ray.backend import RayBackend, Resources
@@ -87,24 +88,26 @@ def test_a_stop_saves_what_trains_and_drops_what_waits(alone, tmp_path):
     assert outcome(tmp_path / "out") == alone[1]
 
 
-class HangingRay(FakeRay):
-    """A cluster whose workers never come back from training."""
+def test_a_worker_that_hangs_is_named_and_one_stop_ends_it(monkeypatch):
+    for name in ("_SILENCE_S", "_STOP_S"):
+        monkeypatch.setattr(engine, name, 0.02)
+    monkeypatch.setattr(FakeRay, "wait", lambda self, refs, timeout: ([], refs))
+    said, ended = [], []
 
-    def wait(self, refs, timeout):
-        ready = [ref for ref in refs if ref.name != "advance"][-1:]
-        return ready, [ref for ref in refs if ref not in ready]
+    def hanging(name):
+        try:
+            yield lambda: engine.Pending(name, True, f"worker {name}", "asked to train")
+        finally:
+            ended.append(name)
 
-
-def test_a_worker_that_hangs_is_named_and_one_stop_ends_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "_SILENCE_S", 0.02)
-    monkeypatch.setattr(engine, "_STOP_S", 0.02)
-    monkeypatch.setattr(engine, "_LONGER", 0)
-    said, ray = [], HangingRay()
-    named = lambda: any("(asked to train); Ctrl-C ends the sweep" in text for text in said)
-    backend = RayBackend(ray, 1, None, said.append)
-    _, stopped, _ = carry(sweep(tmp_path, RATES, FEDAVG), tmp_path / "out", most=2, backend=backend, should_stop=named)
-    assert stopped and ray.alive == 0 and named()
-    assert any("(asked to train) and is ended" in text for text in said)
+    backend = RayBackend(FakeRay({"CPU": 2.0}), 1, None, said.append)
+    with pytest.raises(Stopped):
+        backend.run_tasks([hanging("1"), hanging("2")], [], lambda: len(said) >= 4)
+    assert ended == ["1", "2"]
+    for worker_ in "12":
+        own = [text for text in said if text.startswith(f"worker {worker_} hasn't answered for")]
+        assert ["Ctrl-C ends the sweep" in text for text in own[:2]] == [True] * 2 and "and is ended" in own[-1]
+        assert len(own) < 7  # after twice as long each time
 
 
 def test_what_does_not_fit_there_is_halved_and_then_left_out(tmp_path, monkeypatch):
