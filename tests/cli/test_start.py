@@ -103,3 +103,15 @@ def test_an_output_that_is_no_file_is_refused_before_the_work(tmp_path, argument
     result = CliRunner().invoke(app, [*arguments, str(place)])
     assert result.exit_code == 2 and f"{place}: is a pipe" in result.output and result.output.count("\n") == 1
     assert place.is_fifo()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.2, 0.5, 1.0, 2.0, 4.0])
+def test_ctrl_c_at_any_moment_ends_a_run_without_a_traceback(tmp_path, after_s):
+    command = [sys.executable, "-m", "fedjax_bal", "run", "quickstart", "rounds=500", "seeds=1", "methods=[fedavg]"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen([*command, "--out", str(tmp_path / "run")], text=True, **streams) as process:
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode == 130 and "Traceback" not in said and "Exception ignored" not in said, said
