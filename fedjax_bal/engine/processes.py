@@ -62,17 +62,21 @@ class ProcessGroup(NamedTuple):
 
     def from_first(self, make: Callable[[], T], pack: Callable[[T], bytes], unpack: Callable[[bytes], T]) -> T:
         """The first process's value, on all processes; `pack` and `unpack` turn it into bytes and back."""
-        value = make() if self.first else None
-        if self.count == 1:
-            return value  # type: ignore[return-value]
-        packed = pack(value) if self.first else b""  # type: ignore[arg-type]
+        if not self.first:
+            return unpack(self._broadcast(b""))
+        value = make()
+        if self.count > 1:
+            self._broadcast(pack(value))
+        return value
+
+    def _broadcast(self, packed: bytes) -> bytes:
+        """The first process's bytes, sent as the arrays of a round are."""
         length = self.share(len(packed))[0]
+        if not length:
+            return b""
         words = np.zeros(-(-length // 4), np.int32)
-        if self.first:
-            words.view(np.uint8)[:length] = np.frombuffer(packed, np.uint8)
-        if length:
-            words = np.asarray(multihost_utils.broadcast_one_to_all(words))
-        return value if self.first else unpack(words.tobytes()[:length])  # type: ignore[return-value]
+        words.view(np.uint8)[: len(packed)] = np.frombuffer(packed, np.uint8)
+        return np.asarray(multihost_utils.broadcast_one_to_all(words)).tobytes()[:length]
 
 
 def processes() -> ProcessGroup:
