@@ -11,6 +11,7 @@ clients instead, 4 rounds with absences; then only the differences count. Withou
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -26,13 +27,11 @@ import numpy as np
 
 from fedjax_bal import models, recipes
 from fedjax_bal.bench.workloads import WORKLOADS, material
-from fedjax_bal.cli.distributed import joined_processes
+from fedjax_bal.cli.distributed import ProcessPlace, joined_processes
 from fedjax_bal.data import federate
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.engine.host.simulation import Simulation
-from fedjax_bal.engine.processes.connection import free_port
-from fedjax_bal.engine.processes.rendezvous import ProcessPlace
 from fedjax_bal.experiments.environment import device_name, versions
 from fedjax_bal.optim.optimizers import optimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -89,10 +88,11 @@ def compare(names: tuple[str, ...], *, tiny: bool, rounds: int) -> list[Record]:
 
 def start(out: Path, processes: int, devices: int, **job: Any) -> None:
     """Runs the processes of a layout to their end."""
-    port = free_port(HOST)
+    with socket.create_server((HOST, 0)) as server:
+        address = f"{HOST}:{server.getsockname()[1]}"
     running = []
     for index in range(processes):
-        worker = {"place": [HOST, port, index, processes], "devices": devices, "out": str(out), **job}
+        worker = {"place": [address, index, processes], "devices": devices, "out": str(out), **job}
         words = [sys.executable, __file__, "--worker", json.dumps(worker)]
         running.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
     codes = [process.wait() for process in running]

@@ -1,9 +1,11 @@
 """Cache folders for compiled programs and for matplotlib."""
 
 import contextlib
+import errno
 import functools
 import os
 import re
+import stat
 import tempfile
 import warnings
 from collections import Counter
@@ -24,9 +26,12 @@ def keep_compiled_programs(note: Callable[[str], None]) -> None:
     known: Any = jax.config
     if known.jax_compilation_cache_dir or not known.jax_enable_compilation_cache:
         return
-    folder = cache_folder("xla")
-    if folder is None:
-        note("compiled programs are not kept: the user's cache folder can't be written")
+    try:
+        folder = cache_folder("xla")
+        _check_entries(folder)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        note(f"compiled programs are not kept: the user's cache folder can't be used ({place}{error.strerror})")
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
@@ -74,18 +79,48 @@ def keep_compiled_programs_by_default() -> None:
 def drawing() -> Iterator[None]:
     """Gives matplotlib a writable cache folder; import it within this context."""
     # Matplotlib reads the variable once, on import; without it, it warns where the default folder can't be written.
-    folder = cache_folder("matplotlib")
-    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
-        os.environ.setdefault("MPLCONFIGDIR", str(place))
+    with contextlib.ExitStack() as stack:
+        try:
+            place = str(cache_folder("matplotlib"))
+        except OSError:
+            place = stack.enter_context(tempfile.TemporaryDirectory())
+        os.environ.setdefault("MPLCONFIGDIR", place)
         yield
 
 
-def cache_folder(name: str) -> Path | None:
-    """Creates and returns the package's cache folder of this name; None if it can't be written."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(home) / "fedjax_bal" / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return folder if os.access(folder, os.W_OK) else None
+def cache_folder(name: str) -> Path:
+    """Creates and returns the package's cache folder of this name, below XDG_CACHE_HOME or ~/.cache.
+
+    Programs from there are executed, so that only this user may be able to write there.
+
+    Raises:
+        OSError: there is no such place, it can't be written, or other users can.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):  # the standard says to ignore a relative one
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(home):  # "~" stays as it is for a user without an entry, as in containers
+        raise OSError(errno.ENOENT, "there is no home folder: set HOME or XDG_CACHE_HOME to an absolute path")
+    place = Path(home)
+    place.mkdir(0o700, parents=True, exist_ok=True)
+    for part in ("fedjax_bal", name):
+        place = place / part
+        place.mkdir(0o700, exist_ok=True)
+        found = place.stat()
+        if found.st_uid != os.geteuid():
+            raise OSError(
+                errno.EPERM, "belongs to another user: set XDG_CACHE_HOME to a folder of this one", str(place)
+            )
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(errno.EPERM, "can be written by other users: chmod go-w", str(place))
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, "permission denied", str(place))
+    return place
+
+
+def _check_entries(folder: Path) -> None:
+    """Raises `OSError` for a pipe, a link or a folder in place of a program, for which jax would wait or fail."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith("-cache") and not entry.is_file(follow_symlinks=False):
+                raise OSError(errno.EINVAL, "is no file: remove it", entry.path)

@@ -6,18 +6,23 @@ pipes and devices in place of files are refused, since reading them could block 
 
 import contextlib
 import errno
+import glob
 import json
 import os
+import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+_ABANDONED_S = 24 * 3600.0  # a temporary file that nothing was written to for so long has lost its writer
 _SPECIAL_FILES = {
     stat.S_IFDIR: "is a directory",
     stat.S_IFIFO: "is a pipe",
     stat.S_IFCHR: "is a device",
     stat.S_IFBLK: "is a device",
+    stat.S_IFSOCK: "is a socket",
 }
 
 
@@ -59,13 +64,18 @@ def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = No
 
 
 def own_folder(folder: Path, name: str) -> Path:
-    """Makes a folder inside an output folder unless it exists; refuses a link, which may lead out of it."""
-    inner = folder / name
-    if inner.is_symlink():
-        raise OSError(
-            errno.ELOOP, f"{name} is a link, which nothing is written through: put a folder there", str(inner)
-        )
-    inner.mkdir(exist_ok=True)
+    """Makes a folder inside an output folder unless it exists; refuses a link, which may lead out of it.
+
+    `name` may have several parts, as `tensorboard/fedavg`: none of them may be a link.
+    """
+    inner = folder
+    for part in name.split("/"):
+        inner = inner / part
+        if inner.is_symlink():
+            raise OSError(
+                errno.ELOOP, f"{part} is a link, which nothing is written through: put a folder there", str(inner)
+            )
+        inner.mkdir(exist_ok=True)
     return inner
 
 
@@ -81,12 +91,32 @@ def write_atomically(file: Path, content: bytes) -> None:
         stream.write(content)
 
 
+def check_replaceable(file: Path) -> None:
+    """Raises `OSError` for a pipe, a device or a stream, such as /dev/null, which a file must not take the place of."""
+    try:
+        kind = stat.S_IFMT(file.stat().st_mode)
+    except OSError:  # absent, or a link to nothing: the link is replaced
+        return
+    # /dev/stdout is a link into /proc, possibly to a regular file: the link itself would be replaced.
+    stream = file.is_symlink() and os.readlink(file).startswith("/proc/")
+    if stream or kind not in (stat.S_IFREG, stat.S_IFDIR):
+        what = "is a stream" if stream else _SPECIAL_FILES.get(kind, "is no file")
+        raise OSError(errno.EINVAL, f"{what}, which no file is put in the place of: give the name of a file", str(file))
+
+
 @contextlib.contextmanager
 def replacing(file: Path) -> Iterator[BinaryIO]:
-    """Opens a stream whose content replaces a file's once all of it is on disk: `write_atomically` in pieces."""
-    temporary = file.with_name(f".{file.name}.part")
+    """Opens a stream whose content replaces a file's once all of it is on disk: `write_atomically` in pieces.
+
+    Several processes may do so at once: the last one's content stays, whole.
+    """
+    check_replaceable(file)
+    name = os.fsdecode(os.fsencode(file.name)[:200])  # the temporary file's name must not be too long either
+    _remove_abandoned(file.parent, name)
+    temporary = file.with_name(f".{name}.{secrets.token_hex(4)}.part")
     try:
-        with _create_fresh(temporary) as stream:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -97,14 +127,27 @@ def replacing(file: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(file)) from error
         raise
-    handle = os.open(file.parent, os.O_RDONLY)
+    _sync_folder(file.parent)
+
+
+def _remove_abandoned(folder: Path, name: str) -> None:
+    """Removes what killed processes have left of a file; a process that is still writing keeps its own."""
+    with contextlib.suppress(OSError):
+        for left in folder.glob(f".{glob.escape(name)}.????????.part"):
+            if time.time() - left.lstat().st_mtime > _ABANDONED_S:
+                left.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Brings a new name of a folder to disk, where the file system can: without it, power loss brings back the old."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # may be written, but not listed
+        return
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF):  # some of FUSE, SMB and NFS
+            raise
     finally:
         os.close(handle)
-
-
-def _create_fresh(file: Path) -> BinaryIO:
-    """Creates a new file in place of a killed process's leftover, or of a link, which is removed, not followed."""
-    file.unlink(missing_ok=True)
-    return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb")

@@ -1,5 +1,6 @@
-"""Compiled programs go into the user's cache folder, unless it can't be written or the user has chosen otherwise."""
+"""Compiled programs go into the user's cache folder, unless others can write there or the user has chosen otherwise."""
 
+import os
 import warnings
 
 import jax
@@ -48,6 +49,68 @@ def test_a_folder_that_can_not_be_written_is_tolerated(home):
     home.write_text("a file where the folder would be")
     caches.keep_compiled_programs_by_default()
     assert getattr(jax.config, FOLDER) is None
+
+
+def test_a_folder_of_programs_is_the_users_alone(home):
+    before = os.umask(0)
+    try:
+        folder = caches.cache_folder("xla")
+    finally:
+        os.umask(before)
+    assert folder == home / "fedjax_bal" / "xla"
+    assert {place.stat().st_mode & 0o777 for place in (home, folder.parent, folder)} == {0o700}
+
+
+@pytest.mark.parametrize("name", ["fedjax_bal", "fedjax_bal/xla"])
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_folder_that_others_can_write_is_not_used(home, name, mode):
+    caches.cache_folder("xla")
+    (home / name).chmod(mode)
+    notes = []
+    caches.keep_compiled_programs(notes.append)
+    assert getattr(jax.config, FOLDER) is None
+    assert len(notes) == 1 and f"{home / name}: can be written by other users: chmod go-w" in notes[0]
+
+
+def test_a_folder_of_another_user_is_not_used(home, monkeypatch):
+    caches.cache_folder("xla")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(OSError, match="belongs to another user"):
+        caches.cache_folder("xla")
+
+
+def make_pipe(place):
+    os.mkfifo(place)
+
+
+@pytest.mark.parametrize("make", [make_pipe, os.mkdir, lambda place: os.symlink("/dev/zero", place)])
+def test_what_is_no_file_in_place_of_a_program_is_not_waited_for(home, make):
+    place = caches.cache_folder("xla") / "jit_step-12ab-cache"
+    make(place)
+    notes = []
+    caches.keep_compiled_programs(notes.append)
+    assert getattr(jax.config, FOLDER) is None
+    assert len(notes) == 1 and f"{place}: is no file: remove it" in notes[0]
+
+
+def test_a_relative_place_of_caches_is_ignored(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert caches.cache_folder("xla") == tmp_path / "home" / ".cache" / "fedjax_bal" / "xla"
+    assert not (tmp_path / "relative").exists()
+
+
+@pytest.mark.parametrize("home", ["~", "relative"])
+def test_without_a_home_folder_none_is_made_in_the_working_directory(tmp_path, monkeypatch, home):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", home)
+    with pytest.raises(OSError, match="set HOME or XDG_CACHE_HOME"):
+        caches.cache_folder("xla")
+    with caches.drawing():
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_program_that_can_not_be_read_is_removed_so_that_it_is_written_again(tmp_path):

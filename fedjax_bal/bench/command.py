@@ -19,7 +19,7 @@ from fedjax_bal.bench.cases import BenchOptions, cases
 from fedjax_bal.bench.measure import Case, measure
 from fedjax_bal.errors import DivergenceError
 from fedjax_bal.experiments import device_name, versions
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import check_replaceable, write_atomically
 
 _HEADINGS = ("", "updates/s", "spread", "samples/s", "GFLOP/s", "peak", "waste", "compile", "memory")
 _LONGEST_NAME = 16
@@ -89,6 +89,7 @@ def _check_writable(file: str | None) -> None:
         return
     if Path(file).is_dir() or not os.access(Path(file).parent, os.W_OK):
         raise ValueError(f"--json: received {file}, where no file can be written; choose one in a folder that is there")
+    check_replaceable(Path(file))
 
 
 def _environment(wanted: BenchOptions) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedjax_bal.bench.federations import cohorts, federate
 from fedjax_bal.bench.workloads import WORKLOADS, Workload
+from fedjax_bal.files import replacing
 from fedjax_bal.validate import one_of, whole_number
 
 
@@ -23,7 +24,7 @@ def export(workload: Workload, file: Path, data_dir: str | None = None, rounds: 
     """Writes a workload, with `rounds` cohorts, to an npz file; `seed` decides clients and cohorts."""
     whole_number("rounds", rounds)
     federation = federate(workload, data_dir, seed)
-    with open(file, "wb") as stream:
+    with replacing(file) as stream:
         np.savez(
             stream,
             images=federation.images,

@@ -1,3 +1,3 @@
-"""The command line: `app` declares the commands, the other files hold their work."""
+"""The command line: `start` begins it, `app` declares the commands, the other files hold their work."""
 
-from fedjax_bal.cli.app import main
+from fedjax_bal.cli.start import main

@@ -1,8 +1,6 @@
 """The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `verify`, `export`, `list`, `guide`, ..."""
 
-import io
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +29,7 @@ from fedjax_bal.cli.config import explain, schema
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, messages, names_table, printing, say
 from fedjax_bal.cli.data import list_datasets, prepare
 from fedjax_bal.cli.describe import describe
-from fedjax_bal.cli.distributed import SWEEP_ALONE, is_first_process, joined_processes, place_of, shared_facts
+from fedjax_bal.cli.distributed import SWEEP_ALONE, joined_processes, place_of, shared_facts
 from fedjax_bal.cli.export import export
 from fedjax_bal.cli.guide import guide
 from fedjax_bal.cli.pages import write_pages
@@ -44,18 +42,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def main() -> None:
-    """The console script's entry point."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a character that a terminal lacks must not cost a result
-    try:
-        app()
-    except KeyboardInterrupt:
-        print("fedjax-bal: stopped", file=sys.stderr)
-        sys.exit(INTERRUPTED)
 
 
 def _show_version(asked: bool) -> None:
@@ -107,6 +93,7 @@ def run(
     with messages():
         from fedjax_bal.config import load_config
         from fedjax_bal.contrib.trackers import open_trackers
+        from fedjax_bal.engine.processes import processes as processes_of_run
         from fedjax_bal.runs import RunFolder
 
         show = Showing(plain, quiet, verbose)
@@ -114,19 +101,23 @@ def run(
         config = load_config(paths[0] if paths else None, overrides)
         wanted = devices_of(devices)
         place = place_of(distributed, coordinator, process_id, processes, os.environ)
-        conflict = lambda path: RunFolder(path).conflict(config)
-        folder = out or next_folder(config.name, "configuration", conflict, shown=is_first_process(place))
-        if dry_run and place:
-            raise ValueError("--dry-run: received it beside --distributed; leave that out: one process can say it")
-        # Where several processes share the work, each has as many as it is asked for.
-        before = most_devices([config]) if place else None if fresh else RunFolder(folder).read_devices()
-        split_cpu_for([config], wanted or before)
-        if dry_run:
-            describe_run(config, folder, data_dir, wanted, fresh=fresh)
-            return
-        trackers = open_trackers(track or () if is_first_process(place) else (), folder)
-        with joined_processes(place, lambda: shared_facts(config), wanted) as all_devices:
-            run_command(config, folder, data_dir, all_devices, trackers, fresh=fresh, show=show)
+        if place is not None:
+            if dry_run:
+                raise ValueError("--dry-run: received it beside --distributed; leave that out: one process can say it")
+            # Before the processes join, which one of them is the first is not known, nor what the run folder says.
+            split_cpu_for([config], wanted or most_devices([config]))
+        with joined_processes(place, lambda: shared_facts(config), wanted):
+            first = place is None or processes_of_run().first
+            conflict = lambda path: RunFolder(path).conflict(config)
+            folder = out or next_folder(config.name, "configuration", conflict, shown=first)
+            if place is None:
+                split_cpu_for([config], wanted or (None if fresh else RunFolder(folder).read_devices()))
+            if dry_run:
+                describe_run(config, folder, data_dir, wanted, fresh=fresh)
+                return
+            trackers = open_trackers(track or () if first else (), folder)
+            shared = wanted if place is None else "auto"
+            run_command(config, folder, data_dir, shared, trackers, fresh=fresh, show=show)
 
 
 @app.command()

@@ -15,10 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedjax_bal.cli.start import BAD_INPUT, INTERRUPTED
 from fedjax_bal.registry import plugin_errors
-
-BAD_INPUT = 2
-INTERRUPTED = 130
 
 
 class Output(Console):

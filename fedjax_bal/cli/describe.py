@@ -12,6 +12,7 @@ import typer
 
 from fedjax_bal.caches import drawing
 from fedjax_bal.cli.arguments import DataDir, Plugins, is_change
+from fedjax_bal.files import check_replaceable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,6 +89,7 @@ def _check_picture(out: Path | None) -> None:
         raise ValueError(f"--out: there is no folder {str(out.parent)!r}; make it first")
     if out.is_dir():
         raise ValueError(f"--out: {str(out)!r} is a folder; give the name of a file")
+    check_replaceable(out)
 
 
 def _config(what: str, scheme: str | None, changes: Sequence[str]) -> Any:

@@ -62,14 +62,17 @@ def run_command(
 
     first = processes().first
     folder = RunFolder(path, None if first else RemoteFiles(path))
-    with folder.claimed(config), interruptible() as asked, show.progress(shown=first) as console:
+    with folder.claimed(config), show.progress(shown=first) as console:
         display, compiled = progress.choose(console, plain=show.plain), count_compiled_programs()
         keep_compiled_programs(display.note)
-        options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh, "should_stop": asked}
+        options: Any = {"data_dir": data_dir, "devices": devices, "fresh": fresh}
         options["detail"] = show.detail(display.note)
         try:
-            with contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror:
-                summary = Runner(config, folder, display, **options, mirror=mirror).run()
+            with (
+                contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror,
+                interruptible() as asked,  # only here: once all is trained, there is nothing to wait for
+            ):
+                summary = Runner(config, folder, display, **options, should_stop=asked, mirror=mirror).run()
         except Stopped:
             display.stop()
             if first:

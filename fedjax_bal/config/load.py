@@ -27,6 +27,7 @@ from fedjax_bal.config.yaml_text import parse_yaml, read_yaml
 
 _COMMAND_LINE = "command line"
 _LONGEST_PATH = 20
+_MOST_BASES = 20
 _NO_PATH = re.compile("^$|[\0\ud800-\udfff]")  # nothing, or what no file's name can hold
 
 
@@ -109,6 +110,9 @@ def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, 
     beside = file.parent / base
     if os.path.realpath(beside) in above:
         raise ConfigError(f"{source}: base: received {received_value(base)}, which is based on this file itself")
+    if len(above) > _MOST_BASES:
+        wanted = f"must be based on at most {_MOST_BASES} others, one behind the other"
+        raise ConfigError(f"{above[0]}: base: received a chain that goes on at {source}, {wanted}")
     below = _read_over_base(beside if beside.suffix and base not in builtin_configs() else base, above)
     if "sweep" in below:
         raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.readers.npz import ARRAYS, REQUIRED, as_dataset, read_arrays
-from fedjax_bal.files import replacing
+from fedjax_bal.files import own_folder, replacing
 from fedjax_bal.types import Dataset
 
 _FOLDER = "fedjax_bal"  # below the one with the data sets' own files
@@ -36,7 +36,7 @@ def write(name: str, data_dir: Path, dataset: Dataset, places: Sequence[Path]) -
         arrays["train_clients"] = dataset.train_clients
     size = sum(array.nbytes for array in arrays.values())
     try:
-        file.parent.mkdir(exist_ok=True)
+        own_folder(data_dir, _FOLDER)
         free = shutil.disk_usage(file.parent).free
         if size > free:
             raise DataError(

@@ -4,7 +4,7 @@ from fedjax_bal.experiments import display
 from fedjax_bal.experiments.backends.backend import Stopped
 from fedjax_bal.experiments.backends.ray.backend import RayBackend
 from fedjax_bal.experiments.backends.ray.connection import connected
-from fedjax_bal.experiments.environment import device_name, versions
+from fedjax_bal.experiments.environment import device_name, numeric_settings, versions
 from fedjax_bal.experiments.loaded_run import LoadedRun, load_run
 from fedjax_bal.experiments.plan import load_sweep
 from fedjax_bal.experiments.preview import dry_run

@@ -43,3 +43,24 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         **({"oneDNN": onednn} if (onednn := onednn_version()) else {}),
     }
+
+
+_SETTINGS = (
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_random_seed_offset",
+    "jax_default_matmul_precision",
+    "jax_enable_x64",
+)
+
+
+def numeric_settings() -> dict[str, str]:
+    """The settings of jax that random numbers and rounding depend on, by name.
+
+    The processes of a run must have the same, and a run goes on only with those that it was begun with.
+
+    Example:
+        >>> numeric_settings()["jax_random_seed_offset"]
+        '0'
+    """
+    return {name: str(getattr(jax.config, name)) for name in _SETTINGS}

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_bal.files import write_atomically
+from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.details import failed
 from fedjax_bal.report.markup import definitions, document, encoded, figures
@@ -37,6 +37,7 @@ def build_comparison(folders: Sequence[Path], file: Path) -> Path:
     page = encoded(_page(both, [summarise_group(runs) for runs in groups], draw(both, origins(both))))
     tables = table_files(groups, both.summary["target_accuracy"], _own_partitions(both))
     try:
+        check_replaceable(file)  # before its tables are written
         for ending, content in tables.items():
             write_atomically(file.with_name(f"{file.stem}-tables.{ending}"), content)
         write_atomically(file, page)

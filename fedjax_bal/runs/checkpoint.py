@@ -102,7 +102,7 @@ def clear(folder: Path) -> None:
 
 def _half_written(folder: Path) -> list[Path]:
     """Temporary files of interrupted saves; deleted so that they don't pile up."""
-    return list(folder.glob(".round-*.npz.part"))
+    return list(folder.glob(".round-*.part"))
 
 
 def encode(tree: Any) -> bytes:

@@ -40,7 +40,7 @@ _PERSONALISED = f"personalised/{_RUN}.json"
 _WRITTEN = (
     *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, _EXECUTION, "plots/*.svg"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "md", "tex")),
-    *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.npz.part")),
+    *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.part")),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
     "wandb/*run-*-fedjax-bal-*/**/*",
@@ -287,7 +287,7 @@ class RunFolder:
 
     def _read_owner(self) -> Config | None:
         names, file = self.files.names(), self.path / _CONFIG
-        if not names or (len(names) == 1 and names[0].endswith(".part")):
+        if all(name.endswith(".part") for name in names):
             return None
         if _CONFIG not in names:
             raise FolderError(

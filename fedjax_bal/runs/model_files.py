@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ def _orbax(folder: Path, tensors: Tensors, about: str) -> None:
         import orbax.checkpoint as orbax
     except ImportError as error:
         raise FolderError("format: orbax needs a library: pip install orbax-checkpoint") from error
-    if folder.exists():  # which Orbax could only replace by removing all that it holds
+    if os.path.lexists(folder):  # which Orbax could only replace by removing all that it holds
         raise FolderError(f"{folder}: is there already; choose another folder with --out")
     items = orbax.args.Composite(
         variables=orbax.args.StandardSave(_nested(tensors)), about=orbax.args.JsonSave(json.loads(about))

@@ -5,6 +5,7 @@ import gzip
 import os
 import re
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,6 +36,20 @@ def invoke(*arguments):
     result = CliRunner().invoke(app, ["data", *map(str, arguments)])
     assert "Traceback" not in result.output
     return result
+
+
+def test_prepare_writes_through_no_link_and_several_at_once_leave_a_whole_file(idx, tmp_path_factory):
+    folder, outside = idx[0], tmp_path_factory.mktemp("outside")
+    (outside / "mnist.npz").write_text("mine")
+    (folder / "fedjax_bal").symlink_to(outside)
+    result = invoke("prepare", "mnist", "--data-dir", folder)
+    assert result.exit_code == 2 and "fedjax_bal is a link" in result.output
+    assert [(file.name, file.read_text()) for file in outside.iterdir()] == [("mnist.npz", "mine")]
+    (folder / "fedjax_bal").unlink()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: prepare("mnist", folder), range(16)))
+    assert [file.name for file in (folder / "fedjax_bal").iterdir()] == ["mnist.npz"]
+    np.testing.assert_array_equal(load("mnist", folder).train_images[..., 0], idx[1][0])
 
 
 def test_prepare_says_what_it_found_and_writes_what_is_loaded(idx):

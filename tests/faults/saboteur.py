@@ -161,7 +161,7 @@ def main():
         obey_permissions()
     saboteur = Saboteur(**fault)
     saboteur.settle()
-    from fedjax_bal.cli.app import main as command
+    from fedjax_bal.cli import main as command
 
     sys.argv = ["fedjax-bal", *sys.argv[2:]]
     with contextlib.ExitStack() as last:

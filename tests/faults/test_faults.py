@@ -27,10 +27,9 @@ def test_kills_a_full_disk_and_a_closed_folder_change_nothing(tmp_path):
     if "rights can't be dropped" not in closed.said:  # as they can't in some containers
         assert failing.refused(closed, "permission denied", str(killed.out)) == []
         failing.open_up(killed.out)
-    # What a kill left of a checkpoint is cleared away, then it is opened, written, put on the disk and renamed: within
-    # the second one, and behind a renaming.
-    inside = {"kind": "kill", "of": ".npz.part", "at": 8, "stage": "middle"}
-    behind = {"kind": "kill", "of": ".npz.part", "at": 5, "stage": "after"}
+    # A checkpoint is opened, written, put on the disk and renamed: within the second one, and behind a renaming.
+    inside = {"kind": "kill", "of": "/.round-", "at": 6, "stage": "middle"}
+    behind = {"kind": "kill", "of": "/.round-", "at": 4, "stage": "after"}
     how = iter([{"fault": inside}, {"fault": behind}, {"kill_after": 2.5}])
     assert killing.kill_until_done(killed, how, 3, undisturbed) == (3, 3, 3, ())
 
@@ -43,7 +42,7 @@ def test_a_killed_sweep_comes_to_the_same_table(tmp_path):
     assert [row["status"] for row in undisturbed["results.csv"]] == ["done", "done"]
     # Within the second run's last checkpoint: the first one is done then.
     place = "learning_rate=0.2/checkpoints/method-0-seed-0/.round-00000002"
-    how = iter([{"fault": {"kind": "kill", "of": place, "at": 3, "stage": "middle"}}])
+    how = iter([{"fault": {"kind": "kill", "of": place, "at": 2, "stage": "middle"}}])
     assert killing.kill_until_done(killed, how, 1, undisturbed) == (1, 1, 1, ())
 
 
@@ -70,9 +69,9 @@ def test_no_flipped_bit_gives_other_numbers(tmp_path):
 
 
 def test_what_a_kill_left_half_written_is_cleared_away(tmp_path):
-    (tmp_path / ".round-00000002.npz.part").write_bytes(b"half")
+    (tmp_path / ".round-00000002.npz.1a2b3c4d.part").write_bytes(b"half")
     checkpoint.save(tmp_path, 3, TREE)
     assert [file.name for file in tmp_path.iterdir()] == ["round-00000003.npz"]
-    (tmp_path / ".round-00000004.npz.part").write_bytes(b"half")
+    (tmp_path / ".round-00000004.npz.1a2b3c4d.part").write_bytes(b"half")
     checkpoint.clear(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -63,7 +63,7 @@ def test_neither_clock_nor_locale_nor_home_stops_a_run(here, tmp_path_factory):
     poor = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "HOME": "/dev/null/x", "XDG_CACHE_HOME": ""}
     try:
         said = finish(start(here, "run", "small.yaml", *ONE, "--out", out, program=("-c", CLOCK), **poor))
-        assert "compiled programs are not kept: the user's cache folder can't be written" in said
+        assert "compiled programs are not kept: the user's cache folder can't be used" in said
         for command in (("report",), ("export", "--out", here / "model.npz"), ("verify",)):
             finish(start(here, command[0], out, *command[1:], program=("-c", CLOCK), **poor))
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -236,10 +236,22 @@ def test_nothing_waits_for_a_part_of_a_run(name, kind, run):
 
 def test_a_tracker_does_not_wait_for_its_id(tmp_path):
     tracker = object.__new__(WeightsAndBiases)  # as if its package were there
-    tracker._root = tmp_path
-    os.mkfifo(tmp_path / "fedjax-bal-id")
-    assert re.fullmatch("[0-9a-f]{8}", tracker._token())
-    assert tracker._token() == (tmp_path / "fedjax-bal-id").read_text()
+    tracker._root = tmp_path / "wandb"
+    token = tracker._token()
+    assert re.fullmatch("[0-9a-f]{8}", token)
+    assert tracker._token() == token == (tmp_path / "wandb" / "fedjax-bal-id").read_text()
+    (tmp_path / "wandb" / "fedjax-bal-id").unlink()
+    os.mkfifo(tmp_path / "wandb" / "fedjax-bal-id")
+    with pytest.raises(OSError, match="is a pipe"):
+        tracker._token()
+
+
+def test_a_tracker_makes_no_folder_through_a_link(tmp_path, outside):
+    tracker = object.__new__(WeightsAndBiases)  # as if its package were there
+    tracker._root = tmp_path / "wandb"
+    tracker._root.symlink_to(outside)
+    with pytest.raises(OSError, match="wandb is a link"):
+        tracker._token()
 
 
 def test_a_loop_among_images_is_named(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.contrib.trackers.protocol import TrackedRun, scalars
+from fedjax_bal.files import open_to_append, own_folder
 
 _FILES = "events.out.tfevents.*.fedjax-bal.*"
 _numbers = itertools.count()
@@ -34,14 +35,14 @@ class TensorBoard:
 
     def holds(self, run: TrackedRun) -> bool:
         """Tells whether the run has an event file that isn't empty."""
-        return any(file.stat().st_size for file in (self._root / run.place).glob(_FILES))
+        return any(file.stat().st_size for file in _event_files(self._root / run.place))
 
     def begin(self, run: TrackedRun) -> None:
         """Begins a new event file, and empties the existing ones."""
-        place, now = self._root / run.place, time.time()
-        place.mkdir(parents=True, exist_ok=True)
-        for file in place.glob(_FILES):
-            os.truncate(file, 0)  # a running TensorBoard never gets past a deleted file
+        place, now = own_folder(self._root.parent, f"{self._root.name}/{run.place}"), time.time()
+        for file in _event_files(place):
+            with open_to_append(file) as stream:
+                stream.truncate(0)  # a running TensorBoard never gets past a deleted file
         # TensorBoard reads files in the order of their names.
         name = f"events.out.tfevents.{int(now):010d}.fedjax-bal.{os.getpid()}.{next(_numbers)}"
         self._files[run.key], self._began[run.key] = place / name, now
@@ -70,7 +71,13 @@ class TensorBoard:
         return self._events.Event(wall_time=when, step=line["round"], summary=summary)
 
     def _append(self, run: TrackedRun, events: Iterable[Any]) -> None:
-        with open(self._files[run.key], "ab") as stream:
+        with open_to_append(self._files[run.key]) as stream:
             writer = self._records.RecordWriter(stream)
             for event in events:
                 writer.write(event.SerializeToString())
+
+
+def _event_files(place: Path) -> list[Path]:
+    """The event files of earlier sessions in a folder; no links, and no files with a second name elsewhere."""
+    found = (file for file in place.glob(_FILES) if file.is_file() and not file.is_symlink())
+    return [file for file in found if file.stat().st_nlink == 1]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_bal.contrib.trackers.protocol import TrackedRun, scalars
-from fedjax_bal.files import read_bytes, write_atomically
+from fedjax_bal.files import own_folder, read_bytes, write_atomically
 
 
 class WeightsAndBiases:
@@ -39,7 +39,7 @@ class WeightsAndBiases:
 
     def begin(self, run: TrackedRun) -> None:
         """Begins a W&B run, which replaces the run's earlier files."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        own_folder(self._root.parent, "wandb/cache")
         for folder in list(self._folders(run)):
             shutil.rmtree(folder)
         settings = self._wandb.Settings(
@@ -89,7 +89,7 @@ class WeightsAndBiases:
             token = ""
         if not re.fullmatch("[0-9a-f]{8}", token):
             token = secrets.token_hex(4)
-            file.parent.mkdir(parents=True, exist_ok=True)
+            own_folder(self._root.parent, "wandb")
             write_atomically(file, token.encode())
         return token
 

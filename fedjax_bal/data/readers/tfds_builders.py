@@ -17,6 +17,7 @@ from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.readers import DATASETS
 from fedjax_bal.data.readers.reader import Reader, StoredImage
 from fedjax_bal.data.readers.untrusted import brief_error
+from fedjax_bal.files import own_folder
 from fedjax_bal.types import Dataset
 
 
@@ -81,6 +82,8 @@ def build(name: str, files: Path, data_dir: Path) -> Path:
     `files` is the folder of its official files. A set that exists already is left as it is.
     """
     try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        own_folder(data_dir, name)
         builder = BUILDERS[name](data_dir=str(data_dir), file_format="array_record")
         builder.download_and_prepare(
             download_dir=str(data_dir / name / "downloads"),

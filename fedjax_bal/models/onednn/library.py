@@ -79,11 +79,12 @@ def build(prefix: Path | None = None) -> Path:
 
 def _place() -> Path:
     """The handler's file, whose name depends on its sources, jaxlib's version and the Python environment."""
-    folder = cache_folder("onednn")
-    if folder is None:
+    try:
+        folder = cache_folder("onednn")
+    except OSError as error:
         raise ValueError(
-            "convolution='onednn': the user's cache folder, the place of its compiled part, can't be written"
-        )
+            f"convolution='onednn': the user's cache folder, the place of its compiled part, can't be used ({error})"
+        ) from error
     parts = *(source.read_text(encoding="utf-8") for source in _SOURCES), jaxlib.version.__version__, sys.prefix
     return folder / f"handler-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.so"
 

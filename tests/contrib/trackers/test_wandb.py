@@ -82,9 +82,9 @@ def test_offline_runs_hold_each_round_once_and_go_on_as_the_same_runs(tmp_path):
     session(tmp_path, "finished", 4, 5)
     found = sorted((read(folder) for folder in (tmp_path / "run" / "wandb").glob("offline-run-*")), key=lambda x: x[1])
     assert {entry[0] for entry in found} == before
-    assert [entry[1:3] for entry in found] == [("fedavg, seed 0", "fedavg"), ("rebafl, seed 1", "rebafl")]
+    assert [entry[1:3] for entry in found] == [("fedavg, seed 0", "fedavg"), ("flcir, seed 1", "flcir")]
     for entry, seed in zip(found, (0, 1), strict=True):
-        assert entry[3]["training"]["optimizer"]["learning_rate"] == 0.05
+        assert entry[3]["training"]["optimizer"]["learning_rate"] == 0.1
         assert entry[3]["seed"] == seed
         assert entry[4] == [(n, n / 8, n / 4) for n in range(1, 6)]
     unchanged = {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*.wandb")}

@@ -7,6 +7,7 @@ from fake_ray import ActorDiedError, FakeRay
 from small_sweep import FEDAVG, carry, outcome, read_table, sweep, watch
 
 from fedjax_bal.experiments import results_table
+from fedjax_bal.experiments.backends.backend import Stopped
 from fedjax_bal.experiments.backends.ray import backend as engine
 from fedjax_bal.experiments.backends.ray import worker
 from fedjax_bal.experiments.backends.ray.backend import RayBackend, Resources
@@ -87,6 +88,28 @@ def test_a_stop_saves_what_trains_and_drops_what_waits(alone, tmp_path):
     assert outcome(tmp_path / "out") == alone[1]
 
 
+def test_a_worker_that_hangs_is_named_and_one_stop_ends_it(monkeypatch):
+    for name in ("_SILENCE_S", "_STOP_S"):
+        monkeypatch.setattr(engine, name, 0.02)
+    monkeypatch.setattr(FakeRay, "wait", lambda self, refs, timeout: ([], refs))
+    said, ended = [], []
+
+    def hanging(name):
+        try:
+            yield lambda: engine.Pending(name, True, f"worker {name}", "asked to train")
+        finally:
+            ended.append(name)
+
+    backend = RayBackend(FakeRay({"CPU": 2.0}), 1, None, said.append)
+    with pytest.raises(Stopped):
+        backend.run_tasks([hanging("1"), hanging("2")], [], lambda: len(said) >= 4)
+    assert ended == ["1", "2"]
+    for worker_ in "12":
+        own = [text for text in said if text.startswith(f"worker {worker_} hasn't answered for")]
+        assert ["Ctrl-C ends the sweep" in text for text in own[:2]] == [True] * 2 and "and is ended" in own[-1]
+        assert len(own) < 7  # after twice as long each time
+
+
 def test_what_does_not_fit_there_is_halved_and_then_left_out(tmp_path, monkeypatch):
     tried = []
 
@@ -102,6 +125,12 @@ def test_what_does_not_fit_there_is_halved_and_then_left_out(tmp_path, monkeypat
 
 def _other_jax(monkeypatch):
     monkeypatch.setattr(worker, "installed_versions", lambda: {**engine.installed_versions(), "jax": "0.9.9"})
+
+
+def _other_random_numbers(monkeypatch):
+    monkeypatch.setattr(
+        worker, "installed_versions", lambda: {**engine.installed_versions(), "jax_random_seed_offset": "5"}
+    )
 
 
 def _other_data(monkeypatch):
@@ -128,6 +157,7 @@ def _broken(monkeypatch):
 
 REFUSED = [
     (_other_jax, "has jax 0.9.9 in place of .*; install the same versions on all machines"),
+    (_other_random_numbers, "has jax_random_seed_offset 5 in place of 0; .* set the same JAX_\\* variables"),
     (_other_data, "on .*: images, labels, partition or traces are others there than here"),
     (_no_data, "on .*: dataset: there is no folder data"),
     (_broken, "the worker failed: KeyError: 'a mistake of ours'"),

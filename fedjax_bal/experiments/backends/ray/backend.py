@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +23,9 @@ from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.plugins import loaded_plugins
 
 _PATIENCE_S = 0.5  # between two checks whether the user wants to stop
+_SILENCE_S = 300.0  # without an answer, after which a worker is named; again after twice as long, and so on
+_STOP_S = 60.0  # that a worker may take for its rounds once the user wants to stop
+_LONGER = 2  # times the longest answer so far are allowed, too
 
 
 class Pending(NamedTuple):
@@ -28,6 +33,8 @@ class Pending(NamedTuple):
 
     ref: Any  # Ray's reference to the result
     keep: bool  # whether to wait for it when the user wants to stop
+    who: str  # works on it, in words
+    asked: str  # of it, in words
 
 
 class Resources(NamedTuple):
@@ -47,11 +54,18 @@ class RayBackend:
 
     Workers receive configurations and snapshots, and return their runs' results; only this process writes. A worker
     that is killed loses the rounds since the last checkpoint. `ray` is the module, connected; `devices` those of a
-    batch; `data_dir` the folder with the data sets' files, on every machine.
+    batch; `data_dir` the folder with the data sets' files, on every machine; `warn` is told of workers that don't
+    answer.
     """
 
-    def __init__(self, ray: Any, devices: int, data_dir: str | None) -> None:
-        self.ray, self.devices, self.data_dir = ray, devices, data_dir
+    def __init__(
+        self,
+        ray: Any,
+        devices: int,
+        data_dir: str | None,
+        warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    ) -> None:
+        self.ray, self.devices, self.data_dir, self.warn = ray, devices, data_dir, warn
         self.needs = _needs(self._machines(), devices)
         self.workers: list[WorkerInfo] = []  # that train at the moment
         if not self.places:
@@ -82,7 +96,7 @@ class RayBackend:
     ) -> None:
         """Runs tasks to their ends, as many at a time as there are places, and one more that waits for the next."""
         del batches
-        waiting, under_way, asked = deque(tasks), _UnderWay(self.ray), False
+        waiting, under_way, asked = deque(tasks), _UnderWay(self.ray, self.warn), False
         left = 0
         with contextlib.closing(under_way):
             while waiting or under_way.tasks:
@@ -91,7 +105,7 @@ class RayBackend:
                 under_way.go_on()
                 asked = asked or under_way.stopped > 0 or should_stop()
                 if asked:
-                    left += len(waiting) + under_way.drop_idle()
+                    left += len(waiting) + under_way.drop_idle() + under_way.drop_silent()
                     waiting.clear()
         if left or under_way.stopped:
             raise Stopped
@@ -103,9 +117,13 @@ class RayBackend:
 class _UnderWay:
     """Tasks in progress, each of which waits for one result."""
 
-    def __init__(self, ray: Any) -> None:
-        self.ray = ray
+    def __init__(self, ray: Any, warn: Callable[[str], None]) -> None:
+        self.ray, self.warn = ray, warn
         self.tasks: dict[Pending, BatchTask] = {}  # by the request that they wait for
+        self.began: dict[Pending, float] = {}  # when each request was made
+        self.named: dict[Pending, float] = {}  # how long it had taken when the user was told
+        self.longest_s = 0.0  # of the requests that are answered
+        self.stop_asked: float | None = None  # when the user's wish to stop arrived here
         self.stopped = 0  # tasks that ended early because the user wants to stop
 
     def begin(self, task: BatchTask) -> None:
@@ -116,8 +134,10 @@ class _UnderWay:
         """Waits a little, and resumes the tasks whose results have arrived."""
         refs = {pending.ref: pending for pending in self.tasks}
         ready, _ = self.ray.wait(list(refs), timeout=_PATIENCE_S) if refs else ([], [])
+        self._name_silent()
         for ref in ready:
             task = self.tasks.pop(refs[ref])
+            self.longest_s = max(self.longest_s, time.monotonic() - self.began.pop(refs[ref]))
             try:
                 value = self._received(ref)
             except Exception as error:  # the task knows after which errors it can go on
@@ -127,10 +147,37 @@ class _UnderWay:
 
     def drop_idle(self) -> int:
         """Ends the tasks that don't train yet; returns their number."""
-        idle = [pending for pending in self.tasks if not pending.keep]
-        for pending in idle:
+        return self._drop([pending for pending in self.tasks if not pending.keep])
+
+    def drop_silent(self) -> int:
+        """Ends the tasks whose workers have had long enough since the user wanted to stop; returns their number."""
+        now = time.monotonic()
+        self.stop_asked = self.stop_asked or now
+        enough = max(_STOP_S, _LONGER * self.longest_s)
+        silent = [own for own in self.tasks if now - max(self.began[own], self.stop_asked) > enough]
+        for pending in silent:
+            self.warn(
+                f"{pending.who} hasn't answered for {enough:.0f} s ({pending.asked}) and is ended; its rounds since "
+                "the last checkpoint are lost"
+            )
+        return self._drop(silent)
+
+    def _name_silent(self) -> None:
+        """Names the workers that haven't answered for long."""
+        now = time.monotonic()
+        for pending in self.tasks:
+            waited = now - self.began[pending]
+            if waited > max(_SILENCE_S, 2 * self.named.get(pending, 0.0), _LONGER * self.longest_s):
+                self.named[pending] = waited
+                self.warn(
+                    f"{pending.who} hasn't answered for {waited / 60:.0f} minutes ({pending.asked}); Ctrl-C ends the "
+                    "sweep, and the same command goes on from the last checkpoints"
+                )
+
+    def _drop(self, dropped: Sequence[Pending]) -> int:
+        for pending in dropped:
             self.tasks.pop(pending).close()
-        return len(idle)
+        return len(dropped)
 
     def close(self) -> None:
         """Ends all tasks at once."""
@@ -145,7 +192,8 @@ class _UnderWay:
         except Stopped:
             self.stopped += 1
             return
-        self.tasks[call()] = task
+        pending = call()
+        self.tasks[pending], self.began[pending] = task, time.monotonic()
 
     def _received(self, ref: Any) -> Any:
         errors = self.ray.exceptions
@@ -183,29 +231,40 @@ class RemoteHandle:
 
     def enter(self) -> BatchTask:
         """Waits for a worker, and makes it load the data."""
-        about: WorkerInfo = yield lambda: Pending(self._worker.about.remote(), keep=False)
+        about: WorkerInfo = yield lambda: self._pending(self._worker.about.remote(), "to start", keep=False)
         other = differing_versions(installed_versions(), about.versions)
         if other:
-            raise BatchRefused(f"{about.node} has {other}; install the same versions on all machines")
+            raise BatchRefused(
+                f"{about.node} has {other}; install the same versions on all machines, and set the same JAX_* "
+                "variables where its workers start"
+            )
         self._about = about
         self._cluster.workers.append(about)
         try:
-            yield lambda: Pending(self._worker.load.remote(self._jobs, self._cluster.data_dir), keep=False)
+            request = lambda: self._worker.load.remote(self._jobs, self._cluster.data_dir)
+            yield lambda: self._pending(request(), "to load the data", keep=False)
         except BatchRefused as error:
             raise BatchRefused(f"on {about.node}: {error}") from error
         self._jobs = []
 
     def compile(self) -> Pending:
         """Compiles the program."""
-        return Pending(self._worker.compile.remote(), keep=False)
+        return self._pending(self._worker.compile.remote(), "to compile", keep=False)
 
     def advance(self, resting: Sequence[bool]) -> Pending:
         """Runs the next rounds."""
-        return Pending(self._worker.advance.remote(resting), keep=True)
+        return self._pending(self._worker.advance.remote(resting), "to train", keep=True)
 
     def snapshots(self, places: Sequence[int]) -> Pending:
         """Snapshots of some of the runs, with their states."""
-        return Pending(self._worker.snapshots.remote(places), keep=True)
+        return self._pending(self._worker.snapshots.remote(places), "to send its state", keep=True)
+
+    def _pending(self, ref: Any, asked: str, *, keep: bool) -> Pending:
+        about = self._about
+        who = (
+            "a worker that the cluster may have no room for" if about is None else f"worker {about.pid} on {about.node}"
+        )
+        return Pending(ref, keep, who, f"asked {asked}")
 
     def close(self) -> None:
         """Ends the worker, or the wait for one."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_bal.config import resolved_yaml
 from fedjax_bal.engine.host import Snapshot
-from fedjax_bal.experiments.environment import versions
+from fedjax_bal.experiments.environment import numeric_settings, versions
 from fedjax_bal.experiments.runner import Runner
 
 _SAME = ("fedjax_bal", "jax", "jaxlib", "numpy")
@@ -40,8 +40,8 @@ class Failure(NamedTuple):
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions of the packages that a worker's results, and messages to it, depend on."""
-    return {"Python": platform.python_version(), **{name: versions()[name] for name in _SAME}}
+    """The versions and jax's settings that a worker's results, and messages to it, depend on."""
+    return {"Python": platform.python_version(), **{name: versions()[name] for name in _SAME}, **numeric_settings()}
 
 
 def differing_versions(here: dict[str, str], there: dict[str, str]) -> str:
