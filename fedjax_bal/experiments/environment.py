@@ -1,8 +1,9 @@
-"""The device and the versions on which a run was trained, for its summary."""
+"""What the numbers of a run depend on beside its configuration and data: device, versions, and settings of jax."""
 
 import contextlib
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -43,3 +44,49 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         **({"oneDNN": onednn} if (onednn := onednn_version()) else {}),
     }
+
+
+_SETTINGS = (
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_random_seed_offset",
+    "jax_default_matmul_precision",
+    "jax_enable_x64",
+)
+
+
+def numeric_settings() -> dict[str, str]:
+    """The settings of jax that random numbers and rounding depend on, by name.
+
+    The processes of a run must have the same, and a run goes on only with those that it was begun with.
+
+    Example:
+        >>> numeric_settings()["jax_random_seed_offset"]
+        '0'
+    """
+    return {name: str(getattr(jax.config, name)) for name in _SETTINGS}
+
+
+def differing_settings(here: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The settings that have changed since a run was begun, in words, with how to set them; empty if none have.
+
+    Example:
+        >>> differing_settings({"jax_enable_x64": "False"}, {"jax_enable_x64": "True"})
+        'jax_enable_x64: False then, True now (JAX_ENABLE_X64 sets it)'
+    """
+    return ", ".join(
+        f"{name}: {here.get(name)} then, {now.get(name)} now ({name.upper()} sets it)"
+        for name in sorted({*here, *now})
+        if here.get(name) != now.get(name)
+    )
+
+
+def with_earlier(now: str, earlier: object) -> str:
+    """A device or a version that a run was trained with, behind those of earlier sessions.
+
+    Example:
+        >>> with_earlier("0.10.2", None), with_earlier("0.12.0", "0.10.2"), with_earlier("0.10.2", "0.10.2; 0.12.0")
+        ('0.10.2', '0.10.2; 0.12.0', '0.10.2; 0.12.0')
+    """
+    known = earlier.split("; ") if isinstance(earlier, str) and earlier else []
+    return "; ".join(dict.fromkeys([*known, now]))
