@@ -110,7 +110,7 @@ class OutputFiles:
         """
         try:
             return parse_json(self.read(name))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise unreadable(self.path / name, error) from error

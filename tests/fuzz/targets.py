@@ -413,7 +413,7 @@ def _read_checkpoint(case: Path) -> None:
 
     for file in generations(case / "in"):
         with _messages_of_files():
-        load(file, material.checkpoint_tree())
+            load(file, material.checkpoint_tree())
 
 
 def _make_checkpoint(rng: random.Random, valid: Path, case: Path) -> None:
