@@ -167,7 +167,8 @@ class OutputFiles:
         """
         sums = self.sums()
         for name in names:
-            if sums is not None and (wrong := self.misfit(name, sums.get(name))):
+            wrong = self.misfit(name, sums.get(name)) if sums is not None else ""
+            if wrong and self.sums() == sums:  # or else a session has begun, or ended, meanwhile
                 raise FolderError(f"{self.path / name}: {wrong}; {PUT_BACK}")
 
     def seal(self, others: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -125,8 +125,9 @@ class SweepFolder:
         """Writes `SHA256SUMS`, with the sums of the points' files, unless nothing has changed since it was written."""
         sums: dict[str, str] = {}
         for point in self.points():
-            own = f"{POINTS}/{point.path.name}"
-            sums |= {f"{own}/{name}": digest for name, digest in (point.files.sums() or {}).items()}
+            with contextlib.suppress(FolderError):  # it can't go on, which the sweep has said
+                here = point.files.sums() or {}
+                sums |= {f"{POINTS}/{point.path.name}/{name}": digest for name, digest in here.items()}
         known = self.files.sums()
         if known is not None and {name: known[name] for name in known if name.startswith(f"{POINTS}/")} != sums:
             self.files.remove(SUMS)

@@ -78,6 +78,16 @@ def test_they_are_gone_before_a_covered_file_changes(files, tmp_path, monkeypatc
     files.check_sums(*files.covered_names())
 
 
+def test_a_session_that_begins_while_a_file_is_read_is_no_damage(files, tmp_path, monkeypatch):
+    def beginning(file):
+        files.write("metrics.jsonl", b"the next session's")
+        return "0" * 64
+
+    monkeypatch.setattr(output_files, "file_sum", beginning)
+    files.check_sums("metrics.jsonl")
+    assert not files.is_sealed()
+
+
 def test_lines_are_not_added_to_a_file_that_a_snapshot_shares(files, tmp_path):
     os.link(tmp_path / "metrics.jsonl", tmp_path / "snapshot")
     for line in (b"first\n", b"second\n"):
