@@ -106,7 +106,11 @@ def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
 
 
 def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
-    files, damages = checkpoint.generations(folder.checkpoints(*run)), []
+    damages: list[str] = []
+    try:
+        files = checkpoint.generations(folder.checkpoints(*run))
+    except OSError as error:
+        raise unreadable(folder.checkpoints(*run), error) from error
     for file in files:
         try:
             arrays = checkpoint.read(file)

@@ -5,6 +5,8 @@ import errno
 import hashlib
 import io
 import json
+import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ GENERATIONS = 2
 OWNER, FINGERPRINT = ".owner", ".fingerprint"
 """The names of the arrays that say whose a checkpoint is, and on which data; their shapes never change."""
 
+_NAME = re.compile(r"round-\d{1,19}\.npz")
 _MANIFEST = "manifest.json"
 _FORMAT = 1
 
@@ -121,9 +124,12 @@ def round_of(file: Path) -> int:
 
 
 def generations(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first."""
-    files = [file for file in folder.glob("round-*.npz") if file.stem.removeprefix("round-").isdecimal()]
-    return sorted(files, key=round_of, reverse=True)
+    """The checkpoints in a folder, newest first; raises `OSError` if it can't be read, where `glob` would find none."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((folder / name for name in names if _NAME.fullmatch(name)), key=round_of, reverse=True)
 
 
 def _half_written(folder: Path) -> list[Path]:

@@ -278,6 +278,21 @@ def test_what_can_not_be_read_for_the_moment_is_not_damaged(copied, one, monkeyp
     assert contents(path) == contents(one[0])
 
 
+def test_a_folder_of_checkpoints_that_can_not_be_listed_is_not_empty(copied, monkeypatch):
+    path, config = copied
+    (path / "SHA256SUMS").unlink()
+    listed = os.listdir
+
+    def failing(folder):
+        if Path(folder).name == "method-0-seed-0":
+            raise FAULTS["no permission"]
+        return listed(folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", failing)
+        assert_refused(path, config, "method-0-seed-0: can't be read (permission denied)")
+
+
 def test_without_memory_for_a_checkpoint_nothing_is_touched(copied, one, monkeypatch):
     path, config = copied
     with monkeypatch.context() as patched, pytest.raises(MemoryError):
