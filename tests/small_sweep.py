@@ -39,10 +39,9 @@ def carry(wanted: Sweep, path: Path, *, should_stop=lambda: False, dry_run=False
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a sweep's table, without their checksums; none where there is no table."""
+    """The rows of a sweep's table; none where there is no table."""
     file = path / "results.csv"
-    rows = csv.DictReader(file.read_text().splitlines()) if file.exists() else []
-    return [{key: value for key, value in row.items() if key != "checksum"} for row in rows]
+    return list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
 
 
 def watch(path: Path, tables: list[list[dict[str, str]]]) -> Callable[[], bool]:

@@ -1,8 +1,9 @@
-"""The device and the versions on which a run was trained, for its summary."""
+"""What the numbers of a run depend on beside its configuration and data: device, versions, and settings of jax."""
 
 import contextlib
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -64,3 +65,28 @@ def numeric_settings() -> dict[str, str]:
         '0'
     """
     return {name: str(getattr(jax.config, name)) for name in _SETTINGS}
+
+
+def differing_settings(here: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The settings that have changed since a run was begun, in words, with how to set them; empty if none have.
+
+    Example:
+        >>> differing_settings({"jax_enable_x64": "False"}, {"jax_enable_x64": "True"})
+        'jax_enable_x64: False then, True now (JAX_ENABLE_X64 sets it)'
+    """
+    return ", ".join(
+        f"{name}: {here.get(name)} then, {now.get(name)} now ({name.upper()} sets it)"
+        for name in sorted({*here, *now})
+        if here.get(name) != now.get(name)
+    )
+
+
+def with_earlier(now: str, earlier: object) -> str:
+    """A device or a version that a run was trained with, behind those of earlier sessions.
+
+    Example:
+        >>> with_earlier("0.10.2", None), with_earlier("0.12.0", "0.10.2"), with_earlier("0.10.2", "0.10.2; 0.12.0")
+        ('0.10.2', '0.10.2; 0.12.0', '0.10.2; 0.12.0')
+    """
+    known = earlier.split("; ") if isinstance(earlier, str) and earlier else []
+    return "; ".join(dict.fromkeys([*known, now]))

@@ -43,14 +43,14 @@ def load_run(
     Args:
         folder: a folder that `fedjax-bal run` wrote, or one of a sweep's points.
         data_dir: where the data set's own files are, as `--data-dir`.
-        note: called with a text about damaged lines of metrics, which are left out, and about each damaged checkpoint,
-            in place of which the one before it is read.
+        note: called with a text about damaged lines in the metrics of a session that hasn't ended, which are left out,
+            and about a damaged checkpoint, in place of which the one before it is read.
 
     Returns:
         The run; its models are read when they are asked for.
 
     Raises:
-        ValueError: it isn't the folder of a run, or its configuration can't be read.
+        ValueError: it isn't the folder of a run, or its configuration can't be read, or isn't what the run wrote.
 
     Example:
         After `fedjax-bal run training.rounds=1 "model={name: mlp}" "methods=[{recipe: fedavg}]" "seeds=[0]"`, here:
@@ -107,7 +107,6 @@ class LoadedRun:
     def __init__(self, folder: RunFolder, data_dir: str | os.PathLike[str] | None, note: Callable[[str], None]) -> None:
         self._folder, self._data_dir, self._note = folder, data_dir, note
         self.config: Config = folder.read_configuration()
-        folder.earlier = self.config
         self.methods = tuple(method.name for method in self.config.methods)
         self.seeds = tuple(self.config.seeds)
 

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,16 @@ from fedjax_bal.experiments.backends.backend import BatchTask, BuiltBatch, StepR
 from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
-from fedjax_bal.experiments.environment import device_name, versions
+from fedjax_bal.experiments.environment import (
+    device_name,
+    differing_settings,
+    numeric_settings,
+    versions,
+    with_earlier,
+)
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
 from fedjax_bal.experiments.outline import program_line, run_outline
-from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack, saved_template
+from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack
 from fedjax_bal.experiments.setup import Comparison, SharedInputs, set_up
 from fedjax_bal.experiments.summary import (
     cost_of,
@@ -30,7 +36,7 @@ from fedjax_bal.experiments.summary import (
     summarise_state,
 )
 from fedjax_bal.experiments.training import BatchTraining
-from fedjax_bal.runs import RunFolder, checkpoint
+from fedjax_bal.runs import START_OVER, Execution, FolderError, RunFolder, checkpoint
 
 
 class Runner:
@@ -65,11 +71,13 @@ class Runner:
     ) -> None:
         self.config, self.folder, self.display = config, folder, display
         self.should_stop, self.mirror, self.detail = should_stop, mirror, detail
-        begun = None if fresh else folder.read_devices()
+        # Read before anything is changed, so that a folder that can't go on stays as it is.
+        self.begun = None if fresh else folder.read_execution()
+        begun = self.begun and self.begun.devices
         self.comparison: Comparison = set_up(config, inputs=inputs or SharedInputs(data_dir, devices, begun))
         processes().agree(self._data())
-        folder.begin(config, fresh=fresh)
-        self._note_devices(begun)
+        if fresh:
+            folder.begin(config, fresh=True)
         self.conclusion = Conclusion(self.comparison, folder, display)
         methods = list(enumerate(config.methods))
         self.states = {(index, seed): RunState(own.name, seed) for seed in config.seeds for index, own in methods}
@@ -80,9 +88,7 @@ class Runner:
         self.wall_s, self.began, self.spent_s = number(self.before.get("wall_s")), time.perf_counter(), 0.0
         self._stop_asked = False
         self.swept = inputs is not None
-        # A sweep's workers may run on another device than this process.
-        known = self.before.get("device")
-        self.device: str | None = known if self.swept and isinstance(known, str) else None
+        self.device: str | None = None  # that trains in this session: of a sweep's worker it may be another machine's
 
     def run(self) -> dict[str, Any]:
         """Trains the runs that are not finished; returns the summary, which is also on disk.
@@ -110,8 +116,9 @@ class Runner:
                     self.detail(line)
             tasks = (self._task(run, starts.pop(run)) for run in self.states)
             LocalBackend().run_tasks(tasks, left, lambda: self._stop_asked)
-        finally:
-            self._write_summary()
+        except BaseException:
+            self.finish()
+            raise
         return self.finish()
 
     def _task(self, run: tuple[int, int], saved: SavedRun | None) -> BatchTask:
@@ -129,87 +136,115 @@ class Runner:
         """A run with `done` rounds done, by itself."""
         return SweepBatch(0, (SweepRun(0, run, self.comparison.simulation(run), done),))
 
-    def _note_devices(self, begun: int | None) -> None:
-        """Writes the number of devices that share the work; says so if the runs were begun with another."""
-        devices = max(own.setting.layout.devices for own in self.comparison.simulations)
-        if begun not in (None, devices):
-            self.display.note(f"begun on {begun} device(s), goes on with {devices}: last digits may differ")
-        self.folder.write_devices(devices)
-
     def stopping(self) -> bool:
         """Whether the user of any process wants to stop."""
         self._stop_asked = processes().any(self.should_stop())
         return self._stop_asked
 
     def finish(self) -> dict[str, Any]:
-        """Writes all metrics and the summary; returns the summary."""
+        """Ends the session: writes metrics, summary and `SHA256SUMS`; returns the summary.
+
+        A session in which nothing has changed leaves all of it as it is.
+        """
+        if self.folder.files.is_sealed():
+            return self.before
         self._write_metrics()
-        return self._write_summary()
+        summary = self._summary()
+        self.folder.write_summary(summary)
+        self.folder.seal()
+        return summary
 
     def resume(self) -> dict[tuple[int, int], SavedRun | None]:
-        """Returns the saved state of each run; None for a run that has failed or hasn't started."""
+        """Returns the saved state of each run; None for a run that has failed or hasn't started.
+
+        Raises:
+            FolderError: the folder can't go on as it is; nothing in it is touched.
+        """
         found: dict[tuple[str, int], list[dict[str, Any]]] = {}
         pack = lambda lines: json.dumps(lines).encode()
-        for line in processes().from_first(lambda: self.folder.read_metrics(self.display.note), pack, json.loads):
+        for line in processes().from_first(self._read_metrics, pack, json.loads):
             found.setdefault((line["method"], line["seed"]), []).append(line)
         starts: dict[tuple[int, int], SavedRun | None] = {}
         for run, state in self.states.items():
             state.lines = found.get((state.method, state.seed), [])
-            starts[run] = self._take_up(run) if state.failure is None else None
+            starts[run] = self._load(run) if state.failure is None else None
+        self._begin(starts)
+        for run, saved in starts.items():
+            if self.states[run].failure is None:
+                self._drop_later(run, saved)
         self._write_metrics()
         return starts
 
+    def _read_metrics(self) -> list[dict[str, Any]]:
+        self.folder.check_session()
+        return self.folder.read_metrics(self.display.note)
+
+    def _begin(self, starts: Mapping[tuple[int, int], SavedRun | None]) -> None:
+        """Makes the folder this session's, unless there is nothing to do in it.
+
+        Raises:
+            FolderError: its runs would go on under other random numbers or another precision.
+        """
+        over = all(saved and self.over(run, saved.snapshot.round) for run, saved in starts.items())
+        if over and self.before.get("finished") is True:
+            return
+        settings = numeric_settings()
+        differing = differing_settings(self.begun.settings, settings) if self.begun and any(starts.values()) else ""
+        if differing:
+            raise FolderError(
+                f"{self.folder.path}: was begun with other settings of jax, on which its numbers depend: {differing}; "
+                f"set them as they were, or {START_OVER}"
+            )
+        self.folder.begin(self.config, fresh=False)
+        devices = max(own.setting.layout.devices for own in self.comparison.simulations)
+        if self.begun and self.begun.devices != devices:
+            self.display.note(
+                f"begun on {self.begun.devices} device(s), goes on with {devices}: last digits may differ"
+            )
+        self.folder.write_execution(Execution(devices, settings))
+
     def rewind(self, run: tuple[int, int]) -> SavedRun | None:
         """Takes a run back to its newest checkpoint; None for its start."""
-        saved = self._take_up(run)
+        saved = self._load(run)
+        self._drop_later(run, saved)
         self._write_metrics()
         return saved
 
-    def _take_up(self, run: tuple[int, int]) -> SavedRun | None:
-        """Loads the saved state of a run, whose metrics after that are dropped."""
+    def _load(self, run: tuple[int, int]) -> SavedRun | None:
+        """Loads the saved state of a run, with its metrics until then in order; changes nothing in the folder.
+
+        Of two lines of one round the later counts. A run without a checkpoint starts from the beginning if it can't
+        have had one yet, and a checkpoint without all of its lines isn't gone on from: its sums over rounds would be
+        wrong.
+        """
         state, saved = self.states[run], load_newest(self.folder, self.comparison, run, self.display.note)
-        owner = saved_template(self.comparison, run).owner
-        if saved and (saved.owner != owner).any():  # an earlier version's, which the folder's new configuration lacks
-            saved = saved._replace(owner=owner)
-            self.folder.save(*run, saved.snapshot.round, saved)
-        done = saved.snapshot.round if saved else 0
-        due = self._evaluated(run[0], done)
+        file, done = self.folder.path / "metrics.jsonl", saved.snapshot.round if saved else 0
+        lines = {line["round"]: line for line in state.lines}
+        simulation, every = self.comparison.simulation(run), self.comparison.methods[run[0]].execution.checkpoint_every
+        if not saved and max(lines, default=0) >= every + simulation.rounds_per_dispatch:
+            raise FolderError(
+                f"{self.folder.checkpoints(*run)}: has no checkpoint, but {file} has round {max(lines)} of "
+                f"{state.title}; put back a copy of the checkpoints, or {START_OVER}"
+            )
         # A run that was shorter has a line of its last round, too, where the longer one may have none.
-        last = [line for line in state.lines if line["round"] == done and done not in due]
-        state.lines = [line for line in state.lines if line["round"] in due]
-        missing = self._find_gap(run, saved, due, last)
-        if missing:
-            self.display.note(f"warning: {missing}; starting it again")
-            state.lines, saved, done = [], None, 0
-        if saved is None:  # or else the old ones would count as newer than those saved from now on
-            self.folder.clear_checkpoints(*run)
-            self.folder.clear_pictures(*run)
-        if not self.over(run, done):
-            self.folder.clear_conclusion(*run)
+        due = dict.fromkeys(simulation.setting.evaluation.rounds(done, simulation.rounds))
+        missing = next((round for round in due if round not in lines), None)
+        if missing is not None:
+            raise FolderError(
+                f"{file}: lacks round {missing} of {state.title}, whose checkpoint is of round {done}, and nothing is "
+                f"touched; put back a copy of it, or {START_OVER}"
+            )
+        state.lines = [lines[round] for round in due]
         state.follow(saved)
         state.unwritten_s = 0.0
         return saved
 
-    def _find_gap(
-        self, run: tuple[int, int], saved: SavedRun | None, due: Collection[int], last: Sequence[Mapping[str, Any]]
-    ) -> str | None:
-        """Names the gap that keeps a saved run from going on to the same metrics; None without one.
-
-        `last` has the line of its last round if a longer run has none of that round.
-        """
-        title, lines = self.states[run].title, self.states[run].lines
-        if [line["round"] for line in lines] != list(due):
-            return f"metrics.jsonl lacks rounds of {title}"
-        # Earlier versions ended the counting of clients and bytes with a run's last round.
-        counts = saved.snapshot.counts if saved else None
-        if counts and any(line["clients"] + line["dropped"] for line in last) and not counts.clients + counts.dropped:
-            return f"{title} was finished by an earlier version, so that a longer run can't go on from there"
-        return None
-
-    def _evaluated(self, method: int, done: int) -> dict[int, None]:
-        """The evaluated rounds until then, in order."""
-        simulation = self.comparison.simulations[method]
-        return dict.fromkeys(simulation.setting.evaluation.rounds(done, simulation.rounds))
+    def _drop_later(self, run: tuple[int, int], saved: SavedRun | None) -> None:
+        """Removes what an interrupted session has made of a run after its checkpoint."""
+        if saved is None:
+            self.folder.clear_pictures(*run)
+        if not (saved and self.over(run, saved.snapshot.round)):
+            self.folder.clear_conclusion(*run)
 
     def _data(self) -> dict[str, str]:
         """Fingerprints of the methods' data, in words."""
@@ -300,17 +335,20 @@ class Runner:
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
 
-    def _write_summary(self) -> dict[str, Any]:
-        runs = [self.summarise(run) for run, state in self.states.items() if state.begun]
-        wanted = {method.name: method.training.rounds for method in self.comparison.methods}
-        done = sum(run["rounds"] == wanted[run["method"]] or run["stopped_early"] is not None for run in runs)
+    def _summary(self) -> dict[str, Any]:
         # In a session for several folders each counts its own part.
         session_s = self.spent_s if self.swept else time.perf_counter() - self.began
-        summary = {
+        # Of the sessions that trained: one that only finds all of it done may run elsewhere.
+        device, trained_with = self.before.get("device"), self.before.get("versions")
+        if self.device is not None or not trained_with:
+            earlier = trained_with if isinstance(trained_with, dict) else {}
+            device = with_earlier(self.device or device_name(), device)
+            trained_with = {name: with_earlier(now, earlier.get(name)) for name, now in versions().items()}
+        return {
             "name": self.config.name,
-            "finished": done == len(self.states),
-            "device": self.device or device_name(),
-            "versions": versions(),
+            "finished": all(state.concluded for state in self.states.values()),
+            "device": device,
+            "versions": trained_with,
             "compile_s": round(self.cost.compile_s, 3),
             "wall_s": round(self.wall_s + session_s, 3),
             **self.cost.rates(),
@@ -319,10 +357,8 @@ class Runner:
             "class_names": list(self.comparison.dataset.class_names),
             "partitions": summarise_partitions(self.config, self.comparison.simulations),
             "batches": summarise_batches(self.config, self.comparison.simulations),
-            "runs": runs,
+            "runs": [self.summarise(run) for run, state in self.states.items() if state.begun],
         }
-        self.folder.write_summary(summary)
-        return summary
 
 
 class _RunObserver(NamedTuple):

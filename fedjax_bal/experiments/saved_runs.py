@@ -11,7 +11,7 @@ from fedjax_bal.engine.host import Snapshot, all_rows, rows_to_save
 from fedjax_bal.engine.processes import processes
 from fedjax_bal.experiments.setup import Comparison
 from fedjax_bal.metrics import Counts
-from fedjax_bal.runs import FolderError, RunFolder, checkpoint
+from fedjax_bal.runs import START_OVER, FolderError, RunFolder, checkpoint, unreadable
 
 
 class SavedRun(NamedTuple):
@@ -59,7 +59,7 @@ def saved_template(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
     simulation, fingerprint = comparison.simulation(run), comparison.fingerprint(run)
     classes = simulation.setting.model.num_classes
     matrix = np.zeros((classes, classes), np.int32)
-    owner = checkpoint.owner(comparison.digest, *run)
+    owner = checkpoint.owner(comparison.config, *run)
     chosen = np.zeros(simulation.federation.num_clients, np.int32)
     return SavedRun(simulation.state_shapes(), matrix, fingerprint, owner, chosen)
 
@@ -73,10 +73,11 @@ def unstarted(comparison: Comparison, run: tuple[int, int]) -> SavedRun:
 def load_newest(
     folder: RunFolder, comparison: Comparison, run: tuple[int, int], note: Callable[[str], None]
 ) -> SavedRun | None:
-    """Loads a run's newest undamaged checkpoint, None if it has none; calls `note` about damaged ones.
+    """Loads a run's newest undamaged checkpoint, None if it has none; calls `note` about a damaged one.
 
     Raises:
-        FolderError: the run was begun with other data.
+        FolderError: all checkpoints are damaged, or one can't be read, is another run's, or was begun with other data
+            or saved from another state. Nothing is changed.
     """
     wanted = saved_template(comparison, run)
     encode = lambda saved: b"" if saved is None else checkpoint.encode(saved)
@@ -105,27 +106,40 @@ def _with_memory(saved: SavedRun, memory: Any) -> SavedRun:
 
 
 def _newest(folder: RunFolder, run: tuple[int, int], wanted: SavedRun, note: Callable[[str], None]) -> SavedRun | None:
-    for file in checkpoint.generations(folder.checkpoints(*run)):
+    damages: list[str] = []
+    try:
+        files = checkpoint.generations(folder.checkpoints(*run))
+    except OSError as error:
+        raise unreadable(folder.checkpoints(*run), error) from error
+    for file in files:
         try:
-            saved = checkpoint.load(file, wanted, unpack)
-            if not _is_of_run(saved, folder, run, wanted):
-                raise checkpoint.CheckpointError(f"{file}: belongs to another run")
+            arrays = checkpoint.read(file)
         except checkpoint.CheckpointError as error:
-            note(f"warning: {error}; going on from the checkpoint before it")
+            damages.append(f"warning: {error}; going on from the checkpoint before it")
             continue
-        if (saved.fingerprint != wanted.fingerprint).any():
+        except checkpoint.StateError as error:
+            raise FolderError(f"{error}; go on with the version that wrote it, or {START_OVER}") from error
+        except OSError as error:
+            raise unreadable(file, error) from error
+        # Whose it is, and on which data it was begun, come before its state: other data may have other shapes.
+        if not np.array_equal(arrays.get(checkpoint.OWNER, ()), wanted.owner):
+            raise FolderError(f"{file}: belongs to another run; move it away, or {START_OVER}")
+        if not np.array_equal(arrays.get(checkpoint.FINGERPRINT, ()), wanted.fingerprint):
             raise FolderError(
-                f"{folder.path}: was begun with other images, labels, partition or traces than those that are "
-                "read now; pass the same --data-dir as then and leave the files that the configuration names as they "
-                "were, or start over with --fresh or in another folder with --out"
+                f"{folder.path}: was begun with other images, labels, class names, owners of images, partition or "
+                "traces than those that are read now, and nothing in it is touched; pass the same --data-dir as then "
+                f"and leave the files that the configuration names as they were, or {START_OVER}"
             )
+        try:
+            saved = checkpoint.fit(arrays, wanted, unpack)
+        except checkpoint.StateError as error:
+            raise FolderError(
+                f"{file}: is whole, but holds another state than this version's ({error}), and nothing is touched; go "
+                f"on with the versions that wrote it (summary.json names them), or {START_OVER}"
+            ) from error
+        for text in damages:
+            note(text)
         return saved
+    if files:
+        raise FolderError(f"{files[0].parent}: every checkpoint is damaged; put back a copy of one, or {START_OVER}")
     return None
-
-
-def _is_of_run(saved: SavedRun, folder: RunFolder, run: tuple[int, int], wanted: SavedRun) -> bool:
-    """Whether a checkpoint is the run's, under the configuration that is asked for or the folder's own."""
-    if np.array_equal(saved.owner, wanted.owner):
-        return True
-    earlier = checkpoint.owners(folder.earlier, *run) if folder.earlier is not None else []
-    return any(np.array_equal(saved.owner, owner) for owner in earlier)

@@ -1,7 +1,6 @@
 """Builds simulations from a configuration."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 import os
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal import data, models, recipes
-from fedjax_bal.config import Config, MethodConfig, SelectionSection, run_digest
+from fedjax_bal.config import Config, MethodConfig, SelectionSection
 from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.experiments.leaks import check_attack
@@ -41,11 +40,6 @@ class Comparison:
     def simulation(self, run: tuple[int, int]) -> Simulation:
         """The simulation of a run, a method's number and a seed."""
         return self.others.get(run[1], self).simulations[run[0]]
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """What checkpoints know the configuration by."""
-        return run_digest(self.config)
 
     def fingerprint(self, run: tuple[int, int]) -> np.ndarray:
         """The fingerprint of a run's data."""
@@ -103,7 +97,7 @@ class SharedInputs:
         return federation
 
     def fingerprint(self, config: MethodConfig) -> np.ndarray:
-        """The SHA-256, `UInt8[32]`, of images, labels, partition, auxiliary rows and presence files."""
+        """The SHA-256, `UInt8[32]`, of images, labels, class names, partition, auxiliary rows and presence files."""
         images = self.once("fingerprint", lambda: self._digest(config), *_sections(config))
         clock = [getattr(self.presence(config, name), "digest", None) for name in _CLOCK]
         if not any(clock):
@@ -137,9 +131,13 @@ class SharedInputs:
     def _digest(self, config: MethodConfig) -> np.ndarray:
         dataset, federation = self.dataset(config), self.federation(config)
         digest = hashlib.sha256()
+        digest.update(json.dumps(dataset.class_names).encode())  # in another order, classes would swap their accuracies
+        owners = () if dataset.train_clients is None else (dataset.train_clients,)
         held = (*federation.auxiliary.values(), *(federation.tests or ()))
-        for array in (*dataset[:4], federation.rows, federation.offsets, *held):
-            digest.update(np.ascontiguousarray(array).data)
+        for array in (*dataset[:4], *owners, federation.rows, federation.offsets, *held):
+            array = np.ascontiguousarray(array)
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            digest.update(array.data)
         return np.frombuffer(digest.digest(), np.uint8)
 
     def _build_model(self, config: MethodConfig) -> Model:

@@ -62,6 +62,7 @@ def run_sweep(
     finally:
         display.stop()
         rows = table.finish()
+        folder.seal()
     if work.costs:
         display.note(total(own.cost for own in work.costs).in_words(time.monotonic() - began))
     return rows, stopped

@@ -1,28 +1,37 @@
 """Checkpoints: npz files with a manifest of SHA-256 sums, two generations kept, so that a kill leaves a whole one."""
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
+import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from fedjax_bal.config import Config, config_digest, run_digest
+from fedjax_bal.config import Config, run_digest
 from fedjax_bal.files import open_file, replacing
 
 GENERATIONS = 2
+OWNER, FINGERPRINT = ".owner", ".fingerprint"
+"""The names of the arrays that say whose a checkpoint is, and on which data; their shapes never change."""
+
+_NAME = re.compile(r"round-\d{1,19}\.npz")
 _MANIFEST = "manifest.json"
-_OWNER = ".owner"
-_EARLIER = re.compile(r"^\.progress")  # the earlier name of `.snapshot`
+_FORMAT = 1
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is damaged, or that belongs to something else."""
+    """A checkpoint that is damaged: its bytes are not those that were saved."""
+
+
+class StateError(ValueError):
+    """A whole checkpoint of another state: of another format, or with other names, shapes or types of arrays."""
 
 
 def save(folder: Path, round: int, tree: Any) -> Path:
@@ -39,65 +48,88 @@ def save(folder: Path, round: int, tree: Any) -> Path:
     return file
 
 
-def load(
-    file: Path | IO[bytes], template: Any, restore: Callable[[Any, Any], Any] = lambda tree, template: tree
+def read(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
+    """Reads the arrays of a checkpoint by name, checks every byte of it, and unpickles nothing.
+
+    Raises:
+        CheckpointError: the file is damaged.
+        StateError: its format is another version's.
+        OSError: it can't be read, which says nothing about its content.
+    """
+    return dict(_members(file))
+
+
+def load(file: Path | IO[bytes], template: Any) -> Any:
+    """Reads a checkpoint as a pytree like the template; raises what `read` and `fit` raise."""
+    return fit(read(file), template)
+
+
+def fit(
+    arrays: Mapping[str, np.ndarray], template: Any, restore: Callable[[Any, Any], Any] = lambda tree, template: tree
 ) -> Any:
-    """Reads a checkpoint and checks every byte of it; unpickles nothing. Leaves of the result are NumPy arrays.
+    """Puts the arrays of a checkpoint into a pytree like the template; leaves are NumPy arrays.
 
     Args:
-        file: the file, or its content.
+        arrays: what `read` returned.
         template: a pytree of the same structure, of arrays or their shapes.
         restore: `restore(tree, template)` brings what was saved in fewer rows to the template's shapes.
 
     Raises:
-        CheckpointError: the file is damaged, or was saved from a tree of other names, shapes or types.
+        StateError: they were saved from a tree of other names, shapes or types.
     """
     import jax  # late, as reports read run folders without it
 
-    arrays = {_EARLIER.sub(".snapshot", name): array for name, array in _members(file)}
     paths, structure = jax.tree_util.tree_flatten_with_path(template)
     wanted = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     if set(wanted) != set(arrays):
         odd = sorted(set(wanted) ^ set(arrays))[0]
-        raise CheckpointError(f"{file}: holds another state than this program's (they differ in {odd})")
+        raise StateError(f"only one of them has {odd}")
     tree = restore(jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted]), template)
     for (name, leaf), found in zip(wanted.items(), jax.tree_util.tree_leaves(tree), strict=True):
         saved, needed = (f"{np.dtype(a.dtype).name}{list(np.shape(a))}" for a in (found, leaf))
         if saved != needed:
-            raise CheckpointError(f"{file}: {name} is {saved}, this program needs {needed}")
+            raise StateError(f"{name} is {saved}, this program needs {needed}")
     return tree
 
 
-def owner(digest: str, method: int, seed: int) -> np.ndarray:
-    """What a checkpoint holds as its `owner`: a hash of its configuration, its method's number and its seed."""
-    return np.frombuffer(hashlib.sha256(f"{digest} {method} {seed}".encode()).digest(), np.uint8)
+def disk_fault(error: BaseException | None) -> OSError | None:
+    """The reason why a file can't be read for the moment, which says nothing about its content; None if it can be."""
+    # Readers turn it into errors of their own. EINVAL is none: a damaged archive makes them seek before its begin.
+    while error is not None:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.ENOENT):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
-def owners(config: Config, method: int, seed: int) -> list[np.ndarray]:
-    """The owner of a run's checkpoints, and that of an earlier version's, which knows the rounds and the seeds too."""
-    return [owner(digest(config), method, seed) for digest in (run_digest, config_digest)]
+def owner(config: Config, method: int, seed: int) -> np.ndarray:
+    """What a checkpoint holds as its owner: a hash of its configuration, its method's number and its seed."""
+    return np.frombuffer(hashlib.sha256(f"{run_digest(config)} {method} {seed}".encode()).digest(), np.uint8)
 
 
-def check(file: Path, known: Sequence[np.ndarray]) -> None:
-    """Checks every byte of a checkpoint, an array at a time, and that its owner is one of those that are known, if any.
+def check(file: Path, owner: np.ndarray | None) -> bool:
+    """Checks every byte of a checkpoint, an array at a time; tells whether it is the owner's, if one is given.
 
     Raises:
-        CheckpointError: it is damaged, or belongs to another run.
+        CheckpointError: it is damaged.
+        OSError: it can't be read.
     """
-    owners = [array for name, array in _members(file) if name == _OWNER]
-    if known and not any(np.array_equal(own, one) for own in owners for one in known):
-        raise CheckpointError(f"{file}: belongs to another run")
+    found = [array for name, array in _members(file) if name == OWNER]
+    return owner is None or any(np.array_equal(array, owner) for array in found)
+
+
+def round_of(file: Path) -> int:
+    """The rounds that were done, by a checkpoint's name."""
+    return int(file.stem.removeprefix("round-"))
 
 
 def generations(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first."""
-    return sorted(folder.glob("round-*.npz"), reverse=True)
-
-
-def clear(folder: Path) -> None:
-    """Removes all checkpoints of a run."""
-    for file in [*generations(folder), *_half_written(folder)]:
-        file.unlink()
+    """The checkpoints in a folder, newest first; raises `OSError` if it can't be read, where `glob` would find none."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((folder / name for name in names if _NAME.fullmatch(name)), key=round_of, reverse=True)
 
 
 def _half_written(folder: Path) -> list[Path]:
@@ -125,7 +157,7 @@ def _write(stream: IO[bytes], tree: Any) -> None:
         sums[name] = digest.hexdigest()
     with zipfile.ZipFile(stream, "w") as archive:
         # Without the time of day, which a clock may have that an archive can't hold.
-        archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps({"format": 1, "sha256": sums}))
+        archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps({"format": _FORMAT, "sha256": sums}))
         for name, pieces in members.items():
             about = zipfile.ZipInfo(name)
             about.file_size = sum(map(len, pieces))  # beyond 2 GB the archive takes another form
@@ -146,15 +178,20 @@ def _members(file: Path | IO[bytes]) -> Iterator[tuple[str, np.ndarray]]:
     try:
         opened = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
         with opened as stream, zipfile.ZipFile(stream) as archive:
+            length = stream.seek(0, io.SEEK_END)
             # No checkpoint is packed, so that no member can be longer than the file.
-            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            if any(own.compress_type or own.file_size > length for own in archive.infolist()):
                 raise ValueError("it is packed, which no checkpoint is")
-            sums = json.loads(archive.read(_MANIFEST))["sha256"]
-            for name in sums:
-                yield name.removesuffix(".npy"), _array(archive.read(name), name, sums[name], file)
-    except CheckpointError:
+            manifest = json.loads(archive.read(_MANIFEST))
+            if manifest["format"] != _FORMAT:
+                raise StateError(f"{file}: its format is {manifest['format']!r}, this version reads {_FORMAT}")
+            for name, digest in manifest["sha256"].items():
+                yield name.removesuffix(".npy"), _array(archive.read(name), name, digest, file)
+    except (CheckpointError, StateError, MemoryError):
         raise
     except Exception as error:  # a flipped byte can make the archive's reader fail in any way
+        if fault := disk_fault(error):
+            raise fault from None
         raise CheckpointError(f"{file}: damaged ({error})") from error
 
 

@@ -1,77 +1,53 @@
-"""Checksums of JSON objects and of rows of tables, kept as their last value, so that a changed digit is noticed."""
+"""`SHA256SUMS`: the sums of a folder's files, as `sha256sum -c SHA256SUMS` reads them."""
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import re
+from collections.abc import Mapping
+from pathlib import Path
 
-_CHECKSUM = "checksum"
-_UNDEFINED = ("-Infinity", "Infinity", "NaN")  # which a report reads as null
+from fedjax_bal.files import open_file, read_bytes
 
+SUMS = "SHA256SUMS"
 
-class ChecksumError(ValueError):
-    """Values that aren't those that were written."""
-
-
-def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with their checksum: 16 digits of the SHA-256 of their JSON, in one line, as `json.dumps` writes it.
-
-    Example:
-        >>> sealed({"round": 3, "test_accuracy": 0.5})
-        {'round': 3, 'test_accuracy': 0.5, 'checksum': '9297beb196974aee'}
-    """
-    return {**values, _CHECKSUM: _digest(values)}
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\r\n]+)")
+_LARGEST, _PIECE = 2**28, 2**20  # bytes
 
 
-def unsealed(values: Any) -> Any:
-    """The values without their checksum; as they are if they have none, like those of earlier versions.
+def file_sum(file: Path) -> str:
+    """The SHA-256 of a file's content in hexadecimal; raises `OSError` if it can't be read."""
+    digest = hashlib.sha256()
+    with open_file(file) as stream:
+        while piece := stream.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def read_sums(folder: Path) -> dict[str, str] | None:
+    """The sums in a folder's `SHA256SUMS` by the names of files; None if there is no such file.
 
     Raises:
-        ChecksumError: the checksum is wrong.
+        ValueError: it is damaged.
+        OSError: it can't be read.
     """
-    if not isinstance(values, dict) or _CHECKSUM not in values:
-        return values
-    rest = {key: value for key, value in values.items() if key != _CHECKSUM}
-    if values[_CHECKSUM] != _digest(rest):
-        raise ChecksumError("its checksum is wrong")
-    return rest
-
-
-def _digest(values: Mapping[str, Any]) -> str:
     try:
-        text = json.dumps(values)
-    except RecursionError as error:
-        raise ChecksumError("nested too deep") from error
-    for name in _UNDEFINED:
-        text = text.replace(name, "null")
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+        text = read_bytes(folder / SUMS, _LARGEST).decode()
+    except FileNotFoundError:
+        return None
+    sums = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = _LINE.fullmatch(line)
+        digest, name = fields.groups() if fields else ("", "")
+        if not name or name.startswith("/") or ".." in name.split("/") or name in sums:
+            raise ValueError(f"line {number}: expected a SHA-256, two spaces and the name of another file in here")
+        sums[name] = digest
+    return sums
 
 
-class Examined(NamedTuple):
-    """Values that were read back.
+def as_text(sums: Mapping[str, str]) -> str:
+    r"""The content of a `SHA256SUMS`.
 
-    Attributes:
-        place: their file, and the line in it.
-        values: without their checksum; None if they are damaged.
-        damage: why they can't be used; empty if they can.
-        has_checksum: whether they had one.
-        missing: whether there is no such file.
+    Example:
+        >>> as_text({"b": "22", "a": "11"})
+        '11  a\n22  b\n'
     """
-
-    place: str
-    values: Any = None
-    damage: str = ""
-    has_checksum: bool = False
-    missing: bool = False
-
-
-def examine(place: object, read: Callable[[], Any], check: Callable[[Any], object] = lambda values: None) -> Examined:
-    """Reads values, compares their checksum, and checks them; what is wrong is returned, not raised."""
-    try:
-        values = read()
-        rest = unsealed(values)
-        check(rest)
-    except (OSError, ValueError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or str(error)
-        return Examined(str(place), damage=reason, missing=isinstance(error, FileNotFoundError))
-    return Examined(str(place), rest, has_checksum=rest is not values)
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))

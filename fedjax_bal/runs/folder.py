@@ -1,13 +1,14 @@
 """A run's folder: its owner, and its files, written by sessions and read by sessions and reports."""
 
-import functools
+import contextlib
+import fnmatch
 import io
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -23,28 +24,64 @@ from fedjax_bal.config import (
     resolved_yaml,
 )
 from fedjax_bal.files import parse_json
-from fedjax_bal.runs.checksums import Examined, examine, sealed
-from fedjax_bal.runs.output_files import FolderError, OutputFiles
+from fedjax_bal.runs.checksums import SUMS
+from fedjax_bal.runs.output_files import PUT_BACK, START_OVER, FolderError, OutputFiles, unreadable
 from fedjax_bal.runs.record import RunRecord, missing_plugins, read_config, read_metrics, read_pictures, read_summary
 from fedjax_bal.runs.schema import ResumableLine, misfit
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
-_EXECUTION, _MOST_DEVICES = "execution.json", 1024
+_EXECUTION, _FORMAT, _MOST_DEVICES = "execution.json", 1, 1024
 _LARGEST_METRICS = 2**32
 _RUN = "method-{}-seed-{}"
+SHEET, POINTS = "sweep.yaml", "points"
+"""The file that makes a folder a sweep's, and the folder in it with those of its points."""
+
 _EXPORTS = "exports"
 _CHECKPOINTS, _PICTURES, _LEAKS = f"checkpoints/{_RUN}", f"pictures/{_RUN}.npz", f"pictures/{_RUN}.json"
 _PERSONALISED = f"personalised/{_RUN}.json"
+# What results can be had from again, and what only this folder holds. Not pages and tables, which `report` writes
+# again, nor exports, which have sums of their own, nor trackers' files, which are theirs.
+_CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
+COVERED = (
+    *(_CONFIG, _METRICS, _SUMMARY, _EXECUTION, _CHECKPOINT_FILES),
+    *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
+)
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
 _WRITTEN = (
-    *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, _EXECUTION, "plots/*.svg"),
+    *(SUMS, _METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, _EXECUTION, "plots/*.svg"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "md", "tex")),
-    *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.part")),
+    *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part"),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
     "tensorboard/*/seed*/events.out.tfevents.*.fedjax-bal.*",
     "wandb/*run-*-fedjax-bal-*/**/*",
 )
+
+
+class Execution(NamedTuple):
+    """How a folder's runs were begun, and how they go on.
+
+    Attributes:
+        devices: the number of devices that share the work.
+        settings: what random numbers and rounding depend on, by name.
+    """
+
+    devices: int
+    settings: Mapping[str, str]
+
+
+class ExaminedLine(NamedTuple):
+    """A line of metrics that was read back.
+
+    Attributes:
+        place: the file, and the number of the line.
+        values: what it holds.
+        damage: why it can't be used; empty if it can.
+    """
+
+    place: str
+    values: Any
+    damage: str
 
 
 class RunFolder:
@@ -53,25 +90,31 @@ class RunFolder:
     Attributes:
         path: the folder.
         files: its files.
-        earlier: the configuration that it was found with; None for a free folder, or one that isn't checked yet.
     """
 
     def __init__(self, path: Path, files: OutputFiles | None = None) -> None:
         self.path = path
-        self.files = files or OutputFiles(path)
-        self.earlier: Config | None = None
+        self.files = files or OutputFiles(path, COVERED)
 
     def exists(self) -> bool:
         """Whether the folder is a run's."""
         return (self.path / _CONFIG).is_file()
 
-    def claimed(self, config: Config) -> AbstractContextManager[None]:
-        """A context that makes the folder, checks that it is free or that the configuration continues it, and locks it.
+    @contextlib.contextmanager
+    def claimed(self, config: Config) -> Iterator[None]:
+        """Makes the folder, checks that it is free or that the configuration continues it, and locks it.
+
+        A point of a sweep can't be claimed while its sweep trains, which locks the points together.
 
         Raises:
             FolderError: it can't be written, is in use, or holds something else.
         """
-        return self.files.locked(lambda: self.check_owner(config))
+        outer = Path(os.path.realpath(self.path)).parent
+        with contextlib.ExitStack() as held:
+            if outer.name == POINTS and (outer.parent / SHEET).is_file():
+                held.enter_context(OutputFiles(outer.parent).locked(lambda: None, shared=True))
+            held.enter_context(self.files.locked(lambda: self.check_owner(config)))
+            yield
 
     def check(self, config: Config) -> None:
         """Makes the folder and checks that it is free or that the configuration continues it, without the lock."""
@@ -88,19 +131,52 @@ class RunFolder:
             self.files.write(_CONFIG, resolved_yaml(config).encode())
             self.files.make_folder("checkpoints")
 
-    def read_devices(self) -> int | None:
-        """The number of devices that the folder's runs were begun with; None for runs without a checkpoint.
+    def check_session(self) -> None:
+        """Compares the files that a session goes on from with `SHA256SUMS`, if the session before has ended.
 
-        Earlier versions, which wrote none, used one.
+        Of checkpoints only that they are there: each has a manifest, by which it is checked when it is read.
+
+        Raises:
+            FolderError: one of them is damaged or missing, and nothing is touched.
         """
-        known = (self._mapping(_EXECUTION) or {}).get("devices")
-        if isinstance(known, int) and 1 <= known <= _MOST_DEVICES:
-            return int(known)
-        return 1 if any(self.path.glob(_CHECKPOINTS.format("*", "*") + "/round-*.npz")) else None
+        for name, digest in (self.files.sums() or {}).items():
+            saved = fnmatch.fnmatchcase(name, _CHECKPOINT_FILES) and (self.path / name).exists()
+            if not saved and (wrong := self.files.misfit(name, digest)):
+                raise FolderError(f"{self.path / name}: {wrong}; nothing is touched: {PUT_BACK}, or {START_OVER}")
 
-    def write_devices(self, devices: int) -> None:
-        """Writes the number of devices that share the work."""
-        self.files.write_json(_EXECUTION, {"devices": devices})
+    def read_execution(self) -> Execution | None:
+        """How the folder's runs were begun; None for runs without a checkpoint.
+
+        Raises:
+            FolderError: it is missing beside checkpoints, damaged, of another format, or can't be read.
+        """
+        file, damages = self.path / _EXECUTION, []
+        found = self.files.read_json(_EXECUTION, damages.append)
+        if found is None and not damages and not self.files.has(_CHECKPOINT_FILES):
+            return None
+        values = found if isinstance(found, dict) else {}
+        form, devices, settings = (values.get(key) for key in ("format", "devices", "settings"))
+        if isinstance(form, int) and form != _FORMAT:
+            raise FolderError(f"{file}: is of format {form}, this version reads {_FORMAT}; use the one that wrote it")
+        if type(devices) is not int or not 1 <= devices <= _MOST_DEVICES or not isinstance(settings, dict):
+            raise FolderError(
+                f"{file}: is missing or damaged, so that it isn't known how the run was begun; put back a copy of it, "
+                f"or {START_OVER}"
+            )
+        return Execution(devices, {str(name): str(value) for name, value in settings.items()})
+
+    def read_devices(self) -> int | None:
+        """The number of devices that the folder's runs were begun with; None for runs without a checkpoint."""
+        known = self.read_execution()
+        return known and known.devices
+
+    def write_execution(self, execution: Execution) -> None:
+        """Writes how the folder's runs go on."""
+        self.files.write_json(_EXECUTION, {"format": _FORMAT, **execution._asdict()})
+
+    def seal(self) -> None:
+        """Writes `SHA256SUMS`: the session has ended, and what it has left is whole."""
+        self.files.seal()
 
     def checkpoints(self, method: int, seed: int) -> Path:
         """The folder of one run's checkpoints."""
@@ -110,12 +186,13 @@ class RunFolder:
         """Writes a checkpoint of one run, `round` rounds done."""
         self.files.save_checkpoint(_CHECKPOINTS.format(method, seed), round, tree)
 
-    def clear_checkpoints(self, method: int, seed: int) -> None:
-        """Removes all checkpoints of one run."""
-        self.files.clear_checkpoints(_CHECKPOINTS.format(method, seed))
-
     def read_metrics(self, note: Callable[[str], object] = lambda text: None) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, without a last one that is cut off, and damaged ones, which `note` is told."""
+        """The lines of metrics.jsonl, without a last one that is cut off, and damaged ones, which `note` is told.
+
+        Raises:
+            FolderError: it isn't what the last session wrote, or can't be read.
+        """
+        self.files.check_sums(_METRICS)
         lines, damaged = [], []
         for line in self.examine_metrics():
             damaged.append(line) if line.damage else lines.append(line.values)
@@ -124,19 +201,27 @@ class RunFolder:
             note(f"warning: {damaged[0].place}: damaged ({damaged[0].damage}); it is left out{others}")
         return lines
 
-    def examine_metrics(self) -> Iterator[Examined]:
+    def examine_metrics(self) -> Iterator[ExaminedLine]:
         """Reads and checks the lines of metrics.jsonl, without one that is cut off: whether a run can go on from them.
 
         Raises:
-            OSError: the file can't be read; there are no lines if there is none.
+            FolderError: the file can't be read; there are no lines if there is none.
         """
         file = self.path / _METRICS
         try:
             content = self.files.read(_METRICS, _LARGEST_METRICS)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise unreadable(file, error) from error
         for number, text in enumerate(content.split(b"\n")[:-1], 1):
-            yield examine(f"{file}, line {number}", functools.partial(parse_json, text), _check_resumable)
+            place, values, damage = f"{file}, line {number}", None, ""
+            try:
+                values = parse_json(text)
+                _check_resumable(values)
+            except ValueError as error:
+                damage = str(error)
+            yield ExaminedLine(place, values, damage)
 
     def write_metrics(self, lines: Sequence[dict[str, Any]]) -> None:
         """Replaces metrics.jsonl."""
@@ -193,9 +278,14 @@ class RunFolder:
         self.files.write_json(_TRACKING, marks)
 
     def read_configuration(self) -> Config:
-        """The configuration that the folder belongs to; raises `ConfigError` if it is missing or damaged."""
+        """The configuration that the folder belongs to.
+
+        Raises:
+            ValueError: it is missing or damaged, or isn't what the last session wrote.
+        """
         if not self.exists():
             raise ConfigError(f"{self.path / _CONFIG}: there is no such file; give the folder that a run wrote")
+        self.files.check_sums(_CONFIG)
         return load_config(self.path / _CONFIG)
 
     def missing_plugins(self) -> list[str]:
@@ -233,6 +323,7 @@ class RunFolder:
         if not any((self.path / name).exists() for name in (_CONFIG, _SUMMARY, _METRICS)):
             within = next(iter(sorted(self.path.glob(f"*/{_CONFIG}"))), Path("runs", "quickstart", _CONFIG)).parent
             raise FolderError(f"{self.path}: holds no run or sweep; give the folder that one wrote, such as {within}")
+        self.files.check_sums(_CONFIG, _SUMMARY, _METRICS)
         config, text = read_config(self.path / _CONFIG)
         summary = read_summary(self.path / _SUMMARY)
         classes = len(summary["class_names"])
@@ -245,7 +336,9 @@ class RunFolder:
         files = {
             name: self.path / _PICTURES.format(places[name], seed) for name, seed in first.items() if name in places
         }
-        pictures = {name: read_pictures(file, classes) for name, file in files.items() if file.is_file()}
+        files = {name: file for name, file in files.items() if file.is_file()}
+        self.files.check_sums(*(file.relative_to(self.path).as_posix() for file in files.values()))
+        pictures = {name: read_pictures(file, classes) for name, file in files.items()}
         return RunRecord(config, text, lines, summary, pictures, left_out)
 
     def _mapping(self, name: str, note: Callable[[str], object] = lambda text: None) -> dict[str, Any] | None:
@@ -259,14 +352,13 @@ class RunFolder:
             FolderError: it holds something else than a run, or can't be read.
         """
         if self._is_of(config):
-            self.earlier = config
             return ""
         if missing := self.missing_plugins():
             return f"plugins: made with {', '.join(missing)}, not loaded here; give it with --plugin to go on there"
-        self.earlier = self._read_owner()
-        if self.earlier is None or continues(config, self.earlier):
+        here = self._read_owner()
+        if here is None or continues(config, here):
             return ""
-        differing = differences(self.earlier, config)
+        differing = differences(here, config)
         return "\n  ".join(differing[:8] + (["..."] if len(differing) > 8 else []))
 
     def check_owner(self, config: Config) -> None:
@@ -350,7 +442,7 @@ def _method_names(config: Mapping[str, Any]) -> list[Any]:
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps(sealed(values)) + "\n").encode()
+    return (json.dumps(values) + "\n").encode()
 
 
 def _check_resumable(line: Any) -> None:

@@ -11,22 +11,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_bal.files import parse_json, read_bytes, write_atomically
-from fedjax_bal.runs.checksums import sealed
 from fedjax_bal.runs.output_files import FolderError
 
 Tensors = Mapping[str, np.ndarray]
-_ABOUT = "about"
+_ABOUT, _SUMS = "about", "sha256"
 _LARGEST = 2**40
 
 
 def write_model(kind: str, file: Path, tensors: Tensors, about: Mapping[str, Any]) -> None:
-    """Writes a model and its description, which gets checksums of both: `sha256` by array, and its own."""
-    MODEL_FORMATS[kind].write(file, tensors, json.dumps(sealed({**about, "sha256": tensor_sums(tensors)}), indent=1))
+    """Writes a model and its description, which gets the sums of all by name, and of itself."""
+    sums = model_sums(tensors, about)
+    MODEL_FORMATS[kind].write(file, tensors, json.dumps({**about, _SUMS: sums}, indent=1))
 
 
-def tensor_sums(tensors: Tensors) -> dict[str, str]:
-    """The SHA-256 of each array's type, shape and little-endian bytes."""
-    return {name: _sum(array) for name, array in tensors.items()}
+def model_sums(tensors: Tensors, about: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of each array's type, shape and little-endian bytes, and of the description as JSON, without sums."""
+    text = json.dumps({key: value for key, value in about.items() if key != _SUMS})
+    return {_ABOUT: hashlib.sha256(text.encode()).hexdigest(), **{name: _sum(own) for name, own in tensors.items()}}
 
 
 def _sum(array: np.ndarray) -> str:

@@ -1,6 +1,7 @@
 """Reads and checks a run folder's files for a report; a message says what is wrong and what to do."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,15 +13,14 @@ from pydantic import ValidationError
 from fedjax_bal.config import LARGEST_YAML, ConfigError, parse_yaml, received_value
 from fedjax_bal.files import open_file, parse_json, read_bytes
 from fedjax_bal.registry import PLUGINS
-from fedjax_bal.runs.checksums import ChecksumError, unsealed
 from fedjax_bal.runs.metric_lines import LONGEST_LINE, read_lines
-from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError
+from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError, unreadable
 from fedjax_bal.runs.schema import JsonObject, MetricLine, SummaryFile, misfit
 
 _LARGEST_PICTURES = 2**28  # bytes of all arrays of a file
 _LARGEST_SHOWN = 10**100
 _DEEPEST = 20
-_AGAIN = "run `fedjax-bal run` on this folder again to rewrite it"
+_AGAIN = "put back a copy of it; without one, `fedjax-bal run` with --fresh starts over"
 
 
 class RunRecord(NamedTuple):
@@ -58,9 +58,13 @@ def missing_plugins(path: Path) -> list[str]:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """The summary, with null for keys that are missing."""
+    if not os.path.lexists(path):
+        raise FolderError(
+            f"{path}: there is none: the run's first session is going on, or was killed. A session writes it when it "
+            "ends, also by Ctrl-C; after a kill the same command goes on"
+        )
     summary = _parse(path, 1, _decode(path, _read_bytes(path, LARGEST_FILE)))
     _refuse_extremes(path, summary)
-    summary = _unsealed(str(path), summary)
     names = summary.get("class_names") if isinstance(summary, dict) else None
     return _checked(path, 1, SummaryFile, summary, len(names) if isinstance(names, list) else 0).model_dump()
 
@@ -102,16 +106,8 @@ def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, A
         if raw.endswith(b"\n"):
             raise
         return None  # cut off
-    line = _unsealed(f"{path}, line {number}", line)
     _checked(path, number, MetricLine, line, classes)
     return line
-
-
-def _unsealed(place: str, values: Any) -> Any:
-    try:
-        return unsealed(values)
-    except ChecksumError as error:
-        raise FolderError(f"{place}: {error}; the file is damaged: {_AGAIN}") from error
 
 
 def _checked(path: Path, line: int, kind: type[JsonObject], value: Any, classes: int) -> JsonObject:
@@ -130,7 +126,9 @@ def _read_bytes(path: Path, limit: int) -> bytes:
 
 
 def _unreadable(path: Path, error: OSError) -> FolderError:
-    return FolderError(f"{path}: can't be read ({error.strerror}); a run folder holds this file; {_AGAIN}")
+    if isinstance(error, FileNotFoundError):
+        return FolderError(f"{path}: there is none, and a run folder holds this file; {_AGAIN}")
+    return unreadable(path, error)
 
 
 def _decode(path: Path, raw: bytes, line: int | None = None) -> str:

@@ -1,5 +1,6 @@
 """A sweep's folder: `sweep.yaml`, `points/`, `results.csv`, `curves.csv`, `tables.*`, `costs.json` and `sweep.html`."""
 
+import contextlib
 import csv
 import io
 import math
@@ -10,13 +11,13 @@ from typing import Any
 
 from fedjax_bal.config import Config, ConfigError, parse_yaml, read_yaml, received_value
 from fedjax_bal.files import read_bytes
-from fedjax_bal.runs.checksums import Examined, examine, sealed
-from fedjax_bal.runs.folder import RunFolder, known_conflict
-from fedjax_bal.runs.output_files import FolderError, OutputFiles
+from fedjax_bal.runs.checksums import SUMS
+from fedjax_bal.runs.folder import POINTS, SHEET, RunFolder, known_conflict
+from fedjax_bal.runs.output_files import PUT_BACK, FolderError, OutputFiles, unreadable
 from fedjax_bal.runs.record import missing_plugins
 
-_SHEET, _RESULTS, _CURVES, _COSTS, _PAGE = "sweep.yaml", "results.csv", "curves.csv", "costs.json", "sweep.html"
-_POINTS = "points"
+_RESULTS, _CURVES, _COSTS, _PAGE = "results.csv", "curves.csv", "costs.json", "sweep.html"
+_COVERED = (SHEET, _RESULTS, _COSTS)
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # columns of text
 _OF_RUN = ("point", "method", "seed")
@@ -28,7 +29,7 @@ class SweepFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.files = OutputFiles(path)
+        self.files = OutputFiles(path, _COVERED)
 
     @property
     def results(self) -> Path:
@@ -37,20 +38,24 @@ class SweepFolder:
 
     def exists(self) -> bool:
         """Whether the folder is a sweep's."""
-        return (self.path / _SHEET).is_file()
+        return (self.path / SHEET).is_file()
 
     def point(self, label: str) -> RunFolder:
         """The run folder of a point."""
-        return RunFolder(self.path / _POINTS / label)
+        return RunFolder(self.path / POINTS / label)
 
     def points(self) -> list[RunFolder]:
         """The run folders of the points that have one, by name."""
-        folder = self.path / _POINTS
+        folder = self.path / POINTS
         return [RunFolder(own) for own in sorted(folder.iterdir()) if own.is_dir()] if folder.is_dir() else []
 
     def read_devices(self) -> int | None:
         """The number of devices that its runs were begun with; None before the first checkpoint."""
-        return next((known for known in (point.read_devices() for point in self.points()) if known), None)
+        for point in self.points():
+            with contextlib.suppress(FolderError):  # which is this point's, and said when it is to go on
+                if devices := point.read_devices():
+                    return devices
+        return None
 
     def claimed(self) -> AbstractContextManager[None]:
         """A context that makes the folder, checks that it is a sweep's or free, and locks it.
@@ -69,7 +74,7 @@ class SweepFolder:
             FolderError: sweep.yaml can't be read.
         """
         try:
-            known = self.files.read(_SHEET).decode()
+            known = self.files.read(SHEET).decode()
             here, asked = _axes(known), _axes(text)
         except FileNotFoundError:
             return ""
@@ -101,13 +106,37 @@ class SweepFolder:
             )
 
     def begin(self, text: str, points: Mapping[str, Config]) -> None:
-        """Writes sweep.yaml; raises `FolderError` if the folder holds a sweep that this one doesn't continue."""
+        """Writes sweep.yaml.
+
+        Raises:
+            FolderError: the folder holds a sweep that this one doesn't continue, a file isn't what the last session
+                wrote, or a point is missing.
+        """
         self.check_owner(text, points)
-        self.files.write(_SHEET, text.encode())
+        sums = self.files.sums() or {}
+        self.files.check_sums(*(name for name in _COVERED if name in sums))
+        for label in dict.fromkeys(name.split("/")[1] for name in sums if name.startswith(f"{POINTS}/")):
+            if not self.point(label).exists():
+                place = self.point(label).path
+                raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {PUT_BACK}")
+        self.files.write(SHEET, text.encode())
+
+    def seal(self) -> None:
+        """Writes `SHA256SUMS`, with the sums of the points' files, unless nothing has changed since it was written."""
+        sums: dict[str, str] = {}
+        for point in self.points():
+            with contextlib.suppress(FolderError):  # it can't go on, which the sweep has said
+                here = point.files.sums() or {}
+                sums |= {f"{POINTS}/{point.path.name}/{name}": digest for name, digest in here.items()}
+        known = self.files.sums()
+        if known is not None and {name: known[name] for name in known if name.startswith(f"{POINTS}/")} != sums:
+            self.files.remove(SUMS)
+        self.files.seal(sums)
 
     def read_sheet(self) -> tuple[dict[str, Any], str]:
         """The sweep, and the text that it was read from; raises `FolderError` if it is missing or damaged."""
-        path = self.path / _SHEET
+        path = self.path / SHEET
+        self.files.check_sums(SHEET)
         try:
             sheet = read_yaml(path, str(path))
             text = read_bytes(path, _LARGEST_TABLE).decode()
@@ -120,7 +149,7 @@ class SweepFolder:
 
     def missing_plugins(self) -> list[str]:
         """The plug-ins that the runs used and that aren't loaded."""
-        return missing_plugins(self.path / _SHEET)
+        return missing_plugins(self.path / SHEET)
 
     def read_results(self, swept: Sequence[str]) -> list[dict[str, Any]]:
         """The rows of the table, values as numbers, texts or None.
@@ -128,50 +157,37 @@ class SweepFolder:
         Raises:
             FolderError: `results.csv` is missing or damaged, or has no column for one of the swept keys.
         """
-        table = []
-        for row in self.examine_results(swept):
-            if row.damage:
-                raise FolderError(f"{row.place}: {row.damage}; the file is damaged: {_AGAIN}")
-            table.append({key: value if key in _WORDS else _value(value) for key, value in row.values.items()})
-        return table
-
-    def examine_results(self, swept: Sequence[str] = ()) -> list[Examined]:
-        """Reads the rows of the table, values as texts, and compares their checksums.
-
-        Raises:
-            FolderError: what `read_results` raises, checksums aside.
-        """
         path = self.results
+        self.files.check_sums(_RESULTS)
         try:
             text = read_bytes(path, _LARGEST_TABLE).decode()
-            reader = csv.DictReader(io.StringIO(text), strict=True)
-            rows = [(reader.line_num, row) for row in reader]
+            rows = list(csv.DictReader(io.StringIO(text), strict=True))
+        except FileNotFoundError as error:
+            raise FolderError(f"{path}: there is none; {_AGAIN}") from error
         except OSError as error:
-            raise FolderError(f"{path}: can't be read ({error.strerror}); {_AGAIN}") from error
+            raise unreadable(path, error) from error
         except UnicodeDecodeError as error:
             raise FolderError(f"{path}: not UTF-8 text; {_AGAIN}") from error
         except csv.Error as error:
             raise FolderError(f"{path}: not CSV ({error}); {_AGAIN}") from error
-        if not rows or any(key not in rows[0][1] for key in _WORDS):
+        if not rows or any(key not in rows[0] for key in _WORDS):
             raise FolderError(f"{path}: must have a line of headings with {', '.join(_WORDS)}, and rows; {_AGAIN}")
-        if any(None in row or None in row.values() for _, row in rows):
+        if any(None in row or None in row.values() for row in rows):
             raise FolderError(f"{path}: has rows of other lengths than the line of headings; {_AGAIN}")
-        lacking = next((key for key in swept if key not in rows[0][1]), None)
+        lacking = next((key for key in swept if key not in rows[0]), None)
         if lacking is not None:
             raise FolderError(f"{path}: has no column {lacking!r}, which sweep.yaml sweeps; {_AGAIN}")
-        return [examine(f"{path}, line {number}", lambda row=row: row) for number, row in rows]
+        return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in rows]
 
     def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
-        """Replaces the table, whose rows get checksums of their text."""
-        rows = [sealed({key: "" if value is None else str(value) for key, value in row.items()}) for row in table]
-        self.files.write(_RESULTS, as_csv(rows).encode())
+        """Replaces the table."""
+        self.files.write(_RESULTS, as_csv(table).encode())
 
     def read_costs(self) -> dict[tuple[str, str, int], dict[str, Any]]:
         """The costs of each run in earlier sessions, by point, method and seed; empty if the file is damaged."""
         found = self.files.read_json(_COSTS)
-        entries: Any = found.get("runs") if isinstance(found, dict) else found  # a list, in folders of earlier versions
         try:
-            return {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in entries}
+            return {tuple(entry[key] for key in _OF_RUN): _figures(entry) for entry in found["runs"]}
         except (TypeError, KeyError, AttributeError):
             return {}
 
@@ -190,7 +206,7 @@ class SweepFolder:
 
     def _check_owner(self) -> None:
         names = self.files.names()
-        if names and _SHEET not in names and not all(name.endswith(".part") for name in names):
+        if names and SHEET not in names and not all(name.endswith(".part") for name in names):
             raise FolderError(
                 f"{self.path}: is not empty and not a sweep's folder (it holds {names[0]}); choose another with --out"
             )
@@ -217,7 +233,7 @@ def _value(text: str) -> Any:
 
 def _axes(text: str) -> list[Any]:
     """The keys of a sweep's axes."""
-    sheet = parse_yaml(text, _SHEET)
+    sheet = parse_yaml(text, SHEET)
     if not isinstance(sheet, dict) or not isinstance(sheet.get("sweep"), list):
         raise ValueError("it is no sweep")
     return [list(axis) if isinstance(axis, dict) else axis for axis in sheet["sweep"]]

@@ -1,6 +1,5 @@
 """A finished run that gets more rounds and seeds comes to the same bits as if it had had them from the start."""
 
-import hashlib
 import json
 import zipfile
 
@@ -10,12 +9,11 @@ import pytest
 import quick
 import small_run
 
-from fedjax_bal.config import config_digest
-from fedjax_bal.experiments import Stopped, set_up
+from fedjax_bal.experiments import Stopped
+from fedjax_bal.experiments.environment import numeric_settings
 from fedjax_bal.experiments.runner import Runner
-from fedjax_bal.experiments.saved_runs import saved_template, unpack
-from fedjax_bal.metrics import Counts
-from fedjax_bal.runs import RunFolder, checkpoint
+from fedjax_bal.experiments.saved_runs import saved_template
+from fedjax_bal.runs import Execution, FolderError, RunFolder
 
 METHODS = ("fedavg", "control variates")
 
@@ -70,36 +68,17 @@ def test_stops_before_and_after_change_nothing(at_once, tmp_path):
     assert results(path) == results(at_once)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rounds", [3, 4])
-def test_checkpoints_of_earlier_versions_are_continued_or_made_again(at_once, tmp_path, rounds):
-    path, config = tmp_path / "run", short(tmp_path, rounds)
-    small_run.run(path, config)
-    for method in range(len(METHODS)):
-        folder = RunFolder(path).checkpoints(method, 0)
-        newest = checkpoint.generations(folder)[0]
-        saved = checkpoint.load(newest, saved_template(set_up(config), (method, 0)), unpack)
-        # These knew their whole configuration, and had nothing counted after their last round.
-        owner = np.frombuffer(hashlib.sha256(f"{config_digest(config)} {method} 0".encode()).digest(), np.uint8)
-        snapshot = saved.snapshot._replace(counts=Counts())
-        checkpoint.save(folder, rounds, saved._replace(owner=owner, snapshot=snapshot))
-    display = small_run.run(path, small_run.config(tmp_path))
-    if rounds == 4:
-        assert display.notes == [f"{name}, seed 0: going on after round 4" for name in METHODS]
-    else:
-        assert "fedavg, seed 0 was finished by an earlier version" in display.notes[0]
-    assert results(path) == results(at_once)
-
-
 def test_a_run_goes_on_after_rounds_in_which_all_clients_were_absent(tmp_path):
     config, run, folder = short(tmp_path, 7), (0, 0), RunFolder(tmp_path / "run")
     told = {"round": 2, "test_accuracy": 0.1, "bytes_up": 9, "bytes_down": 9, "wall_s": 1.0}
     with folder.claimed(config):
         runner = Runner(config, folder, small_run.Quiet())
+        folder.write_execution(Execution(2, numeric_settings()))
         saved = saved_template(runner.comparison, run)
         state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), saved.snapshot.state)
         runner.save(run, saved._replace(snapshot=saved.snapshot._replace(round=3, state=state)))
         folder.write_metrics([{"method": "fedavg", "seed": 0, **told}])
+        runner = Runner(config, folder, small_run.Quiet())
         assert runner.resume()[run].snapshot.round == 3
 
 
@@ -109,22 +88,31 @@ def test_a_run_goes_on_with_the_devices_that_it_began_with(tmp_path):
     small_run.run(path, brief)
     record = path / "execution.json"
     assert json.loads(record.read_text())["devices"] == 2
-    record.unlink()  # as earlier versions leave a folder, which used one
     assert "begun on" not in "".join(small_run.run(path, wanted).notes)
+    asked = small_run.run(path, short(tmp_path, 6), devices=1)
+    assert "begun on 2 device(s), goes on with 1: last digits may differ" in asked.notes
     assert json.loads(record.read_text())["devices"] == 1
-    asked = small_run.run(path, wanted, devices=2)
-    assert "begun on 1 device(s), goes on with 2: last digits may differ" in asked.notes
-    small_run.run(path, wanted, fresh=True)
+    small_run.run(path, short(tmp_path, 6), fresh=True)
     assert json.loads(record.read_text())["devices"] == 2
 
 
-@pytest.mark.parametrize("text", ['{"devices": 0}', '{"devices": "2"}', '{"devices": 1e99}', '{"devices": 1e6}', "[]"])
-def test_a_damaged_record_of_devices_is_that_of_an_earlier_version(tmp_path, text):
+@pytest.mark.parametrize(
+    "text", ['{"devices": 0}', '{"devices": "2"}', '{"format": 1, "devices": 1e6, "settings": {}}', "[]", "{", None]
+)
+def test_a_run_whose_record_of_execution_is_damaged_or_missing_does_not_go_on(tmp_path, text):
     folder = RunFolder(tmp_path)
-    (tmp_path / "execution.json").write_text(text)
-    assert folder.read_devices() is None
-    (folder.checkpoints(0, 0)).mkdir(parents=True)
+    assert folder.read_execution() is None
+    folder.checkpoints(0, 0).mkdir(parents=True)
     (folder.checkpoints(0, 0) / "round-00000002.npz").touch()
-    assert folder.read_devices() == 1
-    folder.write_devices(4)
+    if text is not None:
+        (tmp_path / "execution.json").write_text(text)
+    with pytest.raises(FolderError, match=r"execution.json: is missing or damaged.*--fresh"):
+        folder.read_execution()
+    folder.write_execution(Execution(4, {"jax_enable_x64": "False"}))
     assert folder.read_devices() == 4
+
+
+def test_a_folder_of_another_format_is_refused(tmp_path):
+    (tmp_path / "execution.json").write_text('{"format": 2, "cores": 4}')
+    with pytest.raises(FolderError, match=r"execution.json: is of format 2, this version reads 1"):
+        RunFolder(tmp_path).read_execution()

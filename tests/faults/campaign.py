@@ -1,6 +1,6 @@
-"""Kills, full disks, closed folders and damaged files, against a real run and a real sweep; the nightly form.
+"""Kills, full disks, closed folders, damaged, unreadable and shared files, against a real run and a real sweep.
 
-    python tests/faults/campaign.py --kills 50 [--seed 0] [--out DIR] [--only kills disks damage]
+    python tests/faults/campaign.py --kills 50 [--seed 0] [--out DIR] [--only kills disks damage sharing]
 
 The kills hit a run, a sweep, a run with a plug-in on two devices, and one that more rounds are asked of half way.
 Prints a table; exit code 1 if anything was not as it should be. 50 kills take ten to fifteen minutes on two cores, the
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from faults import failing, killing
 from faults.cases import KINDS, Case, case, results, session
 
-PARTS = ("kills", "disks", "damage")
+PARTS = ("kills", "disks", "damage", "sharing")
 
 
 def main() -> int:
@@ -66,9 +66,15 @@ def disks(place: Path, wanted: argparse.Namespace) -> bool:
 
 
 def damage(place: Path, wanted: argparse.Namespace) -> bool:
-    """Damaged checkpoints and other files."""
+    """Checkpoints and other files that are damaged, or can't be read for the moment."""
     del wanted
     return _table(outcome for kind in ("run", "sweep") for outcome in _of_damage(*_undisturbed(kind, place)))
+
+
+def sharing(place: Path, wanted: argparse.Namespace) -> bool:
+    """Snapshots with hard links, and two users of a folder."""
+    del wanted
+    return _table(outcome for kind in ("run", "sweep") for outcome in _of_sharing(*_undisturbed(kind, place)))
 
 
 def _of_disks(whole: Case, undisturbed: dict) -> Iterator[failing.Outcome]:
@@ -82,6 +88,12 @@ def _of_disks(whole: Case, undisturbed: dict) -> Iterator[failing.Outcome]:
 def _of_damage(whole: Case, undisturbed: dict) -> Iterator[failing.Outcome]:
     yield from failing.damaged_checkpoints(whole.beside("begun"), undisturbed)
     yield from failing.damaged_texts(whole, undisturbed)
+    yield from failing.unreadable(whole, undisturbed)
+
+
+def _of_sharing(whole: Case, undisturbed: dict) -> Iterator[failing.Outcome]:
+    yield failing.snapshot(whole, undisturbed)
+    yield failing.two_users(whole, undisturbed)
 
 
 def _undisturbed(kind: str, place: Path) -> tuple[Case, dict]:
@@ -111,7 +123,7 @@ def _root() -> Path:
     return Path(__file__).parents[2]
 
 
-PART = {"kills": kills, "disks": disks, "damage": damage}
+PART = {"kills": kills, "disks": disks, "damage": damage, "sharing": sharing}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -53,7 +53,7 @@ name: disturbed-sweep
 base: config.yaml
 sweep: [{training.optimizer.learning_rate: [0.05, 0.2]}]
 """
-TIMES = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "runs_together", "device_bytes", "checksum")
+TIMES = ("compile_s", "client_updates_per_s", "samples_per_s", "program", "runs_together", "device_bytes")
 
 
 KINDS = {
@@ -160,7 +160,7 @@ def results(out: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for file in sorted(out.rglob("metrics.jsonl")):
         lines = map(json.loads, file.read_text().splitlines())
-        found[str(file.relative_to(out))] = [{**line, "wall_s": None, "checksum": None} for line in lines]
+        found[str(file.relative_to(out))] = [{**line, "wall_s": None} for line in lines]
     for file in sorted(out.rglob("summary.json")):
         found[str(file.relative_to(out))] = json.loads(file.read_text())["runs"]
     for folder in sorted(out.rglob("checkpoints/*")):
@@ -184,9 +184,9 @@ def bits(file: Path) -> dict[str, str]:
 
 
 def torn(wanted: Case) -> list[str]:
-    """Files that a kill has left damaged, or without a checksum; the end of metrics aside."""
+    """Files that a kill has left damaged; not that a session hasn't ended, even if all of its runs have."""
     try:
-        found = [own for own in verify(wanted.out) if own.damage or "plug-ins are missing" not in (own.remark or "")]
-        return [f"{own.place}: {own.damage}{own.remark}" for own in found if own.damage or own.remark]
+        found = [own for own in verify(wanted.out) if own.damage and own.kind != "SHA256SUMS"]
+        return [f"{own.place}: {own.damage}" for own in found]
     except FolderError:  # it has not begun
         return []

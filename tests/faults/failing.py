@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,8 +104,20 @@ def begun(wanted: Case) -> None:
         raise RuntimeError(f"{wanted.first}: there are no two checkpoints: {done.said}")
 
 
+def contents(out: Path) -> dict[Path, bytes]:
+    """All bytes of a folder, but for the locks."""
+    return {own.relative_to(out): own.read_bytes() for own in out.rglob("*") if own.is_file() and own.name != ".lock"}
+
+
+def left_alone(wanted: Case, *words: str, inner: str = "") -> list[str]:
+    """What is wrong with how a command refuses a folder, or does all but a part of it, and leaves that as it is."""
+    before = contents(wanted.out / inner)
+    found = refused(session(wanted), *words, code=1 if inner else BAD)
+    return found + ["it was touched"] * (contents(wanted.out / inner) != before)
+
+
 def damaged_checkpoints(wanted: Case, undisturbed: dict) -> Iterator[Outcome]:
-    """The newest checkpoint, in every way, and then both."""
+    """The newest checkpoint, in every way, and then both, which nothing is done about."""
     begun(wanted)
     for name, how in damage.OF_AN_ARCHIVE.items():
         for both in (False, True) if name == "body" else (False,):
@@ -113,33 +126,66 @@ def damaged_checkpoints(wanted: Case, undisturbed: dict) -> Iterator[Outcome]:
             older, newer = sorted(other.first.glob("round-*.npz"))
             damage.apply(how, newer, *([older] if both else []))
             says = [f"warning: {newer}: damaged"]
-            says += [f"warning: {older}: damaged"] if both else []
-            if wanted.kind == "run" and not both:
+            if wanted.kind == "run":
                 says.append(f"going on after round {int(older.stem.removeprefix('round-'))}")
-            troubles = goes_on(other, undisturbed, *says)
+            point = "points/learning_rate=0.05" if wanted.kind == "sweep" else ""
+            troubles = (
+                left_alone(other, "every checkpoint is damaged", "--fresh", inner=point)
+                if both
+                else goes_on(other, undisturbed, *says)
+            )
             which = "both checkpoints" if both else "the newest checkpoint"
             yield Outcome(f"{wanted.kind}: {which} damaged: {name}", tuple(troubles))
             shutil.rmtree(other.out)
 
 
 def damaged_texts(wanted: Case, undisturbed: dict) -> Iterator[Outcome]:
-    """Every other file of a folder, each by garbage in its middle; one that says whose it is must stop the command."""
-    # On a line of its own: what stays valid in every line, such as another digit, can't be told from what was measured.
+    """Every other file of a folder, each by garbage in its middle: named and left alone, but for pages and tables."""
     garbage = lambda content: content[: len(content) // 2] + b"\n{\xff\n" + content[len(content) // 2 :]
     for file in sorted(wanted.out.rglob("*")):
         if file.suffix in (".jsonl", ".json", ".yaml", ".csv", ".html"):
-            before = file.read_bytes()
             other = wanted.beside("damaged")
             shutil.copytree(wanted.out, other.out)
-            damage.apply(garbage, other.out / file.relative_to(wanted.out))
-            owner = file.name == f"{'sweep' if wanted.kind == 'sweep' else 'config'}.yaml"
-            if owner and file.parent == wanted.out:
-                troubles = refused(session(other), "can't be read", "--out")
-                if (other.out / file.name).read_bytes() != garbage(before):
-                    troubles.append("it was touched")
-            elif file.name == "config.yaml":  # a point's, which is left alone while the others are done
-                troubles = refused(session(other), "can't be read", "--out", code=1)
-            else:
+            name = file.relative_to(wanted.out)
+            damage.apply(garbage, other.out / name)
+            if file.suffix == ".html" or file.name in ("tables.csv", "curves.csv"):
                 troubles = goes_on(other, undisturbed)
-            yield Outcome(f"{wanted.kind}: {file.relative_to(wanted.out)} damaged", tuple(troubles))
+            else:  # of a point: it is left alone while the others are done
+                troubles = left_alone(other, file.name, inner=str(name.parent) if file.parent != wanted.out else "")
+            yield Outcome(f"{wanted.kind}: {name} damaged", tuple(troubles))
             shutil.rmtree(other.out)
+
+
+def unreadable(wanted: Case, undisturbed: dict) -> Iterator[Outcome]:
+    """Files that can't be read for the moment: nothing is done about them, and then all goes on."""
+    for name in ("round-", "metrics.jsonl", "summary.json"):
+        other = wanted.beside("unreadable")
+        shutil.copytree(wanted.out, other.out)
+        inner = "points/learning_rate=0.05" if wanted.kind == "sweep" else ""
+        before = contents(other.out / inner)
+        fault = {"kind": "unreadable", "of": f"{inner}/" if inner else "", "name": name}
+        troubles = refused(session(other, fault), "input/output error", code=1 if inner else BAD)
+        troubles += ["it was touched"] * (contents(other.out / inner) != before)
+        yield Outcome(f"{wanted.kind}: {name} can't be read", (*troubles, *goes_on(other, undisturbed)))
+        shutil.rmtree(other.out)
+
+
+def snapshot(wanted: Case, undisturbed: dict) -> Outcome:
+    """A folder that was begun is copied with hard links, and goes on: the copy doesn't change, and goes on, too."""
+    other = wanted.beside("begun-again")
+    begun(other)
+    copied = wanted.beside("snapshot")
+    shutil.copytree(other.out, copied.out, copy_function=os.link)
+    before = contents(copied.out)
+    troubles = goes_on(other, undisturbed)
+    troubles += ["the snapshot has changed"] * (contents(copied.out) != before)
+    return Outcome(f"{wanted.kind}: a snapshot with hard links", (*troubles, *goes_on(copied, undisturbed)))
+
+
+def two_users(wanted: Case, undisturbed: dict) -> Outcome:
+    """The same command twice at once: one is refused, the other one isn't disturbed."""
+    other = wanted.beside("shared")
+    with ThreadPoolExecutor(2) as both:
+        ends = sorted(both.map(session, [other, other]), key=lambda done: done.code)
+    troubles = refused(ends[1], "another process is running in this folder") if ends[1].code else []
+    return Outcome(f"{wanted.kind}: two users of a folder", (*troubles, *goes_on(other, undisturbed)))

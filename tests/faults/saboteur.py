@@ -5,7 +5,8 @@
 Only dealings with files below `below` count: writes, fsync, replace, unlink and mkdir. Kinds: `kill` (SIGKILL `before`,
 in the `middle` of or `after` the k-th; only writes have a middle), `full` (from the k-th on what is written stops half
 way with ENOSPC), `closed` (at the k-th the folders are made read-only; root gives up its right to write all the same),
-`count` (says at the end how many there were).
+`unreadable` (files whose names begin with `name` are opened, but their reads fail with EIO), `count` (says at the end
+how many there were).
 """
 
 import contextlib
@@ -30,9 +31,11 @@ class Saboteur:
         at: the number of the dealing, from 1.
         stage: before, middle or after; of kills.
         of: what a path must have in it in order to count.
+        name: how the names of unreadable files begin.
     """
 
-    def __init__(self, below, kind, at=0, stage="before", of=""):
+    def __init__(self, below, kind, at=0, stage="before", of="", name=""):
+        self.name = name
         self.below, self.of, self.kind, self.at, self.stage = os.path.realpath(below), of, kind, at, stage
         self.count = 0
 
@@ -79,6 +82,8 @@ class Saboteur:
 
         def opened(handle, mode="r", *args, **kwargs):
             stream, file = fdopen(handle, mode, *args, **kwargs), os.readlink(f"/proc/self/fd/{handle}")
+            if self.kind == "unreadable" and Path(file).name.startswith(self.name) and self.counts(file):
+                return Unreadable(stream)
             if not set(mode) & set("wax") or not self.counts(file) or Path(file).name == ".lock":
                 return stream
             return Watched(self.deal(lambda: stream, file), file, self)
@@ -94,6 +99,28 @@ class Saboteur:
     def watched(self, function):
         """A function of paths or descriptors that is watched."""
         return lambda place, *args, **kwargs: self.deal(lambda: function(place, *args, **kwargs), place)
+
+
+class Unreadable:
+    """A file on a disk that fails."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *about):
+        self.stream.close()
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def read(self, *count):
+        """Fails."""
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    readline = read
 
 
 class Watched:

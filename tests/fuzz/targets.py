@@ -412,7 +412,8 @@ def _read_checkpoint(case: Path) -> None:
     from fedjax_bal.runs.checkpoint import generations, load
 
     for file in generations(case / "in"):
-        load(file, material.checkpoint_tree())
+        with _messages_of_files():
+            load(file, material.checkpoint_tree())
 
 
 def _make_checkpoint(rng: random.Random, valid: Path, case: Path) -> None:
@@ -446,7 +447,7 @@ def _prepare_leavings(folder: Path) -> None:
     (folder / "personalised").mkdir()
     (folder / "personalised" / "method-0-seed-0.json").write_text('{"accuracy": [0.5]}')
     (folder / "tracking.json").write_text('{"wandb": {"method-0-seed-0": "0f"}}')
-    (folder / "execution.json").write_text('{"devices": 2}')
+    (folder / "execution.json").write_text('{"format": 1, "devices": 2, "settings": {"jax_enable_x64": "False"}}')
     (folder / "wandb").mkdir()
     (folder / "wandb" / "fedjax-bal-id").write_text("0123abcd")
 
@@ -497,7 +498,7 @@ def _prepare_verified(folder: Path) -> None:
 
     run, sweep, config = RunFolder(folder), SweepFolder(folder / "sweep"), load_config(None)
     run.begin(config, fresh=False)
-    run.save(0, 0, 5, _Saved(np.arange(6.0), checkpoint.owners(config, 0, 0)[0]))
+    run.save(0, 0, 5, _Saved(np.arange(6.0), checkpoint.owner(config, 0, 0)))
     line = {"method": "fedavg", "seed": 0, "test_accuracy": 0.5, "bytes_up": 1, "bytes_down": 1, "wall_s": 1.0}
     run.write_metrics([{**line, "round": round} for round in range(1, 6)])
     run.write_summary({"runs": [line]})
@@ -509,6 +510,7 @@ def _prepare_verified(folder: Path) -> None:
     sweep.begin("name: a\nsweep: [{seeds: [[0], [1]]}]\n", {})
     sweep.write_results([{"point": "a", "method": "b", "status": "done", "failure": None}])
     sweep.write_costs({("a", "b", 0): {"compile_s": 1.0}})
+    sweep.seal()
 
 
 def _read_verified(case: Path) -> None:

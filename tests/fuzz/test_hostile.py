@@ -136,7 +136,9 @@ def test_a_checkpoint_that_swells_or_claims(tmp_path):
         (npy(np.array([{}], object)), "array of objects, which is a pickle"),
     ):
         sums = {"w.npy": hashlib.sha256(content).hexdigest()}
-        archive(file, {"manifest.json": json.dumps({"sha256": sums}), "w.npy": content}, zipfile.ZIP_STORED)
+        archive(
+            file, {"manifest.json": json.dumps({"format": 1, "sha256": sums}), "w.npy": content}, zipfile.ZIP_STORED
+        )
         refused(read, message, CheckpointError, measured=True)
 
 
@@ -321,7 +323,6 @@ def test_a_lock_and_checkpoints_are_not_made_through_links(tmp_path, outside):
     folder.checkpoints(0, 0).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="method-0-seed-0 is a link"):
         folder.save(0, 0, 5, {"weights": np.zeros(2)})
-    folder.clear_checkpoints(0, 0)
     assert [file.name for file in (tmp_path / "elsewhere").iterdir()] == ["round-00000001.npz"]
 
 

@@ -1,30 +1,27 @@
-"""Checkpoints: arrays of every form, and those that earlier versions wrote."""
+"""Checkpoints: arrays of every form, and which of them are kept."""
 
 import io
 import time
 import tracemalloc
-from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from fedjax_bal.runs import checkpoint
 
 
-class Earlier(NamedTuple):
-    progress: Any
-    chosen: Any
+def test_the_newest_are_kept_also_where_names_have_other_lengths(tmp_path):
+    for round in (99_999_998, 99_999_999, 100_000_000, 100_000_001):
+        checkpoint.save(tmp_path, round, {"w": np.zeros(1)})
+    assert [checkpoint.round_of(file) for file in checkpoint.generations(tmp_path)] == [100_000_001, 100_000_000]
 
 
-class Now(NamedTuple):
-    snapshot: Any
-    chosen: Any
-
-
-def test_a_name_that_has_changed_is_read_as_the_present_one():
-    written = checkpoint.encode(Earlier({"round": np.int64(7)}, np.arange(3)))
-    read = checkpoint.load(io.BytesIO(written), Now({"round": np.int64(0)}, np.zeros(3, int)))
-    assert read.snapshot["round"] == 7
-    assert read.chosen.tolist() == [0, 1, 2]
+def test_a_checkpoint_of_another_format_is_not_damaged(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "_FORMAT", 2)
+        file = checkpoint.save(tmp_path, 1, {"w": np.zeros(1)})
+    with pytest.raises(checkpoint.StateError, match="its format is 2, this version reads 1"):
+        checkpoint.read(file)
 
 
 def test_arrays_of_every_form_come_back_and_are_ordinary_npz_members():

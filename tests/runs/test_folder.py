@@ -1,5 +1,7 @@
 """Whom a folder belongs to, and what is refused."""
 
+import errno
+import fcntl
 import hashlib
 import os
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 import small_run
 
 from fedjax_bal.config import config_digest
-from fedjax_bal.runs import FolderError, RemoteFiles, RunFolder, choose_folder
+from fedjax_bal.runs import FolderError, RemoteFiles, RunFolder, SweepFolder, choose_folder
 
 MODEL = "model: {name: mlp, convolution: fast}\n"
 
@@ -126,6 +128,30 @@ def test_two_processes_cannot_share_a_folder(tmp_path):
     claim(path, config)
 
 
+def test_a_point_can_not_be_run_by_hand_while_its_sweep_trains(tmp_path):
+    config, sweep = small_run.config(tmp_path), SweepFolder(tmp_path / "sweep")
+    with sweep.claimed():
+        sweep.files.write("sweep.yaml", b"sweep: []\n")
+        with pytest.raises(FolderError, match=f"{sweep.path}: another process is running in this folder"):
+            claim(sweep.point("a").path, config)
+    with RunFolder(sweep.point("a").path).claimed(config):
+        claim(sweep.point("b").path, config)
+        with pytest.raises(FolderError, match="another process"), sweep.claimed():
+            pass
+    with sweep.claimed():
+        pass
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path, monkeypatch, reason):
+    def refuse(file, operation):
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(FolderError, match=f"{tmp_path}/run: its file system has no locks .*--out.*Lustre"):
+        claim(tmp_path / "run", small_run.config(tmp_path))
+
+
 def test_a_damaged_configuration_is_left_alone(tmp_path):
     path, config = tmp_path / "run", small_run.config(tmp_path)
     claim(path, config)
@@ -157,7 +183,6 @@ def test_a_folder_that_another_process_writes_is_left_alone(tmp_path):
     for round in (1, 2):  # before and after the other process has written there
         with folder.claimed(config):
             folder.begin(config, fresh=True)
-            folder.clear_checkpoints(0, 0)
             folder.clear_pictures(0, 0)
             folder.clear_conclusion(0, 0)
             folder.save(0, 0, round, {"w": np.zeros(3)})

@@ -1,8 +1,8 @@
-"""What `fedjax-bal verify` finds: folders that are whole, damaged in one place, or of an earlier version."""
+"""What `fedjax-bal verify` finds: folders that are whole, damaged in one place, or whose session hasn't ended."""
 
-import json
 import re
 import shutil
+import subprocess
 
 import pytest
 import small_run
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal import load_run
 from fedjax_bal.cli.app import app
-from fedjax_bal.runs import RunFolder, verify
+from fedjax_bal.runs import FolderError, verify
 
 ONE = ("methods=[{recipe: fedavg}]", "seeds=[0]", "training.rounds=4")
 CHECKPOINT = "checkpoints/method-0-seed-0/round-00000004.npz"
@@ -43,22 +43,21 @@ def change(file, old, new):
     file.write_bytes(content.replace(old, new, 1))
 
 
-def strip(text):
-    return {key: value for key, value in json.loads(text).items() if key != "checksum"}
-
-
 def command(*arguments):
     result = CliRunner().invoke(app, list(map(str, arguments)))
     return result.exit_code, result.output
 
 
-def test_a_whole_folder_is_whole(finished):
+def test_a_whole_folder_is_whole_also_for_sha256sum(finished):
     assert command("verify", finished) == (
         0,
-        f"{finished}: whole: config.yaml, 2 x checkpoint, metrics.jsonl, execution.json, summary.json, 2 x export\n",
+        f"{finished}: whole: config.yaml, 2 x checkpoint, execution.json, metrics.jsonl, summary.json, 2 x export\n",
     )
     file = finished / "exports" / "fedavg-seed-0.npz"
     assert command("verify", file) == (0, f"{file}: whole: export\n")
+    asked = ["sha256sum", "--strict", "--check", "SHA256SUMS"]
+    said = subprocess.run(asked, cwd=finished, capture_output=True, text=True, check=True).stdout
+    assert said.count(": OK\n") == 6 and "metrics.jsonl: OK\n" in said
 
 
 def number_changed(content):
@@ -67,34 +66,58 @@ def number_changed(content):
     return content[: found.end() - 1] + bytes([(content[found.end() - 1] - 47) % 10 + 48]) + content[found.end() :]
 
 
+OTHER = "is not what was written: its sum is another than in SHA256SUMS; put back a copy"
+
+
 @pytest.mark.parametrize(
     ("name", "place", "says"),
     [
-        ("metrics.jsonl", "metrics.jsonl, line 2", "its checksum is wrong; the same command again trains that run"),
-        ("summary.json", "summary.json", "its checksum is wrong; the same command again writes it anew"),
-        ("exports/fedavg-seed-0.safetensors", None, r"its checksum is wrong.*export it again"),
+        ("metrics.jsonl", "metrics.jsonl", OTHER),
+        ("summary.json", "summary.json", OTHER),
+        ("execution.json", "execution.json", OTHER),
+        ("exports/fedavg-seed-0.safetensors", None, r"the checksum of about is wrong.*export it again"),
+        ("config.yaml", "config.yaml", OTHER),
         ("config.yaml", CHECKPOINT, "belongs to another run; put back a copy of config.yaml"),
     ],
 )
 def test_a_changed_digit_is_noticed_and_named(folder, name, place, says):
     content = (folder / name).read_bytes()
-    changed = content.replace(b"0.05", b"0.06") if name == "config.yaml" else number_changed(content)
+    change = {"config.yaml": (b"0.05", b"0.06"), "execution.json": (b'"devices": 2', b'"devices": 1')}.get(name)
+    changed = content.replace(*change) if change else number_changed(content)
+    assert changed != content
     (folder / name).write_bytes(changed)
     found = damages(folder)
-    assert place in found or place is None
     assert re.search(says, found[place or name])
     code, output = command("verify", folder)
     assert code == 1 and f"damaged: {folder / (place or name)}: {found[place or name]}\n" in output
     assert output.endswith(f"fedjax-bal: {len(found)} damaged, see above\n")
 
 
+def test_a_line_that_has_lost_a_value_is_noticed(folder):
+    change(folder / "metrics.jsonl", b'"clients": ', b'"client_": ')
+    assert list(damages(folder)) == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "summary.json", "execution.json", CHECKPOINT])
+def test_a_missing_file_is_noticed(folder, name):
+    (folder / name).unlink()
+    assert re.search("is missing, but listed in SHA256SUMS; put back|No such file", damages(folder)[name])
+    assert command("verify", folder)[0] == 1
+
+
+def test_all_checkpoints_are_missed(folder):
+    shutil.rmtree(folder / "checkpoints")
+    assert set(damages(folder)) == {CHECKPOINT, CHECKPOINT.replace("4.npz", "2.npz")}
+
+
+def test_a_file_that_no_session_has_written_is_noticed(folder):
+    shutil.copy(folder / CHECKPOINT, folder / CHECKPOINT.replace("4.npz", "6.npz"))
+    assert "is not listed in SHA256SUMS" in damages(folder)[CHECKPOINT.replace("4.npz", "6.npz")]
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        (
-            "metrics.jsonl",
-            "lacks round 2 of fedavg, seed 0; the same command again trains",
-        ),
         (CHECKPOINT, "damaged.*; the same command again goes on from the one before it"),
         ("exports/fedavg-seed-0.npz", "damaged.*; export it again"),
         ("exports/fedavg-seed-0.safetensors", "damaged.*; export it again"),
@@ -115,61 +138,109 @@ def test_no_changed_byte_of_a_tensor_gets_past(folder):
         assert "the checksum of params/" in damages(folder)[f"exports/{file.name}"]
 
 
-def test_an_export_and_a_checkpoint_of_another_run_are_noticed(folder, tmp_path):
+def test_files_of_another_run_are_noticed(folder, tmp_path):
     other = tmp_path / "other"
     small_run.run(other, small_run.config(tmp_path, *ONE, "training.optimizer.learning_rate=0.1"))
     shutil.copy(load_run(other).export(), folder / "exports" / "fedavg-seed-0.npz")
-    shutil.copy(other / CHECKPOINT, folder / CHECKPOINT)
-    assert all("belongs to another run" in text for text in damages(folder).values())
-    assert set(damages(folder)) == {"exports/fedavg-seed-0.npz", CHECKPOINT}
+    for name in (CHECKPOINT, "metrics.jsonl", "summary.json"):
+        shutil.copy(other / name, folder / name)
+    found = damages(folder)
+    assert set(found) == {"exports/fedavg-seed-0.npz", CHECKPOINT, "metrics.jsonl", "summary.json"}
+    assert "belongs to another run" in found[CHECKPOINT] and found["summary.json"].startswith(OTHER)
 
 
-def test_a_folder_of_an_earlier_version_is_no_damaged_one_and_goes_on(folder):
-    for name in ("summary.json", "execution.json"):
-        (folder / name).write_text(json.dumps(strip((folder / name).read_text())))
-    lines = [strip(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    shutil.rmtree(folder / "exports")
+def test_a_folder_whose_session_has_not_ended_is_not_whole_but_not_damaged(folder, tmp_path):
+    (folder / "SHA256SUMS").unlink()
+    says = "is missing, though all runs are finished: put back a copy of it; the same command again checks them"
+    assert says in damages(folder)["SHA256SUMS"] and command("verify", folder)[0] == 1
+    text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / CHECKPOINT).unlink()
+    (folder / "metrics.jsonl").write_text(text[0])
     code, output = command("verify", folder)
-    assert code == 0 and f"{folder}: metrics.jsonl: no checksums: written by an earlier version\n" in output
-    assert output.count("no checksums") == 3
-    assert len(RunFolder(folder).read().lines) == 2
-    display = small_run.run(folder, small_run.config(folder.parent, *ONE))
-    assert display.notes == [] and [own for own in verify(folder) if own.damage or own.remark] == []
+    assert code == 3 and "damaged" not in output
+    assert f"{folder}: SHA256SUMS: there is none: a session is going on here, or was killed" in output
+    assert f"{folder}: whole: config.yaml, checkpoint, execution.json, metrics.jsonl, summary.json, 2 x exp" in output
+    (folder / "metrics.jsonl").write_text(text[0][3:])
+    assert "metrics.jsonl, line 1" in damages(folder) and command("verify", folder)[0] == 1
+    (folder / "metrics.jsonl").write_text("")
+    assert "lacks round 2 of fedavg, seed 0" in damages(folder)["metrics.jsonl"]
 
 
-def test_a_run_says_which_line_is_damaged_and_makes_it_again(folder, finished):
-    change(folder / "metrics.jsonl", b'"round": 2', b'"round": 3')
+def test_damaged_sums_are_named_and_nothing_leads_out_of_the_folder(folder):
+    digest = "0" * 64
+    for line in ("nonsense", f"{digest} one-space", f"{digest}  ../run/metrics.jsonl", f"{digest}  /etc/passwd"):
+        (folder / "SHA256SUMS").write_text(f"{digest}  metrics.jsonl\n{line}\n")
+        code, output = command("verify", folder)
+        assert code == 2 and "SHA256SUMS: line 2: expected a SHA-256, two spaces and the name" in output
+
+
+def test_reports_and_loaded_runs_refuse_what_is_not_what_was_written(folder):
+    change(folder / "metrics.jsonl", b'"round": 2', b'"round": 1')
     code, output = command("report", folder)
-    assert code == 2 and f"{folder}/metrics.jsonl, line 1: its checksum is wrong; the file is damaged: run" in output
-    with pytest.warns(UserWarning, match="metrics.jsonl, line 1: damaged"):
+    assert code == 2 and f"{folder}/metrics.jsonl: {OTHER}" in output
+    with pytest.raises(FolderError, match="metrics.jsonl: is not what was written"):
         load_run(folder).metrics()
-    display = small_run.run(folder, small_run.config(folder.parent, *ONE))
-    assert display.notes[:2] == [
-        f"warning: {folder}/metrics.jsonl, line 1: damaged (its checksum is wrong); it is left out",
-        "warning: metrics.jsonl lacks rounds of fedavg, seed 0; starting it again",
-    ]
-    assert damages(folder) == {} and small_run.metrics(folder) == small_run.metrics(finished)
+    change(folder / "config.yaml", b"0.05", b"0.06")
+    with pytest.raises(FolderError, match="config.yaml: is not what was written"):
+        load_run(folder)
+
+
+def test_a_report_in_the_first_session_says_so(folder):
+    for name in ("SHA256SUMS", "summary.json"):
+        (folder / name).unlink()
+    code, output = command("report", folder)
+    assert code == 2 and "the run's first session is going on, or was killed" in output
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """The folder of a finished sweep of two points, and the sweep."""
+    here = tmp_path_factory.mktemp("swept")
+    plan = small_sweep.sweep(here, "sweep: [{training.optimizer.learning_rate: [0.05, 0.2]}]", small_sweep.FEDAVG)
+    small_sweep.carry(plan, here / "out")
+    return here / "out", plan
 
 
 @pytest.mark.slow
-def test_a_sweep_is_checked_with_its_points(tmp_path):
-    plan = small_sweep.sweep(tmp_path, "sweep: [{training.optimizer.learning_rate: [0.05, 0.2]}]", small_sweep.FEDAVG)
-    path = tmp_path / "out"
-    small_sweep.carry(plan, path)
-    assert [own for own in verify(path) if own.damage or own.remark] == []
-    first = path / "points" / "learning_rate=0.05"
-    change(first / "metrics.jsonl", b'"seed": 0', b'"seed": 1')
+def test_a_sweep_is_checked_with_its_points(swept, tmp_path):
+    whole, plan = swept
+    assert [own for own in verify(whole) if own.damage or own.remark] == []
+    asked = ["sha256sum", "--strict", "--check", "SHA256SUMS"]
+    said = subprocess.run(asked, cwd=whole, capture_output=True, text=True, check=True).stdout
+    assert "results.csv: OK\n" in said and "points/learning_rate=0.2/metrics.jsonl: OK\n" in said
+    before = {file: file.read_bytes() for file in whole.rglob("*") if file.is_file()}
+    small_sweep.carry(plan, whole)  # nothing is left to do
+    assert {file: file.read_bytes() for file in whole.rglob("*") if file.is_file()} == before
+    path = shutil.copytree(whole, tmp_path / "out")
+    change(path / "points" / "learning_rate=0.05" / "metrics.jsonl", b'"seed": 0', b'"seed": 1')
     change(path / "results.csv", b",done,", b",gone,")
     change(path / "costs.json", b'"seed": 0', b'"seed": 1')
-    wrong = "its checksum is wrong; the same command again "
-    assert damages(path) == {
-        "results.csv, line 2": f"{wrong}writes it anew",
-        "costs.json": f"{wrong}writes it anew",
-        "points/learning_rate=0.05/metrics.jsonl, line 1": f"{wrong}trains that run from the start",
-    }
+    assert set(damages(path)) == {"results.csv", "costs.json", "points/learning_rate=0.05/metrics.jsonl"}
     code, output = command("report", path)
-    assert code == 2 and "results.csv, line 2: its checksum is wrong" in output
+    assert code == 2 and f"results.csv: {OTHER}" in output
+    with pytest.raises(FolderError, match="results.csv: is not what was written"):
+        small_sweep.carry(plan, path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["results.csv", "costs.json", "sweep.yaml", "points/learning_rate=0.2"])
+def test_a_missing_part_of_a_sweep_is_noticed_and_not_made_again(swept, tmp_path, name):
+    path = shutil.copytree(swept[0], tmp_path / "out")
+    shutil.rmtree(path / name) if name.startswith("points") else (path / name).unlink()
+    assert "is missing, but listed in SHA256SUMS" in damages(path)[name]
+    with pytest.raises(FolderError, match=f"{name}: is missing, but listed|is not empty and not a sweep's folder"):
+        small_sweep.carry(swept[1], path)
+
+
+@pytest.mark.slow
+def test_a_damaged_point_is_left_alone_while_the_others_are_done(swept, tmp_path):
+    path = shutil.copytree(swept[0], tmp_path / "out")
+    metrics = path / "points" / "learning_rate=0.2" / "metrics.jsonl"
+    change(metrics, b'"seed": 0', b'"seed": 1')
+    before = metrics.read_bytes()
+    rows, _, _ = small_sweep.carry(swept[1], path)
+    assert [row["status"] for row in rows] == ["done", "refused"] and "is not what was written" in rows[1]["failure"]
+    assert metrics.read_bytes() == before
 
 
 def test_what_is_no_folder_of_a_run_is_refused(tmp_path):
