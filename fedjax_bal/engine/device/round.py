@@ -12,8 +12,9 @@ from fedjax_bal.engine.device.chain import ChainClients, RoundInputs
 from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero_cohort_result
 from fedjax_bal.engine.device.client_metrics import LocalTest, summarise_cohort
 from fedjax_bal.engine.device.faults import all_finite
+from fedjax_bal.engine.device.groups import keep, moving_leaves, select
 from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.engine.device.personal import own_leaves, with_leaves
+from fedjax_bal.engine.device.personal import own_leaves, restored, seen, with_leaves
 from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import Info, State
@@ -89,13 +90,13 @@ def close_round(
     server = server_context(setting, number, state, federation)
     server = server._replace(state=begun.slots, aggregate=aggregate, cohort=begun.cohort)
     for part in setting.parts_with(Reduce):
-        seen = seen_by(part, server)._replace(key=purpose_key(own, f"reduce/{part.slot}"))
-        delta = part.reduce(result.deltas, weights, seen)
+        context = seen_by(setting, part, server)._replace(key=purpose_key(own, f"reduce/{part.slot}"))
+        delta = restored(setting, part, part.reduce(context.aggregate.deltas, weights, context), aggregate.delta)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
     variables, optimizer = _server_step(setting, own, state, server, result.sums.stats)
     server = server._replace(variables=variables)
     slots = {
-        part.slot: part.update(purpose_key(own, f"update/{part.slot}"), seen_by(part, server))
+        part.slot: part.update(purpose_key(own, f"update/{part.slot}"), seen_by(setting, part, server))
         for part in setting.parts_with(Server)
     }
     return State(variables, optimizer, state.memory, slots), _info(setting, begun.cohort, result, variables)
@@ -106,9 +107,9 @@ def server_context(setting: Setting, number: Array, state: State, federation: Fe
     return ServerContext(number, state.server, state.variables, None, None, setting.model, federation)
 
 
-def seen_by(part: Part, server: ServerContext) -> ServerContext:
+def seen_by(setting: Setting, part: Part, server: ServerContext) -> ServerContext:
     """The context of one server part, with its own state."""
-    return server._replace(state=server.state.get(part.slot))
+    return seen(setting, part, server)[0]._replace(state=server.state.get(part.slot))
 
 
 def broadcast(
@@ -119,7 +120,7 @@ def broadcast(
     server = server_context(setting, number, state, federation)
     for part in setting.parts_with(Server):
         own = purpose_key(jax.random.fold_in(key, number), f"broadcast/{part.slot}")
-        slots[part.slot], sent[part.slot] = part.broadcast(own, seen_by(part, server))
+        slots[part.slot], sent[part.slot] = part.broadcast(own, seen_by(setting, part, server))
     return slots, sent
 
 
@@ -133,7 +134,9 @@ def refine(
     purpose, server = "present" if evaluation_only else "refine", server._replace(variables=variables)
     for part in setting.parts_with(Refine):
         if part.evaluation_only == evaluation_only:
-            variables = part.refine(purpose_key(key, f"{purpose}/{part.slot}"), variables, seen_by(part, server))
+            own, given = purpose_key(key, f"{purpose}/{part.slot}"), seen(setting, part, variables)[0]
+            refined = part.refine(own, given, seen_by(setting, part, server))
+            variables = restored(setting, part, refined, variables)
     return variables
 
 
@@ -161,14 +164,14 @@ def cohort_of(setting: Setting, number: Array, plan: Plan, federation: Federatio
 def _chain_weights(setting: Setting, server: ServerContext) -> ChainWeights:
     """The weights of the chains, known before any chain is trained."""
     parts = setting.parts_with(Weigh)
-    statistics = _weights([part for part in parts if part.weighs_statistics], server)
-    return ChainWeights(_weights(parts, server), statistics, server.cohort.delivered)
+    statistics = _weights(setting, [part for part in parts if part.weighs_statistics], server)
+    return ChainWeights(_weights(setting, parts, server), statistics, server.cohort.delivered)
 
 
-def _weights(parts: list[Weigh], server: ServerContext) -> Array:
+def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Array:
     weights = server.cohort.sizes * server.cohort.delivered
     for part in parts:
-        weights, wanted = part.weigh(weights, server.cohort, seen_by(part, server)), weights.shape
+        weights, wanted = part.weigh(weights, server.cohort, seen_by(setting, part, server)), weights.shape
         if weights.shape != wanted:  # others would be broadcast, and train something else
             raise ValueError(
                 f"{part.slot}.weigh: received the shape {weights.shape}, must be {wanted}, one for each chain"
@@ -182,18 +185,23 @@ def _server_step(
 ) -> tuple[Variables, PyTree]:
     params, delta = state.variables.params, server.aggregate.delta
     for part in setting.parts_with(Step):
-        delta = part.step(delta, seen_by(part, server)._replace(key=purpose_key(key, f"step/{part.slot}")))
+        context = seen_by(setting, part, server)._replace(key=purpose_key(key, f"step/{part.slot}"))
+        delta = restored(setting, part, part.step(seen(setting, part, delta)[0], context), delta)
     transform = setting.server.transform(server.round)
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
-    updates, optimizer = transform.update(step, state.optimizer, params)
-    new = Variables(optax.apply_updates(params, updates), stats)
+    # Leaves that are frozen or stay with clients are zeros here, so that the optimizer's decay, and norms of it, don't
+    # count them.
+    moving, own = moving_leaves(setting, params), own_leaves(setting, state.variables)
+    averaged = keep(moving, with_leaves(state.variables, jax.tree.map(jnp.zeros_like, own)).params)
+    updates, optimizer = transform.update(step, state.optimizer, averaged)
+    new = Variables(select(moving, optax.apply_updates(params, updates), params), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
-    new = with_leaves(new, own_leaves(setting, state.variables))  # whatever a server part or optimizer adds to them
+    new = with_leaves(new, own)  # whatever a server part or optimizer adds to them
     # A round without any update leaves model and optimizer as they are, whatever momentum the server has. Weights that
     # are no numbers count as updates, so that the model that they spoil is noticed.
     arrived = server.cohort.delivered.any() & ~(server.aggregate.weights.sum() <= 0)
-    keep = partial(jax.tree.map, lambda a, b: jnp.where(arrived, a, b))
-    return keep(new, state.variables), keep(optimizer, state.optimizer)
+    if_arrived = partial(jax.tree.map, lambda a, b: jnp.where(arrived, a, b))
+    return if_arrived(new, state.variables), if_arrived(optimizer, state.optimizer)
 
 
 def update_memory(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:
