@@ -253,7 +253,7 @@ class Separate(Personal, abc.ABC):
     Its parameters are entries of `params`, which the part adds in `bind`; the model must work without them, too. The
     part's loss has a gradient for them only, and other losses have none. Each entry is clipped by itself, and has its
     own optimizer state; Shift and Freeze parts leave it alone. An optax transformation is applied to each entry, and to
-    the model, by itself.
+    the model, by itself. Training losses, by which clients are weighed, chosen and reported, are without the part's.
 
     Other parts work as if entries that stay with the client did not exist, on clients and on the server: neither
     parameters, gradients and updates nor variables in contexts and outcomes have them.
@@ -269,6 +269,10 @@ class Separate(Personal, abc.ABC):
     def personal(self, params: PyTree) -> PyTree:
         """The client's entries."""
         return {name: name in self.own for name in params}
+
+    @abc.abstractmethod
+    def own_model(self, variables: Variables) -> Variables:
+        """The model that a client uses itself, from its variables."""
 
 
 class Report(Part, abc.ABC):

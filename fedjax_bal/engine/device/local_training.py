@@ -22,7 +22,20 @@ from fedjax_bal.engine.device.groups import (
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.personal import restored, seen
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Batches, Criterion, Draw, Gradient, Logits, Loss, Prepare, Shift, Start, Steps, Update
+from fedjax_bal.parts import (
+    Batches,
+    Criterion,
+    Draw,
+    Gradient,
+    Logits,
+    Loss,
+    Prepare,
+    Separate,
+    Shift,
+    Start,
+    Steps,
+    Update,
+)
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
 
@@ -179,15 +192,20 @@ def _learn(
     trained = trained_leaves(setting, begun, ctx, params)
     ctx = ctx._replace(trained=trained)
 
-    def objective(params: PyTree) -> tuple[Array, tuple[PyTree, Mapping[str, PyTree]]]:
+    def objective(params: PyTree) -> tuple[Array, tuple[Array, PyTree, Mapping[str, PyTree]]]:
         outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.seen)
         logits, carried = outputs.logits, dict(carry.steps_state)
         for part in begun.parts_with(Logits):
             logits = part.logits(logits, batch, *seen(setting, part, ctx))
-        added = [part.loss(outputs, batch, *seen(setting, part, params, ctx)) for part in begun.parts_with(Loss)]
+        added, separate = [], []
+        for part in begun.parts_with(Loss):
+            terms = separate if isinstance(part, Separate) else added
+            terms.append(part.loss(outputs, batch, *seen(setting, part, params, ctx)))
         for part in begun.parts_with(Steps):
             carried[part.slot] = part.next_steps(carried[part.slot], outputs, batch, *seen(setting, part, ctx))
-        return sum(added, _mean_loss(setting, begun, logits, batch, ctx)), (after.stats, carried)
+        loss = sum(added, _mean_loss(setting, begun, logits, batch, ctx))
+        # The loss that is reported, and by which clients are weighed and chosen, is the model's.
+        return sum(separate, loss), (loss, after.stats, carried)
 
     point = params
     for part in begun.parts_with(Shift):
@@ -195,7 +213,7 @@ def _learn(
         first = keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
         moved = part.shift(*seen(setting, part, params, first, ctx._replace(trained=shifted)))
         point = select(shifted, restored(setting, part, moved, params), params)
-    (loss, (stats, steps)), grads = jax.value_and_grad(objective, has_aux=True)(point)
+    grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point)
     grads = keep(trained, grads)  # first of all, so that no norm counts what doesn't move
     if setting.optimizer.clip_at == "start":
         grads = clip_by_entry(setting, grads)
