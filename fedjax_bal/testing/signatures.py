@@ -251,6 +251,7 @@ RULES = (
     RoleRule(roles.Start, "start", lambda p, s: p.start(s.variables, s.ctx), lambda p, s: s.variables),
     RoleRule(roles.Gradient, "gradient", lambda p, s: p.gradient(s.params, s.params, s.ctx), lambda p, s: s.params),
     RoleRule(roles.Update, "updates", lambda p, s: p.updates(s.params, s.params, s.ctx), lambda p, s: s.params),
+    RoleRule(roles.Freeze, "trained", lambda p, s: p.trained(s.ctx), lambda p, s: (s.ctx.size > 0, s.ctx.size > 0)),
     RoleRule(roles.Deliver, "deliver", lambda p, s: p.deliver(s.outcome), lambda p, s: s.variables),
     RoleRule(roles.Deliver, "outdated", lambda p, s: p.outdated(s.outcome), lambda p, s: s.ctx.size > 0),
     RoleRule(

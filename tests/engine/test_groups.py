@@ -29,6 +29,7 @@ from fedjax_bal.parts import (
     Prepare,
     Refine,
     Report,
+    Separate,
     Server,
     Shift,
     Start,
@@ -270,6 +271,21 @@ def test_clipping_within_an_optax_transformation_is_that_of_the_package(name, do
 
 
 @part
+class Misnamed(Separate):
+    """Names an entry that it doesn't add."""
+
+    own = ("other_head",)
+
+    def own_model(self, variables):
+        return variables
+
+
+def test_entries_that_the_parameters_lack_are_refused():
+    with pytest.raises(ValueError, match=r"Separate: received the entries \['other_head'\], must be among .* 'head'"):
+        trained(Recipe("misnamed", (Misnamed(),)))
+
+
+@part
 class Pushed(Gradient):
     """Adds a constant to the gradient."""
 
@@ -387,7 +403,7 @@ def test_an_own_model_leaves_a_method_as_it_is_without(name):
 
     def finished(recipe):
         sim = build(
-            recipe, model, federation, cases.test_set(), rounds=3, rounds_per_dispatch=3, clients_per_round=3,
+            recipe, model, federation, cases.test_set(), rounds=3, rounds_per_dispatch="auto", clients_per_round=3,
             batch_size=4, local_optimizer=SGD, broken_clients="exclude", strategy="map", devices=1,
         )  # fmt: skip
         state, records = table.finish(sim)

@@ -134,6 +134,11 @@ def _groups(setting: Setting, params: PyTree) -> list[Group]:
 
     if not entries:
         groups = of_model(params)
+    elif absent := entries - set(params):
+        raise ValueError(
+            f"Separate: received the entries {sorted(absent)}, must be among those of the parameters, "
+            f"{sorted(params)}: add them in bind"
+        )
     else:
         model = of_model({name: branch for name, branch in params.items() if name not in entries})
         groups = {
