@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 Array = jax.Array
 PyTree = Any
@@ -203,6 +204,8 @@ class Context(NamedTuple):
         steps: the number of local steps that the client takes, `Int32[]`.
         max_size: rows of the largest client, if loops have a static length; a Python int.
         steps_state: the value that each Steps part carries, by slot; empty before training.
+        trained: for each leaf of the parameters whether this local step trains it, as a Python bool or `Bool[]`; None
+            if all leaves are trained, and outside of local steps.
     """
 
     round: Array
@@ -221,6 +224,13 @@ class Context(NamedTuple):
     steps: Any = None
     max_size: int | None = None
     steps_state: Mapping[str, PyTree] = {}
+    trained: PyTree = None
+
+    def only_trained(self, tree: PyTree) -> PyTree:
+        """A tree like the parameters, zeros for leaves that this local step doesn't train."""
+        if self.trained is None:
+            return tree
+        return jax.tree.map(lambda on, leaf: jnp.where(on, leaf, jnp.zeros_like(leaf)), self.trained, tree)
 
 
 class Outcome(NamedTuple):

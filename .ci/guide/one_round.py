@@ -46,7 +46,7 @@ PROGRAM = (
         "every client of the cohort",
         ["All chains of the round; a chain is one client, or several that train in turn on one model."],
         [
-            ("before", "Personal Prepare Draw Start"),
+            ("before", "Personal Separate Freeze Prepare Draw Start"),
             ("every step", "Batches Shift Logits Criterion Loss Steps Gradient optimizer Update"),
             ("after", "Deliver Memory Report Probe"),
         ],

@@ -1,7 +1,7 @@
 """The sections of a configuration on training: rounds, local steps, optimizers and their schedules."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -136,9 +136,12 @@ class LocalOptimizerSection(OptimizerSection):
 
     Attributes:
         step_schedule: a further factor on the learning rate, by local step, from 0 in each local training.
+        clip_at: whether a gradient is clipped before parts change it, `start`, as by SCAFFOLD's correction, or after,
+            `end`.
     """
 
     step_schedule: ScheduleSection = Field(default_factory=ScheduleSection.default)
+    clip_at: Literal["start", "end"] = "start"
 
 
 class ServerOptimizerSection(OptimizerSection):

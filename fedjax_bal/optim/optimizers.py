@@ -42,6 +42,7 @@ class Optimizer:
             none.
         clip_norm: the largest global norm of a gradient; None for no limit.
         clip_value: the largest magnitude of each number of a gradient; None for no limit.
+        clip_at: whether a client clips its gradient before parts change it, "start", or after, "end".
     """
 
     name: str | Opaque = dataclasses.field(metadata={"static": True})
@@ -54,6 +55,7 @@ class Optimizer:
     step_schedule: Schedule | None = None
     clip_norm: Any = None
     clip_value: Any = None
+    clip_at: str = dataclasses.field(default="start", metadata={"static": True})
 
     @property
     def momentum(self) -> Any:
@@ -98,7 +100,7 @@ class Optimizer:
         """The optax transformation of a round, or of a local step in it; all have the same state.
 
         Weight decay is added to the gradient, as in PyTorch's SGD, and so passes through momentum. Clipping is not
-        included: it happens earlier, before parts change the gradient.
+        included: it happens earlier, before or after parts change the gradient.
         """
         if isinstance(self.name, Opaque):
             return in_round(self.name.value, round)
@@ -145,6 +147,7 @@ def optimizer(
     step_schedule: Schedule | Callable[[Any], Any] | None = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
+    clip_at: str = "start",
     **options: Any,
 ) -> Optimizer:
     """Builds an optimizer whose numbers are known, so that they can be swept, and used by FedNova and SCAFFOLD.
@@ -158,9 +161,11 @@ def optimizer(
             optax's default, so that none is the default everywhere.
         schedule: a further factor on the learning rate by round, from `fedjax_bal.optim.schedule`, or a function.
         step_schedule: the same by local step, from 0 in each local training; for clients only.
-        clip_norm: the largest global norm of a gradient, above 0. A client's gradient is clipped before weight decay
-            and before parts change it, such as SCAFFOLD's correction.
+        clip_norm: the largest global norm of a gradient, above 0, before weight decay. Frozen parameters don't count,
+            and another model or classifier that is trained along with the model is clipped by itself.
         clip_value: the largest magnitude of each number of a gradient, above 0; applied before `clip_norm`.
+        clip_at: whether a client clips its gradient before parts change it, "start", or after, "end": SCAFFOLD's
+            correction or FedCM's momentum escapes the limit or counts.
         **options: the factory's other options, e.g. `momentum=0.9`; a momentum is in [0, 1).
 
     Returns:
@@ -186,6 +191,7 @@ def optimizer(
             raise ValueError("optimizer: schedule: received it beside a learning rate by round; leave one of them out")
         learning_rate, schedule = 1.0, learning_rate
     one_of("optimizer", name, optimizer_names())
+    one_of("optimizer: clip_at", clip_at, ("start", "end"))
     known = option_names(name)
     for option in options:
         one_of(f"option of the optimizer {name}", option, known)
@@ -209,6 +215,7 @@ def optimizer(
         step_schedule=_as_schedule("step_schedule", step_schedule),
         clip_norm=_limit("clip_norm", clip_norm),
         clip_value=_limit("clip_value", clip_value),
+        clip_at=clip_at,
     )
 
 

@@ -9,18 +9,19 @@ import optax
 
 from fedjax_bal.parts.extra_heads import batch_loss
 from fedjax_bal.parts.part import Need, RunFacts, part
-from fedjax_bal.parts.roles import Loss, Personal
+from fedjax_bal.parts.roles import Loss, Separate
 from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, Variables
 
 _TWIN = "own_model"
 
 
 @part
-class SeparateModel(Personal, Loss):
+class SeparateModel(Separate, Loss):
     r"""Trains a client's own model v along with the global one, on $F_k(v) + \frac{\lambda}{2} \|v - w\|^2$.
 
     Both take their steps on the same batches and with the same optimizer; w is the model received. The client's own
-    has no influence on the other. It is a second set of parameters, `params["own_model"]`, which begins like the first.
+    has no influence on the other, nor have the terms, corrections and ascents of other parts on the client's own. It is
+    a second set of parameters, `params["own_model"]`, which begins like the first.
 
     Attributes:
         attraction: lambda; 0 trains the client's model on its rows alone.
@@ -32,6 +33,8 @@ class SeparateModel(Personal, Loss):
 
     attraction: float = 0.1
 
+    own = (_TWIN,)
+
     def bind(self, model: Model) -> Model:
         """The network with the second set of parameters."""
         return _with_twin(model)
@@ -40,10 +43,6 @@ class SeparateModel(Personal, Loss):
     def needs(self) -> tuple[Need, ...]:
         """No batch statistics, of which the two models would need two sets."""
         return (Need("a model without batch normalisation", _check_statistics),)
-
-    def personal(self, params: PyTree) -> PyTree:
-        """The second set."""
-        return {name: name == _TWIN for name in params}
 
     def own_model(self, variables: Variables) -> Variables:
         """With the second set in place of the first."""

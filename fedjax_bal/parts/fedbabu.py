@@ -1,11 +1,10 @@
 """FedBABU: clients train the body of the network, never its classifier."""
 
 import jax
-import jax.numpy as jnp
 
 from fedjax_bal.parts.part import part
-from fedjax_bal.parts.roles import Freeze, Update
-from fedjax_bal.types import Context, Model, PyTree
+from fedjax_bal.parts.roles import Freeze
+from fedjax_bal.types import Model, PyTree
 
 
 def classifier(params: PyTree) -> PyTree:
@@ -22,10 +21,8 @@ def classifier_shapes(model: Model) -> PyTree:
 
 
 @part
-class FrozenHead(Update, Freeze):
-    """Keeps the classifier at its random start, which all clients share.
-
-    Neither the gradient nor weight decay reaches `params["head"]`.
+class FrozenHead(Freeze):
+    """Keeps the classifier, `params["head"]`, at its random start, which all clients share.
 
     References:
         FedBABU (Oh et al., 2022), Algorithm 1.
@@ -33,8 +30,5 @@ class FrozenHead(Update, Freeze):
 
     def frozen(self, params: PyTree) -> PyTree:
         """The classifier."""
+        classifier(params)
         return {name: name == "head" for name in params}
-
-    def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """The updates, zeros for the classifier."""
-        return {**updates, "head": jax.tree.map(jnp.zeros_like, classifier(updates))}

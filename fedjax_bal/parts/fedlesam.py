@@ -54,6 +54,6 @@ class GlobalAscent(Shift, Memory):
     def shift(self, params: PyTree, grads: PyTree | None, ctx: Context) -> PyTree:
         """Parameters to parameters."""
         last: LastReceived = ctx.memory[self.slot]
-        back = jax.tree.map(jnp.subtract, last.params, ctx.start.params)
+        back = ctx.only_trained(jax.tree.map(jnp.subtract, last.params, ctx.start.params))
         scale = jnp.where(last.there, self.rho / (optax.tree.norm(back) + SMALLEST), 0.0)
         return optax.tree.add_scale(params, scale, back)

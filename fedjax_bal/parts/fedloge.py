@@ -12,7 +12,7 @@ from fedjax_bal.models import simplex, unit
 from fedjax_bal.parts.extra_heads import batch_loss, check_alone, with_extra_heads
 from fedjax_bal.parts.fedbabu import classifier, classifier_shapes
 from fedjax_bal.parts.part import RunSetting, part, parts_with, static
-from fedjax_bal.parts.roles import Loss, Personal, Refine
+from fedjax_bal.parts.roles import Loss, Refine, Separate
 from fedjax_bal.types import Array, Batch, Context, Key, Model, Outputs, PyTree, ServerContext, Variables
 
 _GLOBAL, _OWN = "global_head", "own_head"
@@ -21,7 +21,7 @@ _LENGTH, _RATE = 0.1, 1e-4  # of class vectors and of Adam, as in the authors' c
 
 
 @part
-class RealignedHeads(Personal, Loss, Refine):
+class RealignedHeads(Separate, Loss, Refine):
     r"""Trains two classifiers on the features of a body whose own classifier is a sparse simplex.
 
     `params["head"]` begins as the simplex, and has to be kept so. `params["global_head"]` is averaged over clients;
@@ -45,6 +45,7 @@ class RealignedHeads(Personal, Loss, Refine):
     steps: int = static(10_000)
 
     evaluation_only = True
+    own, shared = (_OWN,), (_GLOBAL,)
 
     def bind(self, model: Model) -> Model:
         """The network with three classifiers; refuses one that doesn't end in a dense layer, or has few features."""
@@ -59,10 +60,6 @@ class RealignedHeads(Personal, Loss, Refine):
                     f"fedloge: received {other.slot}, which changes the model between rounds, so that the simplex "
                     "would not stay fixed; leave one of the two out"
                 )
-
-    def personal(self, params: PyTree) -> PyTree:
-        """The client's own classifier."""
-        return {name: name == _OWN for name in params}
 
     def loss(self, outputs: Outputs, batch: Batch, params: PyTree, ctx: Context) -> Array:
         """The mean cross-entropies of the two classifiers, `Float[]`."""

@@ -6,12 +6,12 @@ from fedjax_bal.models import unit, with_cosine_head
 from fedjax_bal.parts.fedbabu import classifier
 from fedjax_bal.parts.part import part, static
 from fedjax_bal.parts.prototypes import feature_sums
-from fedjax_bal.parts.roles import Freeze, Refine, Report, Update
-from fedjax_bal.types import Array, Context, Key, Model, Outcome, PyTree, ServerContext, Variables
+from fedjax_bal.parts.roles import Freeze, Refine, Report
+from fedjax_bal.types import Array, Key, Model, Outcome, PyTree, ServerContext, Variables
 
 
 @part
-class PrototypeClassifier(Update, Freeze, Report, Refine):
+class PrototypeClassifier(Freeze, Report, Refine):
     r"""Classifies by cosine to prototypes, which clients don't train and the server moves.
 
     A client sends, for each of its classes, the direction of the mean of its unit features times their number. The
@@ -37,11 +37,6 @@ class PrototypeClassifier(Update, Freeze, Report, Refine):
     def frozen(self, params: PyTree) -> PyTree:
         """The prototypes."""
         return dict.fromkeys(params, False) | {"head": {name: name == "kernel" for name in classifier(params)}}
-
-    def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """The updates, zeros for the prototypes."""
-        head = classifier(updates)
-        return {**updates, "head": {**head, "kernel": jnp.zeros_like(head["kernel"])}}
 
     def report(self, outcome: Outcome) -> Array:
         """The direction of each class's mean unit feature, times its number, `Float[C, F]`."""

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 
 from fedjax_bal.parts.extra_heads import batch_loss, check_alone, with_extra_heads
 from fedjax_bal.parts.part import RunSetting, part
-from fedjax_bal.parts.roles import Loss, Personal
+from fedjax_bal.parts.roles import Loss, Separate
 from fedjax_bal.types import Array, Batch, Context, Model, Outputs, PyTree, Variables
 
 _OWN = "own_head"
 
 
 @part
-class ResidualHead(Personal, Loss):
+class ResidualHead(Separate, Loss):
     r"""Adds the mean cross-entropy of personalised logits $\psi^\top f + \varphi_k^\top f$ to the loss.
 
     f are the features, $\psi$ is the shared classifier and $\varphi_k$ the client's own. The added gradient reaches
@@ -25,6 +25,8 @@ class ResidualHead(Personal, Loss):
         out. How the paper's linear head begins is not stated.
     """
 
+    own = (_OWN,)
+
     def bind(self, model: Model) -> Model:
         """The network with the second set; refuses a classifier that isn't linear in its parameters."""
         return with_extra_heads("fedrod", model, _OWN)
@@ -32,10 +34,6 @@ class ResidualHead(Personal, Loss):
     def check(self, setting: RunSetting) -> None:
         """Refuses other classifiers and models of a client's own."""
         check_alone("fedrod", self, setting)
-
-    def personal(self, params: PyTree) -> PyTree:
-        """The second set."""
-        return {name: name == _OWN for name in params}
 
     def own_model(self, variables: Variables) -> Variables:
         """With the sum of both classifiers, whose logits are the sum of theirs."""

@@ -91,7 +91,8 @@ class Shift(Part, abc.ABC):
     """Chooses the parameters at which a local step takes its gradient; there is only one such part.
 
     The step itself still starts from the unshifted parameters. Loss and batch statistics of the step are those at the
-    shifted ones.
+    shifted ones. Parameters that the local step doesn't train, or that have a loss of their own (see `Separate`), stay
+    unshifted: their gradient is 0 here, and `ctx.trained` says False for them.
 
     Attributes:
         needs_gradient: whether it needs the gradient at the unshifted parameters, which takes another pass through the
@@ -131,16 +132,29 @@ class Update(Part, abc.ABC):
 
     @abc.abstractmethod
     def updates(self, updates: PyTree, params: PyTree, ctx: Context) -> PyTree:
-        """Updates to updates, like params, zeros for what isn't trained; momentum and decay don't see the change."""
+        """Updates to updates, like params; momentum and decay don't see the change."""
 
 
 class Freeze(Part, abc.ABC):
-    """Keeps leaves of the model from being trained; of several parts, each adds its own.
+    """Keeps leaves of the model from being trained, in all local steps or in some; of several parts, each adds its own.
 
-    Such a leaf begins the same everywhere: no client sends it, and none gets it unless a Refine part may change it.
+    As a parameter in PyTorch without `requires_grad`, a frozen leaf keeps its value and its optimizer state: it has no
+    gradient, counts in no norm, and gets neither weight decay nor momentum. Leaves that are frozen in the same steps
+    share an optimizer state. An optax transformation is applied to each of these sets by itself.
+
+    A leaf that is always frozen begins the same everywhere: no client sends it, and none gets it unless a Refine part
+    may change it.
 
     Attributes:
-        always: whether the leaves are frozen in all local steps.
+        always: whether the leaves are frozen in all local steps, and for the server's optimizer, too; if not, `trained`
+            says when.
+
+    Example:
+        >>> from fedjax_bal.parts import part
+        >>> @part
+        ... class FrozenStem(Freeze):
+        ...     def frozen(self, params):
+        ...         return {name: name == "stem" for name in params}
     """
 
     always: ClassVar[bool] = True
@@ -148,6 +162,10 @@ class Freeze(Part, abc.ABC):
     @abc.abstractmethod
     def frozen(self, params: PyTree) -> PyTree:
         """True or False, in Python, for each leaf or whole branch of the parameters."""
+
+    def trained(self, ctx: Context) -> tuple[Array | bool, Array | bool]:
+        """Whether a local step trains the frozen leaves, and whether the others, each `Bool[]`."""
+        return False, True
 
 
 class Start(Part, abc.ABC):
@@ -211,7 +229,9 @@ class Personal(Part, abc.ABC):
     They begin as in the initial model. From then on a client starts with its own, keeps those that it trained if its
     update is delivered, and sends the others: the global model never changes in these leaves, and they aren't counted
     as traffic. A client's own test rows are classified by the global model with its own leaves, the test set by the
-    global model as it is. Parts beside it see the whole model in training.
+    global model as it is. In training the leaves belong to the client's model like all others: other parts see them,
+    with the client's own value in `ctx.start`, and a norm counts them. Leaves that belong to another model or
+    classifier are declared with `Separate` instead.
 
     Attributes:
         keeps_statistics: whether running batch statistics stay with the client, too.
@@ -233,6 +253,34 @@ class Personal(Part, abc.ABC):
     def own_model(self, variables: Variables) -> Variables:
         """The model that a client uses itself, from its variables; the same unless overridden."""
         return variables
+
+
+class Separate(Personal, abc.ABC):
+    """Trains another model or classifier along with the model, on a loss that the part adds.
+
+    Its parameters are entries of `params`, which the part adds in `bind`; the model must work without them, too. The
+    part's loss has a gradient for them only, and other losses have none. Each entry is clipped by itself, and has its
+    own optimizer state; Shift and Freeze parts leave it alone. An optax transformation is applied to each entry, and to
+    the model, by itself. Training losses, by which clients are weighed, chosen and reported, are without the part's.
+
+    Other parts work as if entries that stay with the client did not exist, on clients and on the server: neither
+    parameters, gradients and updates nor variables in contexts and outcomes have them.
+
+    Attributes:
+        own: names of the entries that stay with the client, see `Personal`.
+        shared: names of the entries that are averaged like the model. Other parts see them.
+    """
+
+    own: ClassVar[tuple[str, ...]] = ()
+    shared: ClassVar[tuple[str, ...]] = ()
+
+    def personal(self, params: PyTree) -> PyTree:
+        """The client's entries."""
+        return {name: name in self.own for name in params}
+
+    @abc.abstractmethod
+    def own_model(self, variables: Variables) -> Variables:
+        """The model that a client uses itself, from its variables."""
 
 
 class Report(Part, abc.ABC):

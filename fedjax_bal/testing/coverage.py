@@ -10,7 +10,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from fedjax_bal.engine.device import Setting, client_context, init_state
+from fedjax_bal.engine.device import Setting, client_context, init_state, seen
 from fedjax_bal.parts import Memory, Personal, Start, parts_with
 from fedjax_bal.testing.draws import key_of
 from fedjax_bal.testing.variations import possible, varied_rows
@@ -168,7 +168,8 @@ def _idle_starts(bench: Bench) -> list[str]:
         shared, client = one_client(setting, key, state, federation)
         ctx = client_context(setting, shared, state.variables, client)
         for part in setting.parts_with(Start):
-            pairs = zip(*map(jax.tree.leaves, (part.start(ctx.start, ctx), ctx.start)), strict=True)
+            variables, own = seen(setting, part, ctx.start, ctx)
+            pairs = zip(*map(jax.tree.leaves, (part.start(variables, own), variables)), strict=True)
             idle.extend([part.slot] if all(new is old for new, old in pairs) else [])
 
     if bench.setting.parts_with(Start):

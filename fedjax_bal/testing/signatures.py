@@ -27,6 +27,7 @@ from fedjax_bal.engine.device import (
     init_state,
     outcome_of,
     prepare,
+    seen,
     seen_by,
     server_context,
     start_training,
@@ -60,9 +61,19 @@ class ExampleInputs(NamedTuple):
     server: ServerContext
     closing: dict[str, PyTree]
 
+    setting: Setting
+
+    def of(self, part: Any) -> "ExampleInputs":
+        """The inputs as a part sees them."""
+        variables, ctx, outcome, server = seen(
+            self.setting, part, self.state.variables, self.ctx, self.outcome, self.server
+        )
+        state = self.state._replace(variables=variables)
+        return self._replace(state=state, ctx=ctx, outcome=outcome, server=server)
+
     def seen_by(self, part: Any) -> ServerContext:
         """The server's context as a part sees it."""
-        return seen_by(part, self.server)
+        return seen_by(self.setting, part, self.server)
 
     @property
     def variables(self) -> PyTree:
@@ -148,7 +159,7 @@ def returned(bench: Bench) -> dict[str, tuple[PyTree, PyTree | None]]:
     def all_values(setting: Setting, key: Key, plan: Plan, federation: Federation) -> dict[str, tuple[PyTree, PyTree]]:
         inputs = _example_inputs(setting, key, plan, federation)
         return {
-            f"{part.slot}.{rule.method}": (rule.received(part, inputs), rule.wanted(part, inputs))
+            f"{part.slot}.{rule.method}": (rule.received(part, inputs.of(part)), rule.wanted(part, inputs.of(part)))
             for part in setting.parts
             for rule in RULES
             if isinstance(part, rule.role)
@@ -173,20 +184,20 @@ def _example_inputs(setting: Setting, key: Key, plan: Plan, federation: Federati
     batch = _apply_batches(setting, key, batch, ctx)
     outputs, _ = setting.model.apply(state.variables, batch.images, train=True, key=key, real=batch.seen)
     outcome = outcome_of(setting, ctx, start_training(setting, ctx))
-    reports = {part.slot: part.report(outcome) for part in setting.parts_with(roles.Report)}
+    reports = {part.slot: part.report(*seen(setting, part, outcome)) for part in setting.parts_with(roles.Report)}
     cohort = cohort_of(setting, zero, plan, federation)
     params, losses = state.variables.params, jnp.zeros(plan.clients.shape)
     deltas = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(cohort.sizes), *leaf.shape)), params)
     aggregate = Aggregate(params, reports, cohort.sizes, cohort, losses, deltas)
     server = server_context(setting, zero, state, federation)._replace(aggregate=aggregate, cohort=cohort, key=key)
     closing = closing_reports(setting, key, zero, state.variables, federation, zero)
-    return ExampleInputs(key, state, ctx, batch, outputs, outcome, server, closing)
+    return ExampleInputs(key, state, ctx, batch, outputs, outcome, server, closing, setting)
 
 
 def _apply_batches(setting: Setting, key: Key, batch: Batch, ctx: Context) -> Batch:
     """The batch after all Batches parts, except those that break their rule, which the rule reports."""
     for part in setting.parts_with(roles.Batches):
-        made = part.batch(key, batch, ctx)
+        made = part.batch(key, batch, *seen(setting, part, ctx))
         batch = batch if _compare(part.slot, made, _lengthen(batch, made)) else made
     return batch
 
@@ -240,6 +251,7 @@ RULES = (
     RoleRule(roles.Start, "start", lambda p, s: p.start(s.variables, s.ctx), lambda p, s: s.variables),
     RoleRule(roles.Gradient, "gradient", lambda p, s: p.gradient(s.params, s.params, s.ctx), lambda p, s: s.params),
     RoleRule(roles.Update, "updates", lambda p, s: p.updates(s.params, s.params, s.ctx), lambda p, s: s.params),
+    RoleRule(roles.Freeze, "trained", lambda p, s: p.trained(s.ctx), lambda p, s: (s.ctx.size > 0, s.ctx.size > 0)),
     RoleRule(roles.Deliver, "deliver", lambda p, s: p.deliver(s.outcome), lambda p, s: s.variables),
     RoleRule(roles.Deliver, "outdated", lambda p, s: p.outdated(s.outcome), lambda p, s: s.ctx.size > 0),
     RoleRule(

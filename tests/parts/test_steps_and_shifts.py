@@ -242,3 +242,12 @@ BAD = [
 def test_a_wrong_hyperparameter_is_named(recipe, values, message):
     with pytest.raises(ValueError, match=message):
         recipe(**values)
+
+
+def test_fedlesam_neither_moves_nor_counts_what_is_not_trained():
+    start, last = hand.weights(2), hand.weights(3)
+    memory = {"GlobalAscent": LastReceived(last, jnp.array(True))}
+    ctx = hand.context(start=hand.variables(2), memory=memory, trained={"w1": jnp.array(True), "w2": False})
+    found, back = GlobalAscent(0.3).shift(start, None, ctx), last["w1"] - start["w1"]
+    np.testing.assert_allclose(found["w1"], start["w1"] + 0.3 * back / np.linalg.norm(back), rtol=1e-6)
+    assert (found["w2"] == start["w2"]).all()

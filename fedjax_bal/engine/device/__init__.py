@@ -10,7 +10,7 @@ from fedjax_bal.engine.device.held_out import VALIDATION
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.layout import Layout
 from fedjax_bal.engine.device.local_training import mean_cross_entropy, outcome_of, prepare, start_training
-from fedjax_bal.engine.device.personal import PERSONAL
+from fedjax_bal.engine.device.personal import PERSONAL, seen
 from fedjax_bal.engine.device.precision import at_precision, matmul_precision
 from fedjax_bal.engine.device.program import (
     closing_traffic_of,

@@ -8,9 +8,10 @@ from jax import lax
 
 from fedjax_bal.engine.device.client_metrics import LocalTest, measure, zero_metrics
 from fedjax_bal.engine.device.faults import fault_codes, first_faults, inexact_leaves, surely_finite
+from fedjax_bal.engine.device.groups import keep, local_optimizer, moving_leaves
 from fedjax_bal.engine.device.keys import training_key
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of, prepare, start_training, train_locally
-from fedjax_bal.engine.device.personal import PERSONAL, own_leaves, own_memory, own_model, with_leaves
+from fedjax_bal.engine.device.personal import PERSONAL, own_leaves, own_memory, own_model, restored, seen, with_leaves
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.update_diversity import clip_to_norm, norm, squared_norm
 from fedjax_bal.parts import Deliver, Memory, Probe, Report
@@ -43,8 +44,9 @@ class ClientRecord(NamedTuple):
         broken: the fault of its delivery, a code of `metrics.faults`, `Int32[]`.
         probes: each probe part's value in the last pass, by slot.
         metrics: the `client_metrics` of its trained model in the last pass, by name.
-        norm: norm of the delivered parameters in the first pass, `Float[]`, infinite if its square overflows; if
-            updates have a bound, the norm of its chain's update.
+        norm: norm of the trained parameters in the first pass, without frozen ones and models that stay with the
+            client, `Float[]`, infinite if its square overflows; if updates have a bound, the norm of its chain's
+            update.
     """
 
     memory: PyTree
@@ -123,8 +125,9 @@ def train_chain(setting: Setting, shared: RoundInputs, chain: ChainClients, long
         passed, (reports, records) = lax.scan(one_client, passed, (chain._replace(memory=memory), longest))
         return (passed, records.memory), (reports, records._replace(memory=None))
 
-    transform = setting.optimizer.transform(shared.number)
-    first = ChainCarry(shared.variables, transform.init(shared.variables.params) if setting.carried else None)
+    params = shared.variables.params
+    transform = local_optimizer(setting, shared.number, 0, params)
+    first = ChainCarry(shared.variables, transform.init(params) if setting.carried else None)
     ((end, _), memory), results = lax.scan(one_pass, (first, chain.memory), jnp.arange(setting.passes))
     reports, records = jax.tree.map(lambda leaf: leaf[-1], results)
     reports = jax.tree.map(lambda leaf: leaf.sum(0), reports)
@@ -172,11 +175,16 @@ def finish_client(
     """
     on, memory = client.delivered, own_memory(setting, outcome.end)
     outcome, outdated = _delivered(setting, outcome)
-    memory |= {part.slot: part.remember(client.memory[part.slot], outcome) for part in setting.parts_with(Memory)}
+    for part in setting.parts_with(Memory):
+        memory[part.slot] = part.remember(client.memory[part.slot], *seen(setting, part, outcome))
     memory = {slot: _where(on, new, client.memory[slot]) for slot, new in memory.items()}
-    reports = {part.slot: _where(on, part.report(outcome), None) for part in setting.parts_with(Report)}
-    probes = {part.slot: _where(on, part.probe(outcome), None) for part in setting.parts_with(Probe)}
-    squares = squared_norm(outcome.end.params)
+    reports = {
+        part.slot: _where(on, part.report(*seen(setting, part, outcome)), None) for part in setting.parts_with(Report)
+    }
+    probes = {
+        part.slot: _where(on, part.probe(*seen(setting, part, outcome)), None) for part in setting.parts_with(Probe)
+    }
+    squares, moving = squared_norm(outcome.end.params), moving_leaves(setting, outcome.end.params)
     others = outcome.end.stats, memory, reports, probes
     finite = surely_finite(squares + squared_norm(inexact_leaves(others)), (outcome.end.params, *others))
     record = ClientRecord(
@@ -186,7 +194,7 @@ def finish_client(
         broken=jnp.where(on, fault_codes(finite, outdated), 0),
         probes=probes,
         metrics=measure(setting, shared.local_test, outcome._replace(end=own_model(setting, outcome.end)), on),
-        norm=jnp.sqrt(squares),
+        norm=jnp.sqrt(squares if moving is None else squared_norm(keep(moving, outcome.end.params))),
     )
     returned = with_leaves(_where(on, outcome.end, outcome.start), own_leaves(setting, shared.variables))
     return returned, (reports, record)
@@ -241,8 +249,9 @@ def _delivered(setting: Setting, outcome: Outcome) -> tuple[Outcome, Array]:
     """Applies the Deliver parts; returns the outcome and whether the update is stale."""
     outdated = jnp.zeros((), bool)
     for part in setting.parts_with(Deliver):
-        outdated |= part.outdated(outcome)
-        outcome = outcome._replace(end=part.deliver(outcome))
+        outdated |= part.outdated(*seen(setting, part, outcome))
+        end = part.deliver(*seen(setting, part, outcome))
+        outcome = outcome._replace(end=restored(setting, part, end, outcome.end))
     return outcome, outdated
 
 

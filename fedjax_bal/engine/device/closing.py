@@ -10,6 +10,7 @@ from fedjax_bal.engine.device.chain import ChainClients, RoundInputs, client_con
 from fedjax_bal.engine.device.held_out import fold_in_chunks
 from fedjax_bal.engine.device.keys import purpose_key
 from fedjax_bal.engine.device.local_training import LocalState, outcome_of
+from fedjax_bal.engine.device.personal import restored, seen
 from fedjax_bal.engine.device.round import seen_by
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.parts import Closing
@@ -22,8 +23,9 @@ def close(setting: Setting, key: Key, variables: Variables, server: ServerContex
     reports = _over_all_clients(setting, key, server.round, variables, server.federation) if parts else {}
     for part in parts:
         own = purpose_key(key, f"close/{part.slot}")
-        seen = seen_by(part, server._replace(variables=variables))
-        variables = part.close(own, variables, reports[part.slot], seen)
+        context = seen_by(setting, part, server._replace(variables=variables))
+        shown = part.close(own, context.variables, reports[part.slot], context)
+        variables = restored(setting, part, shown, variables)
     return variables
 
 
@@ -35,7 +37,7 @@ def closing_reports(
     ctx = client_context(setting, shared, variables, ChainClients(client, jnp.ones((), bool), {}))
     untrained = LocalState(variables, None, jnp.zeros(()), {})
     outcome = outcome_of(setting, ctx._replace(steps=jnp.zeros_like(ctx.steps)), untrained)
-    return {part.slot: part.closing_report(outcome) for part in setting.parts_with(Closing)}
+    return {part.slot: part.closing_report(*seen(setting, part, outcome)) for part in setting.parts_with(Closing)}
 
 
 def _over_all_clients(

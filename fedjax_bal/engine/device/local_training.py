@@ -11,9 +11,31 @@ from jax import lax
 
 from fedjax_bal.data import gather, repeat
 from fedjax_bal.engine.device.drawing import shuffled, weighted
+from fedjax_bal.engine.device.groups import (
+    clip_by_entry,
+    keep,
+    local_optimizer,
+    select,
+    shifted_leaves,
+    trained_leaves,
+)
 from fedjax_bal.engine.device.keys import purpose_key
+from fedjax_bal.engine.device.personal import restored, seen
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Batches, Criterion, Draw, Gradient, Logits, Loss, Prepare, Shift, Start, Steps, Update
+from fedjax_bal.parts import (
+    Batches,
+    Criterion,
+    Draw,
+    Gradient,
+    Logits,
+    Loss,
+    Prepare,
+    Separate,
+    Shift,
+    Start,
+    Steps,
+    Update,
+)
 from fedjax_bal.types import Array, Batch, Context, Key, Outcome, PyTree, Variables
 
 
@@ -66,7 +88,7 @@ def train_locally(
 def prepare(setting: Setting, key: Key, ctx: Context) -> Context:
     """The context with the values that the Prepare parts compute before training."""
     made = {
-        part.slot: part.prepare(purpose_key(key, f"prepare/{part.slot}"), ctx.start, ctx)
+        part.slot: part.prepare(purpose_key(key, f"prepare/{part.slot}"), *seen(setting, part, ctx.start, ctx))
         for part in setting.parts_with(Prepare)
     }
     return ctx._replace(prepared=made)
@@ -98,8 +120,8 @@ def row_order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array
 def start_training(setting: Setting, ctx: Context, optimizer: PyTree = None) -> LocalState:
     """The state of a client that has not trained yet; its local optimizer's is fresh if None is given."""
     if optimizer is None:
-        optimizer = setting.optimizer.transform(ctx.round).init(ctx.start.params)
-    steps = {part.slot: part.init_steps(ctx) for part in setting.parts_with(Steps)}
+        optimizer = local_optimizer(setting, ctx.round, 0, ctx.start.params).init(ctx.start.params)
+    steps = {part.slot: part.init_steps(*seen(setting, part, ctx)) for part in setting.parts_with(Steps)}
     return LocalState(ctx.start, optimizer, jnp.zeros(()), steps)
 
 
@@ -131,11 +153,11 @@ def train_step(
     def step_key(purpose: str) -> Key:
         return jax.random.fold_in(purpose_key(jax.random.fold_in(key, epoch), purpose), within)
 
-    def step(setting: Setting, carry: LocalState) -> LocalState:
+    def step(begun: Setting, carry: LocalState) -> LocalState:
         filled = batch
-        for part in setting.parts_with(Batches):
-            filled = part.batch(step_key(f"batch/{part.slot}"), filled, ctx)
-        return _learn(setting, step_key("model"), ctx, index, filled, carry)
+        for part in begun.parts_with(Batches):
+            filled = part.batch(step_key(f"batch/{part.slot}"), filled, *seen(setting, part, ctx))
+        return _learn(setting, begun, step_key("model"), ctx, index, filled, carry)
 
     # The round is not batched, as all clients share it, so that this stays a branch: parts cost nothing before their
     # first round. On a batched round, vmap would compute every branch.
@@ -147,8 +169,9 @@ def train_step(
 def _begin(setting: Setting, ctx: Context, index: Array, carry: LocalState) -> LocalState:
     """Applies the Start parts to the model before the first local step."""
     for part in setting.parts_with(Start):
-        pairs = part.start(carry.variables, ctx), carry.variables
-        carry = carry._replace(variables=jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), *pairs))
+        begin = restored(setting, part, part.start(*seen(setting, part, carry.variables, ctx)), carry.variables)
+        chosen = jax.tree.map(lambda new, old: jnp.where(index == 0, new, old), begin, carry.variables)
+        carry = carry._replace(variables=chosen)
     return carry
 
 
@@ -156,39 +179,59 @@ def _order(setting: Setting, key: Key, ctx: Context, longest: Array) -> Array:
     if setting.local.drawing == "epochs":
         return shuffled(key, ctx.size, setting.row_length, longest)
     flat = jnp.zeros(ctx.class_counts.shape)
-    weights = sum((part.log_weights(ctx.class_counts, ctx) for part in setting.parts_with(Draw)), flat)
+    parts = setting.parts_with(Draw)
+    weights = sum((part.log_weights(ctx.class_counts, *seen(setting, part, ctx)) for part in parts), flat)
     return weighted(key, ctx.class_counts, weights, setting.row_length)
 
 
-def _learn(setting: Setting, key: Key, ctx: Context, index: Array, batch: Batch, carry: LocalState) -> LocalState:
+def _learn(
+    setting: Setting, begun: Setting, key: Key, ctx: Context, index: Array, batch: Batch, carry: LocalState
+) -> LocalState:
+    """Takes a step on a batch; `begun` is the setting with only those parts that have begun."""
     params, stats = carry.variables
+    trained = trained_leaves(setting, begun, ctx, params)
+    ctx = ctx._replace(trained=trained)
 
-    def objective(params: PyTree) -> tuple[Array, tuple[PyTree, Mapping[str, PyTree]]]:
+    def objective(params: PyTree) -> tuple[Array, tuple[Array, PyTree, Mapping[str, PyTree]]]:
         outputs, after = ctx.model.apply(Variables(params, stats), batch.images, train=True, key=key, real=batch.seen)
         logits, carried = outputs.logits, dict(carry.steps_state)
-        for part in setting.parts_with(Logits):
-            logits = part.logits(logits, batch, ctx)
-        added = [part.loss(outputs, batch, params, ctx) for part in setting.parts_with(Loss)]
-        for part in setting.parts_with(Steps):
-            carried[part.slot] = part.next_steps(carried[part.slot], outputs, batch, ctx)
-        return sum(added, _mean_loss(setting, logits, batch, ctx)), (after.stats, carried)
+        for part in begun.parts_with(Logits):
+            logits = part.logits(logits, batch, *seen(setting, part, ctx))
+        added, separate = [], []
+        for part in begun.parts_with(Loss):
+            terms = separate if isinstance(part, Separate) else added
+            terms.append(part.loss(outputs, batch, *seen(setting, part, params, ctx)))
+        for part in begun.parts_with(Steps):
+            carried[part.slot] = part.next_steps(carried[part.slot], outputs, batch, *seen(setting, part, ctx))
+        loss = sum(added, _mean_loss(setting, begun, logits, batch, ctx))
+        # The loss that is reported, and by which clients are weighed and chosen, is the model's.
+        return sum(separate, loss), (loss, after.stats, carried)
 
     point = params
-    for part in setting.parts_with(Shift):
-        first = jax.grad(objective, has_aux=True)(params)[0] if part.needs_gradient else None
-        point = part.shift(params, first, ctx)
-    (loss, (stats, steps)), grads = jax.value_and_grad(objective, has_aux=True)(point)
-    grads = setting.optimizer.clipped(grads)
-    for part in setting.parts_with(Gradient):
-        grads = part.gradient(grads, params, ctx)
-    transform = setting.optimizer.transform(ctx.round, index)
+    for part in begun.parts_with(Shift):
+        shifted = shifted_leaves(setting, trained, params)
+        first = keep(shifted, jax.grad(objective, has_aux=True)(params)[0]) if part.needs_gradient else None
+        moved = part.shift(*seen(setting, part, params, first, ctx._replace(trained=shifted)))
+        point = select(shifted, restored(setting, part, moved, params), params)
+    grads, (loss, stats, steps) = jax.grad(objective, has_aux=True)(point)
+    grads = keep(trained, grads)  # first of all, so that no norm counts what doesn't move
+    if setting.optimizer.clip_at == "start":
+        grads = clip_by_entry(setting, grads)
+    for part in begun.parts_with(Gradient):
+        grads = restored(setting, part, part.gradient(*seen(setting, part, grads, params, ctx)), grads)
+    grads = keep(trained, grads)
+    if setting.optimizer.clip_at == "end":
+        grads = clip_by_entry(setting, grads)
+    transform = local_optimizer(setting, ctx.round, index, params, trained)
     updates, optimizer = transform.update(grads, carry.optimizer, params)
-    for part in setting.parts_with(Update):
-        updates = part.updates(updates, params, ctx)
+    for part in begun.parts_with(Update):
+        updates = restored(setting, part, part.updates(*seen(setting, part, updates, params, ctx)), updates)
+    updates = keep(trained, updates)
     return LocalState(Variables(optax.apply_updates(params, updates), stats), optimizer, carry.loss_sum + loss, steps)
 
 
-def _mean_loss(setting: Setting, logits: Array, batch: Batch, ctx: Context) -> Array:
+def _mean_loss(setting: Setting, begun: Setting, logits: Array, batch: Batch, ctx: Context) -> Array:
     """The mean of the Criterion's losses over the real rows, or of the cross-entropy without such a part."""
-    losses = [part.losses(logits, batch.labels, ctx) for part in setting.parts_with(Criterion)]
+    parts = begun.parts_with(Criterion)
+    losses = [part.losses(logits, batch.labels, *seen(setting, part, ctx)) for part in parts]
     return _mean_over_real(losses[0], batch) if losses else mean_cross_entropy(logits, batch)

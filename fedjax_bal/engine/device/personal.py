@@ -1,12 +1,13 @@
-"""Leaves of the model that stay with the clients, as Personal parts choose them."""
+"""Leaves of the model that stay with the clients, as Personal parts choose them, and what other parts see of them."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from typing import Any
 
 import jax
 
 from fedjax_bal.engine.device.setting import Setting
-from fedjax_bal.parts import Freeze, Personal
-from fedjax_bal.types import Array, PyTree, Variables
+from fedjax_bal.parts import Freeze, Part, Personal, Separate
+from fedjax_bal.types import Aggregate, Array, Context, Outcome, PyTree, ServerContext, Variables
 
 PERSONAL = "personal"
 """The entry of the clients' memory for these leaves."""
@@ -17,7 +18,8 @@ def own_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     own = [False] * len(jax.tree.leaves(variables))
     for part in setting.parts_with(Personal):
         stats = jax.tree.map(lambda _, keeps=part.keeps_statistics: keeps, variables.stats)
-        own = [*map(max, own, jax.tree.leaves(Variables(_mask(part, variables.params), stats)))]
+        mask = leaf_mask(part.slot, "personal", part.personal(variables.params), variables.params)
+        own = [*map(max, own, jax.tree.leaves(Variables(mask, stats)))]
     return _chosen(variables, own)
 
 
@@ -26,7 +28,7 @@ def frozen_leaves(setting: Setting, variables: Variables) -> dict[str, Array]:
     frozen, stats = [False] * len(jax.tree.leaves(variables)), jax.tree.map(lambda _: False, variables.stats)
     for part in setting.parts_with(Freeze):
         if part.always:
-            mask = jax.tree.broadcast(part.frozen(variables.params), variables.params)
+            mask = leaf_mask(part.slot, "frozen", part.frozen(variables.params), variables.params)
             frozen = [*map(max, frozen, jax.tree.leaves(Variables(mask, stats)))]
     return _chosen(variables, frozen)
 
@@ -36,12 +38,12 @@ def _chosen(variables: Variables, mask: Sequence[bool]) -> dict[str, Array]:
     return {jax.tree_util.keystr(path): leaf for (path, leaf), chosen in zip(named, mask, strict=True) if chosen}
 
 
-def _mask(part: Personal, params: PyTree) -> PyTree:
-    answer = part.personal(params)
+def leaf_mask(slot: str, method: str, answer: PyTree, params: PyTree) -> PyTree:
+    """True or False for each leaf, from what a part's method answered for leaves or whole branches."""
     odd = [leaf for leaf in jax.tree.leaves(answer) if not isinstance(leaf, bool)]
     if odd:
         raise ValueError(
-            f"{part.slot}.personal: received {odd[0]!r}, must be True or False for each leaf or branch of the "
+            f"{slot}.{method}: received {odd[0]!r}, must be True or False for each leaf or branch of the "
             "parameters: decide by its name, in Python"
         )
     return jax.tree.broadcast(answer, params)
@@ -63,3 +65,43 @@ def own_model(setting: Setting, variables: Variables) -> Variables:
     for part in setting.parts_with(Personal):
         variables = part.own_model(variables)
     return variables
+
+
+def seen(setting: Setting, part: Part, *values: Any) -> tuple[Any, ...]:
+    """Parameters, variables, contexts and outcomes without the entries that other Separate parts keep with clients."""
+    hidden = _hidden_from(setting, part)
+    return tuple(_without(hidden, value) for value in values) if hidden else values
+
+
+def restored(setting: Setting, part: Part, new: PyTree, old: PyTree) -> PyTree:
+    """Parameters or variables that a part returned, with the entries of `old` that it didn't see."""
+    if not _hidden_from(setting, part):
+        return new
+    if isinstance(new, Variables):
+        return new._replace(params={**old.params, **new.params})
+    return {**old, **new}
+
+
+def _hidden_from(setting: Setting, part: Part) -> Set[str]:
+    others = (other for other in setting.parts_with(Separate) if other.slot != part.slot)
+    return {name for other in others for name in other.own}
+
+
+def _without(names: Set[str], value: Any) -> Any:
+    def changed(*fields: str) -> Any:
+        return value._replace(**{field: _without(names, getattr(value, field)) for field in fields})
+
+    match value:
+        case Variables():
+            return changed("params")
+        case Context():
+            return changed("start", "trained")
+        case Outcome():
+            return changed("start", "end", "ctx")
+        case Aggregate():
+            return changed("delta", "deltas")
+        case ServerContext():
+            return changed("variables", "aggregate")
+        case dict():
+            return {name: branch for name, branch in value.items() if name not in names}
+    return value

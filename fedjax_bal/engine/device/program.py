@@ -12,7 +12,7 @@ from fedjax_bal.engine.device.closing import close, closing_reports
 from fedjax_bal.engine.device.evaluation import TestSet, evaluate, some_images
 from fedjax_bal.engine.device.held_out import VALIDATION, evaluate_held_out, hits_of_own_models
 from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.engine.device.personal import PERSONAL, frozen_leaves, own_leaves, own_memory
+from fedjax_bal.engine.device.personal import PERSONAL, frozen_leaves, own_leaves, own_memory, seen
 from fedjax_bal.engine.device.precision import matmul_precision
 from fedjax_bal.engine.device.round import broadcast, refine, run_round, seen_by, server_context, zero_info
 from fedjax_bal.engine.device.schedule import DispatchPlan
@@ -38,12 +38,12 @@ def state_of(
     """The state before the first round for a given initial model; the other arguments are those of `init_state`."""
     clients = federation.num_clients
     spread = lambda leaf: jnp.broadcast_to(leaf, (clients if seats is None else seats, *leaf.shape))
-    memory = {part.slot: part.init_memory(variables) for part in setting.parts_with(Memory)}
+    memory = {part.slot: part.init_memory(*seen(setting, part, variables)) for part in setting.parts_with(Memory)}
     memory = jax.tree.map(spread, memory | own_memory(setting, variables))
     state = State(variables, setting.server.transform(0).init(variables.params), memory, {})
     server = server_context(setting, jnp.zeros((), jnp.int32), state, federation)
     slots = {
-        part.slot: part.init_server(seen_by(part, server)._replace(key=purpose_key(key, f"init/{part.slot}")))
+        part.slot: part.init_server(seen_by(setting, part, server)._replace(key=purpose_key(key, f"init/{part.slot}")))
         for part in setting.parts_with(Server)
     }
     return state._replace(server=slots)
@@ -137,7 +137,7 @@ def evaluated_model(setting: Setting, key: Key, state: State, number: Array, fed
 def exhibits(setting: Setting, key: Key, state: State, number: Array, federation: Federation) -> dict[str, Exhibit]:
     """The server parts' exhibits after a round (from 0), by slot."""
     server = server_context(setting, number, state, federation)
-    return {part.slot: part.show(key, seen_by(part, server)) for part in setting.parts_with(Server)}
+    return {part.slot: part.show(key, seen_by(setting, part, server)) for part in setting.parts_with(Server)}
 
 
 def traffic_of(setting: Setting, federation: Federation, state: State, *, losses: bool = False) -> Traffic:

@@ -12,8 +12,9 @@ from fedjax_bal.engine.device.chain import ChainClients, RoundInputs
 from fedjax_bal.engine.device.client_axis import CohortResult, over_chains, zero_cohort_result
 from fedjax_bal.engine.device.client_metrics import LocalTest, summarise_cohort
 from fedjax_bal.engine.device.faults import all_finite
+from fedjax_bal.engine.device.groups import keep, moving_leaves, select
 from fedjax_bal.engine.device.keys import purpose_key
-from fedjax_bal.engine.device.personal import own_leaves, with_leaves
+from fedjax_bal.engine.device.personal import own_leaves, restored, seen, with_leaves
 from fedjax_bal.engine.device.schedule import DispatchPlan
 from fedjax_bal.engine.device.setting import Setting
 from fedjax_bal.engine.device.state import Info, State
@@ -94,14 +95,14 @@ def close_round(
     server = server_context(setting, number, state, federation)
     server = server._replace(state=begun.slots, aggregate=aggregate, cohort=begun.cohort)
     for part in setting.parts_with(Reduce):
-        seen = seen_by(part, server)._replace(key=purpose_key(own, f"reduce/{part.slot}"))
-        delta = part.reduce(result.deltas, weights, seen)
+        context = seen_by(setting, part, server)._replace(key=purpose_key(own, f"reduce/{part.slot}"))
+        delta = restored(setting, part, part.reduce(context.aggregate.deltas, weights, context), aggregate.delta)
         server = server._replace(aggregate=aggregate._replace(delta=delta))
     stepped = _server_step(setting, own, state, server, result.sums.stats)
     variables, optimizer = if_arrived(stepped, (state.variables, state.optimizer))
     server = server._replace(variables=variables)
     slots = {
-        part.slot: part.update(purpose_key(own, f"update/{part.slot}"), seen_by(part, server))
+        part.slot: part.update(purpose_key(own, f"update/{part.slot}"), seen_by(setting, part, server))
         for part in setting.parts_with(Server)
     }
     slots = if_arrived(slots, begun.slots)
@@ -113,9 +114,9 @@ def server_context(setting: Setting, number: Array, state: State, federation: Fe
     return ServerContext(number, state.server, state.variables, None, None, setting.model, federation)
 
 
-def seen_by(part: Part, server: ServerContext) -> ServerContext:
+def seen_by(setting: Setting, part: Part, server: ServerContext) -> ServerContext:
     """The context of one server part, with its own state."""
-    return server._replace(state=server.state.get(part.slot))
+    return seen(setting, part, server)[0]._replace(state=server.state.get(part.slot))
 
 
 def broadcast(
@@ -126,7 +127,7 @@ def broadcast(
     server = server_context(setting, number, state, federation)
     for part in setting.parts_with(Server):
         own = purpose_key(jax.random.fold_in(key, number), f"broadcast/{part.slot}")
-        slots[part.slot], sent[part.slot] = part.broadcast(own, seen_by(part, server))
+        slots[part.slot], sent[part.slot] = part.broadcast(own, seen_by(setting, part, server))
     return slots, sent
 
 
@@ -140,7 +141,9 @@ def refine(
     purpose, server = "present" if evaluation_only else "refine", server._replace(variables=variables)
     for part in setting.parts_with(Refine):
         if part.evaluation_only == evaluation_only:
-            variables = part.refine(purpose_key(key, f"{purpose}/{part.slot}"), variables, seen_by(part, server))
+            own, given = purpose_key(key, f"{purpose}/{part.slot}"), seen(setting, part, variables)[0]
+            refined = part.refine(own, given, seen_by(setting, part, server))
+            variables = restored(setting, part, refined, variables)
     return variables
 
 
@@ -177,7 +180,7 @@ def _weights(setting: Setting, parts: list[Weigh], server: ServerContext) -> Arr
     if setting.drawn_by_size and not any(part.ignores_sizes for part in parts):  # or they would be taken out twice
         weights = server.cohort.delivered.astype(weights.dtype)
     for part in parts:
-        weights, wanted = part.weigh(weights, server.cohort, seen_by(part, server)), weights.shape
+        weights, wanted = part.weigh(weights, server.cohort, seen_by(setting, part, server)), weights.shape
         if weights.shape != wanted:  # others would be broadcast, and train something else
             raise ValueError(
                 f"{part.slot}.weigh: received the shape {weights.shape}, must be {wanted}, one for each chain"
@@ -191,14 +194,19 @@ def _server_step(
 ) -> tuple[Variables, PyTree]:
     params, delta = state.variables.params, server.aggregate.delta
     for part in setting.parts_with(Step):
-        delta = part.step(delta, seen_by(part, server)._replace(key=purpose_key(key, f"step/{part.slot}")))
+        context = seen_by(setting, part, server)._replace(key=purpose_key(key, f"step/{part.slot}"))
+        delta = restored(setting, part, part.step(seen(setting, part, delta)[0], context), delta)
     transform = setting.server.transform(server.round)
     step = setting.server.clipped(jax.tree.map(jnp.negative, delta))
-    updates, optimizer = transform.update(step, state.optimizer, params)
-    new = Variables(optax.apply_updates(params, updates), stats)
+    # Leaves that are frozen or stay with clients are zeros here, so that the optimizer's decay, and norms of it, don't
+    # count them.
+    moving, own = moving_leaves(setting, params), own_leaves(setting, state.variables)
+    averaged = keep(moving, with_leaves(state.variables, jax.tree.map(jnp.zeros_like, own)).params)
+    updates, optimizer = transform.update(step, state.optimizer, averaged)
+    new = Variables(select(moving, optax.apply_updates(params, updates), params), stats)
     new = refine(setting, key, new, server, evaluation_only=False)
     # A server part or optimizer may have added to leaves that stay with the clients.
-    return with_leaves(new, own_leaves(setting, state.variables)), optimizer
+    return with_leaves(new, own), optimizer
 
 
 def update_memory(memory: PyTree, plan: Plan, seats: Array, new: PyTree) -> PyTree:

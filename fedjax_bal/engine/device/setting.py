@@ -84,9 +84,9 @@ class Setting:
         """Places for one epoch's order of any client's rows: whole batches."""
         return max(1, -(-self.max_size // self.batch_size)) * self.batch_size
 
-    def parts_with(self, role: type[R]) -> list[R]:
-        """The parts that play a role, in order."""
-        return parts_with(self.parts, role)
+    def parts_with(self, *roles: type[R]) -> list[R]:
+        """The parts that play a role, or one of several, in order."""
+        return parts_with(self.parts, *roles)
 
     @property
     def beginnings(self) -> list[int]:
