@@ -81,8 +81,8 @@ class Sections(Section):
 
     @model_validator(mode="after")
     def _enough_clients(self) -> Self:
-        asked, there = self.selection.clients_per_round, self.partition.clients
-        if asked <= there:
+        asked, there = self.selection.clients_per_round, self.partition.known_clients
+        if there is None or asked <= there:
             return self
         text = (
             f"received {asked}, more clients a round than the {there} of partition.clients; at most {there} is allowed"
