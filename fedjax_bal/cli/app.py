@@ -105,15 +105,17 @@ def run(
 ) -> None:
     """Run a comparison; the same command again, or with more rounds or seeds, goes on where it stopped."""
     with messages():
-        from fedjax_bal.config import load_config
+        from fedjax_bal.config import load_over_base
         from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.runs import RunFolder
 
         show = Showing(plain, quiet, verbose)
         paths, overrides = split_arguments(arguments or [])
-        config = load_config(paths[0] if paths else None, overrides)
+        config, left_out = load_over_base(paths[0] if paths else None, overrides)
         wanted = devices_of(devices)
         place = place_of(distributed, coordinator, process_id, processes, os.environ)
+        if is_first_process(place):
+            show.left_out(left_out)
         conflict = lambda path: RunFolder(path).conflict(config)
         folder = out or next_folder(config.name, "configuration", conflict, shown=is_first_process(place))
         if dry_run and place:
@@ -188,6 +190,7 @@ def sweep(
         check_engine(engine, address)
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(paths[0], overrides)
+        show.left_out(plan.left_out)
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
         folder, where = out or next_folder(plan.name, "sweep", conflict), {"engine": engine, "address": address}
         wanted = devices_of(devices)

@@ -69,7 +69,10 @@ def run_command(
         options["detail"] = show.detail(display.note)
         try:
             with contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror:
-                summary = Runner(config, folder, display, **options, mirror=mirror).run()
+                runner = Runner(config, folder, display, **options, mirror=mirror)
+                for line in runner.inputs.data_lines():
+                    say(console, line)
+                summary = runner.run()
         except Stopped:
             display.stop()
             if first:

@@ -144,5 +144,5 @@ def _leaves(path: KeyPath, value: Any) -> Iterable[tuple[KeyPath, Any]]:
     return [leaf for key, below in value.items() for leaf in _leaves((*path, key), below)]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}

@@ -16,7 +16,8 @@ class SelectionSection(Variant):
     Attributes:
         name: one of `fedjax_bal.selection.SELECTORS`; its parameters stand beside it. A recipe with a selector of its
             own (astraea, flcir) uses that where this is `uniform`.
-        clients_per_round: the cohort's size; all available clients where these are fewer.
+        clients_per_round: the cohort's size; all available clients where these are fewer. By default 10, or all
+            clients where there are fewer.
     """
 
     choice: ClassVar[str | None] = "name"

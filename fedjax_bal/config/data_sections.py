@@ -1,6 +1,5 @@
 """The sections of a configuration on the data set, its partition, and the model."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -128,11 +127,10 @@ class PartitionSection(Variant):
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a scheme."""
-        from fedjax_bal.data import FROM_DATASET
+        from fedjax_bal.data import FROM_DATASET, takes_owners
 
         own = parameters(cls.function(name), skip=("rng", "labels", "num_clients", *FROM_DATASET))
-        by_owner = "owners" in inspect.signature(cls.function(name)).parameters
-        return {**own, "clients": (Count | Literal["all"], ALL_CLIENTS) if by_owner else (Count, 20)}
+        return {**own, "clients": (Count | Literal["all"], ALL_CLIENTS) if takes_owners(name) else (Count, 20)}
 
 
 def _with_scheme(value: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -66,7 +66,8 @@ class Runner:
         self.config, self.folder, self.display = config, folder, display
         self.should_stop, self.mirror, self.detail = should_stop, mirror, detail
         begun = None if fresh else folder.read_devices()
-        self.comparison: Comparison = set_up(config, inputs=inputs or SharedInputs(data_dir, devices, begun))
+        self.inputs = inputs or SharedInputs(data_dir, devices, begun)
+        self.comparison: Comparison = set_up(config, inputs=self.inputs)
         processes().agree(self._data())
         folder.begin(config, fresh=fresh)
         self._note_devices(begun)
@@ -316,7 +317,7 @@ class Runner:
             "cost": self.cost._asdict(),
             "target_accuracy": self.config.evaluation.target_accuracy,
             "class_names": list(self.comparison.dataset.class_names),
-            "partitions": summarise_partitions(self.config, self.comparison.simulations),
+            "partitions": summarise_partitions(self.comparison),
             "batches": summarise_batches(self.config, self.comparison.simulations),
             "runs": runs,
         }

@@ -91,9 +91,9 @@ from fedjax_bal.parts.scaffold import ControlVariates, LateControlVariates
 __all__ = [
     "BALANCED",
     "BATCH_STATISTICS",
-    "SERVER_ROWS",
     "SCHEDULES",
     "SCOPES",
+    "SERVER_ROWS",
     "Ascent",
     "Augmentation",
     "Batches",
