@@ -276,6 +276,11 @@ def _parse_override(text: str) -> tuple[KeyPath, Any]:
     if not equals or not all(path) or len(path) > _LONGEST_PATH:
         example = "must be dotted.path=VALUE, for instance training.rounds=30"
         raise ConfigError(f"{_COMMAND_LINE}: received {received_value(text)}, {example}")
+    if path[0] == "sweep":
+        remedy = "write a file that has them, and `base:` if need be, and use `fedjax-bal sweep FILE`"
+        raise ConfigError(
+            f"{_COMMAND_LINE}: {dotted_path(path)}: the axes of a sweep are read from its file alone; {remedy}"
+        )
     return path, with_absolute_paths(parse_yaml(value, f"{_COMMAND_LINE}: {dotted_path(path)}"), os.curdir, path)
 
 

@@ -23,6 +23,7 @@ from fedjax_bal.config import (
     resolved_yaml,
 )
 from fedjax_bal.files import parse_json
+from fedjax_bal.options import MOST_DEVICES
 from fedjax_bal.runs.checksums import Examined, examine, sealed
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
 from fedjax_bal.runs.record import RunRecord, missing_plugins, read_config, read_metrics, read_pictures, read_summary
@@ -30,7 +31,7 @@ from fedjax_bal.runs.schema import ResumableLine, misfit
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
-_EXECUTION, _MOST_DEVICES = "execution.json", 1024
+_EXECUTION = "execution.json"
 _LARGEST_METRICS = 2**32
 _RUN = "method-{}-seed-{}"
 _EXPORTS = "exports"
@@ -94,7 +95,7 @@ class RunFolder:
         Earlier versions, which wrote none, used one.
         """
         known = (self._mapping(_EXECUTION) or {}).get("devices")
-        if isinstance(known, int) and 1 <= known <= _MOST_DEVICES:
+        if isinstance(known, int) and 1 <= known <= MOST_DEVICES:
             return int(known)
         return 1 if any(self.path.glob(_CHECKPOINTS.format("*", "*") + "/round-*.npz")) else None
 

@@ -300,6 +300,9 @@ def test_differences_name_the_keys():
         ("training.optimizer.name=sdg", ["training.optimizer.name: received 'sdg'; allowed:", "did you mean 'sgd'?"]),
         ("training.local_steps=3", ["local_steps: received 3 beside local_epochs=1; set one of the two to null, or"]),
         ("training.local_epochs=null", ["training.local_epochs: missing, must be an integer of at least 1, or local_"]),
+        ("lr=1e-50", ["learning_rate: received 1e-50, must be a finite number that is not 0 in 32 bits"]),
+        ("training.optimizer.clip_value=1e-40", ["clip_value: received 1e-40", "0 in 32 bits", ", or null"]),
+        ("sweep=[{lr: [0.1, 1]}]", ["sweep: the axes of a sweep are read from its file", "fedjax-bal sweep FILE"]),
         ("training.optimizer.clip_norm=0", ["clip_norm: received 0, must be a finite number above 0, or null"]),
         ("training.optimizer.schedule={name: cosine}", ["optimizer.schedule.length: missing, must be an integer"]),
         ("training.optimizer.schedule={name: step, every: 0}", ["schedule: refused by step: every: received 0, must"]),
@@ -313,7 +316,7 @@ def test_differences_name_the_keys():
         ("delivery.p=0.5", ["delivery.p: unknown key for always; allowed: name"]),
         ("evaluation.target_accuracy=60", ["received 60, must be a finite number above 0 and of at most 1, or null"]),
         ("execution.strategy=vmapp", ["execution.strategy: received 'vmapp'; allowed: auto, map, vmap; did you mean"]),
-        ("execution.devices=0", ["execution.devices: received 0, must be auto, or an integer of at least 1"]),
+        ("execution.devices=0", ["execution.devices: received 0, must be auto, or an integer from 1 to 1024"]),
         ("execution.chunk=all", ["execution.chunk: received 'all', must be auto, or an integer of at least 1"]),
         (
             "execution.precision=float16",
