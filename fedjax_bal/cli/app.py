@@ -107,7 +107,7 @@ def run(
     with messages():
         from fedjax_bal.config import load_over_base
         from fedjax_bal.contrib.trackers import open_trackers
-        from fedjax_bal.runs import RunFolder
+        from fedjax_bal.runs import FolderInUseError, RunFolder
 
         show = Showing(plain, quiet, verbose)
         paths, overrides = split_arguments(arguments or [])
@@ -116,19 +116,27 @@ def run(
         place = place_of(distributed, coordinator, process_id, processes, os.environ)
         if is_first_process(place):
             show.left_out(left_out)
-        conflict = lambda path: RunFolder(path).conflict(config)
-        folder = out or next_folder(config.name, "configuration", conflict, shown=is_first_process(place))
-        if dry_run and place:
-            raise ValueError("--dry-run: received it beside --distributed; leave that out: one process can say it")
-        # Where several processes share the work, each has as many as it is asked for.
-        before = most_devices([config]) if place else None if fresh else RunFolder(folder).read_devices()
-        split_cpu_for([config], wanted or before)
-        if dry_run:
-            describe_run(config, folder, data_dir, wanted, fresh=fresh)
-            return
-        trackers = open_trackers(track or () if is_first_process(place) else (), folder)
-        with joined_processes(place, lambda: shared_facts(config), wanted) as all_devices:
-            run_command(config, folder, data_dir, all_devices, trackers, fresh=fresh, show=show)
+        in_use: dict[Path, str] = {}
+        conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(config)
+        while True:
+            folder = out or next_folder(config.name, "configuration", conflict, shown=is_first_process(place))
+            if dry_run and place:
+                raise ValueError("--dry-run: received it beside --distributed; leave that out: one process can say it")
+            # Where several processes share the work, each has as many as it is asked for.
+            before = most_devices([config]) if place else None if fresh else RunFolder(folder).read_devices()
+            split_cpu_for([config], wanted or before)
+            if dry_run:
+                describe_run(config, folder, data_dir, wanted, fresh=fresh)
+                return
+            trackers = open_trackers(track or () if is_first_process(place) else (), folder)
+            try:
+                with joined_processes(place, lambda: shared_facts(config), wanted) as all_devices:
+                    run_command(config, folder, data_dir, all_devices, trackers, fresh=fresh, show=show)
+                return
+            except FolderInUseError as error:  # another process was faster, with another configuration of this name
+                if out or place or not error.another:
+                    raise
+                in_use[folder] = "what another process has just begun there"
 
 
 @app.command()

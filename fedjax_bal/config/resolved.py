@@ -1,9 +1,11 @@
 """A configuration as text and as a digest, and the differences between two."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
+from fedjax_bal.config.anchors import PATHS
 from fedjax_bal.config.configuration import Config, MethodEntry
 from fedjax_bal.config.problems import dotted_path, received_value
 from fedjax_bal.config.schema import Sections
@@ -57,10 +59,12 @@ def config_digest(config: Config) -> str:
     return _digest(_lasting_sheet(config))
 
 
-def run_digest(config: Config) -> str:
+def run_digest(config: Config, *, whole_paths: bool = False) -> str:
     """Returns the digest of what the rounds of a run depend on: all but their number, and the seeds of other runs.
 
-    Checkpoints know their configuration by it.
+    Checkpoints know their configuration by it. Of a file's path it has the name alone, so that a folder with a
+    configuration, its files and its runs can be moved: checkpoints also know the files' content. With `whole_paths` it
+    is that of earlier versions.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -73,6 +77,9 @@ def run_digest(config: Config) -> str:
         sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
         sections.get("training", {}).pop("rounds", None)
+        for key, section in () if whole_paths else list(sections.items()):
+            if key in PATHS and "file" in section:
+                sections[key] = section | {"file": os.path.basename(section["file"])}
     return _digest(sheet)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_bal import data
-from fedjax_bal.config import Sections
+from fedjax_bal.config import Sections, received_value
 from fedjax_bal.types import Dataset, Federation
 
 
@@ -93,5 +93,5 @@ def _validation_reasons(config: Sections) -> list[str]:
 def _scheme_reasons(wanted: Any) -> list[str]:
     """A scheme that leaves out rows, and those of its parameters that aren't at their defaults."""
     fields, values = type(wanted).model_fields, {"clients": wanted.clients, **wanted.parameters}
-    chosen = [f"{key}={value}" for key, value in values.items() if value != fields[key].default]
+    chosen = [f"{key}={received_value(value)}" for key, value in values.items() if value != fields[key].default]
     return chosen if data.partition.takes_owners(wanted.scheme) else [f"scheme={wanted.scheme}", *chosen]

@@ -3,7 +3,7 @@
 from fedjax_bal.runs import checkpoint
 from fedjax_bal.runs.folder import RunFolder, choose_folder
 from fedjax_bal.runs.model_files import MODEL_FORMATS, write_model
-from fedjax_bal.runs.output_files import FolderError, RemoteFiles
+from fedjax_bal.runs.output_files import FolderError, FolderInUseError, RemoteFiles
 from fedjax_bal.runs.record import RunRecord
 from fedjax_bal.runs.schema import LARGEST
 from fedjax_bal.runs.sweep_folder import SweepFolder, as_csv

@@ -74,8 +74,9 @@ def owner(digest: str, method: int, seed: int) -> np.ndarray:
 
 
 def owners(config: Config, method: int, seed: int) -> list[np.ndarray]:
-    """The owner of a run's checkpoints, and that of an earlier version's, which knows the rounds and the seeds too."""
-    return [owner(digest(config), method, seed) for digest in (run_digest, config_digest)]
+    """The owner of a run's checkpoints, and those of earlier versions', which know more than it depends on."""
+    digests = run_digest(config), run_digest(config, whole_paths=True), config_digest(config)
+    return [owner(digest, method, seed) for digest in digests]
 
 
 def check(file: Path, known: Sequence[np.ndarray]) -> None:

@@ -21,6 +21,7 @@ from fedjax_bal.config import (
     load_config,
     received_value,
     resolved_yaml,
+    run_digest,
 )
 from fedjax_bal.files import parse_json
 from fedjax_bal.options import MOST_DEVICES
@@ -72,7 +73,7 @@ class RunFolder:
         Raises:
             FolderError: it can't be written, is in use, or holds something else.
         """
-        return self.files.locked(lambda: self.check_owner(config))
+        return self.files.locked(lambda: self.check_owner(config), f"{run_digest(config)} {config.seeds[0]}")
 
     def check(self, config: Config) -> None:
         """Makes the folder and checks that it is free or that the configuration continues it, without the lock."""

@@ -22,6 +22,14 @@ class FolderError(ValueError):
     """A folder of runs that can't be used; the message names the file, the line if any, and what to do."""
 
 
+class FolderInUseError(FolderError):
+    """A folder in which another process is running; `another` if what it runs is known to be something else."""
+
+    def __init__(self, message: str, *, another: bool) -> None:
+        super().__init__(message)
+        self.another = another
+
+
 class OutputFiles:
     """Reads and writes a folder's files by their names in it; nothing is written outside of it, nor through a link."""
 
@@ -40,8 +48,8 @@ class OutputFiles:
             check()
 
     @contextlib.contextmanager
-    def locked(self, check: Callable[[], None]) -> Iterator[None]:
-        """Makes the folder, has it checked, and keeps other processes out of it."""
+    def locked(self, check: Callable[[], None], owner: str = "") -> Iterator[None]:
+        """Makes the folder, has it checked, and keeps other processes out of it, which it tells the `owner`."""
         self.prepare(check)
         with self.writing():
             lock = open_to_append(self.path / _LOCK)
@@ -50,9 +58,12 @@ class OutputFiles:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise FolderError(
-                    f"{self.path}: another process is running in this folder; wait for it, or choose another with --out"
-                ) from None
+                another = self.read(_LOCK) not in (b"", owner.encode())
+                told = "another process is running in this folder; wait for it, or choose another with --out"
+                raise FolderInUseError(f"{self.path}: {told}", another=another) from None
+            lock.truncate(0)
+            lock.write(owner.encode())
+            lock.flush()
             check()  # again: another process may have written here before the lock
             yield
 
@@ -152,7 +163,7 @@ class RemoteFiles(OutputFiles):
 
     prepare = make_folder = write = append = remove = save_checkpoint = clear_checkpoints = _do_nothing
 
-    def locked(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+    def locked(self, check: Callable[[], None], owner: str = "") -> contextlib.AbstractContextManager[None]:
         """Locks nothing."""
         return contextlib.nullcontext()
 

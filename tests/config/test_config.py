@@ -18,6 +18,7 @@ from fedjax_bal.config import (
     load_config,
     parameters,
     resolved_yaml,
+    run_digest,
 )
 from fedjax_bal.config.reference import explained, json_schema, key_references
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
@@ -863,3 +864,14 @@ def test_wrong_options_of_models_are_told(model, message):
         load_config(BUILTIN, [f"model={model}"])
     with pytest.raises(ConfigError, match=rf"command line: methods.1.model.*: {message}"):
         load_config(BUILTIN, [f"methods.1.model={model}"])
+
+
+def test_a_moved_file_leaves_a_run_what_it_is(tmp_path):
+    def digests(folder, name="phones.csv"):
+        method = f"methods=[{{recipe: fedavg, delivery: {{name: trace, file: {folder}/{name}}}}}]"
+        config = load_config(BUILTIN, [f"availability={{name: trace, file: {folder}/{name}}}", method])
+        return run_digest(config), run_digest(config, whole_paths=True)
+
+    here, there, other = digests("/here"), digests("/there"), digests("/here", "other.csv")
+    assert here[0] == there[0] != other[0]
+    assert here[1] != there[1]  # as checkpoints of earlier versions know it

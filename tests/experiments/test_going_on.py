@@ -15,7 +15,7 @@ from fedjax_bal.experiments import Stopped, set_up
 from fedjax_bal.experiments.runner import Runner
 from fedjax_bal.experiments.saved_runs import saved_template, unpack
 from fedjax_bal.metrics import Counts
-from fedjax_bal.runs import RunFolder, checkpoint
+from fedjax_bal.runs import FolderError, RunFolder, checkpoint
 
 METHODS = ("fedavg", "control variates")
 
@@ -128,3 +128,21 @@ def test_a_damaged_record_of_devices_is_that_of_an_earlier_version(tmp_path, tex
     assert folder.read_devices() == 1
     folder.write_devices(4)
     assert folder.read_devices() == 4
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp_path, monkeypatch):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    (here / "phones.csv").write_text("round,client\n0,1\n0,2\n0,3\n1,4\n1,5\n1,6\n")
+    trace = ("availability={name: trace, file: phones.csv}", "methods=[fedavg]", "seeds=[0]")
+    moved = lambda folder, rounds: small_run.config(folder, *trace, f"training.rounds={rounds}")
+    monkeypatch.chdir(here)
+    small_run.run(here / "run", moved(here, 2))
+    here.rename(there)
+    monkeypatch.chdir(there)
+    notes = small_run.run(there / "run", moved(there, 4)).notes
+    assert notes == ["fedavg, seed 0: going on after round 2"]
+    (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
+    with pytest.raises(FolderError, match="was begun with other images, labels, partition or traces"):
+        small_run.run(there / "run", moved(there, 6))
