@@ -125,6 +125,14 @@ def test_methods_that_need_rows_of_the_server_are_named(here):
     assert line == other == "npz, trained on 90 of 120 rows and 12 clients (auxiliary.per_class=10, which flcir needs)"
 
 
+def test_keys_of_the_quickstart_that_do_not_count_are_named_unless_it_is_quiet(here):
+    command = ["run", NPZ, "partition=natural", "methods=[fedavg]", "model=mlp", "--dry-run"]
+    left_out = "clients=20, partition.imbalance_factor=50, auxiliary.per_class=10, evaluation.target_accuracy=0.6"
+    line = f"not taken from the base, whose data or partition is another: partition.{left_out}\n"
+    assert CliRunner().invoke(app, command).output.startswith(line)
+    assert "not taken" not in CliRunner().invoke(app, [*command, "--quiet"]).output
+
+
 def test_methods_with_other_data_have_their_own_line(here):
     entries = "methods=[fedavg, {recipe: fedprox, partition: {imbalance_factor: 4}}]"
     result = CliRunner().invoke(app, ["run", NPZ, "partition=natural", "model=mlp", entries, "--dry-run"])
