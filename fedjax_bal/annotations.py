@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fedjax_bal.validate import one_of
+from fedjax_bal.validate import one_of, vanishes
 
 LARGEST_INTEGER = 2**31 - 1
 LARGEST_NUMBER = 3.4028235e38
@@ -41,6 +41,12 @@ def _whole(value: Any) -> Any:
         return operator.index(value)
     except TypeError:
         return value
+
+
+def _not_vanishing(value: float) -> float:
+    if vanishes(value):
+        raise ValueError
+    return value
 
 
 def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -59,7 +65,9 @@ def _pairs(value: Any) -> Any:
 
 # 2.0 counts as 2, but neither true nor text counts as a number; the ranges are those of 32 bits.
 Integer = Annotated[int, BeforeValidator(_whole), Strict(), Ge(-LARGEST_INTEGER), Le(LARGEST_INTEGER)]
-Number = Annotated[float, Strict(), AllowInfNan(False), Ge(-LARGEST_NUMBER), Le(LARGEST_NUMBER)]
+Number = Annotated[
+    float, Strict(), AllowInfNan(False), Ge(-LARGEST_NUMBER), Le(LARGEST_NUMBER), AfterValidator(_not_vanishing)
+]
 Switch = Annotated[bool, Strict()]
 Text = Annotated[str, Strict(), MinLen(1)]
 
@@ -239,6 +247,8 @@ def _range(base: type, notes: Sequence[Any], value: Any) -> str:
     bounds = [f"{least} {shown(low)}"] * (low != -limit or beyond) + [f"{most} {shown(high)}"] * (
         high != limit or beyond
     )
+    if base is float and isinstance(value, float) and vanishes(value):
+        return f"{what} that is not 0 in 32 bits; take 0 where that is allowed, or a larger one"
     if len(bounds) == 2 and (least, most) == ("of at least", "of at most"):
         return f"{what} from {shown(low)} to {shown(high)}"
     return " ".join([what, " and ".join(bounds)]).rstrip()

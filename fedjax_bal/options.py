@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from fedjax_bal.metrics import SHOTS, Shots
 
@@ -21,6 +21,8 @@ ADDED = "added"
 Drawing = Literal["epochs", "replacement"]
 Count = Annotated[int, Ge(1)]
 Factor = Annotated[float, Ge(1)]
+MOST_DEVICES = 1024
+"""The most devices that may share the work."""
 
 
 def _check(options: "LocalTraining | Participation | Evaluation | Execution", prefix: str = "") -> None:
@@ -179,11 +181,11 @@ class Execution:
     """
 
     strategy: Literal["auto", "map", "vmap"] = "auto"
-    devices: Count | Literal["auto"] = "auto"
+    devices: Annotated[Count, Le(MOST_DEVICES)] | Literal["auto"] = "auto"
     chunk: Count | Literal["auto"] = "auto"
     client_memory: Literal["auto", "device", "host", "disk"] = "auto"
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
-    rounds_per_dispatch: Count | Literal["auto"] = "auto"
+    rounds_per_dispatch: Annotated[Count, Le(1000)] | Literal["auto"] = "auto"
     broken_clients: Literal["raise", "exclude", "clip"] = "raise"
     clip_factor: Factor = 10.0
     huge_factor: Factor | None = 100.0

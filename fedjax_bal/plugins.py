@@ -122,7 +122,7 @@ def load_plugins(targets: Iterable[str] = ()) -> None:
     for entry in entry_points(group=GROUP):
         _load(entry.module, f"the plug-in {entry.name} of an installed package")
     for target in targets:
-        _load(target, f"--plugin {target}")
+        _load(target, f"--plugin {target:.100}")
 
 
 def loaded_plugins() -> tuple[str, ...]:
@@ -146,15 +146,17 @@ def _load(target: str, named: str) -> None:
 
 def _file(target: str, named: str) -> Path | None:
     """The file of a plug-in, or that of a package's folder; None for the name of a module."""
-    path = Path(target)
-    if len(path.parts) == 1 and path.suffix != ".py":
+    path, wanted = Path(target), "a plug-in is a Python file, the folder of a package, or a module"
+    if not target.strip() or target == "__main__":
+        raise PluginError(f"{named}: received {target!r}; {wanted}")
+    # os.path also takes names that are too long for a file, or that hold a zero.
+    if len(path.parts) == 1 and path.suffix != ".py" and not target.startswith("."):
         spec = importlib.util.find_spec(target.partition(".")[0])
-        if (spec and spec.origin) or not path.exists():
+        if (spec and spec.origin) or not os.path.exists(path):
             return None
-    file = Path(os.path.realpath(path / "__init__.py" if path.is_dir() else path))  # a loop of links is no file
-    if not file.is_file() or file.suffix != ".py":
-        wanted = "a Python file, the folder of a package, or a module"
-        raise PluginError(f"{named}: there is no Python file {file}; a plug-in is {wanted}")
+    file = Path(os.path.realpath(path / "__init__.py" if os.path.isdir(path) else path))  # a loop of links is no file
+    if not os.path.isfile(file) or file.suffix != ".py":
+        raise PluginError(f"{named}: there is no Python file {file!s:.200}; {wanted}")
     return file
 
 

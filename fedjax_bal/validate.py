@@ -10,6 +10,8 @@ import numpy as np
 
 LARGEST = 3.4028235e38
 """The largest finite number in 32 bits, the precision of the devices."""
+SMALLEST = 1.1754943e-38
+"""The smallest number above 0 in 32 bits; devices take smaller ones for 0."""
 
 
 def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
@@ -20,11 +22,23 @@ def finite_number(name: str, value: Any, low: float = 0.0, high: float = math.in
         Traceback (most recent call last):
         ValueError: mu: received nan, must be a finite number of at least 0
     """
+    if is_number(value) and vanishes(value):
+        raise ValueError(f"{name}: received {value!r}, which is 0 in 32 bits; set it to 0, or to a larger number")
     if not is_number(value) or not abs(value) <= LARGEST or not low <= value <= high:
         at_least = f" of at least {low:g}" if math.isfinite(low) else ""
         bound = f" from {low:g} to {high:g}" if math.isfinite(high) else at_least
         raise ValueError(f"{name}: received {value!r}, must be a finite number{bound}")
     return float(value)
+
+
+def vanishes(value: float) -> bool:
+    """Tells whether a number that isn't 0 is 0 on the devices.
+
+    Example:
+        >>> vanishes(1e-50), vanishes(0.0), vanishes(1e-30)
+        (True, False, False)
+    """
+    return 0 < abs(value) < SMALLEST
 
 
 def whole_number(name: str, value: Any, low: int = 1) -> int:

@@ -51,8 +51,11 @@ def test_no_name_is_an_option_of_two_objects():
         (lambda: Evaluation(local_test_images=-1), "local_test_images: received -1, must be an integer of at le"),
         (
             lambda: Execution(devices="all"),
-            "execution.devices: received 'all', must be auto, or an integer of at",
+            "execution.devices: received 'all', must be auto, or an integer from 1 to 1024",
         ),
+        (lambda: Execution(devices=10_000), "execution.devices: received 10000, must be auto, or an integer from 1"),
+        (lambda: Execution(rounds_per_dispatch=10**9), "rounds_per_dispatch: received 1000000000, must be auto, or an"),
+        (lambda: Execution(clip_factor=1e-50), "clip_factor: received 1e-50, must be a finite number that is not 0"),
         (lambda: Execution(huge_factor=0.5), "execution.huge_factor: received 0.5, must be a finite number of at lea"),
         (lambda: Execution(clip_factor=None), "execution.clip_factor: received None, must be a finite number"),
     ],

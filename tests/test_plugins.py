@@ -24,6 +24,7 @@ from fedjax_bal.experiments.backends.ray.messages import Failure
 from fedjax_bal.experiments.backends.ray.worker import Worker
 from fedjax_bal.plugins import load_plugins
 from fedjax_bal.recipes import RECIPES
+from fedjax_bal.registry import PluginError
 
 FOLDER = Path(__file__).parent / "plugins"
 METHODS = FOLDER / "methods"
@@ -66,6 +67,27 @@ def refusal(*arguments):
     assert result.exit_code == 2, (result.output, result.exception)
     assert "Traceback" not in result.output and result.output.count("fedjax-bal: ") == 1
     return result.output
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("", "--plugin : received ''; a plug-in is a Python file"),
+        (" ", "received ' '; a plug-in is a Python file"),
+        ("__main__", "received '__main__'; a plug-in is a Python file"),
+        ("x" * 5000, f"--plugin {'x' * 100}: there is no such file, nor a module of that name"),
+        (f"{'x' * 5000}.py", "there is no Python file"),
+        ("./absent", "there is no Python file"),
+        ("..", "there is no Python file"),
+    ],
+)
+def test_what_is_no_plugin_is_refused_by_its_name(here, monkeypatch, target, message):
+    (here / "below").mkdir()
+    monkeypatch.chdir(here / "below")
+    (here / "below" / "__init__.py").write_text("raise SystemExit('executed')")
+    with pytest.raises(PluginError) as refused:
+        load_plugins([target])
+    assert message in str(refused.value) and len(str(refused.value)) < 600
 
 
 @pytest.mark.slow

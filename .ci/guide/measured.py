@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedjax_bal.config import Config, builtin_configs, load_config, read_mapping
+from fedjax_bal.config import Config, builtin_configs, load_config, read_layers
 from fedjax_bal.experiments import load_sweep
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -39,7 +39,7 @@ class OnLongTail(NamedTuple):
 @cache
 def beside_papers() -> tuple[BesidePaper, ...]:
     """All accuracies measured here for which a configuration has the paper's."""
-    measured = {name: rows for name, rows in _measured() if "paper" in read_mapping(builtin_configs()[name])}
+    measured = {name: rows for name, rows in _measured() if "paper" in read_layers(builtin_configs()[name]).merged}
     return tuple(pair for name, rows in measured.items() for pair in _beside(name, rows))
 
 
@@ -86,7 +86,7 @@ def _rows(record: Mapping[str, Any]) -> Iterator[Row]:
 
 def _beside(name: str, rows: list[Row]) -> Iterator[BesidePaper]:
     file = builtin_configs()[name]
-    points = load_sweep(file).configs if "sweep" in read_mapping(file) else {"": load_config(name)}
+    points = load_sweep(file).configs if "sweep" in read_layers(file).merged else {"": load_config(name)}
     for setting, config in points.items():
         for method in config.methods:
             place = setting, method.name

@@ -91,14 +91,14 @@ def run(
 ) -> None:
     """Run a comparison; the same command again, or with more rounds or seeds, goes on where it stopped."""
     with messages():
-        from fedjax_bal.config import load_config
+        from fedjax_bal.config import load_over_base
         from fedjax_bal.contrib.trackers import open_trackers
         from fedjax_bal.engine.processes import processes as processes_of_run
-        from fedjax_bal.runs import RunFolder
+        from fedjax_bal.runs import FolderInUseError, RunFolder
 
         show = Showing(plain, quiet, verbose)
         paths, overrides = split_arguments(arguments or [])
-        config = load_config(paths[0] if paths else None, overrides)
+        config, left_out = load_over_base(paths[0] if paths else None, overrides)
         wanted = devices_of(devices)
         place = place_of(distributed, coordinator, process_id, processes, os.environ)
         if place is not None:
@@ -106,18 +106,28 @@ def run(
                 raise ValueError("--dry-run: received it beside --distributed; leave that out: one process can say it")
             # Before the processes join, which one of them is the first is not known, nor what the run folder says.
             split_cpu_for([config], wanted or most_devices([config]))
+        in_use: dict[Path, str] = {}
+        conflict = lambda path: in_use.get(path, "") or RunFolder(path).conflict(config)
         with joined_processes(place, lambda: shared_facts(config), wanted):
             first = place is None or processes_of_run().first
-            conflict = lambda path: RunFolder(path).conflict(config)
-            folder = out or next_folder(config.name, "configuration", conflict, shown=first)
-            if place is None:
-                split_cpu_for([config], wanted or (None if fresh else RunFolder(folder).read_devices()))
-            if dry_run:
-                describe_run(config, folder, data_dir, wanted, fresh=fresh)
-                return
-            trackers = open_trackers(track or () if first else (), folder)
-            shared = wanted if place is None else "auto"
-            run_command(config, folder, data_dir, shared, trackers, fresh=fresh, show=show)
+            if first:
+                show.left_out(left_out)
+            while True:
+                folder = out or next_folder(config.name, "configuration", conflict, shown=first)
+                if place is None:
+                    split_cpu_for([config], wanted or (None if fresh else RunFolder(folder).read_devices()))
+                if dry_run:
+                    describe_run(config, folder, data_dir, wanted, fresh=fresh)
+                    return
+                trackers = open_trackers(track or () if first else (), folder)
+                shared = wanted if place is None else "auto"
+                try:
+                    run_command(config, folder, data_dir, shared, trackers, fresh=fresh, show=show)
+                    return
+                except FolderInUseError as error:  # another process was faster, with another configuration of this name
+                    if out or place or not error.another:
+                        raise
+                    in_use[folder] = "what another process has just begun there"
 
 
 @app.command()
@@ -179,6 +189,7 @@ def sweep(
         check_engine(engine, address)
         show = Showing(plain, quiet, verbose)
         plan = load_sweep(paths[0], overrides)
+        show.left_out(plan.left_out)
         conflict = lambda path: SweepFolder(path).conflict(plan.text, plan.configs)
         folder, where = out or next_folder(plan.name, "sweep", conflict), {"engine": engine, "address": address}
         wanted = devices_of(devices)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedjax_bal.cli.console import messages
+from fedjax_bal.options import MOST_DEVICES
 from fedjax_bal.validate import one_of
 
 
@@ -87,8 +88,8 @@ def devices_of(wanted: str | None) -> str | int | None:
     """The value of `--devices`: "auto" for all, a number, or None if it isn't given."""
     if wanted is None or wanted == "all":
         return wanted and "auto"
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise ValueError(f"--devices: received {wanted!r}, must be an integer of at least 1, or all")
+    if not wanted.isdecimal() or len(wanted) > 9 or not 1 <= int(wanted) <= MOST_DEVICES:
+        raise ValueError(f"--devices: received {wanted!r:.40}, must be an integer from 1 to {MOST_DEVICES}, or all")
     return int(wanted)
 
 

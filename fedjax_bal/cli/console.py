@@ -55,6 +55,11 @@ class Showing:
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
             yield Output(file=nowhere)
 
+    def left_out(self, keys: Sequence[str]) -> None:
+        """Says which keys of a base don't count, unless only the result is shown."""
+        if keys and not self.quiet:
+            say(Output(), f"not taken from the base, whose data or partition is another: {', '.join(keys)}")
+
     def detail(self, note: Callable[[str], None]) -> Callable[[str], None] | None:
         """The function for details, `note`; None if they aren't shown."""
         return note if self.verbose else None

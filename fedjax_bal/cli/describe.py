@@ -141,9 +141,8 @@ def _in_words(wanted: Any) -> str:
         for key in fields
         if key not in ("scheme", "clients", "seed") and getattr(wanted, key) != fields[key].default
     ]
-    return ", ".join(
-        [f"{wanted.scheme}, {wanted.clients:,} client{'s' * (wanted.clients > 1)}", *changes, f"seed={wanted.seed}"]
-    )
+    clients = f"{wanted.clients:,} client{'s' * (wanted.clients > 1)}" if wanted.known_clients else "all clients"
+    return ", ".join([f"{wanted.scheme}, {clients}", *changes, f"seed={wanted.seed}"])
 
 
 def _value(value: Any) -> str:

@@ -72,7 +72,10 @@ def run_command(
                 contextlib.closing(Mirror(trackers, tracked_runs(config), path, display.note)) as mirror,
                 interruptible() as asked,  # only here: once all is trained, there is nothing to wait for
             ):
-                summary = Runner(config, folder, display, **options, should_stop=asked, mirror=mirror).run()
+                runner = Runner(config, folder, display, **options, should_stop=asked, mirror=mirror)
+                for line in runner.inputs.data_lines():
+                    say(console, line)
+                summary = runner.run()
         except Stopped:
             display.stop()
             if first:

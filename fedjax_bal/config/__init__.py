@@ -5,6 +5,7 @@ what one method runs with. Importing this module imports pydantic and PyYAML, wh
 """
 
 from fedjax_bal.config.anchors import with_absolute_paths
+from fedjax_bal.config.bases import Layers, left_out
 from fedjax_bal.config.client_sections import SelectionSection
 from fedjax_bal.config.configuration import Config, MethodConfig, MethodEntry, RecipeChoice, UnresolvedConfig
 from fedjax_bal.config.data_sections import AuxiliarySection, DatasetSection
@@ -15,8 +16,9 @@ from fedjax_bal.config.load import (
     builtin_configs,
     completed_path,
     load_config,
+    load_over_base,
     parse_overrides,
-    read_mapping,
+    read_layers,
 )
 from fedjax_bal.config.needs import check_methods
 from fedjax_bal.config.parameters import parameters
@@ -44,6 +46,7 @@ __all__ = [
     "DatasetSection",
     "KeyPath",
     "KeyReference",
+    "Layers",
     "MethodConfig",
     "MethodEntry",
     "RecipeChoice",
@@ -67,14 +70,16 @@ __all__ = [
     "is_resolved",
     "json_schema",
     "key_references",
+    "left_out",
     "load_config",
+    "load_over_base",
     "merge_sections",
     "nearest_choices",
     "parameters",
     "parse_overrides",
     "parse_yaml",
     "raise_all",
-    "read_mapping",
+    "read_layers",
     "read_yaml",
     "received_value",
     "resolved_yaml",

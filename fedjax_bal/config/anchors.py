@@ -5,7 +5,8 @@ from typing import Any
 
 from fedjax_bal.config.problems import KeyPath
 
-_FILES = {(section, "file") for section in ("availability", "delivery", "speed", "partition")}
+PATHS = ("availability", "delivery", "speed", "partition")
+"""The sections whose key `file` is a path."""
 
 
 def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPath = ()) -> Any:
@@ -25,6 +26,6 @@ def with_absolute_paths(value: Any, folder: str | os.PathLike[str], path: KeyPat
     if isinstance(value, list):
         return [with_absolute_paths(item, folder, (*path, place)) for place, item in enumerate(value)]
     keys = [part for key in path if isinstance(key, str) for part in key.split(".")]
-    if tuple(keys[-2:]) in _FILES and isinstance(value, str) and value.strip():
+    if len(keys) > 1 and keys[-2] in PATHS and keys[-1] == "file" and isinstance(value, str) and value.strip():
         return os.path.normpath(os.path.join(os.path.abspath(folder), value))
     return value

@@ -17,7 +17,8 @@ class SelectionSection(Variant):
         name: one of `fedjax_bal.selection.SELECTORS`; its parameters stand beside it. A recipe with a selector of its
             own (astraea, flcir) uses that where this is `uniform`. Updates are averaged by number of samples; after
             `by_size` and `power_of_choice`, which draw clients so, plainly.
-        clients_per_round: the cohort's size; all available clients where these are fewer.
+        clients_per_round: the cohort's size; all available clients where these are fewer. By default 10, or all
+            clients where there are fewer.
     """
 
     choice: ClassVar[str | None] = "name"

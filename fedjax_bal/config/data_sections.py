@@ -10,6 +10,9 @@ from fedjax_bal.annotations import Count, Natural, Number, OneOf, Positive, Read
 from fedjax_bal.config.parameters import parameters
 from fedjax_bal.config.sections import Section, Variant, refused
 
+ALL_CLIENTS: Literal["all"] = "all"
+"""The number of clients of a partition by the data set's own writers or users: each of them is one."""
+
 _Constant = Literal["own"] | Number | Annotated[tuple[Number, ...], MinLen(1)]
 _PositiveConstant = Literal["own"] | Positive | Annotated[tuple[Positive, ...], MinLen(1)]
 
@@ -55,7 +58,7 @@ class PartitionSection(Variant):
     Attributes:
         scheme: one of `fedjax_bal.data.SCHEMES`, or an alias of one; its parameters stand beside it. Without it,
             `dirichlet` at an alpha of 0.3.
-        clients: N, the number of clients.
+        clients: N, the number of clients. With `natural` it is `all` by default: each writer or user of the data set.
         seed: the seed of the partition alone.
         imbalance_factor: the largest class over the smallest, before the scheme divides the remaining images; 1 keeps
             all images.
@@ -66,7 +69,7 @@ class PartitionSection(Variant):
     choice: ClassVar[str | None] = "scheme"
 
     scheme: Annotated[str, OneOf(lambda: PartitionSection.names(), lambda: PartitionSection.other_names())]
-    clients: Count = 20
+    clients: Count | Literal["all"] = 20
     seed: Seed = 0
     imbalance_factor: Annotated[Number, Ge(1)] = 1.0
     imbalance_profile: Literal["exponential", "step"] = "exponential"
@@ -106,7 +109,13 @@ class PartitionSection(Variant):
     @property
     def drawing(self) -> dict[str, Any]:
         """The arguments of `fedjax_bal.data.draw` besides the labels."""
-        return {**{key: getattr(self, key) for key in self.common()}, "parameters": self.parameters}
+        shared = {key: getattr(self, key) for key in self.common()}
+        return {**shared, "clients": self.known_clients, "parameters": self.parameters}
+
+    @property
+    def known_clients(self) -> int | None:
+        """The number of clients; None if the data set decides it."""
+        return None if self.clients == ALL_CLIENTS else self.clients
 
     @classmethod
     def function(cls, name: str) -> Callable[..., Any]:
@@ -118,9 +127,10 @@ class PartitionSection(Variant):
     @classmethod
     def parameters_of(cls, name: str) -> Mapping[str, Any]:
         """The parameters of a scheme."""
-        from fedjax_bal.data import FROM_DATASET
+        from fedjax_bal.data import FROM_DATASET, takes_owners
 
-        return parameters(cls.function(name), skip=("rng", "labels", "num_clients", *FROM_DATASET))
+        own = parameters(cls.function(name), skip=("rng", "labels", "num_clients", *FROM_DATASET))
+        return {**own, "clients": (Count | Literal["all"], ALL_CLIENTS) if takes_owners(name) else (Count, 20)}
 
 
 def _with_scheme(value: Mapping[str, Any]) -> Mapping[str, Any]:

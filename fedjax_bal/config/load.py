@@ -7,6 +7,7 @@ from pathlib import Path as File
 from typing import Any
 
 from fedjax_bal.config.anchors import with_absolute_paths
+from fedjax_bal.config.bases import Layers, left_out
 from fedjax_bal.config.configuration import FOLDER_NAME, Config, MethodEntry, UnresolvedConfig
 from fedjax_bal.config.methods import read_methods, unknown_published
 from fedjax_bal.config.needs import check_methods
@@ -61,20 +62,35 @@ def load_config(
         Traceback (most recent call last):
         fedjax_bal.config.problems.ConfigError: command line: training.rouns: unknown key; allowed: ...
     """
-    source, sheet = source_name(path), read_mapping(path)
-    if "sweep" in sheet:
+    return load_over_base(path, overrides, recorded=recorded, needs=needs)[0]
+
+
+def load_over_base(
+    path: str | os.PathLike[str] | None, overrides: Sequence[str] = (), *, recorded: bool = False, needs: bool = True
+) -> tuple[Config, list[str]]:
+    """Does what `load_config` does, and lists, as KEY=VALUE, what of the base was left out for other data.
+
+    Example:
+        >>> load_over_base(None, ["partition=iid", "methods=[fedavg]"])[1]
+        ['partition.imbalance_factor=50', 'auxiliary.per_class=10']
+    """
+    source, layers, changes = source_name(path), read_layers(path), parse_overrides(overrides)
+    if "sweep" in layers.merged:
         raise ConfigError(f"{source}: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep {source}`")
-    data, overridden = _overridden(sheet, parse_overrides(overrides))
+    stale = layers.stale(_overridden(layers.merged, changes)[0])
+    data, overridden = _overridden(layers.without(stale).merged, changes)
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
     raise_all(source, problems, overridden)
     if needs and not recorded:
         check_methods(config, source, overridden)
-    return config.model_copy(update={"plugins": plugins}) if recorded else config
+    if recorded:
+        config = config.model_copy(update={"plugins": plugins})
+    return config, left_out(layers.base, stale, data, config)
 
 
-def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
-    """Reads a configuration as a mapping whose keys aren't checked yet, laid over its `base` if it has one.
+def read_layers(path: str | os.PathLike[str] | None) -> Layers:
+    """Reads a configuration whose keys aren't checked yet, and its base; a built-in one is the base of the changes.
 
     Paths of files in it become absolute, and short forms are written out. Raises `ConfigError` if it can't be read or
     holds something else.
@@ -82,8 +98,11 @@ def read_mapping(path: str | os.PathLike[str] | None) -> Mapping[str, Any]:
     Args:
         path: a YAML file, or the name of a built-in configuration; None for the quickstart.
     """
-    data, file = _read_over_base(path, ()), find_config(path)
-    return {"name": file.stem, **data} if "name" not in data and FOLDER_NAME.accepts(file.stem) else data
+    layers, file = _read_over_base(path, ()), find_config(path)
+    if "name" not in layers.stated and FOLDER_NAME.accepts(file.stem):
+        layers = layers._replace(stated={"name": file.stem, **layers.stated})
+    builtin = os.path.realpath(file) in map(os.path.realpath, builtin_configs().values())
+    return Layers(layers.settled, {}) if builtin else layers
 
 
 def source_name(path: str | os.PathLike[str] | None) -> str:
@@ -91,7 +110,7 @@ def source_name(path: str | os.PathLike[str] | None) -> str:
     return "built-in quickstart" if path is None else os.fspath(path)
 
 
-def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...]) -> Mapping[str, Any]:
+def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...]) -> Layers:
     source, file = source_name(path), find_config(path)
     data = read_yaml(file, source)
     if not isinstance(data, Mapping):
@@ -99,10 +118,10 @@ def _read_over_base(path: str | os.PathLike[str] | None, above: tuple[str, ...])
         raise ConfigError(f"{source}: {'is empty' if data is None else f'received {received_value(data)}'}, {wanted}")
     axes = {key: data[key] for key in ("sweep",) if key in data}  # as they are: labels of points are made of them
     data = {**written_out(with_absolute_paths(dict(data), os.curdir if path is None else file.parent)), **axes}
-    return data if "base" not in data else _over_base(data, file, source, (*above, os.path.realpath(file)))
+    return Layers({}, data) if "base" not in data else _over_base(data, file, source, (*above, os.path.realpath(file)))
 
 
-def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, ...]) -> Mapping[str, Any]:
+def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, ...]) -> Layers:
     base = data.pop("base")
     if not isinstance(base, str) or _NO_PATH.search(base):
         wanted = "must be the path of a configuration, or the name of a built-in one"
@@ -113,12 +132,10 @@ def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, 
     if len(above) > _MOST_BASES:
         wanted = f"must be based on at most {_MOST_BASES} others, one behind the other"
         raise ConfigError(f"{above[0]}: base: received a chain that goes on at {source}, {wanted}")
-    below = _read_over_base(beside if beside.suffix and base not in builtin_configs() else base, above)
+    below = _read_over_base(beside if beside.suffix and base not in builtin_configs() else base, above).settled
     if "sweep" in below:
         raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
-    below = {key: value for key, value in below.items() if key != "name"}
-    methods = {key: data.pop(key) for key in ("methods",) if key in data}
-    return merge_sections(UnresolvedConfig, below, data) | methods  # a list is replaced as a whole, methods too
+    return Layers({key: value for key, value in below.items() if key != "name"}, data)
 
 
 def find_config(path: str | os.PathLike[str] | None) -> File:
@@ -263,6 +280,11 @@ def _parse_override(text: str) -> tuple[KeyPath, Any]:
     if not equals or not all(path) or len(path) > _LONGEST_PATH:
         example = "must be dotted.path=VALUE, for instance training.rounds=30"
         raise ConfigError(f"{_COMMAND_LINE}: received {received_value(text)}, {example}")
+    if path[0] == "sweep":
+        remedy = "write a file that has them, and `base:` if need be, and use `fedjax-bal sweep FILE`"
+        raise ConfigError(
+            f"{_COMMAND_LINE}: {dotted_path(path)}: the axes of a sweep are read from its file alone; {remedy}"
+        )
     return path, with_absolute_paths(parse_yaml(value, f"{_COMMAND_LINE}: {dotted_path(path)}"), os.curdir, path)
 
 

@@ -29,7 +29,7 @@ def _unmet(index: int, method: MethodConfig) -> list[Problem]:
         local=training.optimizer.built,
         carried=bool(recipe.carried),
         rounds=training.rounds,
-        clients=method.partition.clients,
+        clients=method.partition.known_clients,
         auxiliary=[BALANCED] * (method.auxiliary.per_class > 0),
         model=model.name,
         normalisation=normalisation(model.name, model.parameters),

@@ -1,9 +1,11 @@
 """A configuration as text and as a digest, and the differences between two."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
+from fedjax_bal.config.anchors import PATHS
 from fedjax_bal.config.configuration import Config, MethodEntry
 from fedjax_bal.config.problems import dotted_path, received_value
 from fedjax_bal.config.schema import Sections
@@ -60,7 +62,8 @@ def config_digest(config: Config) -> str:
 def run_digest(config: Config) -> str:
     """Returns the digest of what the rounds of a run depend on: all but their number, and the seeds of other runs.
 
-    Checkpoints know their configuration by it.
+    Checkpoints know their configuration by it. Of a file's path it has the name alone, so that a folder with a
+    configuration, its files and its runs can be moved: checkpoints also know the files' content.
 
     Example:
         >>> from fedjax_bal.config import load_config
@@ -73,6 +76,9 @@ def run_digest(config: Config) -> str:
         sheet.pop(key, None)
     for sections in (sheet, *sheet["methods"]):
         sections.get("training", {}).pop("rounds", None)
+        for key, section in list(sections.items()):
+            if key in PATHS and "file" in section:
+                sections[key] = section | {"file": os.path.basename(section["file"])}
     return _digest(sheet)
 
 

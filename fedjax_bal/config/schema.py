@@ -81,9 +81,12 @@ class Sections(Section):
 
     @model_validator(mode="after")
     def _enough_clients(self) -> Self:
-        asked, there = self.selection.clients_per_round, self.partition.clients
-        if asked <= there:
+        asked, there = self.selection.clients_per_round, self.partition.known_clients
+        if there is None or asked <= there:
             return self
+        if "clients_per_round" not in self.selection.model_fields_set:  # a default must not be refused
+            selection = self.selection.model_copy(update={"clients_per_round": there})
+            return self.model_copy(update={"selection": selection})
         text = (
             f"received {asked}, more clients a round than the {there} of partition.clients; at most {there} is allowed"
         )

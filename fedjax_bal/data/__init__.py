@@ -13,7 +13,7 @@ from fedjax_bal.data.inventory import inventory_digest, prepared_status
 from fedjax_bal.data.loading import folder_of, load
 from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.normalisation import OWN, normalisation
-from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve
+from fedjax_bal.data.partition import ALIASES, FROM_DATASET, SCHEMES, resolve, takes_owners
 from fedjax_bal.data.readers import DATASETS, find_reader
 from fedjax_bal.data.readers.npz import read_arrays
 from fedjax_bal.data.readers.reader import Reader
@@ -63,5 +63,6 @@ __all__ = [
     "resolve",
     "rows_by_share",
     "size_bins",
+    "takes_owners",
     "without_lone_rows",
 ]

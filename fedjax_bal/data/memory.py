@@ -1,20 +1,68 @@
 """Checks that memory suffices before it is allocated."""
 
+import contextlib
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from fedjax_bal.data.errors import DataError
 
 
-def available_bytes() -> int | None:
-    """Returns the free memory of this machine, or all of it if the system doesn't say what is free; None if neither."""
+class _GroupFiles(NamedTuple):
+    """The files of a control group, which limits the memory of a container."""
+
+    mount: str
+    limit: str
+    usage: str
+    cached: str  # the key in memory.stat of file contents that are dropped when memory is needed
+
+
+_VERSION_1 = _GroupFiles(
+    "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+)
+_VERSION_2 = _GroupFiles("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Returns the memory that this process may still take: what is free, or what its container's limit leaves.
+
+    All memory of the machine counts as free if the system doesn't say what is; None if it says neither.
+
+    Args:
+        root: the folder of `proc` and `sys`.
+    """
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):
         known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else None
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else None
+    left = [*_left_to_groups(root), *([] if free is None else [free])]
+    return min(left, default=None)
+
+
+def _left_to_groups(root: Path) -> Iterator[int]:
+    """What is left to each control group that this process is in: a group's limit holds for those below it, too."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            files = _VERSION_1 if controllers else _VERSION_2
+            mount = root / files.mount
+            # In a container the path may be the host's, of which only the mount itself exists.
+            own = mount / path.strip("/") if ".." not in path else mount
+            for group in (own, *(parent for parent in own.parents if parent.is_relative_to(mount))):
+                with contextlib.suppress(OSError, ValueError):  # no such group, or "max" for no limit
+                    limit, usage = int((group / files.limit).read_text()), int((group / files.usage).read_text())
+                    yield max(limit - usage + _cached(group / "memory.stat", files.cached), 0)
+
+
+def _cached(file: Path, key: str) -> int:
+    pairs = (line.split() for line in file.read_text().splitlines())
+    return next((int(value) for name, value in pairs if name == key), 0)
 
 
 def check_memory(subject: str, needed: int, remedy: str = "take a machine with more") -> None:

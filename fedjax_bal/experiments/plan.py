@@ -1,5 +1,6 @@
 """The plan of a sweep: its points, each a configuration of its own."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -11,13 +12,15 @@ from fedjax_bal.config import (
     Config,
     ConfigError,
     KeyPath,
+    Layers,
     apply_changes,
     build_config,
     completed_path,
     dotted_path,
     dump_yaml,
+    left_out,
     parse_overrides,
-    read_mapping,
+    read_layers,
     with_absolute_paths,
 )
 from fedjax_bal.experiments.axes import Axis, combinations, path_of, read_axes
@@ -40,6 +43,7 @@ class Sweep(NamedTuple):
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]  # all combinations, in order
     text: str  # the whole sweep as YAML, with its base written out
+    left_out: tuple[str, ...] = ()  # of the base, as other data are chosen
 
     @property
     def configs(self) -> dict[str, Config]:
@@ -56,16 +60,18 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     Raises:
         ConfigError: anything is wrong, in any of its points; one problem a line.
     """
-    source = os.fspath(path)
-    data = dict(read_mapping(path))
-    if "sweep" not in data:
+    source, layers = os.fspath(path), read_layers(path)
+    if "sweep" not in layers.merged:
         wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
         single = f"for a single configuration use `fedjax-bal run {source}`"
         raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
-    axes = _with_whole_keys(read_axes(data.pop("sweep"), source), data, source)
+    axes, stated = read_axes(layers.merged["sweep"], source), "sweep" in layers.stated
+    layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
+    axes = _with_whole_keys(axes, layers.merged, source)
     changes = parse_overrides(overrides)
-    _refuse_swept(changes, axes, data, source)
-    data = apply_changes(data, changes, "command line")
+    _refuse_swept(changes, axes, layers.merged, source)
+    stale = _stale_keys(layers, changes, axes if stated else (), source)  # or else the base's own
+    data = apply_changes(layers.without(stale).merged, changes, "command line")
     labels, folder = short_keys(axes), os.path.dirname(source)
     points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
     _refuse_repeats(points, source)
@@ -77,7 +83,21 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
             "sweep": [dict(zip(axis.keys, map(list, axis.values), strict=True)) for axis in axes],
         }
     )
-    return Sweep(points[0].config.name, tuple(axes), tuple(points), text)
+    dropped = left_out(layers.base, stale, data, points[0].config)
+    return Sweep(points[0].config.name, tuple(axes), tuple(points), text, tuple(dropped))
+
+
+def _stale_keys(
+    layers: Layers, changes: Sequence[tuple[KeyPath, Any]], axes: Sequence[Axis], source: str
+) -> list[KeyPath]:
+    """The keys of the base that make no sense for at least one point; all points go without, as they are compared."""
+    chosen = [apply_changes(layers.merged, changes, "command line")]
+    for axis in axes:
+        for values in zip(*axis.values, strict=True):
+            own = [(path_of(key), value) for key, value in zip(axis.keys, values, strict=True)]
+            with contextlib.suppress(ConfigError):  # raised again, with its place, when the point is made
+                chosen.append(apply_changes(chosen[0], own, source))
+    return list(dict.fromkeys(path for data in chosen for path in layers.stale(data)))
 
 
 def _with_whole_keys(axes: Sequence[Axis], data: Mapping[str, Any], source: str) -> list[Axis]:

@@ -21,6 +21,7 @@ def dry_run(
     before = None if fresh else folder
     inputs = SharedInputs(data_dir, devices, before and before.read_devices())
     yield from run_outline(config, find_left(0, config, before, inputs, retried=True))
+    yield from (f"  {line}" for line in inputs.data_lines())
     yield place_of_results(folder, fresh=fresh)
 
 

@@ -74,7 +74,8 @@ class Runner:
         # Read before anything is changed, so that a folder that can't go on stays as it is.
         self.begun = None if fresh else folder.read_execution()
         begun = self.begun and self.begun.devices
-        self.comparison: Comparison = set_up(config, inputs=inputs or SharedInputs(data_dir, devices, begun))
+        self.inputs = inputs or SharedInputs(data_dir, devices, begun)
+        self.comparison: Comparison = set_up(config, inputs=self.inputs)
         processes().agree(self._data())
         if fresh:
             folder.begin(config, fresh=True)
@@ -355,7 +356,7 @@ class Runner:
             "cost": self.cost._asdict(),
             "target_accuracy": self.config.evaluation.target_accuracy,
             "class_names": list(self.comparison.dataset.class_names),
-            "partitions": summarise_partitions(self.config, self.comparison.simulations),
+            "partitions": summarise_partitions(self.comparison),
             "batches": summarise_batches(self.config, self.comparison.simulations),
             "runs": [self.summarise(run) for run, state in self.states.items() if state.begun],
         }

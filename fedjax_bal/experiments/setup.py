@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,16 @@ from fedjax_bal.config import Config, MethodConfig, SelectionSection
 from fedjax_bal.engine.device import Layout, TestSet, chunked, padded
 from fedjax_bal.engine.host import FineTuner, Simulation, build, device_count, divide, replicate
 from fedjax_bal.experiments.leaks import check_attack
+from fedjax_bal.experiments.rows_used import rows_used
 from fedjax_bal.experiments.splits import SetupError, explained, split_rows
 from fedjax_bal.optim import Opaque, Optimizer, optimizer
 from fedjax_bal.options import Participation
+from fedjax_bal.parts import SERVER_ROWS
 from fedjax_bal.selection import AVAILABILITY, DELIVERY, SPEEDS, Choice
 from fedjax_bal.types import Dataset, Federation, Model
 
 _CLOCK: Mapping[str, Mapping[str, Any]] = {"availability": AVAILABILITY, "delivery": DELIVERY, "speed": SPEEDS}
+_MOST_LINES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Comparison:
     methods: tuple[MethodConfig, ...]
     simulations: tuple[Simulation, ...]
     dataset: Dataset  # the first method's
+    rows_used: tuple[str, ...]  # how many rows and clients are trained on, in words
     fingerprints: tuple[np.ndarray, ...]  # see `SharedInputs.fingerprint`
     others: Mapping[int, "Comparison"] = dataclasses.field(default_factory=dict)  # by seed
 
@@ -57,6 +61,7 @@ class SharedInputs:
         self.data_dir, self.devices, self.begun = data_dir, devices, begun
         self.made: dict[str, Any] = {}
         self.larger: dict[tuple[Any, ...], Federation] = {}
+        self.used: dict[str, dict[str, None]] = {}
 
     def once(self, kind: str, make: Any, *sections: Any) -> Any:
         """The value of `make`, computed only once for the same kind and sections of a configuration."""
@@ -112,6 +117,21 @@ class SharedInputs:
         section = getattr(config, name)
         with explained(f"{name} (of {config.name})"):
             return self.once(name, lambda: _CLOCK[name][section.name](**section.parameters), section)
+
+    def rows_used(self, config: MethodConfig, needing: Sequence[str]) -> str:
+        """How many rows and clients are used, in words; `needing` are the methods that need the server's rows."""
+        use = lambda: rows_used(config, self.dataset(config), self.federation(config), needing)
+        text = self.once(f"rows used with {needing}", use, *_sections(config))
+        self.used.setdefault(text, {})[config.name] = None
+        return text
+
+    def data_lines(self) -> list[str]:
+        """How many rows and clients are used, a line for each different answer, at most so many."""
+        several = len(set(map(tuple, self.used.values()))) > 1
+        whose = lambda names: f" of {', '.join(names)}" if several else ""
+        lines = [f"data{whose(names)}: {text}" for text, names in self.used.items()]
+        more = len(lines) - _MOST_LINES
+        return lines if more <= 0 else [*lines[:_MOST_LINES], f"data: {more} more partitions"]
 
     def model(self, config: MethodConfig) -> Model:
         """The network."""
@@ -179,12 +199,16 @@ def _on_partition_of(seed: int, config: Config, inputs: SharedInputs) -> Compari
     for method, simulation in zip(methods, simulations, strict=True):
         _check_conclusion(method, simulation)
     fingerprints = tuple(inputs.fingerprint(method) for method in methods)
-    return Comparison(config, methods, simulations, inputs.dataset(methods[0]), fingerprints)
+    needing = [method.name for method in methods if any(SERVER_ROWS in part.needs for part in method.recipe.parts)]
+    used = tuple(inputs.rows_used(method, needing) for method in methods)
+    return Comparison(config, methods, simulations, inputs.dataset(methods[0]), used, fingerprints)
 
 
 def _simulation(inputs: SharedInputs, index: int, config: MethodConfig) -> Simulation:
     chosen, cohort = _chosen(config.selection), config.selection.clients_per_round
     federation, model = inputs.federation(config), inputs.model(config)
+    if config.partition.known_clients is None:
+        cohort = min(cohort, federation.num_clients)
     with explained(f"selection (of {config.name})"):
         (chosen or Choice()).build(cohort, federation)
     clock = {name: inputs.presence(config, name) for name in _CLOCK}

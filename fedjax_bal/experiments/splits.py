@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_bal import data
 from fedjax_bal.config import AuxiliarySection, Sections
 from fedjax_bal.engine.device import VALIDATION
+from fedjax_bal.experiments.rows_used import rows_left
 from fedjax_bal.parts import BALANCED
 from fedjax_bal.types import Dataset
 
@@ -53,7 +54,11 @@ def split_rows(
         pool = _take_validation(pool, config)
     with explained("partition"):
         given = data.partition.from_dataset(data.partition.SCHEMES[partition.scheme], dataset, pool.rest)
-        own = data.partition.draw(pool.labels[pool.rest], **partition.drawing, given=given)
+        labels = pool.labels[pool.rest]
+        try:
+            own = data.partition.draw(labels, **partition.drawing, given=given)
+        except ValueError as error:
+            raise ValueError(f"{error}{rows_left(config, labels, len(dataset.train_labels))}") from error
     rows = [pool.rest[numbers] for numbers in own]
     if not config.evaluation.client_test.wanted:
         return pool, rows, None

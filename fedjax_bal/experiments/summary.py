@@ -13,6 +13,7 @@ from fedjax_bal.data import extra_bytes
 from fedjax_bal.engine.host import DispatchResult, Simulation
 from fedjax_bal.experiments.display.tally import duration
 from fedjax_bal.experiments.saved_runs import RunState
+from fedjax_bal.experiments.setup import Comparison
 from fedjax_bal.metrics import RunHistory, rank_correlations, summarise_run
 from fedjax_bal.parts import Batches
 from fedjax_bal.types import Federation
@@ -116,15 +117,17 @@ def _selection(simulation: Simulation, chosen: np.ndarray, selector: Any) -> dic
     return about
 
 
-def summarise_partitions(config: Config, simulations: Sequence[Simulation]) -> list[dict[str, Any]]:
-    """The class counts of clients, once for all methods that share them; the simulations are those of the methods."""
+def summarise_partitions(comparison: Comparison) -> list[dict[str, Any]]:
+    """The class counts of clients, once for all methods that share them, and how many rows and clients are used."""
     shared: dict[Any, dict[str, Any]] = {}
-    for method, simulation in zip(config.methods, simulations, strict=True):
+    whole = zip(comparison.methods, comparison.simulations, comparison.rows_used, strict=True)
+    for method, simulation, used in whole:
         federation = simulation.federation
         clients = federation.num_clients
         shown = _spread(clients, _HEAT_MAP_CLIENTS)
         entry = {
             "methods": [],
+            "data": used,
             "clients": clients,
             "mean": _shortest(federation.mean),
             "std": _shortest(federation.std),
@@ -135,7 +138,7 @@ def summarise_partitions(config: Config, simulations: Sequence[Simulation]) -> l
         }
         # By content: what a method does to its federation may leave it like another one's.
         constants = entry["mean"], entry["std"]
-        key = np.asarray(federation.class_counts).tobytes(), repr((_augmentation(federation), constants))
+        key = np.asarray(federation.class_counts).tobytes(), repr((_augmentation(federation), constants, used))
         shared.setdefault(key, entry)["methods"].append(method.name)
     return list(shared.values())
 

@@ -47,7 +47,8 @@ def run_sweep(
     else:
         folder.begin(sweep.text, sweep.configs)
     work = SweepWork(sweep, folder, display, **options, look=dry_run)
-    for line in sweep_outline(sweep, work.batches, work.broken, work.backend.about(), target, devices):
+    outline = sweep_outline(sweep, work.batches, work.broken, work.backend.about(), target, devices)
+    for line in (*outline, *(f"  {text}" for text in work.data_lines)):
         display.note(line)
     if dry_run:
         display.note(place_of_results(folder))

@@ -52,6 +52,7 @@ class SweepWork:
         broken: the reason why a point can't be set up, by its number.
         lost: the reason why a run could not be trained, by point, method and seed.
         batches: the batches that are left to train.
+        data_lines: how many rows and clients of the data the points use.
         costs: costs of the batches that were trained in this session.
     """
 
@@ -86,7 +87,7 @@ class SweepWork:
             except ValueError as error:
                 self.broken[number] = str(error)
                 display.note(f"{point.label}: left out: {error}")
-        self.batches = batch_runs(tasks, most, self.backend.places)
+        self.batches, self.data_lines = batch_runs(tasks, most, self.backend.places), inputs.data_lines()
 
     def run(self, written: Callable[[], object] = lambda: None) -> None:
         """Trains the batches that are left; a run that diverges or can't be trained is noted, and the others go on.

@@ -7,7 +7,7 @@ A part plays one or more roles, which decide when it runs, what it sees and how 
 
 from fedjax_bal.parts.accountant import epsilon
 from fedjax_bal.parts.astraea import Augmentation
-from fedjax_bal.parts.auxiliary import BALANCED
+from fedjax_bal.parts.auxiliary import BALANCED, SERVER_ROWS
 from fedjax_bal.parts.balanced_softmax import PriorCalibration
 from fedjax_bal.parts.balancefl import PredictionEntropy
 from fedjax_bal.parts.batch_statistics import BATCH_STATISTICS, FreshStatistics, OwnStatistics
@@ -95,6 +95,7 @@ __all__ = [
     "BATCH_STATISTICS",
     "SCHEDULES",
     "SCOPES",
+    "SERVER_ROWS",
     "Ascent",
     "Augmentation",
     "Batches",

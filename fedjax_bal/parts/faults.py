@@ -126,7 +126,7 @@ def _check_places(clients: tuple[int, ...], chosen: tuple[int, ...] | None, fact
             f"faults: rounds: received {', '.join(map(str, chosen))}, but the run ends after round {facts.rounds}, "
             "so that nothing would go wrong: name a round of the run, or none for all of them"
         )
-    absent = [client for client in clients if client >= facts.clients]
+    absent = [client for client in clients if facts.clients is not None and client >= facts.clients]
     if absent:
         raise ValueError(
             f"faults: clients: received {absent[0]}, but there are {facts.clients} clients, numbered from 0"

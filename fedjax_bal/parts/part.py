@@ -64,7 +64,7 @@ class RunFacts(NamedTuple):
         local: the clients' optimizer.
         carried: whether the clients of a chain pass on its state.
         rounds: the number of rounds.
-        clients: N.
+        clients: N; None where only the data set tells.
         auxiliary: the names of the sets of rows that clients don't have.
         model: the network's name.
         normalisation: the network's; None where only building it tells.
@@ -74,7 +74,7 @@ class RunFacts(NamedTuple):
     local: Optimizer
     carried: bool
     rounds: int
-    clients: int
+    clients: int | None
     auxiliary: Collection[str]
     model: str
     normalisation: Normalisation | None

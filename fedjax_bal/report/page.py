@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
 _FIRST = ("accuracy", "traffic", "mean-accuracy", "worst-class")
+_MOST_LINES, _LONGEST_LINE = 20, 1000
 REPRODUCE = (
     "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of device "
     "every seed gives the same numbers."
@@ -98,6 +99,7 @@ def _page(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> str:
         tables_with_notes(paper_tables(beside)),
         figures("Figures", others),
         "<h2>Setting</h2>",
+        "".join(map(note, data_lines(run.summary))),
         _settings(run.config),
         "<h2>Machine and speed</h2>",
         definitions(_machine(run.summary)),
@@ -188,6 +190,13 @@ def _settings(config: Mapping[str, Any]) -> str:
         + definitions(_setting(differing))
         + folded("All settings", definitions(_setting(config)))
     )
+
+
+def data_lines(summary: Mapping[str, Any]) -> list[str]:
+    """How many rows and clients of how many the methods use, in words; none for runs of earlier versions."""
+    parts = [part for part in summary["partitions"] if part.get("data")]
+    named = lambda part: f" of {', '.join(map(str, part['methods']))}" if len(parts) > 1 else ""
+    return [printable(f"Data{named(part)}: {part['data']}.", _LONGEST_LINE) for part in parts[:_MOST_LINES]]
 
 
 def _setting(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -22,8 +22,10 @@ from fedjax_bal.config import (
     load_config,
     received_value,
     resolved_yaml,
+    run_digest,
 )
 from fedjax_bal.files import parse_json
+from fedjax_bal.options import MOST_DEVICES
 from fedjax_bal.runs.checksums import SUMS
 from fedjax_bal.runs.output_files import PUT_BACK, START_OVER, FolderError, OutputFiles, unreadable
 from fedjax_bal.runs.record import RunRecord, missing_plugins, read_config, read_metrics, read_pictures, read_summary
@@ -31,7 +33,7 @@ from fedjax_bal.runs.schema import ResumableLine, misfit
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 _REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
-_EXECUTION, _FORMAT, _MOST_DEVICES = "execution.json", 1, 1024
+_EXECUTION, _FORMAT = "execution.json", 1
 _LARGEST_METRICS = 2**32
 _RUN = "method-{}-seed-{}"
 SHEET, POINTS = "sweep.yaml", "points"
@@ -110,10 +112,11 @@ class RunFolder:
             FolderError: it can't be written, is in use, or holds something else.
         """
         outer = Path(os.path.realpath(self.path)).parent
+        owner = f"{run_digest(config)} {config.seeds[0]}"
         with contextlib.ExitStack() as held:
             if outer.name == POINTS and (outer.parent / SHEET).is_file():
                 held.enter_context(OutputFiles(outer.parent).locked(lambda: None, shared=True))
-            held.enter_context(self.files.locked(lambda: self.check_owner(config)))
+            held.enter_context(self.files.locked(lambda: self.check_owner(config), owner))
             yield
 
     def check(self, config: Config) -> None:
@@ -158,7 +161,7 @@ class RunFolder:
         form, devices, settings = (values.get(key) for key in ("format", "devices", "settings"))
         if isinstance(form, int) and form != _FORMAT:
             raise FolderError(f"{file}: is of format {form}, this version reads {_FORMAT}; use the one that wrote it")
-        if type(devices) is not int or not 1 <= devices <= _MOST_DEVICES or not isinstance(settings, dict):
+        if type(devices) is not int or not 1 <= devices <= MOST_DEVICES or not isinstance(settings, dict):
             raise FolderError(
                 f"{file}: is missing or damaged, so that it isn't known how the run was begun; put back a copy of it, "
                 f"or {START_OVER}"

@@ -41,6 +41,14 @@ def unreadable(file: Path, error: OSError) -> FolderError:
     return FolderError(f"{file}: can't be read ({reason}), and nothing is touched; try again once it can be")
 
 
+class FolderInUseError(FolderError):
+    """A folder in which another process is running; `another` if what it runs is known to be something else."""
+
+    def __init__(self, message: str, *, another: bool) -> None:
+        super().__init__(message)
+        self.another = another
+
+
 class OutputFiles:
     """Reads and writes a folder's files by their names in it; nothing is written outside of it, nor through a link.
 
@@ -63,8 +71,11 @@ class OutputFiles:
             check()
 
     @contextlib.contextmanager
-    def locked(self, check: Callable[[], None], *, shared: bool = False) -> Iterator[None]:
-        """Makes the folder, has it checked, and keeps other processes out of it, but for those that share it."""
+    def locked(self, check: Callable[[], None], owner: str = "", *, shared: bool = False) -> Iterator[None]:
+        """Makes the folder, has it checked, and keeps other processes out of it, but for those that share it.
+
+        Those that are kept out can tell whether the `owner` is the same as theirs.
+        """
         self.prepare(check)
         with self.writing():
             lock = open_to_append(self.path / _LOCK)
@@ -73,9 +84,9 @@ class OutputFiles:
             try:
                 fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise FolderError(
-                    f"{self.path}: another process is running in this folder; wait for it, or choose another with --out"
-                ) from None
+                another = self.read(_LOCK) not in (b"", owner.encode())
+                told = "another process is running in this folder; wait for it, or choose another with --out"
+                raise FolderInUseError(f"{self.path}: {told}", another=another) from None
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
@@ -84,6 +95,10 @@ class OutputFiles:
                     "process out of the folder; choose a folder on another one with --out, or mount it with locks "
                     "(Lustre: -o flock)"
                 ) from error
+            if not shared:
+                lock.truncate(0)
+                lock.write(owner.encode())
+                lock.flush()
             check()  # again: another process may have written here before the lock
             yield
 
@@ -262,7 +277,9 @@ class RemoteFiles(OutputFiles):
 
     prepare = make_folder = write = append = remove = save_checkpoint = seal = _do_nothing
 
-    def locked(self, check: Callable[[], None], *, shared: bool = False) -> contextlib.AbstractContextManager[None]:
+    def locked(
+        self, check: Callable[[], None], owner: str = "", *, shared: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
         """Locks nothing."""
         return contextlib.nullcontext()
 

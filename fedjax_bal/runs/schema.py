@@ -186,6 +186,7 @@ class _Augmentation(JsonObject):
 
 class _Partition(JsonObject):
     methods: list = _NULL
+    data: str | None = None
     clients: int = _NULL
     shown: _Shown = _NULL
     class_counts: Annotated[Any, numbers("shown", "classes")] = None

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedjax_bal.cli.app import app
 from fedjax_bal.cli.listing import LISTINGS
-from fedjax_bal.config import builtin_configs
+from fedjax_bal.config import builtin_configs, load_config
 from fedjax_bal.runs import RunFolder, SweepFolder
 
 BAD = {
@@ -99,7 +99,10 @@ def test_run_writes_everything_and_says_where(here):
     assert "  program 2: control variates: 1 run of 7 rounds, " in result.output
     assert re.search(r"fedavg, seed 0: program ready after [\d.]+ s; .* on each of \d+ device\(s\)", result.output)
     assert re.search(r"^XLA's programs: \d+ compiled, \d+ found in ", result.output, re.MULTILINE)
+    used = "fashion_mnist_small, trained on 400 of 10,000 rows and 10 clients (scheme=pathological, clients=10, "
+    assert result.output.startswith(f"data: {used}")
     folder = here / "runs" / "small"
+    assert f"Data: {used}" in (folder / "report.html").read_text()
     assert "report: runs/small/report.html" in result.output
     closing = r"^[1-9]\d* client updates in \d+:\d\d, [\d,.]+/s while training; compiling took \d+% of the time$"
     assert re.search(closing, result.output, re.MULTILINE)
@@ -123,6 +126,18 @@ def test_run_writes_everything_and_says_where(here):
     assert lines[1].startswith("  program 1: fedavg, seed 1: 1 run of 7 rounds, ")
     assert lines[-1] == "  would go on in runs/small"
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+def test_configurations_of_one_name_that_start_at_once_take_folders_of_their_own(here):
+    (here / "small.yaml").write_text(small_run.TEXT)
+    refused = ("run", "small.yaml", "partition.samples_per_client=9999", "--plain")  # once it has its folder
+    with RunFolder(here / "runs" / "small").claimed(load_config("small.yaml")):
+        with RunFolder(here / "runs" / "small-2").claimed(load_config("small.yaml", ["seeds=[5]"])):
+            assert "this one goes to runs/small-3. They differ in\n" in invoke(*refused).output
+        same = invoke("run", "small.yaml", "training.rounds=8", "--plain")  # more of what the other process does
+        assert same.exit_code == 2 and "runs/small: another process is running in this folder; wait" in same.output
+        named = invoke(*refused, "--out", "runs/small")
+        assert named.exit_code == 2 and "another process is running in this folder" in named.output
 
 
 def test_a_dry_run_leaves_no_folder(here):

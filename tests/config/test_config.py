@@ -18,6 +18,7 @@ from fedjax_bal.config import (
     load_config,
     parameters,
     resolved_yaml,
+    run_digest,
 )
 from fedjax_bal.config.reference import explained, json_schema, key_references
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml, read_yaml
@@ -300,6 +301,9 @@ def test_differences_name_the_keys():
         ("training.optimizer.name=sdg", ["training.optimizer.name: received 'sdg'; allowed:", "did you mean 'sgd'?"]),
         ("training.local_steps=3", ["local_steps: received 3 beside local_epochs=1; set one of the two to null, or"]),
         ("training.local_epochs=null", ["training.local_epochs: missing, must be an integer of at least 1, or local_"]),
+        ("lr=1e-50", ["learning_rate: received 1e-50, must be a finite number that is not 0 in 32 bits"]),
+        ("training.optimizer.clip_value=1e-40", ["clip_value: received 1e-40", "0 in 32 bits", ", or null"]),
+        ("sweep=[{lr: [0.1, 1]}]", ["sweep: the axes of a sweep are read from its file", "fedjax-bal sweep FILE"]),
         ("training.optimizer.clip_norm=0", ["clip_norm: received 0, must be a finite number above 0, or null"]),
         ("training.optimizer.schedule={name: cosine}", ["optimizer.schedule.length: missing, must be an integer"]),
         ("training.optimizer.schedule={name: step, every: 0}", ["schedule: refused by step: every: received 0, must"]),
@@ -313,7 +317,7 @@ def test_differences_name_the_keys():
         ("delivery.p=0.5", ["delivery.p: unknown key for always; allowed: name"]),
         ("evaluation.target_accuracy=60", ["received 60, must be a finite number above 0 and of at most 1, or null"]),
         ("execution.strategy=vmapp", ["execution.strategy: received 'vmapp'; allowed: auto, map, vmap; did you mean"]),
-        ("execution.devices=0", ["execution.devices: received 0, must be auto, or an integer of at least 1"]),
+        ("execution.devices=0", ["execution.devices: received 0, must be auto, or an integer from 1 to 1024"]),
         ("execution.chunk=all", ["execution.chunk: received 'all', must be auto, or an integer of at least 1"]),
         (
             "execution.precision=float16",
@@ -869,3 +873,12 @@ def test_wrong_options_of_models_are_told(model, message):
         load_config(BUILTIN, [f"model={model}"])
     with pytest.raises(ConfigError, match=rf"command line: methods.1.model.*: {message}"):
         load_config(BUILTIN, [f"methods.1.model={model}"])
+
+
+def test_a_moved_file_leaves_a_run_what_it_is(tmp_path):
+    def digest(folder, name="phones.csv"):
+        method = f"methods=[{{recipe: fedavg, delivery: {{name: trace, file: {folder}/{name}}}}}]"
+        config = load_config(BUILTIN, [f"availability={{name: trace, file: {folder}/{name}}}", method])
+        return run_digest(config)
+
+    assert digest("/here") == digest("/there") != digest("/here", "other.csv")

@@ -44,7 +44,15 @@ def test_no_message_where_the_user_has_set_the_number(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code, devices", [("split_cpu()", cpu_devices.cores()), ("split_cpu(3)", 3), ("pass", 5)])
+@pytest.mark.parametrize(
+    "code, devices",
+    [
+        ("split_cpu()", cpu_devices.cores()),
+        ("split_cpu(3)", 3),
+        ("pass", 5),
+        ("split_cpu(999)", max(64, cpu_devices.cores())),
+    ],
+)
 def test_before_jax_starts_the_number_is_that_of_the_cores_or_what_is_asked_for(code, devices):
     begin = "" if code != "pass" else 'import jax; jax.config.update("jax_num_cpu_devices", 5); '
     program = f"{begin}from fedjax_bal.engine.host import device_count, split_cpu; {code}; print(device_count('auto'))"

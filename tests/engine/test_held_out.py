@@ -202,6 +202,8 @@ def test_without_test_rows_there_is_nothing_to_fine_tune_for():
         FineTuner(bare, 1)
     with pytest.raises(ValueError, match="personalised: received 0"):
         FineTuner(simulation(), 0)
+    with pytest.raises(ValueError, match="training: [0-9,]+ local steps in a round, at most 2,147,483,647 can be"):
+        FineTuner(simulation(), 2**31 - 1)
 
 
 def test_shot_groups_go_by_what_clients_are_trained_on():

@@ -181,6 +181,8 @@ def test_client_memory_goes_to_the_host_where_devices_are_too_small(monkeypatch)
 BAD = [
     ({"devices": 99}, r"execution.devices: received 99, but jax has \d+ cpu device"),
     ({"devices": 0}, "execution.devices: received 0"),
+    ({"local_epochs": 2**30}, r"training: [\d,]+ local steps in a round, at most 2,147,483,647 can be counted"),
+    ({"local_epochs": None, "local_steps": 2**29}, "training: 3,221,225,472 local steps in a round"),  # of 6 clients
     ({"chunk": 0}, "execution.chunk: received 0"),
     ({"client_memory": "tape"}, "execution.client_memory: received 'tape'; allowed: auto, device, host, disk"),
 ]

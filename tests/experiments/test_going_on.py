@@ -116,3 +116,21 @@ def test_a_folder_of_another_format_is_refused(tmp_path):
     (tmp_path / "execution.json").write_text('{"format": 2, "cores": 4}')
     with pytest.raises(FolderError, match=r"execution.json: is of format 2, this version reads 1"):
         RunFolder(tmp_path).read_execution()
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_moved_with_its_configuration_trace_and_run_goes_on(tmp_path, monkeypatch):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    (here / "phones.csv").write_text("round,client\n0,1\n0,2\n0,3\n1,4\n1,5\n1,6\n")
+    trace = ("availability={name: trace, file: phones.csv}", "methods=[fedavg]", "seeds=[0]")
+    moved = lambda folder, rounds: small_run.config(folder, *trace, f"training.rounds={rounds}")
+    monkeypatch.chdir(here)
+    small_run.run(here / "run", moved(here, 2))
+    here.rename(there)
+    monkeypatch.chdir(there)
+    notes = small_run.run(there / "run", moved(there, 4)).notes
+    assert notes == ["fedavg, seed 0: going on after round 2"]
+    (there / "phones.csv").write_text("round,client\n0,1\n0,2\n0,4\n1,4\n1,5\n1,6\n")
+    with pytest.raises(FolderError, match="was begun with other images, labels"):
+        small_run.run(there / "run", moved(there, 6))

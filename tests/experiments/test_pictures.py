@@ -168,6 +168,6 @@ def test_methods_that_train_on_the_same_rows_share_a_partition(tmp_path):
     config, folder = small_run.config(tmp_path, *changes), RunFolder(tmp_path / "run")
     with folder.claimed(config):
         runner = Runner(config, folder, small_run.Quiet())
-        (entry,) = summarise_partitions(config, runner.comparison.simulations)
+        (entry,) = summarise_partitions(runner.comparison)
     assert entry["methods"] == ["rebafl", "fakes"]
     assert {sum(counts) for counts in entry["class_counts"]} == {40}

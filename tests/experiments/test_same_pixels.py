@@ -54,7 +54,7 @@ def test_python_and_the_command_line_come_to_the_same_accuracies(tmp_path):
 )
 def test_constants_are_chosen_and_recorded(tmp_path, overrides, constants, written):
     comparison = configured(tmp_path, *overrides)
-    (partition,) = summarise_partitions(comparison.config, comparison.simulations)
+    (partition,) = summarise_partitions(comparison)
     np.testing.assert_allclose((partition["mean"], partition["std"]), constants, rtol=1e-7)
     assert written in resolved_yaml(comparison.config)
     mean, std = constants
@@ -66,8 +66,5 @@ def test_constants_are_chosen_and_recorded(tmp_path, overrides, constants, writt
 def test_methods_with_other_constants_are_told_apart(tmp_path):
     raw = "{recipe: fedavg, name: raw, dataset: {mean: 0, std: 1}}"
     comparison = configured(tmp_path, f"methods=[{{recipe: fedavg}}, {{recipe: fedprox}}, {raw}]")
-    told = [
-        (part["methods"], part["mean"], part["std"])
-        for part in summarise_partitions(comparison.config, comparison.simulations)
-    ]
+    told = [(part["methods"], part["mean"], part["std"]) for part in summarise_partitions(comparison)]
     assert told == [(["fedavg", "fedprox"], [0.1307], [0.3081]), (["raw"], [0.0], [1.0])]

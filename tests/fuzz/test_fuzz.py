@@ -131,9 +131,9 @@ def test_every_field_of_a_run_can_be_anything(valid, tmp_path):
 
 
 def test_every_key_of_a_configuration_can_be_anything():
-    from fedjax_bal.config.load import build_config, read_mapping
+    from fedjax_bal.config.load import build_config, read_layers
 
-    tree = dict(read_mapping(material.CONFIGS / "combined.yaml"))
+    tree = read_layers(material.CONFIGS / "combined.yaml").merged
     places = list(paths(tree))
 
     @settings(BOUNDED, max_examples=60)

@@ -35,6 +35,8 @@ from fedjax_bal.data.partition.registry import (
     draw,
     from_dataset,
     resolve,
+    takes_owners,
+    thinned,
 )
 from fedjax_bal.data.partition.sizes import empirical_sizes, lognormal_sizes
 
@@ -68,4 +70,6 @@ __all__ = [
     "refilled_dirichlet",
     "resolve",
     "shards",
+    "takes_owners",
+    "thinned",
 ]

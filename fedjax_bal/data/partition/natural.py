@@ -12,7 +12,7 @@ from fedjax_bal.validate import check_generator, checked_labels, whole_number
 def natural(
     rng: np.random.Generator,
     labels: np.ndarray,
-    num_clients: int,
+    num_clients: int | None,
     owners: np.ndarray | None,
     choose: Literal["random", "largest"] = "random",
     min_size: int = 1,
@@ -24,7 +24,7 @@ def natural(
     Args:
         rng: source of randomness.
         labels: `Int[D]`; only their number matters.
-        num_clients: N, at most as many as there are owners with enough rows.
+        num_clients: N, at most as many as there are owners with enough rows; None for all of these.
         owners: number of each row's writer or user, `Int[D]`; None for a data set without.
         choose: `"random"`, N owners, all equally likely; `"largest"`, those with most rows, of equal ones the first.
         min_size: rows that an owner must have to be chosen.
@@ -41,11 +41,12 @@ def natural(
         [array([0, 2]), array([3, 4, 5])]
     """
     check_generator(rng)
-    labels, num_clients = checked_labels(labels), whole_number("num_clients", num_clients)
+    labels = checked_labels(labels)
     check_word("choose", choose, ("random", "largest"))
     rows, _, sizes = rows_by_label(_checked_owners(owners, len(labels)))
     enough = np.flatnonzero(sizes >= whole_number("min_size", min_size))
-    if num_clients > len(enough):
+    num_clients = len(enough) if num_clients is None else whole_number("num_clients", num_clients)
+    if not 0 < num_clients <= len(enough):
         rows_each = f"at least {min_size} rows" if min_size > 1 else "rows"
         raise ValueError(
             f"{num_clients} clients, but {len(enough)} writers or users have {rows_each}; natural gives each of them "

@@ -172,10 +172,42 @@ def from_dataset(scheme: Callable[..., Any], dataset: Dataset, rows: np.ndarray)
     return {name: take(dataset, rows) for name, take in FROM_DATASET.items() if name in parameters}
 
 
+def takes_owners(scheme: str) -> bool:
+    """Tells whether a scheme makes clients of the data set's writers or users.
+
+    Example:
+        >>> takes_owners("natural"), takes_owners("iid")
+        (True, False)
+    """
+    return "owners" in inspect.signature(SCHEMES[scheme]).parameters
+
+
+def thinned(
+    labels: np.ndarray,
+    seed: int,
+    imbalance_factor: float = 1.0,
+    imbalance_profile: Literal["exponential", "step"] = "exponential",
+    imbalance_order: Literal["label", "frequency", "random"] = "label",
+) -> np.ndarray:
+    """The rows of a global long tail, which `draw` partitions, in ascending order; all for a factor of 1.
+
+    The arguments are those of `draw`. A generator of its own draws them, so that the scheme draws the same random
+    numbers with and without the long tail.
+
+    Example:
+        >>> len(thinned(np.repeat(np.arange(10), 500), 0, 100))
+        1236
+    """
+    if imbalance_factor == 1:
+        return np.arange(len(labels))
+    rng = np.random.default_rng([seed, zlib.crc32(b"imbalance")])
+    return long_tailed(rng, labels, imbalance_factor, imbalance_profile, imbalance_order)
+
+
 def draw(
     labels: np.ndarray,
     scheme: str,
-    clients: int,
+    clients: int | None,
     seed: int,
     parameters: Mapping[str, Any],
     imbalance_factor: float = 1.0,
@@ -185,12 +217,10 @@ def draw(
 ) -> list[np.ndarray]:
     """Draws a partition by a scheme's name, of all rows or of a global long tail.
 
-    The long tail has its own generator, so that the scheme draws the same random numbers with and without it.
-
     Args:
         labels: `Int[D]`.
         scheme: one of `SCHEMES`.
-        clients: N.
+        clients: N; None, for `natural`, for one of each writer or user.
         seed: of the partition.
         parameters: of the scheme.
         imbalance_factor: rows of the largest class over those of the smallest, at least 1; 1 keeps all rows.
@@ -213,7 +243,6 @@ def draw(
     rng = np.random.default_rng(seed)
     if imbalance_factor == 1:
         return SCHEMES[scheme](rng, labels, clients, **given, **parameters)
-    own = np.random.default_rng([seed, zlib.crc32(b"imbalance")])
-    kept = long_tailed(own, labels, imbalance_factor, imbalance_profile, imbalance_order)
+    kept = thinned(labels, seed, imbalance_factor, imbalance_profile, imbalance_order)
     given = {name: values[kept] if np.ndim(values) else values for name, values in given.items()}
     return [kept[rows] for rows in SCHEMES[scheme](rng, labels[kept], clients, **given, **parameters)]

@@ -8,9 +8,14 @@ from typing import Any
 
 import jax
 
+_MOST_ON_FEW_CORES = 64
+
 
 def split_cpu(devices: str | int = "auto", least: int = 1) -> None:
     """Lets jax see the CPU as several devices, at least `least`, each of which trains one client at a time.
+
+    They are at most one for each core or 64, as hundreds take minutes to start and are no faster; `device_count` then
+    refuses more.
 
     "auto" is one for each core that this process may use, unless the user has set another number in jax. Changes
     nothing if jax has started or runs on an accelerator.
@@ -18,7 +23,8 @@ def split_cpu(devices: str | int = "auto", least: int = 1) -> None:
     if devices == "auto" and _is_set():
         return
     with contextlib.suppress(RuntimeError):  # jax has started
-        jax.config.update("jax_num_cpu_devices", max(cores() if devices == "auto" else int(devices), least))
+        wanted = max(cores() if devices == "auto" else int(devices), least)
+        jax.config.update("jax_num_cpu_devices", min(wanted, max(cores(), _MOST_ON_FEW_CORES)))
 
 
 @functools.cache

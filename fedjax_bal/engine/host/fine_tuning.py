@@ -24,6 +24,7 @@ from fedjax_bal.engine.host.compiler_options import compile_for_backend
 from fedjax_bal.engine.host.executable import compile_to_fit
 from fedjax_bal.engine.host.placement import replicate
 from fedjax_bal.engine.host.simulation import Simulation, Snapshot
+from fedjax_bal.engine.host.strategy import check_steps
 from fedjax_bal.metrics import client_accuracies
 from fedjax_bal.options import Evaluation, LocalTraining
 from fedjax_bal.parts import Personal
@@ -83,6 +84,8 @@ class FineTuner:
         self._sizes = np.diff(tests.offsets)
         self._clients = np.flatnonzero(self._sizes)
         self._setting = plain_setting(simulation.setting, epochs)
+        sizes = np.diff(simulation.federation.offsets)
+        check_steps(self._setting, sizes, simulation.selector.chains * simulation.selector.chain_length)
         self._program: Any = None
 
     def run(self, seed: int, snapshot: Snapshot) -> FineTuned:

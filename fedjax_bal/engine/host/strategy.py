@@ -60,8 +60,19 @@ def lay_out(
     return Layout(strategy, devices, width, lanes)
 
 
+def check_steps(setting: Setting, sizes: np.ndarray, trainings: int) -> None:
+    """Refuses a round of so many local trainings that may have more local steps than 32 bits can count."""
+    most = int(setting.local_steps(int(np.max(sizes)))) * trainings
+    if most > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"training: {most:,} local steps in a round, at most {np.iinfo(np.int32).max:,} can be counted: take fewer "
+            "local epochs or steps"
+        )
+
+
 def with_layout(setting: Setting, sizes: np.ndarray, selector: Selector, chunk: int | None) -> Setting:
     """A setting with the layout that suits its strategy and number of devices; `sizes`, `Int[N]`, has clients' rows."""
+    check_steps(setting, sizes, selector.chains * selector.chain_length * selector.passes)
     steps = np.asarray(setting.local_steps(sizes))
     steps = steps[steps > 0] if steps.any() else np.ones(1, int)
     layout, shape = setting.layout, (selector.chains, selector.chain_length, selector.passes)
