@@ -17,6 +17,7 @@ from fedjax_bal.config.load import (
     load_config,
     parse_overrides,
     read_mapping,
+    with_paper_setting,
 )
 from fedjax_bal.config.needs import check_methods
 from fedjax_bal.config.parameters import parameters
@@ -28,8 +29,10 @@ from fedjax_bal.config.resolved import (
     continues,
     differences,
     is_resolved,
+    leaves,
     resolved_yaml,
     run_digest,
+    setting_leaves,
 )
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import check_section, merge_sections, to_plain, without_defaults
@@ -67,6 +70,7 @@ __all__ = [
     "is_resolved",
     "json_schema",
     "key_references",
+    "leaves",
     "load_config",
     "merge_sections",
     "nearest_choices",
@@ -79,7 +83,9 @@ __all__ = [
     "received_value",
     "resolved_yaml",
     "run_digest",
+    "setting_leaves",
     "to_plain",
     "with_absolute_paths",
+    "with_paper_setting",
     "without_defaults",
 ]

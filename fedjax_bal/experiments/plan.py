@@ -19,6 +19,7 @@ from fedjax_bal.config import (
     parse_overrides,
     read_mapping,
     with_absolute_paths,
+    with_paper_setting,
 )
 from fedjax_bal.experiments.axes import Axis, combinations, path_of, read_axes
 
@@ -65,8 +66,9 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     axes = _with_whole_keys(read_axes(data.pop("sweep"), source), data, source)
     changes = parse_overrides(overrides)
     _refuse_swept(changes, axes, data, source)
-    data = apply_changes(data, changes, "command line")
     labels, folder = short_keys(axes), os.path.dirname(source)
+    first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
+    data = with_paper_setting(data, apply_changes(data, changes, "command line"), first)
     points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
     _refuse_repeats(points, source)
     plugins = {name: digest for point in points for name, digest in point.config.plugins.items()}

@@ -7,11 +7,14 @@ standard deviation or an interval of one seed is None.
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 CONFIDENCE = 0.95
+MOST_AVERAGED = 5
+"""The last evaluations of which `last5_accuracy` is the mean, where a run has as many."""
 
 
 class Spread(NamedTuple):
@@ -69,6 +72,8 @@ class MethodSummary(NamedTuple):
         worst_class: accuracy in the class where it is lowest, after the last round.
         finished: how many runs have an accuracy.
         evens: whether chains of several clients, or augmented copies, make these classes more even.
+        averaged: how many evaluations `last5` is the mean of, in the run with the fewest and in that with the most.
+        last5_of_seeds: each run's own `last5` by its seed or `SeededDraw`.
     """
 
     method: str
@@ -85,6 +90,8 @@ class MethodSummary(NamedTuple):
     worst_class: Spread = Spread(None, None, 0)
     finished: int = 0
     evens: bool = False
+    averaged: tuple[int, int] = (MOST_AVERAGED, MOST_AVERAGED)
+    last5_of_seeds: Mapping[Any, float] = MappingProxyType({})
 
 
 class Curve(NamedTuple):
@@ -127,6 +134,17 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
     methods = list(dict.fromkeys(run["method"] for run in runs))
     grouped = {method: [run for run in runs if run["method"] == method] for method in methods}
     return [_summarise(method, grouped[method], grouped[methods[0]]) for method in methods]
+
+
+def averaged(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many evaluations the `last5_accuracy` of runs is the mean of, the fewest and the most.
+
+    >>> averaged([{"last5_accuracy": 0.5, "evaluations": 2}, {"last5_accuracy": 0.5, "evaluations": 40}])
+    (2, 5)
+    """
+    known = [run.get("evaluations") or MOST_AVERAGED for run in runs if run.get("last5_accuracy") is not None]
+    counts = [min(count, MOST_AVERAGED) for count in known]
+    return min(counts, default=MOST_AVERAGED), max(counts, default=MOST_AVERAGED)
 
 
 def spread(values: Sequence[float | None]) -> Spread:
@@ -296,6 +314,8 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
         worst_class=_over_draws(runs, "worst_class_accuracy"),
         finished=len(_last5_by_seed(runs)),
         evens=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
+        averaged=averaged(runs),
+        last5_of_seeds=_last5_by_seed(runs),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import ConfigError, parse_yaml
-from fedjax_bal.metrics import METRICS, SeededDraw
+from fedjax_bal.metrics import METRICS, SeededDraw, averaged
 from fedjax_bal.report.wording import flat
 from fedjax_bal.runs import LARGEST, SweepFolder
 from fedjax_bal.validate import is_number
@@ -120,6 +120,11 @@ class Results:
         """
         done = [run for runs in self.runs.values() for run in runs if run["status"] == "done"]
         return VALIDATION if done and all(run[VALIDATION] is not None for run in done) else LEAD
+
+    @cached_property
+    def averaged(self) -> tuple[int, int]:
+        """How many evaluations `last5_accuracy` is the mean of, the fewest and the most."""
+        return averaged([run for runs in self.runs.values() for run in runs])
 
     @property
     def conditions(self) -> tuple[int, ...]:
