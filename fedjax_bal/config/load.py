@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
@@ -63,7 +64,9 @@ def load_config(
     """
     source, sheet = source_name(path), read_mapping(path)
     if "sweep" in sheet:
-        raise ConfigError(f"{source}: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep {source}`")
+        raise ConfigError(
+            f"{source}: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep {shlex.quote(source)}`"
+        )
     data, overridden = _overridden(sheet, parse_overrides(overrides))
     data = with_paper_setting(sheet, data)
     plugins = data.get("plugins", {})

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     data = dict(read_mapping(path))
     if "sweep" not in data:
         wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
-        single = f"for a single configuration use `fedjax-bal run {source}`"
+        single = f"for a single configuration use `fedjax-bal run {shlex.quote(source)}`"
         raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
     axes = _with_whole_keys(read_axes(data.pop("sweep"), source), data, source)
     changes = parse_overrides(overrides)

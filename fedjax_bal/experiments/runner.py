@@ -16,7 +16,7 @@ from fedjax_bal.experiments.backends.backend import BatchTask, BuiltBatch, StepR
 from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
-from fedjax_bal.experiments.environment import device_name, versions
+from fedjax_bal.experiments.environment import command_options, device_name, versions
 from fedjax_bal.experiments.grouping import SweepBatch, SweepRun
 from fedjax_bal.experiments.outline import program_line, run_outline
 from fedjax_bal.experiments.saved_runs import RunState, SavedRun, load_newest, pack, saved_template
@@ -79,7 +79,7 @@ class Runner:
         self.cost = cost_of(self.before.get("cost"))
         self.wall_s, self.began, self.spent_s = number(self.before.get("wall_s")), time.perf_counter(), 0.0
         self._stop_asked = False
-        self.swept = inputs is not None
+        self.swept, self.data_dir = inputs is not None, inputs.data_dir if inputs else data_dir
         # A sweep's workers may run on another device than this process.
         known = self.before.get("device")
         self.device: str | None = known if self.swept and isinstance(known, str) else None
@@ -310,6 +310,7 @@ class Runner:
             "finished": done == len(self.states),
             "device": self.device or device_name(),
             "versions": versions(),
+            "command": command_options(self.config, self.data_dir),
             "compile_s": round(self.cost.compile_s, 3),
             "wall_s": round(self.wall_s + session_s, 3),
             **self.cost.rates(),

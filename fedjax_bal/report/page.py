@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
 _FIRST = ("accuracy", "traffic", "mean-accuracy", "worst-class")
-REPRODUCE = (
-    "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of device "
-    "every seed gives the same numbers."
-)
 
 
 def build(folder: str | os.PathLike[str]) -> Path:
@@ -108,7 +104,7 @@ def _page(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> str:
         "<h2>Machine and speed</h2>",
         definitions(_machine(run.summary)),
         "<h2>How to reproduce</h2>",
-        f"<p>{escape(REPRODUCE)}</p>{command('fedjax-bal run config.yaml', run.config)}",
+        command(["fedjax-bal", "run", "config.yaml"], run.config, run.summary.get("command")),
         folded("config.yaml", f"<pre>{escape(run.config_text)}</pre>"),
     ]
     return document(f"{name}: federated learning report", parts)

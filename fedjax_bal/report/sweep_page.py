@@ -65,7 +65,7 @@ def page(results: Results, beside: Beside, pictures: Sequence["Picture"]) -> str
         figures("Figures", others),
         tables_with_notes([all_settings(results)]) if results.axes else "",
         "<h2>How to reproduce</h2>",
-        command("fedjax-bal sweep sweep.yaml", results.sheet),
+        command(["fedjax-bal", "sweep", "sweep.yaml"], results.sheet, results.command),
         folded("sweep.yaml", f"<pre>{escape(results.text)}</pre>"),
     ]
     return document(f"{results.name}: federated learning sweep", parts)

@@ -84,6 +84,7 @@ class Results:
         text: `sweep.yaml`.
         sheet: its content.
         draws: of each row the seed of its partition, None where not known, and its other seeds.
+        command: the options that repeat it, as a summary has them; None where not known.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Results:
     text: str
     sheet: Mapping[str, Any]
     draws: tuple[SeededDraw, ...]
+    command: Any = None
 
     @cached_property
     def methods(self) -> list[str]:
@@ -173,7 +175,8 @@ def read_results(folder: Path) -> Results:
     axes = tuple(SweptAxis(keys, own, tuple(names[key] for key in own)) for keys, own in shown.items())
     chance = [key for axis in of_seeds for key in axis]
     draws = (SeededDraw(_partition_seed(sheet, row), (*(row[key] for key in chance), row.get("seed"))) for row in rows)
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws))
+    given = next((point.read_summary().get("command") for point in own.points()), None)
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), given)
 
 
 @lru_cache(1000, typed=True)
