@@ -294,7 +294,7 @@ class Runner:
         """A run's entry in the summary."""
         config, simulation = self.comparison.methods[run[0]], self.comparison.simulation(run)
         personalised, leaks = self.folder.read_personalised(*run), self.folder.read_leaks(*run)
-        return summarise_state(self.states[run], config, simulation, personalised, leaks)
+        return summarise_state(self.states[run], config, simulation, personalised, leaks, len(self.states))
 
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
@@ -321,6 +321,8 @@ class Runner:
             "batches": summarise_batches(self.config, self.comparison.simulations),
             "runs": runs,
         }
+        done = ((run, np.asarray(state.confusion)) for run, state in self.states.items() if state.failure is None)
+        self.folder.write_confusion({run: matrix for run, matrix in done if matrix.size})
         self.folder.write_summary(summary)
         return summary
 

@@ -6,6 +6,7 @@ from fedjax_bal.metrics.faults import FAULT_WORDS, HUGE, LONG, NOT_FINITE, OUTDA
 from fedjax_bal.metrics.metric import OWN, REPORT_TABLES, Column, Metric, ReportTable
 from fedjax_bal.metrics.results import RoundResult, RunHistory
 from fedjax_bal.metrics.seeds import (
+    LARGEST_SHOWN,
     MOST_AVERAGED,
     Curve,
     Difference,

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 CONFIDENCE = 0.95
+LARGEST_SHOWN = 1e100
+"""The largest number that is written and read; its square can still be added, and a larger one counts as infinite."""
 MOST_AVERAGED = 5
 """The last evaluations of which `last5_accuracy` is the mean, where a run has as many."""
 
@@ -268,9 +270,10 @@ def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarr
 
     Rows of classes that the test set lacks are nan; None if no run has a matrix.
     """
-    total = _total_confusion(runs, method)
-    if total is None:
+    found = _total_confusion(runs, method)
+    if found is None:
         return None
+    total = found.toarray()
     counts = total.sum(axis=1, keepdims=True)
     return np.divide(total, counts, out=np.full_like(total, np.nan), where=counts > 0)
 
@@ -289,10 +292,13 @@ def predicted_shares(runs: Sequence[Mapping[str, Any]], method: str) -> tuple[np
     return None if total is None or not total.sum() else (total.sum(0) / total.sum(), total.sum(1) / total.sum())
 
 
-def _total_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
+def _total_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> Any:
+    """The sum of the matrices of all seeds, sparse, as with thousands of classes it has hardly any entries."""
+    from scipy.sparse import csr_array
+
     matrices = [run.get("confusion_matrix") for run in runs if run["method"] == method]
-    known = [np.array(matrix, dtype=float) for matrix in matrices if matrix is not None]
-    return np.sum(known, axis=0) if known else None
+    known = [csr_array(matrix, dtype=float) for matrix in matrices if matrix is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[str, Any]]) -> MethodSummary:

@@ -24,7 +24,7 @@ from fedjax_bal.metrics.classification import (
 )
 from fedjax_bal.metrics.faults import name_faults
 from fedjax_bal.metrics.metric import CLASSES, CLIENTS, CURVE, OWN_MODELS, PRIVACY, TIME, Column, Metric
-from fedjax_bal.metrics.seeds import MOST_AVERAGED
+from fedjax_bal.metrics.seeds import LARGEST_SHOWN, MOST_AVERAGED
 from fedjax_bal.metrics.units import NATS, NUMBER, POINTS, SECONDS, SHARE, TEXT, Unit
 from fedjax_bal.registry import Registry
 from fedjax_bal.validate import is_number
@@ -57,15 +57,16 @@ def record_round(result: "RoundResult") -> dict[str, Any]:
 def summarise_run(run: "RunHistory") -> dict[str, Any]:
     """The metrics of a run in its summary, ready for JSON."""
     return {
-        metric.name: run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run)
+        metric.name: _plain(run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run))
         for metric in METRICS.values()
         if metric.of_run
     }
 
 
 def _plain(value: Any) -> Any:
+    """A value as JSON has it; None for a number that is not finite, or beyond what a report can add and draw."""
     value = value.item() if isinstance(value, np.generic | np.ndarray) else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if is_number(value) and not abs(value) <= LARGEST_SHOWN else value
 
 
 def _reported(name: str, meaning: str, **more: Any) -> Metric:

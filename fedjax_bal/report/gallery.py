@@ -25,6 +25,7 @@ from fedjax_bal.runs import RunRecord
 
 BAND = "Bands are one standard deviation either side of the mean over seeds"
 ONE_SEED = "One seed, so there is no band."
+_MOST_CONFUSED = 200  # classes of a confusion matrix that a page can show
 Found = TypeVar("Found")
 
 
@@ -178,6 +179,8 @@ def _over_clients(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
 
 def _confusions(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     classes = run.summary["class_names"]
+    if len(classes) > _MOST_CONFUSED:
+        return
     for place, method in enumerate(looks):
         matrix = pooled_confusion(run.summary["runs"], method)
         if matrix is not None and matrix.size:

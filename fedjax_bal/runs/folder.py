@@ -25,10 +25,21 @@ from fedjax_bal.config import (
 from fedjax_bal.files import parse_json
 from fedjax_bal.runs.checksums import Examined, examine, sealed
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
-from fedjax_bal.runs.record import RunRecord, missing_plugins, read_config, read_metrics, read_pictures, read_summary
+from fedjax_bal.runs.record import (
+    LARGEST_CONFUSION,
+    RunRecord,
+    check_readable,
+    missing_plugins,
+    read_config,
+    read_confusion,
+    read_metrics,
+    read_pictures,
+    read_summary,
+)
 from fedjax_bal.runs.schema import ResumableLine, misfit
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
+_CONFUSION, _NPY_HEADER = "confusion.npz", 128  # bytes of NumPy's header of an array
 _REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
 _EXECUTION, _MOST_DEVICES = "execution.json", 1024
 _LARGEST_METRICS = 2**32
@@ -38,7 +49,7 @@ _CHECKPOINTS, _PICTURES, _LEAKS = f"checkpoints/{_RUN}", f"pictures/{_RUN}.npz",
 _PERSONALISED = f"personalised/{_RUN}.json"
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
 _WRITTEN = (
-    *(_METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, _EXECUTION, "plots/*.svg"),
+    *(_METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _TRACKING, _EXECUTION, "plots/*.svg"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "md", "tex")),
     *(f"{_CHECKPOINTS.format('*', '*')}/{name}" for name in ("round-*.npz", ".round-*.npz.part")),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
@@ -82,10 +93,12 @@ class RunFolder:
 
         `fresh` removes what an earlier run of the same configuration left.
         """
+        text = resolved_yaml(config)
+        check_readable(self.path / _CONFIG, text)
         with self.files.writing():
             if fresh:
                 self.files.remove(*_WRITTEN)
-            self.files.write(_CONFIG, resolved_yaml(config).encode())
+            self.files.write(_CONFIG, text.encode())
             self.files.make_folder("checkpoints")
 
     def read_devices(self) -> int | None:
@@ -153,6 +166,18 @@ class RunFolder:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Replaces summary.json."""
         self.files.write_json(_SUMMARY, summary)
+
+    def write_confusion(self, matrices: Mapping[tuple[int, int], np.ndarray]) -> None:
+        """Replaces the runs' confusion matrices, of each one true classes, predicted classes, counts: `Int64[3, K]`."""
+        content, kept, size = io.BytesIO(), {}, 0
+        for run, matrix in matrices.items():
+            places = np.nonzero(matrix)
+            cells = np.array([*places, matrix[places]], np.int64)
+            size += cells.nbytes + _NPY_HEADER
+            if size <= LARGEST_CONFUSION:  # no more are read
+                kept[_RUN.format(*run)] = cells
+        np.savez_compressed(content, **kept)  # type: ignore[arg-type]
+        self.files.write(_CONFUSION, content.getvalue())
 
     def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
         """Replaces a run's pictures, arrays of pixels by name."""
@@ -242,6 +267,9 @@ class RunFolder:
             first.setdefault(run["method"], run["seed"])
         # By the configuration, as the summary leaves out methods that never began.
         places = {name: place for place, name in enumerate(_method_names(config))}
+        matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
+        for run in summary["runs"]:
+            run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
         files = {
             name: self.path / _PICTURES.format(places[name], seed) for name, seed in first.items() if name in places
         }

@@ -13,7 +13,7 @@ from fedjax_bal.files import read_bytes
 from fedjax_bal.runs.checksums import Examined, examine, sealed
 from fedjax_bal.runs.folder import RunFolder, known_conflict
 from fedjax_bal.runs.output_files import FolderError, OutputFiles
-from fedjax_bal.runs.record import missing_plugins
+from fedjax_bal.runs.record import check_readable, missing_plugins
 
 _SHEET, _RESULTS, _CURVES, _COSTS, _PAGE = "sweep.yaml", "results.csv", "curves.csv", "costs.json", "sweep.html"
 _POINTS = "points"
@@ -103,6 +103,7 @@ class SweepFolder:
     def begin(self, text: str, points: Mapping[str, Config]) -> None:
         """Writes sweep.yaml; raises `FolderError` if the folder holds a sweep that this one doesn't continue."""
         self.check_owner(text, points)
+        check_readable(self.path / _SHEET, text)
         self.files.write(_SHEET, text.encode())
 
     def read_sheet(self) -> tuple[dict[str, Any], str]:

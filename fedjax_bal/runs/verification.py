@@ -18,7 +18,7 @@ from fedjax_bal.runs.checksums import Examined, unsealed
 from fedjax_bal.runs.folder import RunFolder
 from fedjax_bal.runs.model_files import MODEL_FORMATS, tensor_sums
 from fedjax_bal.runs.output_files import FolderError
-from fedjax_bal.runs.record import read_pictures
+from fedjax_bal.runs.record import read_confusion, read_pictures
 from fedjax_bal.runs.sweep_folder import SweepFolder
 
 _ORBAX = "_CHECKPOINT_METADATA"  # by which Orbax knows its folders
@@ -90,6 +90,9 @@ def _run(folder: RunFolder) -> Iterator[Finding]:
             yield found
     yield from _metrics(folder, config, rounds)
     yield from _objects(folder, ["summary.json", "execution.json", "tracking.json", "pictures/*", "personalised/*"])
+    confusion = folder.path / "confusion.npz"
+    if confusion.exists():
+        yield _tried(confusion.name, confusion, functools.partial(read_confusion, confusion, np.iinfo(np.int32).max))
     for file in sorted(folder.path.glob("exports/[!.]*")):
         yield _model(file, config)
 

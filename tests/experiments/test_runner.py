@@ -18,7 +18,7 @@ from fedjax_bal import data
 from fedjax_bal.engine.host import executable
 from fedjax_bal.experiments import Stopped
 from fedjax_bal.experiments.backends import local
-from fedjax_bal.runs import FolderError
+from fedjax_bal.runs import FolderError, RunFolder
 from fedjax_bal.runs.checksums import sealed, unsealed
 
 
@@ -54,7 +54,7 @@ def test_metrics_hold_a_line_a_run_and_evaluated_round(undisturbed):
 
 
 def test_summary_agrees_with_the_metrics(undisturbed):
-    summary = json.loads((undisturbed / "summary.json").read_text())
+    summary = RunFolder(undisturbed).read().summary
     lines = small_run.metrics(undisturbed)
     assert summary["finished"] is True
     assert len(summary["runs"]) == 4
@@ -62,7 +62,7 @@ def test_summary_agrees_with_the_metrics(undisturbed):
         own = [x for x in lines if (x["method"], x["seed"]) == (run["method"], run["seed"])]
         assert run["final_accuracy"] == own[-1]["test_accuracy"]
         assert run["traffic_bytes"] == sum(x["bytes_up"] + x["bytes_down"] for x in own)
-        matrix = np.array(run["confusion_matrix"])
+        matrix = run["confusion_matrix"].toarray()
         assert matrix.sum(1).tolist() == [200] * 10
         assert np.trace(matrix) / 2000 == pytest.approx(run["final_accuracy"])
     counts = np.array(summary["partitions"][0]["class_counts"])
