@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _COLUMNS = frozenset(  # of the files with metrics
     (
         *("method", "seed", "round", "wall_s", "point", "status", "failure", "chosen", "composition", "leaks"),
-        *("checksum", "program", "runs_together", "compile_s", "device_bytes"),
+        *("checksum", "confusion_matrix", "program", "runs_together", "compile_s", "device_bytes"),
         *("client_updates_per_s", "samples_per_s"),
     )
 )

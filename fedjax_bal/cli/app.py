@@ -60,7 +60,7 @@ def main() -> None:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        Output().print(f"fedjax-bal {__version__}", highlight=False)
+        Output().print(f"fedjax-bal {__version__}")
         raise typer.Exit
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from fedjax_bal.cli.console import messages
+from fedjax_bal.cli.console import complain, messages
 from fedjax_bal.engine.processes import ProcessPlace
 
 COORDINATOR, PROCESS_ID, PROCESSES = (f"FEDJAX_BAL_{name}" for name in ("COORDINATOR", "PROCESS_ID", "PROCESSES"))
@@ -183,7 +183,7 @@ def _end(code: int, notice: _DeathNotice) -> None:
 
 
 def _say(text: str) -> None:
-    typer.echo(f"fedjax-bal: {text}", err=True)
+    complain(text)
 
 
 def _whole(name: str, value: Any) -> int:

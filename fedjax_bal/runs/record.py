@@ -51,7 +51,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def check_readable(path: Path, text: str) -> None:
-    """Raises `FolderError` for a configuration that is too large to be read back, as of tens of thousands of methods."""
+    """Raises `FolderError` for a configuration that is too large to be read back, as of 10,000 methods."""
     try:
         if len(text) > LARGEST_YAML:
             raise ConfigError(f"{len(text):,} bytes, of which {LARGEST_YAML:,} can be read")

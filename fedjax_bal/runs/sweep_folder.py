@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,6 +21,7 @@ _POINTS = "points"
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # columns of text
 _OF_RUN = ("point", "method", "seed")
+_FORMULA = re.compile(r"'*[=+@\t\r-]")
 _AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
@@ -160,7 +162,8 @@ class SweepFolder:
         lacking = next((key for key in swept if key not in rows[0][1]), None)
         if lacking is not None:
             raise FolderError(f"{path}: has no column {lacking!r}, which sweep.yaml sweeps; {_AGAIN}")
-        return [examine(f"{path}, line {number}", lambda row=row: row) for number, row in rows]
+        written = [(number, {key: _as_written(value) for key, value in row.items()}) for number, row in rows]
+        return [examine(f"{path}, line {number}", lambda row=row: row) for number, row in written]
 
     def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the table, whose rows get checksums of their text."""
@@ -198,12 +201,32 @@ class SweepFolder:
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
-    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them."""
+    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table)
+    writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in table)
     return text.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _is_number(value) else value
+
+
+def _as_written(text: str) -> str:
+    """Undoes `_no_formula`."""
+    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _value(text: str) -> Any:
