@@ -102,22 +102,23 @@ def paper_tables(beside: Beside) -> list[Details]:
     if not beside.entries:
         return []
     several = len({own.condition for own in beside.entries}) > 1
-    note = f"{paper_caption(beside)} The interval is that of our mean, 95% Student t over seeds."
-    listed = _listed(beside, conditions=several)
+    interval = "The interval is that of our mean, 95% Student t over seeds."
+    listed, note = _listed(beside, conditions=several), f"{_measured(beside)} {interval}"
     if not several:
-        return [Details("Beside the paper", listed, note)]
+        return [Details("Beside the paper", listed, f"{paper_caption(beside)} {interval}")]
     matrix = Details("Beside the paper", side_by_side(beside), paper_caption(beside))
     return [matrix, Details("Ours and the paper's" if beside.changes else "Differences from the paper", listed, note)]
 
 
 def paper_caption(beside: Beside) -> str:
-    """The caption of a table beside a paper: the measure, what a star means, and the source."""
+    """The caption of a table beside a paper: what differs, the measure, what a star means, and the source."""
+    return f"{_not_the_papers(beside)} {_measured(beside)}" if beside.changes else _measured(beside)
+
+
+def _measured(beside: Beside) -> str:
     measure = " and ".join(dict.fromkeys(_MEASURES[own.which].format(own.averaged) for own in beside.entries))
     mark = "" if beside.changes else f"; * marks more than {100 * FAR:g} points between them"
-    changed = f"{_not_the_papers(beside)} " if beside.changes else ""
-    return (
-        f"{changed}{measure} in %, ours ± standard deviation over seeds (published){mark}. Published: {beside.source}."
-    )
+    return f"{measure} in %, ours ± standard deviation over seeds (published){mark}. Published: {beside.source}."
 
 
 def _not_the_papers(beside: Beside) -> str:

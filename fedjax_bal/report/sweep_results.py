@@ -14,6 +14,7 @@ from fedjax_bal.runs import LARGEST, SweepFolder
 from fedjax_bal.validate import is_number
 
 LEAD, VALIDATION = "last5_accuracy", "validation_accuracy"
+_LARGEST_DRAWN = 1e18  # on an axis of a figure
 COSTS = ("client_updates_per_s", "device_bytes")
 # Sections that describe the federation and the task. Methods are compared at each of their values; none is "best".
 _CONDITIONS = (
@@ -112,7 +113,7 @@ class Results:
     def values(self) -> list[list[Any]]:
         """The values of each axis, numbers in rising order, others as the sweep has them."""
         every = [list(dict.fromkeys(axis.value(row) for row in self.rows)) for axis in self.axes]
-        return [sorted(found) if _are_numbers(found) else found for found in every]
+        return [sorted(found) if _are_numbers(found, _LARGEST_DRAWN) else found for found in every]
 
     @cached_property
     def judge(self) -> str:
@@ -160,7 +161,7 @@ class Results:
 
     def is_numeric(self, place: int) -> bool:
         """Tells whether an axis has several values, all of them numbers."""
-        return len(self.values[place]) > 1 and _are_numbers(self.values[place])
+        return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
 
 def read_results(folder: Path) -> Results:
@@ -228,5 +229,5 @@ def _names(keys: Sequence[str]) -> dict[str, str]:
     return {key: shortest(own) for key, own in whole.items()}
 
 
-def _are_numbers(found: Sequence[Any]) -> bool:
-    return all(is_number(value) and abs(value) <= LARGEST for value in found)
+def _are_numbers(found: Sequence[Any], largest: float = LARGEST) -> bool:
+    return all(is_number(value) and abs(value) <= largest for value in found)

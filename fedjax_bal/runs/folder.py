@@ -4,6 +4,7 @@ import functools
 import io
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -267,6 +268,10 @@ class RunFolder:
             first.setdefault(run["method"], run["seed"])
         # By the configuration, as the summary leaves out methods that never began.
         places = {name: place for place, name in enumerate(_method_names(config))}
+        counts = Counter((line["method"], line["seed"]) for line in lines)
+        for run in summary["runs"]:
+            if run["evaluations"] is None and not left_out:  # of an earlier version
+                run["evaluations"] = counts[run["method"], run["seed"]]
         matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
         for run in summary["runs"]:
             run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))

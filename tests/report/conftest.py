@@ -63,6 +63,7 @@ def write_run(
                     "method": method,
                     "seed": seed,
                     "rounds": rounds,
+                    "evaluations": rounds,
                     "final_accuracy": final,
                     "best_accuracy": final + 0.01,
                     "last5_accuracy": final - 0.005,
