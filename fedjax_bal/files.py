@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _ABANDONED_S = 24 * 3600.0  # a temporary file that nothing was written to for so long has lost its writer
+_MOST_VALUES = 10_000_000  # of a JSON text; a run's summary has at most three million and a hundred for each run
 _SPECIAL_FILES = {
     stat.S_IFDIR: "is a directory",
     stat.S_IFIFO: "is a pipe",
@@ -53,10 +54,14 @@ def read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def parse_json(content: str | bytes, undefined: Callable[[str], Any] | None = None) -> Any:
-    """Reads JSON; raises `ValueError` if it is damaged, nested too deep, or has a number of thousands of digits.
+    """Reads JSON; raises `ValueError` if it is damaged, nested too deep, too large, or has a number of 5,000 digits.
 
     `undefined` converts the names of NaN and infinite numbers; None for floats.
     """
+    # Three bytes of a file can become sixty in memory.
+    signs = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
+    if sum(content.count(sign) for sign in signs) > _MOST_VALUES:  # type: ignore[arg-type]
+        raise ValueError(f"holds more than {_MOST_VALUES:,} values")
     try:
         return json.loads(content, parse_constant=undefined)
     except RecursionError as error:

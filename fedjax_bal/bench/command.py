@@ -11,8 +11,8 @@ from typing import Any
 import jax
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from fedjax_bal.bench import machine
 from fedjax_bal.bench.cases import BenchOptions, cases
@@ -66,7 +66,7 @@ def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> N
     records: list[dict[str, Any]] = []
     log = Console(stderr=True)
     try:
-        for record in bench(wanted, lambda text: log.print(text, markup=False, highlight=False)):
+        for record in bench(wanted, lambda text: log.print(Text(text))):
             records.append(record)
     finally:
         if records:
@@ -75,7 +75,7 @@ def bench_command(wanted: BenchOptions, console: Console, file: str | None) -> N
 
 def _report(records: Sequence[dict[str, Any]], console: Console, file: str | None) -> None:
     console.print(table(records))
-    console.print(caption(records), markup=False, highlight=False)
+    console.print(Text(caption(records)))
     text = json.dumps(records, indent=1) + "\n"
     if file == "-":
         sys.stdout.write(text)
@@ -121,7 +121,7 @@ def table(records: Sequence[dict[str, Any]]) -> Table:
     for index, heading in enumerate(_HEADINGS):
         grid.add_column(heading, justify="right" if index else "left", no_wrap=bool(index), overflow="fold")
     for record in records:
-        grid.add_row(*map(escape, cells(record)))
+        grid.add_row(*map(Text, cells(record)))
     return grid
 
 

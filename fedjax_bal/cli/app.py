@@ -46,7 +46,7 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
-        Output().print(f"fedjax-bal {__version__}", highlight=False)
+        Output().print(f"fedjax-bal {__version__}")
         raise typer.Exit
 
 

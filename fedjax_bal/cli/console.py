@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,16 +12,32 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from fedjax_bal.cli.start import BAD_INPUT, INTERRUPTED
 from fedjax_bal.registry import plugin_errors
 
+_CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 class Output(Console):
-    """A console whose reader may close the pipe: the command goes on in silence."""
+    """A console for texts that hold names from elsewhere: of files, classes and methods.
+
+    They are printed as they are: what looks like rich's markup or an emoji's name is text, and control characters,
+    which could move the cursor, rename the window or hide what is printed, become a sign. Its reader may close the
+    pipe: the command goes on in silence.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Renders texts without control characters; rich's own codes are no text."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=harmless(segment.text))
 
     def on_broken_pipe(self) -> None:
         """Discards all further output."""
@@ -65,9 +82,19 @@ class Showing:
         return note if self.verbose else None
 
 
+def harmless(text: str) -> str:
+    r"""A text with a sign in place of each control character, mark of writing direction, and half of a character.
+
+    Example:
+        >>> harmless("cat\x1b[2J").replace("\N{REPLACEMENT CHARACTER}", "?")
+        'cat?[2J'
+    """
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def say(console: Console, text: str) -> None:
     """Prints a line as it is."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(harmless(text), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
@@ -76,8 +103,9 @@ def names_table(entries: Iterable[tuple[str, Sequence[str]]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, lines in entries:
-        first, *others = map(escape, lines or [""])  # a recipe of a plug-in may have no text
-        table.add_row(f"[bold]{escape(name)}[/bold]", "\n".join([first, *(f"[dim]{line}[/dim]" for line in others)]))
+        first, *others = lines or [""]  # a recipe of a plug-in may have no text
+        dim = [Text(f"\n{harmless(line)}", "dim") for line in others]
+        table.add_row(Text(harmless(name), "bold"), Text.assemble(harmless(first), *dim))
     return table
 
 
@@ -115,8 +143,13 @@ def messages() -> Iterator[None]:
 
 def fail(message: str, code: int) -> NoReturn:
     """Ends the program with a message and an exit code."""
-    typer.echo(f"fedjax-bal: {message}", err=True)
+    complain(message)
     raise typer.Exit(code)
+
+
+def complain(message: str) -> None:
+    """Prints a message for the user to standard error."""
+    typer.echo(f"fedjax-bal: {harmless(message)}", err=True)
 
 
 def stopped_message(folder: Path) -> str:

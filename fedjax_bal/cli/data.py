@@ -115,8 +115,9 @@ def _contents(dataset: Any) -> Iterator[str]:
         yield f"  writers or users: {len(sizes):,}, of {_range(sizes)} training images"
     yield f"  SHA-256 of images and labels: {inventory_digest(dataset)}"
     if len(dataset.class_names) <= _MOST_CLASSES:
-        width = max(map(len, dataset.class_names))
-        for name, train, test in zip(dataset.class_names, *counts, strict=True):
+        names = [" ".join(name.split()) for name in dataset.class_names]
+        width = max(map(len, names))
+        for name, train, test in zip(names, *counts, strict=True):
             yield f"    {name:<{width}}  {train:>7,} + {test:,}"
 
 

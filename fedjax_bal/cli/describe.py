@@ -247,4 +247,5 @@ def _sign() -> str:
 
 
 def _short(name: str) -> str:
+    name = " ".join(name.split())
     return name if len(name) < _LONGEST_NAME else f"{name[: _LONGEST_NAME - 2]}…"

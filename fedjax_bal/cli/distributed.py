@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from fedjax_bal.cli.console import messages
+from fedjax_bal.cli.console import complain, messages
 
 COORDINATOR, PROCESS_ID, PROCESSES = (f"FEDJAX_BAL_{name}" for name in ("COORDINATOR", "PROCESS_ID", "PROCESSES"))
 _HOW = (
@@ -205,7 +205,7 @@ def _end(code: int) -> None:
 
 
 def _say(text: str) -> None:
-    typer.echo(f"fedjax-bal: {text}", err=True)
+    complain(text)
 
 
 def _whole(name: str, value: Any) -> int | None:

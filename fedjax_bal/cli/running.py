@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedjax_bal.caches import count_compiled_programs, keep_compiled_programs, keep_compiled_programs_by_default
 from fedjax_bal.cli.console import INTERRUPTED, Output, Showing, fail, interruptible, say, stopped_message
@@ -98,9 +99,9 @@ def _show(path: Path, summary: dict[str, Any], console: Console) -> None:
     summaries = compare(summary["runs"])
     print_table(table(with_short_names(summaries, console), summary["target_accuracy"], short=True), console, ACCURACY)
     if shows_divergence(summaries):
-        console.print(KL_IN_WORDS, markup=False, highlight=False)
+        console.print(Text(KL_IN_WORDS))
     closing = Output()
-    closing.print(verdict(summaries), markup=False, highlight=False)
+    closing.print(Text(verdict(summaries)))
     say(console, cost_of(summary["cost"]).in_words(summary["wall_s"]))
     say(closing, f"report: {page}")
 

@@ -1,6 +1,7 @@
 """The command `fedjax-bal sweep`: a grid of runs, its table, and its page."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedjax_bal.caches import count_compiled_programs, keep_compiled_programs
 from fedjax_bal.cli.arguments import most_devices
@@ -53,11 +55,12 @@ def sweep_command(
         interruptible() as asked,
         Showing().progress() if dry_run else show.progress() as console,
     ):
-        keep_compiled_programs(console.print)
+        note = functools.partial(say, console)
+        keep_compiled_programs(note)
         from fedjax_bal.experiments import run_sweep
 
         options: Any = {"data_dir": place, "devices": devices, "should_stop": asked, "most": together, "target": target}
-        options |= {"plain": show.plain, "detail": show.detail(console.print)}
+        options |= {"plain": show.plain, "detail": show.detail(note)}
         rows, stopped = run_sweep(plan, folder, console, dry_run=dry_run, backend=backend, **options)
         if show.verbose:
             say(console, compiled())
@@ -91,9 +94,9 @@ def show_results(path: Path, console: Console) -> None:
         print_table(table(rows, results.target, short=True), console, caption, name)
     if beside.entries:
         print_table(side_by_side(beside), console, paper_caption(beside))
-    console.print(answer(results), markup=False, highlight=False)
+    console.print(Text(answer(results)))
     if beside.entries:
-        console.print(paper_verdict(beside), markup=False, highlight=False)
+        console.print(Text(paper_verdict(beside)))
 
 
 def _compile_only(*, dry_run: bool) -> None:

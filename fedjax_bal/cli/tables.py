@@ -5,10 +5,10 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from fedjax_bal.cli.console import say
+from fedjax_bal.cli.console import harmless, say
 
 ACCURACY = "test accuracy in %, ± standard deviation over seeds"
 _WIDE = 110
@@ -16,6 +16,7 @@ _WIDE = 110
 
 def print_table(text: Any, console: Console, caption: str, title: str = "") -> None:
     """Prints a `fedjax_bal.report.Table`, with cells of several lines if need be; as lines where that has no room."""
+    text = text._replace(rows=[tuple(map(harmless, cells)) for cells in text.rows])  # before widths are measured
     shown = next((own for own in (text, _folded(text)) if _width(own) <= console.width), None)
     if shown is None:
         say(console, title) if title else None
@@ -23,12 +24,12 @@ def print_table(text: Any, console: Console, caption: str, title: str = "") -> N
         say(console, caption) if caption else None
         return
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    grid.title, grid.title_justify, grid.title_style = escape(title) or None, "left", "bold"
-    grid.caption, grid.caption_justify = escape(caption), "left"
+    grid.title, grid.title_justify, grid.title_style = Text(title) if title else None, "left", "bold"
+    grid.caption, grid.caption_justify = Text(caption), "left"
     for index, name in enumerate(shown.headings):
-        grid.add_column(escape(name), justify="right" if index else "left", no_wrap=True)
+        grid.add_column(Text(name), justify="right" if index else "left", no_wrap=True)
     for cells in shown.rows:
-        grid.add_row(*map(escape, cells))
+        grid.add_row(*map(Text, cells))
     console.print(grid)
 
 

@@ -19,6 +19,7 @@ from fedjax_bal.config.load import (
     load_over_base,
     parse_overrides,
     read_layers,
+    with_paper_setting,
 )
 from fedjax_bal.config.needs import check_methods
 from fedjax_bal.config.parameters import parameters
@@ -30,8 +31,10 @@ from fedjax_bal.config.resolved import (
     continues,
     differences,
     is_resolved,
+    leaves,
     resolved_yaml,
     run_digest,
+    setting_leaves,
 )
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import check_section, merge_sections, to_plain, without_defaults
@@ -70,6 +73,7 @@ __all__ = [
     "is_resolved",
     "json_schema",
     "key_references",
+    "leaves",
     "left_out",
     "load_config",
     "load_over_base",
@@ -84,7 +88,9 @@ __all__ = [
     "received_value",
     "resolved_yaml",
     "run_digest",
+    "setting_leaves",
     "to_plain",
     "with_absolute_paths",
+    "with_paper_setting",
     "without_defaults",
 ]

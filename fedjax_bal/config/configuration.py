@@ -90,6 +90,8 @@ class ReportedResults(Section):
         source: the paper and table, and where its setting differs.
         accuracy: test accuracy in (0, 1] by the method's name in this configuration.
         which: `final`, `best` over all rounds, or `last5`, the mean of the last five evaluations.
+        setting: the paper's values of keys that this configuration changes, by their dotted paths. Changes on the
+            command line, and in a file based on the paper's, are noted here.
     """
 
     source: Annotated[
@@ -98,6 +100,9 @@ class ReportedResults(Section):
     ]
     accuracy: Annotated[dict[str, Probability], MinLen(1)]
     which: Literal["final", "best", "last5"] = "final"
+    setting: dict[str, Annotated[Any, Readable("a value of the key", lambda value: value)]] = Field(
+        default_factory=dict
+    )
 
 
 class UnresolvedConfig(Sections):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
@@ -21,6 +22,7 @@ from fedjax_bal.config.problems import (
     received_value,
 )
 from fedjax_bal.config.provenance import plugin_problems, used_plugins
+from fedjax_bal.config.resolved import paper_setting
 from fedjax_bal.config.schema import Sections
 from fedjax_bal.config.sections import Section, check_section, choose_variant, merge_sections
 from fedjax_bal.config.short_forms import full_path, written_out
@@ -76,9 +78,13 @@ def load_over_base(
     """
     source, layers, changes = source_name(path), read_layers(path), parse_overrides(overrides)
     if "sweep" in layers.merged:
-        raise ConfigError(f"{source}: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep {source}`")
+        raise ConfigError(
+            f"{source}: has the key `sweep`, so it is a sweep: use `fedjax-bal sweep {shlex.quote(source)}`"
+        )
     stale = layers.stale(_overridden(layers.merged, changes)[0])
-    data, overridden = _overridden(layers.without(stale).merged, changes)
+    sheet = layers.without(stale).merged
+    data, overridden = _overridden(sheet, changes)
+    data = with_paper_setting(sheet, data)
     plugins = data.get("plugins", {})
     config, problems = _build(data, check_plugins=not recorded)
     raise_all(source, problems, overridden)
@@ -135,7 +141,13 @@ def _over_base(data: dict[str, Any], file: File, source: str, above: tuple[str, 
     below = _read_over_base(beside if beside.suffix and base not in builtin_configs() else base, above).settled
     if "sweep" in below:
         raise ConfigError(f"{source}: base: {base} is a sweep itself; give the configuration that it is based on")
-    return Layers({key: value for key, value in below.items() if key != "name"}, data)
+    layers = Layers({key: value for key, value in below.items() if key != "name"}, data)
+    axes = data["sweep"] if isinstance(data.get("sweep"), list) else []
+    swept = [str(key) for axis in axes if isinstance(axis, Mapping) for key in axis]
+    noted = with_paper_setting(layers.base, layers.settled).get("paper")
+    if noted is None or "paper" in data or any(key.startswith("paper.") for key in swept):
+        return layers
+    return layers._replace(base={**layers.base, "paper": noted})  # not as stated: other data make it stale
 
 
 def find_config(path: str | os.PathLike[str] | None) -> File:
@@ -180,6 +192,30 @@ def apply_changes(data: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]
         return _overridden(data, changes)[0]
     except ConfigError as error:
         raise ConfigError(str(error).replace(_COMMAND_LINE, source)) from None
+
+
+def with_paper_setting(
+    paper: Mapping[str, Any], own: Mapping[str, Any], changes: Sequence[tuple[KeyPath, Any]] = ()
+) -> Mapping[str, Any]:
+    """Notes in a configuration which values of a paper's configuration it changes, under `paper.setting`.
+
+    Args:
+        paper: the paper's, or any; its mapping, not checked yet.
+        own: what was made of it. With a key `paper` of its own it is a paper's itself, and nothing is noted.
+        changes: of paths to values, that complete both.
+
+    Returns:
+        The second one, as it is if one of them isn't valid, which is said elsewhere.
+    """
+    results = own.get("paper")
+    if not isinstance(results, Mapping) or results != paper.get("paper") or own == paper:
+        return own
+    try:
+        both = (_overridden({"name": "paper", **sheet}, changes)[0] for sheet in (paper, own))
+        (theirs, _), (ours, _) = (_build({k: v for k, v in sheet.items() if k != "sweep"}) for sheet in both)
+    except ConfigError:
+        return own
+    return {**own, "paper": {**results, "setting": paper_setting(theirs, ours)}} if theirs and ours else own
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[tuple[KeyPath, Any]]:

@@ -39,8 +39,11 @@ def read_methods(entries: Sequence[Any], base: Mapping[str, Any]) -> tuple[list[
 
 
 def unknown_published(accuracies: Iterable[str], methods: Collection[str]) -> list[Problem]:
-    """The published names that are neither a method's nor made of recipes; a table may have more than is asked for."""
-    made_of_recipes = lambda name: all(recipe in _recipes() for recipe in name.split("+"))
+    """The published names that are neither a method's nor made of recipes; a table may have more than is asked for.
+
+    What follows in brackets tells variants of a recipe apart.
+    """
+    made_of_recipes = lambda name: all(recipe in _recipes() for recipe in name.partition(" (")[0].split("+"))
     unknown = [name for name in accuracies if name not in methods and not made_of_recipes(name)]
     return [
         Problem(("paper", "accuracy", name), f"there is no method of this name; {nearest_choices(name, methods)}")

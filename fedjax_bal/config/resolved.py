@@ -13,6 +13,8 @@ from fedjax_bal.config.sections import Section, to_plain
 from fedjax_bal.config.yaml_text import dump_yaml, parse_yaml
 
 _SEEDS = ("seeds", "partition_seeds")
+_NO_SETTING = ("name", "paper", "plugins", "execution", "evaluation.target_accuracy")  # change no accuracy
+_PRECISION = "execution.precision"
 
 
 def resolved_yaml(config: Config) -> str:
@@ -79,6 +81,8 @@ def run_digest(config: Config) -> str:
         for key, section in list(sections.items()):
             if key in PATHS and "file" in section:
                 sections[key] = section | {"file": os.path.basename(section["file"])}
+    if sheet["paper"]:  # whose `setting` depends on the rounds and seeds, too
+        sheet["paper"] = {key: value for key, value in sheet["paper"].items() if key != "setting"}
     return _digest(sheet)
 
 
@@ -136,7 +140,7 @@ def differences(here: Config, asked: Config) -> list[str]:
         >>> differences(load_config(None, ["training.rounds=40"]), load_config(None, ["training.rounds=60"]))
         ['training.rounds: 40 here, 60 asked for']
     """
-    ours, theirs = _leaves(_sheet(here)), _leaves(_sheet(asked))
+    ours, theirs = (config_leaves(config) for config in (here, asked))
     return [
         f"{path}: {ours.get(path, 'absent')} here, {theirs.get(path, 'absent')} asked for"
         for path in dict.fromkeys([*ours, *theirs])
@@ -146,11 +150,46 @@ def differences(here: Config, asked: Config) -> list[str]:
 
 def config_leaves(config: Config) -> dict[str, str]:
     """Returns the values of a configuration as text by their dotted paths."""
-    return {path: str(value) for path, value in _leaves(_sheet(config)).items()}
+    return {path: received_value(value) for path, value in leaves(_sheet(config)).items()}
+
+
+def setting_leaves(sheet: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a configuration that accuracies can depend on, by dotted paths, and then those of each method.
+
+    Example:
+        >>> setting_leaves({"name": "mine", "seeds": [0], "methods": [{"name": "slow", "training": {"rounds": 9}}]})
+        {'seeds': [0], 'slow: seeds': [0], 'slow: training.rounds': 9}
+    """
+    left_out = lambda key: key != _PRECISION and any(f"{key}.".startswith(f"{start}.") for start in _NO_SETTING)
+    counted = lambda tree: {key: value for key, value in leaves(tree).items() if not left_out(key)}
+    methods = sheet.get("methods")
+    found = shared = counted({key: value for key, value in sheet.items() if key != "methods"})
+    for entry in methods if isinstance(methods, list) else ():
+        if isinstance(entry, Mapping):
+            found = found | {f"{entry.get('name')}: {key}": value for key, value in (shared | counted(entry)).items()}
+    return found
+
+
+def paper_setting(paper: Config, own: Config) -> dict[str, Any]:
+    """The values of a configuration with a paper's results that another one, made from it, changes."""
+    noted = paper.paper.setting if paper.paper else {}
+    found, ours = setting_leaves(_sheet(paper)), setting_leaves(_sheet(own))
+    shared = lambda key: key.rpartition(": ")[2]
+
+    # What the first one has noted of a key holds for the methods that have no value of their own.
+    of_paper = lambda key: noted.get(shared(key), found[key]) if found.get(shared(key)) == found[key] else found[key]
+    theirs = {key: of_paper(key) for key in found} | noted
+
+    # A key that one of them lacks goes with a choice, such as a network's name, which is in both.
+    changed = {key: value for key, value in theirs.items() if key in ours and ours[key] != value}
+    repeated = lambda key: shared(key) != key and shared(key) in changed and ours[shared(key)] == ours[key]
+    return {key: value for key, value in changed.items() if not repeated(key)}
 
 
 def _sheet(config: Config) -> dict[str, Any]:
     sheet = to_plain(config)
+    if config.paper and not config.paper.setting:  # earlier run folders lack it
+        del sheet["paper"]["setting"]
     last = ("methods", *_SEEDS)
     later = {"partition_seeds": config.partition_seeds, "plugins": config.plugins}  # earlier run folders lack them
     left_out = {key for key, value in later.items() if not value}
@@ -167,9 +206,10 @@ def _entry(method: MethodEntry) -> dict[str, Any]:
     return {"name": method.name, "recipe": recipe, **items[0], **to_plain(method.overrides)}
 
 
-def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, str]:
+def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[str, Any]:
+    """The values in nested mappings, and lists of mappings, by dotted paths."""
     if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         value = dict(enumerate(value))
     if not isinstance(value, Mapping):
-        return {dotted_path(path): received_value(value)}
-    return {key: leaf for name, below in value.items() for key, leaf in _leaves(below, (*path, name)).items()}
+        return {dotted_path(path): value}
+    return {key: leaf for name, below in value.items() for key, leaf in leaves(below, (*path, name)).items()}

@@ -14,12 +14,12 @@ import yaml
 from fedjax_bal.config.problems import ConfigError, received_value
 from fedjax_bal.files import open_file
 
-LARGEST_YAML = 1_000_000
-"""Bytes of a file."""
+LARGEST_YAML = 4_000_000
+"""Bytes of a file, enough for a comparison of thousands of methods."""
 
 _DEEPEST = 20
 _LONGEST_NUMBER = 40
-_MOST_VALUES = 50_000  # which take seconds to read
+_MOST_VALUES = 200_000  # which take half a minute and half a gigabyte to read
 
 _NUMBERS = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -121,7 +121,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_yaml(path: str | os.PathLike[str], source: str) -> Any:
-    """Reads YAML from a UTF-8 file of at most 1 MB; raises `ConfigError` if it can't."""
+    """Reads YAML from a UTF-8 file of at most 4 MB; raises `ConfigError` if it can't."""
     try:
         with open_file(path) as file:
             content = file.read(LARGEST_YAML + 1)
@@ -132,7 +132,7 @@ def read_yaml(path: str | os.PathLike[str], source: str) -> Any:
         told = reason if reason.startswith("is ") else f"can't be read: {reason}"
         raise ConfigError(f"{source}: {told}; give a YAML file") from None
     if len(content) > LARGEST_YAML:
-        raise ConfigError(f"{source}: larger than 1 MB; a configuration is a short text")
+        raise ConfigError(f"{source}: larger than 4 MB; a configuration is a short text")
     try:
         return parse_yaml(content.decode("utf-8-sig"), source)
     except UnicodeDecodeError as error:

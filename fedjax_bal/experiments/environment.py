@@ -1,16 +1,19 @@
-"""What the numbers of a run depend on beside its configuration and data: device, versions, and settings of jax."""
+"""What the numbers of a run depend on beside its configuration and data, and what repeats it, for its files."""
 
 import contextlib
 import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from fedjax_bal._version import __version__
+from fedjax_bal.config import Config
 from fedjax_bal.models import onednn_version
+from fedjax_bal.plugins import loaded_plugins
 
 
 def device_name() -> str:
@@ -19,6 +22,19 @@ def device_name() -> str:
     if device.platform != "cpu":
         return f"{jax.device_count()} x {device.device_kind}"
     return f"{_processor()}, {os.cpu_count()} cores"
+
+
+def command_options(config: Config, data_dir: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """The options, as absolute paths, with which `fedjax-bal run` repeats a configuration from any folder."""
+    plugin = lambda target: Path(target.removesuffix("/__init__.py")).stem if "/" in target else target.split(".")[0]
+    methods = [config.for_method(index) for index in range(len(config.methods))]
+    paths = [str(own.dataset.parameters["path"]) for own in methods if "path" in own.dataset.parameters]
+    if data_dir is None and not all(map(os.path.isabs, paths)):
+        data_dir = os.curdir  # a relative path counts from the folder of the data, or else from the current one
+    return {
+        "plugins": [target for target in loaded_plugins() if plugin(target) in config.plugins],
+        "data_dir": None if data_dir is None else os.path.abspath(data_dir),
+    }
 
 
 def _processor() -> str:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from fedjax_bal.config import (
     parse_overrides,
     read_layers,
     with_absolute_paths,
+    with_paper_setting,
 )
 from fedjax_bal.experiments.axes import Axis, combinations, path_of, read_axes
 
@@ -63,7 +65,7 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     source, layers = os.fspath(path), read_layers(path)
     if "sweep" not in layers.merged:
         wanted = "a list of axes such as [{training.rounds: [10, 20]}]"
-        single = f"for a single configuration use `fedjax-bal run {source}`"
+        single = f"for a single configuration use `fedjax-bal run {shlex.quote(source)}`"
         raise ConfigError(f"{source}: lacks the key `sweep`, {wanted}: add it; {single}")
     axes, stated = read_axes(layers.merged["sweep"], source), "sweep" in layers.stated
     layers = Layers(*({key: layer[key] for key in layer if key != "sweep"} for layer in layers))
@@ -71,8 +73,10 @@ def load_sweep(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> S
     changes = parse_overrides(overrides)
     _refuse_swept(changes, axes, layers.merged, source)
     stale = _stale_keys(layers, changes, axes if stated else (), source)  # or else the base's own
-    data = apply_changes(layers.without(stale).merged, changes, "command line")
+    sheet = layers.without(stale).merged
     labels, folder = short_keys(axes), os.path.dirname(source)
+    first = [(path_of(key), value) for key, value in next(iter(combinations(axes))).items()]
+    data = with_paper_setting(sheet, apply_changes(sheet, changes, "command line"), first)
     points = [_point(data, values, labels, folder, source) for values in combinations(axes)]
     _refuse_repeats(points, source)
     plugins = {name: digest for point in points for name, digest in point.config.plugins.items()}

@@ -17,6 +17,7 @@ from fedjax_bal.experiments.backends.local import LocalBackend
 from fedjax_bal.experiments.conclusion import Conclusion
 from fedjax_bal.experiments.display import Progress
 from fedjax_bal.experiments.environment import (
+    command_options,
     device_name,
     differing_settings,
     numeric_settings,
@@ -88,7 +89,7 @@ class Runner:
         self.cost = cost_of(self.before.get("cost"))
         self.wall_s, self.began, self.spent_s = number(self.before.get("wall_s")), time.perf_counter(), 0.0
         self._stop_asked = False
-        self.swept = inputs is not None
+        self.swept, self.data_dir = inputs is not None, inputs.data_dir if inputs else data_dir
         self.device: str | None = None  # that trains in this session: of a sweep's worker it may be another machine's
 
     def run(self) -> dict[str, Any]:
@@ -150,6 +151,8 @@ class Runner:
         if self.folder.files.is_sealed():
             return self.before
         self._write_metrics()
+        done = ((run, np.asarray(state.confusion)) for run, state in self.states.items() if state.failure is None)
+        self.folder.write_confusion({run: matrix for run, matrix in done if matrix.size})
         summary = self._summary()
         self.folder.write_summary(summary)
         self.folder.seal()
@@ -331,7 +334,7 @@ class Runner:
         """A run's entry in the summary."""
         config, simulation = self.comparison.methods[run[0]], self.comparison.simulation(run)
         personalised, leaks = self.folder.read_personalised(*run), self.folder.read_leaks(*run)
-        return summarise_state(self.states[run], config, simulation, personalised, leaks)
+        return summarise_state(self.states[run], config, simulation, personalised, leaks, len(self.states))
 
     def _write_metrics(self) -> None:
         self.folder.write_metrics([line for state in self.states.values() for line in state.lines])
@@ -350,6 +353,7 @@ class Runner:
             "finished": all(state.concluded for state in self.states.values()),
             "device": device,
             "versions": trained_with,
+            "command": command_options(self.config, self.data_dir),
             "compile_s": round(self.cost.compile_s, 3),
             "wall_s": round(self.wall_s + session_s, 3),
             **self.cost.rates(),

@@ -16,11 +16,13 @@ from fedjax_bal.experiments.saved_runs import RunState
 from fedjax_bal.experiments.setup import Comparison
 from fedjax_bal.metrics import RunHistory, rank_correlations, summarise_run
 from fedjax_bal.parts import Batches
+from fedjax_bal.runs import MOST_TIMES
 from fedjax_bal.types import Federation
 from fedjax_bal.validate import is_number
 
 _SHOWN = 50  # clients whose estimates or mini-batches are kept for a picture
 _HEAT_MAP_CLIENTS = 200  # more rows than that can't be told apart on a page
+_MOST_CELLS = 1_000_000  # shares or counts by client and class that all runs or methods together keep for pictures
 
 
 class Cost(NamedTuple):
@@ -85,8 +87,12 @@ def summarise_state(
     simulation: Simulation,
     personalised: Mapping[str, Any] | None,
     leaks: Mapping[str, Any] | None,
+    runs: int = 1,
 ) -> dict[str, Any]:
-    """A run's entry in the summary; the last arguments are what its folder has on fine-tuned models and on leaks."""
+    """A run's entry in the summary, which has so many.
+
+    `personalised` and `leaks` are what its folder has on fine-tuned models and on leaks.
+    """
     history = RunHistory(
         lines=state.lines,
         rounds=config.training.rounds,
@@ -101,20 +107,42 @@ def summarise_state(
         "method": state.method,
         "seed": state.seed,
         **summarise_run(history),
-        "confusion_matrix": [] if state.failure else np.asarray(state.confusion).tolist(),
-        **({} if state.chosen is None else _selection(simulation, state.chosen, state.selector)),
-        "leaks": leaks,
+        **({} if state.chosen is None else _selection(simulation, state.chosen, state.selector, runs)),
+        "leaks": leaks and _finite_leaks(leaks),
         "failure": state.failure,
     }
 
 
-def _selection(simulation: Simulation, chosen: np.ndarray, selector: Any) -> dict[str, Any]:
-    """Counts the clients that were asked to train 0 times, once and so on; adds the selector's estimates of classes."""
-    about: dict[str, Any] = {"chosen": np.bincount(chosen).tolist()}
+def _finite_leaks(leaks: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of attacks of which all numbers are finite: a model that has gone astray can have others."""
+    finite = lambda own: all(number is not None and np.isfinite(number) for number in own.values())
+    inversion = {name: own for name, own in (leaks.get("inversion") or {}).items() if finite(own)}
+    nearest = leaks.get("nearest")
+    whole = nearest is not None and all(map(finite, nearest.values()))
+    return {**leaks, "inversion": inversion, "nearest": nearest if whole else None}
+
+
+def _selection(simulation: Simulation, chosen: np.ndarray, selector: Any, runs: int) -> dict[str, Any]:
+    """Counts the clients that were asked to train so many times; adds the selector's estimates of classes."""
+    about: dict[str, Any] = {"chosen": times_chosen(chosen)}
     look = simulation.selector.compositions
     if look is not None:
-        about["composition"] = _compared(look(selector), np.asarray(simulation.federation.class_counts))
+        about["composition"] = _compared(look(selector), np.asarray(simulation.federation.class_counts), runs)
     return about
+
+
+def times_chosen(chosen: np.ndarray) -> list[list[int]]:
+    """How many clients were asked to train how often: pairs of a number of times, rising, and the clients.
+
+    Beyond `MOST_TIMES` different numbers neighbours are put together under the highest of them.
+
+    Example:
+        >>> times_chosen(np.array([2, 0, 70_000, 2]))
+        [[0, 1], [2, 2], [70000, 1]]
+    """
+    times, clients = np.unique(chosen, return_counts=True)
+    groups = np.array_split(np.arange(len(times)), min(len(times), MOST_TIMES)) if len(times) else []
+    return [[int(times[own[-1]]), int(clients[own].sum())] for own in groups]
 
 
 def summarise_partitions(comparison: Comparison) -> list[dict[str, Any]]:
@@ -124,7 +152,7 @@ def summarise_partitions(comparison: Comparison) -> list[dict[str, Any]]:
     for method, simulation, used in whole:
         federation = simulation.federation
         clients = federation.num_clients
-        shown = _spread(clients, _HEAT_MAP_CLIENTS)
+        shown = _spread(clients, _HEAT_MAP_CLIENTS, federation.num_classes * len(comparison.simulations))
         entry = {
             "methods": [],
             "data": used,
@@ -147,7 +175,7 @@ def summarise_batches(config: Config, simulations: Sequence[Simulation]) -> list
     """The classes in mini-batches of methods that add to them, once for all methods that add the same."""
     found: list[dict[str, Any]] = []
     for method, simulation in zip(config.methods, simulations, strict=True):
-        about = _batches(simulation)
+        about = _batches(simulation, len(simulations))
         alike = next((entry for entry in found if {**entry, **about} == entry), None) if about else None
         if alike:
             alike["methods"].append(method.name)
@@ -167,10 +195,10 @@ def _augmentation(federation: Federation) -> dict[str, Any]:
     return {"augmentation": {"before": before.tolist(), "after": after.tolist(), **sizes}}
 
 
-def _batches(simulation: Simulation) -> dict[str, Any]:
+def _batches(simulation: Simulation, methods: int) -> dict[str, Any]:
     """Shares of the classes that some clients hold, and in their mini-batches; empty where no part adds rows."""
     counts = np.asarray(simulation.federation.class_counts, float)
-    shown = _spread(len(counts), _SHOWN)
+    shown = _spread(len(counts), _SHOWN, counts.shape[1] * methods)
     shown = shown[counts[shown].sum(1) > 0]
     before = counts[shown] / counts[shown].sum(1, keepdims=True)
     own = np.minimum(counts[shown].sum(1), simulation.setting.batch_size)
@@ -183,26 +211,28 @@ def _batches(simulation: Simulation) -> dict[str, Any]:
     return {"shown": shown.tolist(), "before": before.round(5).tolist(), "after": after.round(5).tolist()}
 
 
-def _compared(estimates: np.ndarray, class_counts: np.ndarray) -> dict[str, Any]:
+def _compared(estimates: np.ndarray, class_counts: np.ndarray, runs: int) -> dict[str, Any]:
     """Estimated and true shares of the classes: Spearman's correlation within a client, on average, and examples."""
-    known = np.flatnonzero(estimates.sum(1) > 0)
+    sound = (np.isfinite(estimates) & (estimates >= 0)).all(1)
+    known = np.flatnonzero(sound & (estimates.sum(1) > 0) & (class_counts.sum(1) > 0))
+    own = estimates[known] / estimates[known].sum(1, keepdims=True)  # a plug-in's may be counts
     true = class_counts[known] / class_counts[known].sum(1, keepdims=True)
-    ranks = rank_correlations(estimates[known], true)
+    ranks = rank_correlations(own, true)
     ranks = ranks[np.isfinite(ranks)]
-    shown = _spread(len(known), _SHOWN)
+    shown = _spread(len(known), _SHOWN, class_counts.shape[1] * runs)
     rounded = lambda table: [[round(float(share), 4) for share in row] for row in table]
     return {
         "clients": len(known),
         "rank_correlation": round(float(ranks.mean()), 4) if len(ranks) else None,
         "shown": known[shown].tolist(),
-        "estimated": rounded(estimates[known][shown]),
+        "estimated": rounded(own[shown]),
         "true": rounded(true[shown]),
     }
 
 
-def _spread(count: int, most: int) -> np.ndarray:
-    """At most so many of the places 0 to `count` - 1, evenly spaced."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
+def _spread(count: int, most: int, cells: int) -> np.ndarray:
+    """At most so many of the places 0 to `count` - 1, evenly spaced; fewer where each stands for very many cells."""
+    return np.unique(np.linspace(0, count - 1, min(count, most, max(_MOST_CELLS // cells, 1))).astype(int))
 
 
 def _shortest(numbers: Any) -> list[float]:

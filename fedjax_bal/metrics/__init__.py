@@ -6,11 +6,14 @@ from fedjax_bal.metrics.faults import FAULT_WORDS, HUGE, LONG, NOT_FINITE, OUTDA
 from fedjax_bal.metrics.metric import OWN, REPORT_TABLES, Column, Metric, ReportTable
 from fedjax_bal.metrics.results import RoundResult, RunHistory
 from fedjax_bal.metrics.seeds import (
+    LARGEST_SHOWN,
+    MOST_AVERAGED,
     Curve,
     Difference,
     MethodSummary,
     SeededDraw,
     Spread,
+    averaged,
     class_accuracies,
     compare,
     cumulate_traffic,

@@ -21,7 +21,7 @@ CLASSES = ReportTable(
     "Classes",
     "On the test set, at the last evaluation.",
 )
-CURVE = ReportTable("Other readings of the curve", "")
+CURVE = ReportTable("Other summaries of the curve", "")
 CLIENTS = ReportTable(
     "Clients",
     "The model that each client uses, on its own test images at the last evaluation: the global one, or its own with a "

@@ -7,11 +7,16 @@ standard deviation or an interval of one seed is None.
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 CONFIDENCE = 0.95
+LARGEST_SHOWN = 1e100
+"""The largest number that is written and read; its square can still be added, and a larger one counts as infinite."""
+MOST_AVERAGED = 5
+"""The last evaluations of which `last5_accuracy` is the mean, where a run has as many."""
 
 
 class Spread(NamedTuple):
@@ -69,6 +74,8 @@ class MethodSummary(NamedTuple):
         worst_class: accuracy in the class where it is lowest, after the last round.
         finished: how many runs have an accuracy.
         evens: whether chains of several clients, or augmented copies, make these classes more even.
+        averaged: how many evaluations `last5` is the mean of, in the run with the fewest and in that with the most.
+        last5_of_seeds: each run's own `last5` by its seed or `SeededDraw`.
     """
 
     method: str
@@ -85,6 +92,8 @@ class MethodSummary(NamedTuple):
     worst_class: Spread = Spread(None, None, 0)
     finished: int = 0
     evens: bool = False
+    averaged: tuple[int, int] = (MOST_AVERAGED, MOST_AVERAGED)
+    last5_of_seeds: Mapping[Any, float] = MappingProxyType({})
 
 
 class Curve(NamedTuple):
@@ -127,6 +136,17 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
     methods = list(dict.fromkeys(run["method"] for run in runs))
     grouped = {method: [run for run in runs if run["method"] == method] for method in methods}
     return [_summarise(method, grouped[method], grouped[methods[0]]) for method in methods]
+
+
+def averaged(runs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many evaluations the `last5_accuracy` of runs is the mean of, the fewest and the most.
+
+    >>> averaged([{"last5_accuracy": 0.5, "evaluations": 2}, {"last5_accuracy": 0.5, "evaluations": 40}])
+    (2, 5)
+    """
+    known = [run.get("evaluations") or MOST_AVERAGED for run in runs if run.get("last5_accuracy") is not None]
+    counts = [min(count, MOST_AVERAGED) for count in known]
+    return min(counts, default=MOST_AVERAGED), max(counts, default=MOST_AVERAGED)
 
 
 def spread(values: Sequence[float | None]) -> Spread:
@@ -250,9 +270,10 @@ def pooled_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarr
 
     Rows of classes that the test set lacks are nan; None if no run has a matrix.
     """
-    total = _total_confusion(runs, method)
-    if total is None:
+    found = _total_confusion(runs, method)
+    if found is None:
         return None
+    total = found.toarray()
     counts = total.sum(axis=1, keepdims=True)
     return np.divide(total, counts, out=np.full_like(total, np.nan), where=counts > 0)
 
@@ -271,10 +292,13 @@ def predicted_shares(runs: Sequence[Mapping[str, Any]], method: str) -> tuple[np
     return None if total is None or not total.sum() else (total.sum(0) / total.sum(), total.sum(1) / total.sum())
 
 
-def _total_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> np.ndarray | None:
+def _total_confusion(runs: Sequence[Mapping[str, Any]], method: str) -> Any:
+    """The sum of the matrices of all seeds, sparse, as with thousands of classes it has hardly any entries."""
+    from scipy.sparse import csr_array
+
     matrices = [run.get("confusion_matrix") for run in runs if run["method"] == method]
-    known = [np.array(matrix, dtype=float) for matrix in matrices if matrix is not None]
-    return np.sum(known, axis=0) if known else None
+    known = [csr_array(matrix, dtype=float) for matrix in matrices if matrix is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[str, Any]]) -> MethodSummary:
@@ -296,6 +320,8 @@ def _summarise(method: str, runs: list[Mapping[str, Any]], first: list[Mapping[s
         worst_class=_over_draws(runs, "worst_class_accuracy"),
         finished=len(_last5_by_seed(runs)),
         evens=any((run.get("clients_per_chain") or 1) > 1 or (run.get("copies") or 0) > 0 for run in runs),
+        averaged=averaged(runs),
+        last5_of_seeds=_last5_by_seed(runs),
     )
 
 

@@ -24,6 +24,7 @@ from fedjax_bal.metrics.classification import (
 )
 from fedjax_bal.metrics.faults import name_faults
 from fedjax_bal.metrics.metric import CLASSES, CLIENTS, CURVE, OWN_MODELS, PRIVACY, TIME, Column, Metric
+from fedjax_bal.metrics.seeds import LARGEST_SHOWN, MOST_AVERAGED
 from fedjax_bal.metrics.units import NATS, NUMBER, POINTS, SECONDS, SHARE, TEXT, Unit
 from fedjax_bal.registry import Registry
 from fedjax_bal.validate import is_number
@@ -36,7 +37,7 @@ _SHOTS = (
     "Classes are many-, medium- or few-shot by their training images in the whole federation; evaluation.shots says "
     "where the groups end."
 )
-_LAST10 = "The mean of a run's last ten evaluations."
+_LAST10 = "The mean of a run's last ten evaluations, where it has as many."
 _AT_BEST = (
     "The accuracy on the test set in the round in which the validation metric was best, which unlike the best of all "
     "was not picked on the test set."
@@ -56,15 +57,16 @@ def record_round(result: "RoundResult") -> dict[str, Any]:
 def summarise_run(run: "RunHistory") -> dict[str, Any]:
     """The metrics of a run in its summary, ready for JSON."""
     return {
-        metric.name: run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run)
+        metric.name: _plain(run.last.get(metric.name) if metric.of_run == "last" else metric.of_run(run))
         for metric in METRICS.values()
         if metric.of_run
     }
 
 
 def _plain(value: Any) -> Any:
+    """A value as JSON has it; None for a number that is not finite, or beyond what a report can add and draw."""
     value = value.item() if isinstance(value, np.generic | np.ndarray) else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if is_number(value) and not abs(value) <= LARGEST_SHOWN else value
 
 
 def _reported(name: str, meaning: str, **more: Any) -> Metric:
@@ -133,6 +135,11 @@ def _mean_of_last(count: int, run: "RunHistory") -> float | None:
     return float(np.mean([line["test_accuracy"] for line in run.lines[-count:]])) if run.last else None
 
 
+def _last10(run: "RunHistory") -> float | None:
+    """The mean accuracy of the last ten evaluations; None with fewer, as the table's heading says ten."""
+    return _mean_of_last(10, run) if len(run.lines) >= 10 else None
+
+
 def _mean_divergence(run: "RunHistory") -> float | None:
     known = run.numbers("chain_kl")
     return math.fsum(known) / len(known) if known else None
@@ -156,6 +163,7 @@ def _faults(run: "RunHistory") -> str | None:
 _METRICS = (
     # Of a whole run.
     Metric("rounds", "Rounds trained.", None, lambda run: run.lines[-1]["round"] if run.lines else 0, unit=NUMBER),
+    Metric("evaluations", "Evaluated rounds.", None, lambda run: len(run.lines), unit=NUMBER),
     Metric("final_accuracy", "Accuracy at the last evaluation.", None, lambda run: run.last.get("test_accuracy")),
     Metric(
         "best_accuracy",
@@ -163,7 +171,12 @@ _METRICS = (
         None,
         lambda run: max(run.numbers("test_accuracy"), default=None),
     ),
-    Metric("last5_accuracy", "Mean accuracy of the last five evaluations.", None, partial(_mean_of_last, 5)),
+    Metric(
+        "last5_accuracy",
+        "Mean accuracy of the last five evaluations, of all if there are fewer.",
+        None,
+        partial(_mean_of_last, MOST_AVERAGED),
+    ),
     Metric(
         "rounds_to_target",
         "First evaluated round whose accuracy reaches `evaluation.target_accuracy`.",
@@ -181,9 +194,9 @@ _METRICS = (
     ),
     Metric(
         "last10_accuracy",
-        "Mean accuracy of the last ten evaluations.",
+        "Mean accuracy of the last ten evaluations, of a run that has as many.",
         None,
-        partial(_mean_of_last, 10),
+        _last10,
         Column(CURVE, "Mean of last 10", note=_LAST10),
     ),
     Metric(

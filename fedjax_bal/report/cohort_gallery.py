@@ -144,7 +144,7 @@ def _chosen(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     values = [(method, counts) for method in looks if (counts := times_chosen(run.summary["runs"], method))]
     if not differ([counts for _, counts in values]):
         return
-    most = max(len(each) for _, counts in values for each in counts.values()) - 1
+    most = max(each[-1][0] for _, counts in values for each in counts.values())
     caption = (
         "The share of clients that were asked to train at most that many times, mean over seeds. A line that begins "
         "high leaves many clients out, one that rises in a single step asks all equally often, and a long way to 100% "

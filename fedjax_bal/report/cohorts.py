@@ -54,12 +54,16 @@ def pooled(values: Mapping[Any, Sequence[float]]) -> np.ndarray:
     return np.sort(np.array([value for some in values.values() for value in some], dtype=float))
 
 
-def times_chosen(runs: Sequence[Mapping[str, Any]], method: str) -> dict[tuple[int, int | None], tuple[int, ...]]:
-    """How many clients were chosen 0 times, once, twice and so on, by seed and the rounds that the run has come to."""
+Times = tuple[tuple[int, int], ...]
+"""Pairs of a number of times, rising, and the clients that were chosen so often."""
+
+
+def times_chosen(runs: Sequence[Mapping[str, Any]], method: str) -> dict[tuple[int, int | None], Times]:
+    """How often clients were chosen, by seed and the rounds that the run has come to."""
     return {
-        (run["seed"], run.get("rounds")): tuple(run["chosen"])
+        (run["seed"], run.get("rounds")): tuple((times, clients) for times, clients in run["chosen"])
         for run in runs
-        if run["method"] == method and any(run.get("chosen") or ())
+        if run["method"] == method and any(clients for _, clients in run.get("chosen") or ())
     }
 
 
@@ -80,15 +84,16 @@ def _class_samples(partition: Mapping[str, Any]) -> tuple[float, ...] | None:
     return tuple(np.sum(partition["class_counts"], axis=0).tolist()) if whole else None
 
 
-def chosen_at_most(counts: Sequence[Sequence[int]], most: int) -> tuple[np.ndarray, np.ndarray]:
+def chosen_at_most(counts: Sequence[Times], most: int) -> tuple[np.ndarray, np.ndarray]:
     """The share of clients that were chosen at most so many times, mean over seeds.
 
-    `counts` are of each seed the clients chosen 0 times, once and so on. Returns times `Int[K]`, from 0 to `most`, and
-    shares `Float[K]`.
+    `counts` are those of each seed. Returns times `Int[K]`, from 0 to `most`, and shares `Float[K]`.
     """
-    times = evenly_spaced(most + 1, MOST_STEPS)
-    sums = [np.cumsum(np.array(each, dtype=float)) for each in counts]
-    shares = [each[np.minimum(times, len(each) - 1)] / each[-1] for each in sums]
+    times, shares = evenly_spaced(most + 1, MOST_STEPS), []
+    for pairs in counts:
+        known, clients = np.array(pairs, dtype=float).T
+        sums = np.concatenate([[0], np.cumsum(clients)])
+        shares.append(sums[np.searchsorted(known, times, side="right")] / sums[-1])
     return times, np.mean(shares, axis=0)
 
 

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedjax_bal.config import leaves
 from fedjax_bal.files import check_replaceable, write_atomically
 from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.details import failed
@@ -147,10 +148,10 @@ def _data_of_methods(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Hash
     """The settings that decide who holds which images, by the method's name in the comparison."""
     found = {}
     for name, config in configs.items():
-        base = _leaves({key: value for key, value in config.items() if key != "methods"})
+        base = leaves({key: value for key, value in config.items() if key != "methods"})
         for entry in entries(config, "methods"):
-            leaves = base | (_leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
-            own = sorted((key, repr(leaf)) for key, leaf in leaves.items() if _is_of_data(key))
+            whole = base | (leaves(entry) if isinstance(entry, dict) else {})  # a method may override any section
+            own = sorted((key, repr(leaf)) for key, leaf in whole.items() if _is_of_data(key))
             found[f"{display_name(entry)} ({name})"] = tuple(own)
     return found
 
@@ -188,16 +189,8 @@ def _caveats(finished: bool, longer: bool) -> list[str]:
 
 
 def _differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    leaves = [_leaves(config) for config in configs.values()]
-    keys = [key for key in dict.fromkeys(key for own in leaves for key in own) if key != "name"]
-    differing = [key for key in keys if len({repr(own.get(key)) for own in leaves}) > 1]
-    tell = lambda key: "; ".join(f"{name}: {own.get(key, 'absent')}" for name, own in zip(configs, leaves, strict=True))
+    found = [leaves(config) for config in configs.values()]
+    keys = [key for key in dict.fromkeys(key for own in found for key in own) if key != "name"]
+    differing = [key for key in keys if len({repr(own.get(key)) for own in found}) > 1]
+    tell = lambda key: "; ".join(f"{name}: {own.get(key, 'absent')}" for name, own in zip(configs, found, strict=True))
     return [(key, tell(key)) for key in differing[:60]]
-
-
-def _leaves(value: Any, path: str = "") -> dict[str, Any]:
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        value = dict(enumerate(value))
-    if not isinstance(value, dict):
-        return {path.lstrip("."): value}
-    return {key: leaf for name, below in value.items() for key, leaf in _leaves(below, f"{path}.{name}").items()}

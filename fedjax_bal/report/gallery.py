@@ -25,6 +25,7 @@ from fedjax_bal.runs import RunRecord
 
 BAND = "Bands are one standard deviation either side of the mean over seeds"
 ONE_SEED = "One seed, so there is no band."
+_MOST_CONFUSED = 200  # classes of a confusion matrix that a page can show
 Found = TypeVar("Found")
 
 
@@ -127,8 +128,8 @@ def _over_classes(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     if values:
         samples = class_samples(run.summary["partitions"])
         caption = (
-            "Test accuracy of each class in % at the last evaluation, mean over seeds; a method that serves all "
-            f"classes alike has a row of one colour. {_in_order(samples)}"
+            "Test accuracy of each class in % at the last evaluation, mean over seeds; if all classes do equally well, "
+            f"the row has one colour. {_in_order(samples)}"
         )
         figure = plots.accuracy_by_class(values, run.summary["class_names"], samples)
         yield "classes", "Accuracy by class", caption, figure
@@ -154,7 +155,7 @@ def _predictions(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
 def _in_order(samples: np.ndarray | None) -> str:
     """The sentence of a caption on the order of the classes."""
     if samples is None:
-        return "How many training images each class has is not known of all methods, or differs."
+        return "Class sizes differ between methods, or are unknown for some."
     if samples.min() == samples.max():
         return f"All classes have {samples[0]:,.0f} training images."
     return (
@@ -178,6 +179,8 @@ def _over_clients(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
 
 def _confusions(run: RunRecord, looks: Looks) -> Iterator[Drawn]:
     classes = run.summary["class_names"]
+    if len(classes) > _MOST_CONFUSED:
+        return
     for place, method in enumerate(looks):
         matrix = pooled_confusion(run.summary["runs"], method)
         if matrix is not None and matrix.size:

@@ -1,5 +1,7 @@
 """HTML of which all pages are made: the document, tables, lists of terms and figures."""
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -13,11 +15,34 @@ if TYPE_CHECKING:
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def command(text: str, config: Mapping[str, Any]) -> str:
-    """A command that repeats a configuration, with the names of the plug-ins that it needs."""
-    plugins = config.get("plugins")
-    flags = [f" --plugin {name}" for name in (plugins if isinstance(plugins, Mapping) else ())]
-    return f"<pre>{escape(text + ''.join(flags))}</pre>"
+_PLUGIN = re.compile(r"[\w .+/-]+\.py|[A-Za-z_]\w*(\.\w+)*|/[\w .+/-]+")
+_REPEATED = (
+    "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of device "
+    "every seed gives the same numbers."
+)
+
+
+def command(words: Sequence[str], config: Mapping[str, Any], given: Any) -> str:
+    """A command that repeats a configuration, in a paragraph with what it needs, to be pasted into a shell.
+
+    Args:
+        words: its first words.
+        config: whose `plugins` it needs, by name.
+        given: the `command` of a summary: the files of plug-ins, and the folder of data; None where not known.
+
+    Folders may come from elsewhere: every word is quoted, and what can't be the name of a plug-in is left out.
+    """
+    given = given if isinstance(given, Mapping) else {}
+    plugins, files, data = config.get("plugins"), given.get("plugins"), given.get("data_dir")
+    named = [f"{name}.py" for name in plugins] if isinstance(plugins, Mapping) else []
+    wanted = [str(name) for name in (files if isinstance(files, list) and files else named)]
+    known = [name for name in wanted if _PLUGIN.fullmatch(name)]
+    options = [word for name in known for word in ("--plugin", name)]
+    if isinstance(data, str) and data.isprintable():
+        options += ["--data-dir", data]
+    needs = " The command needs its plug-ins, files of Python code: read them before you run it." if wanted else ""
+    lost = " Some plug-ins have no possible name and are left out." if len(known) < len(wanted) else ""
+    return f"<p>{escape(_REPEATED + needs + lost)}</p><pre>{escape(shlex.join([*words, *options]))}</pre>"
 
 
 def document(title: str, parts: Iterable[str]) -> str:

@@ -10,9 +10,15 @@ from fedjax_bal.config import Sections, without_defaults
 from fedjax_bal.metrics import MethodSummary
 from fedjax_bal.report.details import Details, broken, details, ending, failed
 from fedjax_bal.report.markup import command, definitions, document, encoded, figures, folded, grid, note
-from fedjax_bal.report.published import Beside, beside_of_run, paper_tables, published_by_metric
+from fedjax_bal.report.published import (
+    Beside,
+    beside_of_run,
+    changes_from_paper,
+    paper_tables,
+    published_by_metric,
+)
 from fedjax_bal.report.table_files import comparison_table, comparison_title, summarise_group, table_files
-from fedjax_bal.report.wording import LONGEST_NAME, flat, plural, printable, table_notes, tied, verdict
+from fedjax_bal.report.wording import LONGEST_NAME, flat, leader, plural, printable, table_notes, verdict
 from fedjax_bal.runs import LARGEST, FolderError, RunFolder, RunRecord
 
 if TYPE_CHECKING:
@@ -20,10 +26,6 @@ if TYPE_CHECKING:
 
 _FIRST = ("accuracy", "traffic", "mean-accuracy", "worst-class")
 _MOST_LINES, _LONGEST_LINE = 20, 1000
-REPRODUCE = (
-    "Run this in an empty folder that holds the configuration below. With the same versions on the same kind of device "
-    "every seed gives the same numbers."
-)
 
 
 def build(folder: str | os.PathLike[str]) -> Path:
@@ -41,7 +43,7 @@ def build(folder: str | os.PathLike[str]) -> Path:
     own = RunFolder(Path(folder))
     run = own.read()
     pictures = draw(run)
-    beside = beside_of_run(run.config, summarise_group(run.summary["runs"]))
+    beside = beside_of_run(run.config, summarise_group(run.summary["runs"]), finished=is_finished(run))
     page = _page(run, pictures, beside)
     arguments = run.summary.get("target_accuracy"), draws_partitions(run.config)
     tables = table_files([run.summary["runs"]], *arguments, paper_tables(beside), published_by_metric(beside))
@@ -92,11 +94,11 @@ def _page(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> str:
         _unfinished(missing) if unfinished else "",
         f'<p class=unfinished role="status">{escape(failures)}</p>' if failures else "",
         f"<p class=verdict>{escape(_answer(summaries, unfinished))}</p>",
+        tables_with_notes(paper_tables(beside), level=2),
         figures("Curves", curves, _thinned(run)),
         "<h2>Comparison</h2>",
         methods_table([summaries], run.summary.get("target_accuracy"), notes),
         _details(run.summary["runs"]),
-        tables_with_notes(paper_tables(beside)),
         figures("Figures", others),
         "<h2>Setting</h2>",
         "".join(map(note, data_lines(run.summary))),
@@ -104,7 +106,7 @@ def _page(run: RunRecord, pictures: Sequence["Picture"], beside: Beside) -> str:
         "<h2>Machine and speed</h2>",
         definitions(_machine(run.summary)),
         "<h2>How to reproduce</h2>",
-        f"<p>{escape(REPRODUCE)}</p>{command('fedjax-bal run config.yaml', run.config)}",
+        command(["fedjax-bal", "run", "config.yaml"], run.config, run.summary.get("command")),
         folded("config.yaml", f"<pre>{escape(run.config_text)}</pre>"),
     ]
     return document(f"{name}: federated learning report", parts)
@@ -157,17 +159,9 @@ def methods_table(
     if not any(groups):
         return "<p>No run has been evaluated yet.</p>"
     alone = lambda group: len(group) == 1 < len(groups)
-    marked = [mark and not alone(group) for group in groups for mark in _best(group)]
+    leaders = [None if alone(group) else leader(group) for group in groups]
+    marked = [own is best for group, best in zip(groups, leaders, strict=True) for own in group]
     return grid(comparison_title(condition), comparison_table(groups, target), marked) + "".join(map(note, notes))
-
-
-def _best(summaries: Sequence[MethodSummary]) -> list[bool]:
-    """Marks the methods with the highest mean of the last five evaluations; none if all have the same."""
-    means = (
-        [] if len(summaries) < 2 or tied(summaries) else [s.last5.mean for s in summaries if s.last5.mean is not None]
-    )
-    best = max(means, default=None)
-    return [best is not None and summary.last5.mean == best for summary in summaries]
 
 
 def _details(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -175,9 +169,10 @@ def _details(runs: Sequence[Mapping[str, Any]]) -> str:
     return "".join(remarks) + tables_with_notes(details(runs))
 
 
-def tables_with_notes(shown: Iterable[Details]) -> str:
-    """Further tables of a page, each below its title."""
-    return "".join(f"<h3>{escape(own.title)}</h3>{grid(own.title, own.table)}{note(own.note)}" for own in shown)
+def tables_with_notes(shown: Iterable[Details], level: int = 3) -> str:
+    """Further tables of a page, each below its title, a heading of that level."""
+    title = lambda own: f"<h{level}>{escape(own.title)}</h{level}>"
+    return "".join(f"{title(own)}{grid(own.title, own.table)}{note(own.note)}" for own in shown)
 
 
 def _settings(config: Mapping[str, Any]) -> str:
@@ -185,8 +180,10 @@ def _settings(config: Mapping[str, Any]) -> str:
     plain = lambda key, value: without_defaults(kind, value) if (kind := Sections.child(key)) else value
     own = {key: plain(key, value) for key, value in config.items()}
     differing = {key: value for key, value in own.items() if value not in ({}, None)}
+    changes = changes_from_paper(config)
     return (
-        note("Settings that differ from their defaults, and the methods.")
+        (note("Differences from the paper's configuration: " + "; ".join(changes) + ".") if changes else "")
+        + note("Settings that differ from their defaults, and the methods.")
         + definitions(_setting(differing))
         + folded("All settings", definitions(_setting(config)))
     )
@@ -213,8 +210,8 @@ def _machine(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     versions = summary.get("versions")
     yield "device", str(summary.get("device") or "not recorded")
     yield "versions", flat(versions) if versions else "not recorded"
-    yield "client updates per second", _number(summary.get("client_updates_per_s"), "", "compilation apart")
-    yield "samples per second", _number(summary.get("samples_per_s"), "", "compilation apart")
+    yield "client updates per second", _number(summary.get("client_updates_per_s"), "", "excluding compilation")
+    yield "samples per second", _number(summary.get("samples_per_s"), "", "excluding compilation")
     yield "compilation", _number(summary.get("compile_s"), " s", "once, not in the rates above")
     yield "whole run", _number(summary.get("wall_s"), " s", "wall clock")
 

@@ -27,7 +27,7 @@ MOST_TIPS = 50
 MOST_SEEDS = 10
 
 
-CLIMB = "The axis begins where the curves are after a tenth of the way."
+CLIMB = "The y-axis starts at the accuracy reached after the first 10% of rounds."
 PanelCurves = tuple[Panel, Mapping[str, tuple[Curve, np.ndarray]]]
 """A panel, and its curves by name with the positions `Float[E]` of their values."""
 

@@ -12,15 +12,15 @@ from fedjax_bal.report.published import Beside, beside_of_sweep, paper_tables, p
 from fedjax_bal.report.sweep_cells import best, comparable, name_situation, name_tuned, situations, summarise_situation
 from fedjax_bal.report.sweep_results import VALIDATION, Results, read_results
 from fedjax_bal.report.sweep_tables import all_settings, best_settings, comparisons, sweep_tables
-from fedjax_bal.report.wording import lead, plural, verdict
+from fedjax_bal.report.wording import averaged_in_words, lead, plural, verdict
 from fedjax_bal.runs import FolderError, SweepFolder, as_csv
 
 if TYPE_CHECKING:
     from fedjax_bal.report.svg import Picture
 
 MOST_TOLD = 6
-_ON_TEST = " Settings were picked on the test set itself, which flatters all of them."
-_ON_VALIDATION = " Settings were picked by accuracy on the validation images."
+_ON_TEST = " Settings were selected on the test set, so all of them are optimistic."
+_ON_VALIDATION = " Settings were selected by accuracy on the validation images."
 
 
 def build_sweep(folder: Path, note: Callable[[str], object] = lambda text: None) -> Path:
@@ -57,15 +57,15 @@ def page(results: Results, beside: Beside, pictures: Sequence["Picture"]) -> str
         _lacking(results),
         f"<p class=verdict>{escape(found)}</p>",
         f"<p>{escape(paper)}</p>" if paper else "",
+        tables_with_notes(paper_tables(beside), level=2),
         figures("Curves", curves),
         "<h2>Comparison</h2>",
         *_comparisons(results),
-        tables_with_notes(paper_tables(beside)),
         tables_with_notes(best_settings(results)),
         figures("Figures", others),
         tables_with_notes([all_settings(results)]) if results.axes else "",
         "<h2>How to reproduce</h2>",
-        command("fedjax-bal sweep sweep.yaml", results.sheet),
+        command(["fedjax-bal", "sweep", "sweep.yaml"], results.sheet, results.command),
         folded("sweep.yaml", f"<pre>{escape(results.text)}</pre>"),
     ]
     return document(f"{results.name}: federated learning sweep", parts)
@@ -83,7 +83,8 @@ def answer(results: Results) -> str:
         each = "; ".join(f"{name}: {lead(group)}" for name, group in known[:MOST_TOLD])
         more = f"; and {len(known) - MOST_TOLD} more below" if len(known) > MOST_TOLD else ""
         what = "Accuracy" if len(results.methods) == 1 else "Highest accuracy"
-        return f"{what} over the last five evaluations at each condition: {each}{more}.{how}"
+        when = averaged_in_words(results.averaged)
+        return f"{what} over the {when} at each condition: {each}{more}.{how}"
     return verdict(known[0][1]) + _picked(results) + how
 
 

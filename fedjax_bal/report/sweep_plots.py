@@ -23,10 +23,9 @@ from fedjax_bal.report.styles import Looks, looks_of
 from fedjax_bal.report.svg import ON_DARK, ON_LIGHT, Drawn, blank, style, tip
 from fedjax_bal.report.sweep_cells import Cell, Situation, along, best, cells, name_situation, situations
 from fedjax_bal.report.sweep_results import COSTS, LEAD, Results, Setting, readable
-from fedjax_bal.report.wording import plural, printable
+from fedjax_bal.report.wording import averaged_heading, averaged_in_words, plural, printable
 
 BANDS = " Bands are one standard deviation either side of the mean over seeds"
-_READING = "Mean of the last five evaluations of a run, over seeds."
 _MOST_CONDITIONS = 6
 _LEVEL_LETTERS = 24  # of the names below an axis, beside each other
 _MOST_PANELS = 8  # of a figure
@@ -45,7 +44,7 @@ def sweep_figures(results: Results, lines: Sequence[Mapping[str, Any]]) -> Itera
         for place, method in enumerate(results.methods):
             if best(results, method) is not None:
                 title = f"Accuracy of {printable(method, 40)}"
-                yield f"grid-{place}", title, f"{_READING} Blank where nothing finished.", _grid(results, method)
+                yield f"grid-{place}", title, f"{_mean(results)} Blank where nothing finished.", _grid(results, method)
 
 
 def _by_round(results: Results, lines: Sequence[Mapping[str, Any]]) -> Iterator[Drawn]:
@@ -87,22 +86,27 @@ def _some(found: Sequence[Situation]) -> tuple[list[Situation], str]:
     return kept, f" Shown are {len(kept)} of {len(found)} conditions." * (len(kept) < len(found))
 
 
+def _mean(results: Results) -> str:
+    return f"Mean of the {averaged_in_words(results.averaged)} of a run, over seeds."
+
+
 def _of_axis(results: Results, axis: int) -> Iterator[Drawn]:
     name, looks = results.axes[axis].name, looks_of(results.methods)
     elsewhere = " Other settings are where each method does best at that value." * any(
         place != axis for place in results.tuned
     )
     wanted = (
-        ("mean-accuracy", LEAD, "Accuracy", "mean of last 5, %", 100.0, _READING),
+        ("mean-accuracy", LEAD, "Accuracy", f"{averaged_heading(results.averaged)}, %", 100.0, _mean(results)),
         ("worst-class", "worst_class_accuracy", "Worst class", "worst class, %", 100.0,
          "Accuracy in the class where it is lowest."),
         ("throughput", "client_updates_per_s", "Throughput", "client updates a second", 1.0,
-         "Of all runs that were trained together, compilation apart; evaluation is in it."),
+         "Throughput of all runs trained together, including evaluation, excluding compilation."),
         ("memory", "device_bytes", "Memory", "memory on each device, MB", 1e-6,
          "Data, states and the program of all runs that were trained together."),
-        ("rounds-to-target", "rounds_to_target", "Rounds to the target", "rounds", 1.0, "Runs that reach it."),
+        ("rounds-to-target", "rounds_to_target", "Rounds to the target", "rounds", 1.0,
+         "Only runs that reached the target are shown."),
         ("traffic-to-target", "traffic_to_target_bytes", "Traffic to the target", "MB up and down", 1e-6,
-         "Runs that reach it."),
+         "Only runs that reached the target are shown."),
     )  # fmt: skip
     shown, some = _some(situations(results, apart_from=axis))
     for file, figure, title, height, factor, caption in wanted:
@@ -200,5 +204,5 @@ def _grid(results: Results, method: str) -> Figure:
             if not np.isnan(share):
                 colour = ON_DARK if share > middle else ON_LIGHT
                 axes.text(column, row, f"{share:.1f}", ha="center", va="center", color=colour, size="small")
-    figure.colorbar(image, ax=axes, label="mean of last 5, %", pad=0.02)
+    figure.colorbar(image, ax=axes, label=f"{averaged_heading(results.averaged)}, %", pad=0.02)
     return figure

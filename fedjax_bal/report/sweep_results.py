@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_bal.config import ConfigError, parse_yaml
-from fedjax_bal.metrics import METRICS, SeededDraw
+from fedjax_bal.metrics import METRICS, SeededDraw, averaged
 from fedjax_bal.report.wording import flat
 from fedjax_bal.runs import LARGEST, SweepFolder
 from fedjax_bal.validate import is_number
 
 LEAD, VALIDATION = "last5_accuracy", "validation_accuracy"
+_LARGEST_DRAWN = 1e18  # on an axis of a figure
 COSTS = ("client_updates_per_s", "device_bytes")
 # Sections that describe the federation and the task. Methods are compared at each of their values; none is "best".
 _CONDITIONS = (
@@ -84,6 +85,7 @@ class Results:
         text: `sweep.yaml`.
         sheet: its content.
         draws: of each row the seed of its partition, None where not known, and its other seeds.
+        command: the options that repeat it, as a summary has them; None where not known.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Results:
     text: str
     sheet: Mapping[str, Any]
     draws: tuple[SeededDraw, ...]
+    command: Any = None
 
     @cached_property
     def methods(self) -> list[str]:
@@ -110,7 +113,7 @@ class Results:
     def values(self) -> list[list[Any]]:
         """The values of each axis, numbers in rising order, others as the sweep has them."""
         every = [list(dict.fromkeys(axis.value(row) for row in self.rows)) for axis in self.axes]
-        return [sorted(found) if _are_numbers(found) else found for found in every]
+        return [sorted(found) if _are_numbers(found, _LARGEST_DRAWN) else found for found in every]
 
     @cached_property
     def judge(self) -> str:
@@ -120,6 +123,11 @@ class Results:
         """
         done = [run for runs in self.runs.values() for run in runs if run["status"] == "done"]
         return VALIDATION if done and all(run[VALIDATION] is not None for run in done) else LEAD
+
+    @cached_property
+    def averaged(self) -> tuple[int, int]:
+        """How many evaluations `last5_accuracy` is the mean of, the fewest and the most."""
+        return averaged([run for runs in self.runs.values() for run in runs])
 
     @property
     def conditions(self) -> tuple[int, ...]:
@@ -153,7 +161,7 @@ class Results:
 
     def is_numeric(self, place: int) -> bool:
         """Tells whether an axis has several values, all of them numbers."""
-        return len(self.values[place]) > 1 and _are_numbers(self.values[place])
+        return len(self.values[place]) > 1 and _are_numbers(self.values[place], _LARGEST_DRAWN)
 
 
 def read_results(folder: Path) -> Results:
@@ -168,7 +176,8 @@ def read_results(folder: Path) -> Results:
     axes = tuple(SweptAxis(keys, own, tuple(names[key] for key in own)) for keys, own in shown.items())
     chance = [key for axis in of_seeds for key in axis]
     draws = (SeededDraw(_partition_seed(sheet, row), (*(row[key] for key in chance), row.get("seed"))) for row in rows)
-    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws))
+    given = next((point.read_summary().get("command") for point in own.points()), None)
+    return Results(str(sheet.get("name") or folder.name), axes, rows, text, sheet, tuple(draws), given)
 
 
 @lru_cache(1000, typed=True)
@@ -220,5 +229,5 @@ def _names(keys: Sequence[str]) -> dict[str, str]:
     return {key: shortest(own) for key, own in whole.items()}
 
 
-def _are_numbers(found: Sequence[Any]) -> bool:
-    return all(is_number(value) and abs(value) <= LARGEST for value in found)
+def _are_numbers(found: Sequence[Any], largest: float = LARGEST) -> bool:
+    return all(is_number(value) and abs(value) <= largest for value in found)

@@ -19,7 +19,7 @@ from fedjax_bal.report.sweep_cells import (
 )
 from fedjax_bal.report.sweep_results import LEAD, Results, readable
 from fedjax_bal.report.table_files import as_files, comparison_table, comparison_title, statistics
-from fedjax_bal.report.wording import LONGEST_NAME, Table, printable, table_notes
+from fedjax_bal.report.wording import LONGEST_NAME, Table, averaged_heading, averaged_in_words, printable, table_notes
 
 _MOST_COLUMNS = 8  # of methods beside each other
 
@@ -54,7 +54,7 @@ def best_settings(results: Results) -> list[Details]:
     """Each method's best setting at each condition, beside those next to it; none where nothing is tuned."""
     if not results.tuned:
         return []
-    heads = [*(("Condition",) if results.conditions else ()), "Method", "Setting", "Mean of last 5, %"]
+    heads = [*(("Condition",) if results.conditions else ()), "Method", "Setting", _heading(results)]
     for place in results.tuned:
         sides = ("Next lower", "Next higher") if results.is_numeric(place) else ("One before", "One after")
         heads += [f"{side} {results.axes[place].name}" for side in sides]
@@ -82,14 +82,19 @@ def all_settings(results: Results) -> Details:
     rank = lambda setting: [own.index(value) for own, value in zip(results.values, setting, strict=True)]
     settings = sorted({setting for own in by_method.values() for setting in own}, key=rank)
     names = [printable(method, LONGEST_NAME) for method in methods]
-    told = lambda setting: name_situation(results, dict(enumerate(setting))) or "Mean of last 5, %"
+    told = lambda setting: name_situation(results, dict(enumerate(setting))) or _heading(results)
     texts = [[percent(by_method[method].get(place)) for method in methods] for place in settings]
     if len(methods) > max(_MOST_COLUMNS, len(settings)):
         rows = [(name, *own) for name, *own in zip(names, *texts, strict=True)]
         table = Table(("Method", *map(told, settings)), rows)
     else:
         table = Table(("Setting", *names), [(told(place), *own) for place, own in zip(settings, texts, strict=True)])
-    return Details("All settings", table, "Mean of the last five evaluations of a run, %, over seeds.")
+    what = averaged_in_words(results.averaged)
+    return Details("All settings", table, f"Mean of the {what} of a run, %, over seeds.")
+
+
+def _heading(results: Results) -> str:
+    return f"{averaged_heading(results.averaged).capitalize()}, %"
 
 
 def percent(cell: Cell | None) -> str:

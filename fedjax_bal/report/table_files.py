@@ -93,8 +93,10 @@ def statistics(
 def _markdown(own: Details) -> str:
     rule = ("---", *["---:"] * (len(own.table.headings) - 1))
     rows = [own.table.headings, rule, *own.table.rows]
-    lines = (f"| {' | '.join(cell.translate(_MARKDOWN) for cell in row)} |" for row in rows)
-    title, note = (text.translate(_MARKDOWN) for text in (own.title, own.note))
+    # A viewer would load the picture, or offer the link, that a name asks for.
+    plain = lambda text: text.translate(_MARKDOWN).replace("](", "]&#40;")
+    lines = (f"| {' | '.join(map(plain, row))} |" for row in rows)
+    title, note = map(plain, (own.title, own.note))
     return f"### {title}\n\n" + "\n".join(lines) + f"\n\n{note}\n"
 
 

@@ -3,21 +3,27 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_bal.metrics import NOTHING, SHARE, Difference, MethodSummary, Spread
+from fedjax_bal.metrics import (
+    MOST_AVERAGED,
+    NOTHING,
+    SHARE,
+    Difference,
+    MethodSummary,
+    Spread,
+    paired_difference,
+)
 
 MINUS = "\N{MINUS SIGN}"
 LONGEST_NAME = 80
 DEVIATION_IN_WORDS = "“±” is the sample standard deviation over seeds. "
-_READINGS_IN_WORDS = (
-    "“Mean of last 5” averages the last five evaluations of a run. "
-    "“Best” is the highest accuracy of a run, picked on the test set itself and so flattering. "
-)
+_BEST_IN_WORDS = "“Best” is the highest accuracy of a run, selected on the test set, so optimistic. "
+_COUNTS = ("no", "one", "two", "three", "four", "five")
 _INTERVAL = (
     "The interval is a two-sided 95% Student t interval for the mean difference over paired seeds. If the seeds were "
     "drawn again many times, about 95 of 100 such intervals would hold the true mean difference. {covered}, and each "
     "interval is for one comparison: of many, some exclude 0 by chance."
 )
-_SEEDS_ALONE = "It speaks of the variation between seeds only, not of other partitions or data sets"
+_SEEDS_ALONE = "It reflects variation between seeds only, not between partitions or data sets"
 _PARTITIONS_TOO = (
     "Each seed has a partition of its own, so that it covers the draw of the partition too, but not other data sets"
 )
@@ -111,7 +117,9 @@ def table_notes(summaries: Sequence[MethodSummary], *, partitions: bool, crossed
     paired = any(own.difference and own.difference.low is not None for own in summaries)
     deviation = DEVIATION_IN_WORDS * any(own.final.std is not None for own in summaries)
     interval = interval_in_words(partitions=partitions, crossed=crossed) if paired else ""
-    spreads = f"{deviation}{_READINGS_IN_WORDS}{interval}".strip()
+    span = span_averaged(summaries)
+    mean = f"“{averaged_heading(span).capitalize()}” averages the {averaged_in_words(span)} of a run. "
+    spreads = f"{deviation}{mean}{_BEST_IN_WORDS}{interval}".strip()
     return [KL_IN_WORDS, spreads] if shows_divergence(summaries) else [spreads]
 
 
@@ -149,6 +157,7 @@ def table(
 def _columns(summaries: Sequence[MethodSummary], target: float | None, first: str) -> list[_Column]:
     paired = any(summary.difference and summary.difference.low is not None for summary in summaries)
     uneven, goal = shows_divergence(summaries), "" if target is None else f"{100 * target:g}%"
+    mean = averaged_heading(span_averaged(summaries))
     difference = f"Difference from {first}, points" + (" [95% interval]" if paired else "")
     apart = [_Column(difference, f"vs {first}" + (" [95%]" if paired else ""), lambda own: points(own.difference))]
     to_target = [
@@ -157,7 +166,7 @@ def _columns(summaries: Sequence[MethodSummary], target: float | None, first: st
     ]
     return [
         _Column("Method", "method", lambda own: own.method),
-        _Column("Mean of last 5, %", "last 5", _last5),
+        _Column(f"{mean.capitalize()}, %", mean.removeprefix("mean of "), _last5),
         *(apart if any(own.difference for own in summaries) else []),
         _Column("Worst class, %", "worst", lambda own: SHARE.show(own.worst_class)),
         _Column("Final, %", None if uneven else "final", lambda own: SHARE.show(own.final)),
@@ -170,32 +179,70 @@ def _columns(summaries: Sequence[MethodSummary], target: float | None, first: st
 
 
 def tied(summaries: Sequence[MethodSummary]) -> bool:
-    """Tells whether several methods have the same mean of the last five to the digit shown: none is the best."""
+    """Tells whether several methods have the same mean of the last evaluations to the digit shown."""
     shown = [f"{100 * summary.last5.mean:.1f}" for summary in summaries if summary.last5.mean is not None]
     return len(shown) > 1 and len(set(shown)) == 1
+
+
+def leader(summaries: Sequence[MethodSummary]) -> MethodSummary | None:
+    """The method that is ahead of each other one, the 95% interval of their difference excluding 0; None without."""
+    ranked = _ranked(summaries)
+    return ranked[0] if len(ranked) > 1 and not tied(ranked) and _rival(ranked) is None else None
+
+
+def _rival(ranked: Sequence[MethodSummary]) -> tuple[MethodSummary, Difference] | None:
+    """The best other method that the first may not be ahead of, and the first one's difference from it."""
+    pairs = ((own, paired_difference(ranked[0].last5_of_seeds, own.last5_of_seeds)) for own in ranked[1:])
+    return next(((own, lead) for own, lead in pairs if lead.low is None or lead.low <= 0), None)
+
+
+def averaged_in_words(span: tuple[int, int]) -> str:
+    """The evaluations of which the headline is a mean, such as: last five evaluations."""
+    least, most = span
+    if most == 1:
+        return "only evaluation"
+    return f"last {_COUNTS[most] if least == most else f'{_COUNTS[least]} to {_COUNTS[most]}'} evaluations"
+
+
+def averaged_heading(span: tuple[int, int]) -> str:
+    """The heading of their mean: mean of last 5, mean of last 2 to 5."""
+    least, most = span
+    return f"mean of last {most if least == most else f'{least} to {most}'}"
+
+
+def span_averaged(summaries: Sequence[MethodSummary]) -> tuple[int, int]:
+    """How many evaluations the headlines of methods are means of, the fewest and the most."""
+    known = [own.averaged for own in summaries if own.last5.mean is not None] or [(MOST_AVERAGED, MOST_AVERAGED)]
+    return min(least for least, _ in known), max(most for _, most in known)
 
 
 def verdict(summaries: Sequence[MethodSummary]) -> str:
     """One or two sentences on the method with the highest mean of its last five, and its distance from the first.
 
-    They say "no clear difference" if the interval covers 0, that there is no interval if only one seed was run, and
-    name no best method if all end at the same accuracy.
+    They name no winner where the interval of a difference covers 0 or all end at the same accuracy, and say that there
+    is no interval if only one seed was run.
     """
     ranked = _ranked(summaries)
     if not ranked:
         return "No run has an accuracy yet, so there is nothing to compare."
-    best, first = ranked[0], summaries[0]
+    best, first, when = ranked[0], summaries[0], averaged_in_words(span_averaged(ranked))
     if len(ranked) == 1:
-        one = (
-            "one seed: no interval" if best.last5.seeds == 1 else f"mean ± standard deviation, {best.last5.seeds} seeds"
-        )
+        seeds = "one seed: no interval"
+        several = f"mean ± standard deviation, {best.last5.seeds} seeds"
         return (
-            f"{best.method} reaches an accuracy of {_percent_sign(best.last5)} over its last five evaluations ({one})."
+            f"{best.method} reaches an accuracy of {_percent_sign(best.last5)} over its {when} "
+            f"({seeds if best.last5.seeds == 1 else several})."
         )
     if tied(ranked):
         same = f"{100 * (best.last5.mean or 0.0):.1f}%"
-        return f"{_all(ranked, summaries)} have the same mean accuracy over their last five evaluations, {same}."
-    lead = f"{best.method} has the highest accuracy over its last five evaluations, {_percent_sign(best.last5)}"
+        return f"{_all(ranked, summaries)} have the same mean accuracy over their {when}, {same}."
+    rival = _rival(ranked)
+    if rival is not None and rival[1].low is not None:
+        other, lead = rival
+        both = f"{best.method} {_percent_sign(best.last5)}, {other.method} {_percent_sign(other.last5)}"
+        also = "" if first in (best, other) else f" {best.method} is {_distance(best, first.method)}."
+        return f"No clear winner over the {when}: {both}, {_apart(lead)}.{also}"
+    lead = f"{best.method} has the highest accuracy over its {when}, {_percent_sign(best.last5)}"
     if best is first:
         return f"{lead}; the next is {ranked[1].method}, {_distance(ranked[1], first.method)}."
     return f"{lead}, {_distance(best, first.method)}."
@@ -206,10 +253,16 @@ def lead(summaries: Sequence[MethodSummary]) -> str:
     ranked, first = _ranked(summaries), summaries[0]
     if tied(ranked):
         return f"all {100 * (ranked[0].last5.mean or 0.0):.1f}%"
-    difference = ranked[0].difference
+    best, rival = ranked[0], _rival(ranked)
+    if rival is not None and rival[1].low is not None:
+        other, lead = rival
+        both = f"{best.method} {_percent_sign(best.last5)}, {other.method} {_percent_sign(other.last5)}"
+        return f"no clear winner ({both}, {points(lead)} points)"
+    difference = best.difference
     known = difference is not None and difference.mean is not None
-    apart = f" ({points(difference)} points from {first.method})" if known else ""
-    return f"{ranked[0].method} {_percent_sign(ranked[0].last5)}{apart}"
+    seed = ", one seed" if difference is not None and difference.low is None else ""
+    apart = f" ({points(difference)} points from {first.method}{seed})" if known else ""
+    return f"{best.method} {_percent_sign(best.last5)}{apart}"
 
 
 def _ranked(summaries: Sequence[MethodSummary]) -> list[MethodSummary]:
@@ -230,10 +283,18 @@ def _distance(summary: MethodSummary, first: str) -> str:
     side = "above" if difference.mean >= 0 else "below"
     size = f"{abs(100 * difference.mean):.1f} percentage points {side} {first}"
     if difference.low is None or difference.high is None:
-        return f"{size} (one seed in common: no interval, so this may be chance)"
-    interval = f"95% interval {signed(difference.low)} to {signed(difference.high)}, {difference.pairs} paired seeds"
+        return f"{size} (one seed only: no interval; the difference may be chance)"
     clear = "no clear difference" if difference.low <= 0 <= difference.high else "the interval excludes 0"
-    return f"{size} ({interval}): {clear}"
+    return f"{size} ({_interval(difference)}): {clear}"
+
+
+def _apart(lead: Difference) -> str:
+    return f"{100 * (lead.mean or 0.0):.1f} percentage points apart ({_interval(lead)})"
+
+
+def _interval(value: Difference) -> str:
+    ends = f"{signed(value.low or 0.0)} to {signed(value.high or 0.0)}"
+    return f"95% interval {ends}, {value.pairs} paired seeds"
 
 
 def _percent_sign(value: Spread) -> str:

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,10 +29,21 @@ from fedjax_bal.files import parse_json
 from fedjax_bal.options import MOST_DEVICES
 from fedjax_bal.runs.checksums import SUMS
 from fedjax_bal.runs.output_files import PUT_BACK, START_OVER, FolderError, OutputFiles, unreadable
-from fedjax_bal.runs.record import RunRecord, missing_plugins, read_config, read_metrics, read_pictures, read_summary
+from fedjax_bal.runs.record import (
+    LARGEST_CONFUSION,
+    RunRecord,
+    check_readable,
+    missing_plugins,
+    read_config,
+    read_confusion,
+    read_metrics,
+    read_pictures,
+    read_summary,
+)
 from fedjax_bal.runs.schema import ResumableLine, misfit
 
 _CONFIG, _METRICS, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
+_CONFUSION, _NPY_HEADER = "confusion.npz", 128  # bytes of NumPy's header of an array
 _REPORT, _COMPARISON, _TRACKING = "report.html", "comparison.html", "tracking.json"
 _EXECUTION, _FORMAT = "execution.json", 1
 _LARGEST_METRICS = 2**32
@@ -46,12 +58,12 @@ _PERSONALISED = f"personalised/{_RUN}.json"
 # again, nor exports, which have sums of their own, nor trackers' files, which are theirs.
 _CHECKPOINT_FILES = f"{_CHECKPOINTS.format('*', '*')}/round-*.npz"
 COVERED = (
-    *(_CONFIG, _METRICS, _SUMMARY, _EXECUTION, _CHECKPOINT_FILES),
+    *(_CONFIG, _METRICS, _SUMMARY, _CONFUSION, _EXECUTION, _CHECKPOINT_FILES),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
 )
 # Not config.yaml, which says whose folder it is: a kill must not leave a folder without an owner.
 _WRITTEN = (
-    *(SUMS, _METRICS, _SUMMARY, _REPORT, _COMPARISON, _TRACKING, _EXECUTION, "plots/*.svg"),
+    *(SUMS, _METRICS, _SUMMARY, _CONFUSION, _REPORT, _COMPARISON, _TRACKING, _EXECUTION, "plots/*.svg"),
     *(f"{name}.{ending}" for name in ("tables", "comparison-tables") for ending in ("csv", "md", "tex")),
     *(_CHECKPOINT_FILES, f"{_CHECKPOINTS.format('*', '*')}/.round-*.part"),
     *(name.format("*", "*") for name in (_PICTURES, _LEAKS, _PERSONALISED)),
@@ -128,10 +140,12 @@ class RunFolder:
 
         `fresh` removes what an earlier run of the same configuration left.
         """
+        text = resolved_yaml(config)
+        check_readable(self.path / _CONFIG, text)
         with self.files.writing():
             if fresh:
                 self.files.remove(*_WRITTEN)
-            self.files.write(_CONFIG, resolved_yaml(config).encode())
+            self.files.write(_CONFIG, text.encode())
             self.files.make_folder("checkpoints")
 
     def check_session(self) -> None:
@@ -242,6 +256,18 @@ class RunFolder:
         """Replaces summary.json."""
         self.files.write_json(_SUMMARY, summary)
 
+    def write_confusion(self, matrices: Mapping[tuple[int, int], np.ndarray]) -> None:
+        """Replaces the runs' confusion matrices, of each one true classes, predicted classes, counts: `Int64[3, K]`."""
+        content, kept, size = io.BytesIO(), {}, 0
+        for run, matrix in matrices.items():
+            places = np.nonzero(matrix)
+            cells = np.array([*places, matrix[places]], np.int64)
+            size += cells.nbytes + _NPY_HEADER
+            if size <= LARGEST_CONFUSION:  # no more are read
+                kept[_RUN.format(*run)] = cells
+        np.savez_compressed(content, **kept)  # type: ignore[arg-type]
+        self.files.write(_CONFUSION, content.getvalue())
+
     def write_pictures(self, method: int, seed: int, pictures: Mapping[str, np.ndarray]) -> None:
         """Replaces a run's pictures, arrays of pixels by name."""
         content = io.BytesIO()
@@ -336,6 +362,13 @@ class RunFolder:
             first.setdefault(run["method"], run["seed"])
         # By the configuration, as the summary leaves out methods that never began.
         places = {name: place for place, name in enumerate(_method_names(config))}
+        counts = Counter((line["method"], line["seed"]) for line in lines)
+        for run in summary["runs"]:
+            if run["evaluations"] is None and not left_out:  # of an earlier version
+                run["evaluations"] = counts[run["method"], run["seed"]]
+        matrices = read_confusion(self.path / _CONFUSION, classes) if summary["runs"] else {}
+        for run in summary["runs"]:
+            run["confusion_matrix"] = matrices.get(_RUN.format(places.get(run["method"]), run["seed"]))
         files = {
             name: self.path / _PICTURES.format(places[name], seed) for name, seed in first.items() if name in places
         }

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_bal.files import parse_json, read_bytes, write_atomically
+from fedjax_bal.files import open_file, parse_json, write_atomically
 from fedjax_bal.runs.output_files import FolderError
 
 Tensors = Mapping[str, np.ndarray]
 _ABOUT, _SUMS = "about", "sha256"
-_LARGEST = 2**40
+_LONGEST_HEADER = 2**27  # bytes, as in the safetensors library
 
 
 def write_model(kind: str, file: Path, tensors: Tensors, about: Mapping[str, Any]) -> None:
@@ -66,14 +67,25 @@ def _safetensors(file: Path, tensors: Tensors, about: str) -> None:
 
 
 def _read_safetensors(file: Path) -> tuple[Tensors, Any]:
-    content = read_bytes(file, _LARGEST)
-    begin = 8 + int.from_bytes(content[:8], "little")
-    header, tensors = parse_json(content[8:begin]), {}
-    about = parse_json(header.pop("__metadata__")[_ABOUT])
-    for name, own in header.items():
-        first, last = own["data_offsets"]
-        dtype = np.dtype(f"<{own['dtype'][0].lower()}{int(own['dtype'][1:]) // 8}")
-        tensors[name] = np.frombuffer(content[begin + first : begin + last], dtype).reshape(own["shape"])
+    with open_file(file) as stream:
+        length, start = os.fstat(stream.fileno()).st_size, stream.read(8)
+        begin = 8 + int.from_bytes(start, "little")
+        if begin > min(length, _LONGEST_HEADER):
+            raise ValueError(f"its header would have {begin} bytes")
+        header, tensors = parse_json(stream.read(begin - 8)), {}
+        about = parse_json(header.pop("__metadata__")[_ABOUT])
+        end = max((own["data_offsets"][1] for own in header.values()), default=0)
+        if begin + end != length:
+            raise ValueError(f"{length} bytes, of which the header knows {begin + end}")
+        for name, own in header.items():
+            first, last = own["data_offsets"]
+            dtype = np.dtype(f"<{own['dtype'][0].lower()}{int(own['dtype'][1:]) // 8}")
+            if last - first != dtype.itemsize * math.prod(own["shape"]):
+                raise ValueError(f"{name} has {last - first} bytes")
+            # Mapped, so that a model of any size takes no memory until its arrays are used.
+            empty = np.zeros(own["shape"], dtype)
+            mapped = last > first
+            tensors[name] = np.memmap(stream, dtype, "r", begin + first, tuple(own["shape"])) if mapped else empty
     return tensors, about
 
 

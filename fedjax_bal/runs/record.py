@@ -17,6 +17,9 @@ from fedjax_bal.runs.metric_lines import LONGEST_LINE, read_lines
 from fedjax_bal.runs.output_files import LARGEST_FILE, FolderError, unreadable
 from fedjax_bal.runs.schema import JsonObject, MetricLine, SummaryFile, misfit
 
+LARGEST_CONFUSION = 2**31
+"""Bytes of all confusion matrices of a folder, enough for 1,700 runs with 50,000 test images each."""
+
 _LARGEST_PICTURES = 2**28  # bytes of all arrays of a file
 _LARGEST_SHOWN = 10**100
 _DEEPEST = 20
@@ -45,6 +48,17 @@ def read_config(path: Path) -> tuple[dict[str, Any], str]:
     if not isinstance(config, dict):
         raise _damaged(path, 1, "a mapping of sections such as dataset and training", _shown(config))
     return config, text
+
+
+def check_readable(path: Path, text: str) -> None:
+    """Raises `FolderError` for a configuration that is too large to be read back, as of 10,000 methods."""
+    try:
+        if len(text) > LARGEST_YAML:
+            raise ConfigError(f"{len(text):,} bytes, of which {LARGEST_YAML:,} can be read")
+        if len(text) > LARGEST_YAML // 10:  # a shorter one can't hold too many values
+            parse_yaml(text, str(path))
+    except ConfigError as error:
+        raise FolderError(f"{path}: would be too large to be read back ({error}); leave out some methods") from error
 
 
 def missing_plugins(path: Path) -> list[str]:
@@ -93,6 +107,28 @@ def read_pictures(path: Path, classes: int) -> dict[str, np.ndarray]:
                 f"1 or 3]: {_AGAIN}, or remove the file"
             )
     return arrays
+
+
+def read_confusion(path: Path, classes: int) -> dict[str, Any]:
+    """The confusion matrices of runs, sparse, by the names that the file has for them; none where there is no file."""
+    from scipy.sparse import coo_array
+
+    from fedjax_bal.data import DataError, read_arrays
+
+    if not path.exists():
+        return {}
+    try:
+        arrays = read_arrays(path, None, LARGEST_CONFUSION)
+    except DataError as error:
+        raise FolderError(f"{path}: can't be read as arrays ({error}); {_AGAIN}") from error
+    for name, cells in arrays.items():
+        fits = cells.dtype == np.int64 and cells.ndim == 2 and len(cells) == 3
+        if not fits or cells.min(initial=0) < 0 or cells[:2].max(initial=0) >= classes:
+            raise FolderError(
+                f"{path}: {name!r}: {cells.dtype}{list(cells.shape)}, must be int64[3, K], true and predicted classes "
+                f"below {classes}, and counts: {_AGAIN}"
+            )
+    return {name: coo_array((own[2], (own[0], own[1])), (classes, classes)) for name, own in arrays.items()}
 
 
 def _read_line(path: Path, number: int, raw: bytes, classes: int) -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     FailFast,
     ValidationError,
@@ -16,15 +15,15 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from fedjax_bal.metrics import METRICS, TEXT
+from fedjax_bal.metrics import LARGEST_SHOWN, METRICS, TEXT
 
-LARGEST = 1e18
-"""The largest number: far beyond any count of bytes, and small enough to be added and drawn."""
+LARGEST = LARGEST_SHOWN
 
 # As a run writes them: chains (or tested clients) of a round, and clients of a selector in a picture at most 50.
 _MOST_CHAINS = 100
 _MOST_SHOWN = 1000
-_MOST_TIMES = 100_000
+MOST_TIMES = 1000
+"""How many different numbers of times clients were asked to train are told apart."""
 
 _WORDS = {
     "string_type": "a value of type str",
@@ -67,6 +66,15 @@ def short_list(most: int, *, whole: bool = True) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def _check_times(value: Any) -> Any:
+    """Accepts null, or pairs of a number of times and the clients that were asked to train so often."""
+    pairs = value if isinstance(value, list) else [value]
+    fits = len(pairs) <= MOST_TIMES and all(_are_numbers(pair, [2], 0, LARGEST) for pair in pairs)
+    if value is not None and not (fits and all(type(number) is int for pair in pairs for number in pair)):
+        raise _expected(f"a list of at most {MOST_TIMES} pairs of integers from 0 to {LARGEST:g}, or null")
+    return value
 
 
 def _are_numbers(value: Any, sizes: Sequence[int], low: float, high: float, gaps: bool = False) -> bool:
@@ -160,13 +168,11 @@ _FIGURES: dict[str, Any] = dict.fromkeys(_NUMBERS, (_Number, None))
 class _Run(create_model("Figures", __base__=JsonObject, **_FIGURES)):
     method: str = _NULL
     seed: Annotated[int, numbers()] = _NULL
-    chosen: Annotated[Any, short_list(_MOST_TIMES)] = None
+    chosen: Annotated[Any, AfterValidator(_check_times)] = None
     composition: _Composition | None = None
     broken_clients: str | None = None
     failure: str | None = None
     leaks: _Leaks | None = None
-    # A run without an evaluation has a matrix of size 0.
-    confusion_matrix: Annotated[Any, BeforeValidator(lambda value: value or None), numbers("classes", "classes")] = None
 
     @model_validator(mode="after")
     def _with_numbers(self) -> Self:

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,13 +15,14 @@ from fedjax_bal.files import read_bytes
 from fedjax_bal.runs.checksums import SUMS
 from fedjax_bal.runs.folder import POINTS, SHEET, RunFolder, known_conflict
 from fedjax_bal.runs.output_files import PUT_BACK, FolderError, OutputFiles, unreadable
-from fedjax_bal.runs.record import missing_plugins
+from fedjax_bal.runs.record import check_readable, missing_plugins
 
 _RESULTS, _CURVES, _COSTS, _PAGE = "results.csv", "curves.csv", "costs.json", "sweep.html"
 _COVERED = (SHEET, _RESULTS, _COSTS)
 _LARGEST_TABLE = 100_000_000  # bytes
 _WORDS = ("point", "method", "status", "failure")  # columns of text
 _OF_RUN = ("point", "method", "seed")
+_FORMULA = re.compile(r"'*[=+@\t\r-]")
 _AGAIN = "run `fedjax-bal sweep` on its file again to rewrite it"
 
 
@@ -119,6 +121,7 @@ class SweepFolder:
             if not self.point(label).exists():
                 place = self.point(label).path
                 raise FolderError(f"{place}: is missing, but listed in the sweep's {SUMS}; {PUT_BACK}")
+        check_readable(self.path / SHEET, text)
         self.files.write(SHEET, text.encode())
 
     def seal(self) -> None:
@@ -177,7 +180,9 @@ class SweepFolder:
         lacking = next((key for key in swept if key not in rows[0]), None)
         if lacking is not None:
             raise FolderError(f"{path}: has no column {lacking!r}, which sweep.yaml sweeps; {_AGAIN}")
-        return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in rows]
+        return [
+            {key: value if key in _WORDS else _value(_as_written(value)) for key, value in row.items()} for row in rows
+        ]
 
     def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the table."""
@@ -213,12 +218,32 @@ class SweepFolder:
 
 
 def as_csv(table: Sequence[Mapping[str, Any]]) -> str:
-    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them."""
+    """The table as CSV, with a line of headings; None is empty, and lists are as YAML writes them.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(table[0]) if table else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table)
+    writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in table)
     return text.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _is_number(value) else value
+
+
+def _as_written(text: str) -> str:
+    """Undoes `_no_formula`."""
+    return text[1:] if text[:1] == "'" and _FORMULA.match(text[1:]) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _value(text: str) -> Any:

@@ -1,5 +1,6 @@
 """The command line: what a user meets when something is wrong, and when the process is killed."""
 
+import html
 import json
 import re
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import small_run
 from typer.testing import CliRunner
@@ -350,3 +352,57 @@ def test_run_and_sweep_name_each_other_for_a_file_of_the_other_kind(here):
     assert result.exit_code == 2 and result.output.count("\n") == 1
     assert "small.yaml: lacks the key `sweep`" in result.output
     assert result.output.endswith("for a single configuration use `fedjax-bal run small.yaml`\n")
+
+
+PLUGIN = '''
+import numpy as np
+from fedjax_bal import recipes, register
+from fedjax_bal.data import from_arrays
+
+@register("recipe", "mine")
+def mine(scale: float = 1.0):
+    return recipes.fedavg()
+
+@register("dataset", "points")
+def points(path: str):
+    """Points in the plane."""
+    halves = np.load(path)
+    return from_arrays((halves["x"], halves["y"]), (halves["x"], halves["y"]))
+'''
+POINTS = """
+name: points
+dataset: {name: points, path: points.npz}
+partition: {scheme: iid, clients: 3}
+model: {name: mlp, hidden: [3]}
+training: {rounds: 1, batch_size: 10}
+selection: {clients_per_round: 2}
+execution: {devices: 1}
+methods: [mine]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "data", "axes"),
+    [("run", "the data", ""), ("run", None, ""), ("sweep", "the data", "sweep: [{lr: [0.1]}]\n")],
+)
+def test_the_pages_command_repeats_the_run_in_an_empty_folder(tmp_path, kind, data, axes):
+    first, empty = tmp_path / "first", tmp_path / "empty"
+    (first / "the data").mkdir(parents=True)
+    empty.mkdir()
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(60, 2)).astype(np.float32), "y": np.arange(60) % 3}
+    np.savez(first / (data or ".") / "points.npz", **arrays)
+    (first / "my plug.py").write_text(PLUGIN)
+    (first / "points.yaml").write_text(POINTS + axes)
+    shell = lambda line, cwd: subprocess.run(["sh", "-ec", line], cwd=cwd, check=True, capture_output=True, text=True)
+    place = f"--data-dir '{data}'" if data else ""
+    shell(f"fedjax-bal {kind} points.yaml --plugin 'my plug.py' {place} --out out", first)
+    page = (first / "out" / {"run": "report.html", "sweep": "sweep.html"}[kind]).read_text()
+    (command,) = re.findall(r"<pre>(fedjax-bal .*?)</pre>", page)
+    sheet = {"run": "config.yaml", "sweep": "sweep.yaml"}[kind]
+    (copied,) = re.findall(rf"<summary>{sheet}</summary><pre>(.*?)</pre>", page, re.DOTALL)
+    (empty / sheet).write_text(html.unescape(copied))
+    shell(html.unescape(command), empty)
+    inner = "points/learning_rate=0.1" if axes else "."
+    assert small_run.metrics(empty / "runs" / "points" / inner) == small_run.metrics(first / "out" / inner)

@@ -423,7 +423,7 @@ def test_a_bad_override_is_told_as_the_command_line_s(override, fragments):
         ("- " * 100_000, ["nested deeper than 20 levels"]),
         ("{a: " * 100_000, ["nested deeper than 20 levels"]),
         ("? " * 100_000, ["nested deeper than 20 levels"]),
-        ("a: 1\n" * 300_000, ["my.yaml: larger than 1 MB"]),
+        ("a: 1\n" * 900_000, ["my.yaml: larger than 4 MB"]),
         (bytes(range(256)), ["my.yaml: not UTF-8 text (byte 128)"]),
         (b"\x93NUMPY", ["my.yaml: not UTF-8 text (byte 0)"]),
         (b"a: 1\nb: \x00", ["my.yaml: line 2: holds the character 0"]),

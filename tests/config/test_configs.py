@@ -3,13 +3,23 @@
 import functools
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_bal.config import build_config, load_config, parse_overrides, parse_yaml, resolved_yaml, to_plain
+from fedjax_bal.config import (
+    build_config,
+    continues,
+    load_config,
+    parse_overrides,
+    parse_yaml,
+    resolved_yaml,
+    run_digest,
+    to_plain,
+)
 from fedjax_bal.data import DATASETS, partition
 from fedjax_bal.data.readers.cifar import LAYOUTS
 from fedjax_bal.experiments.plan import load_sweep
@@ -297,6 +307,27 @@ def test_the_header_says_how_to_run_the_file_and_what_to_expect(name):
     if name.startswith("papers/"):
         order = ["Command", "Paper", "Expect", "Time", "Machine"]
         assert [entry for entry in entries[1:] if entry in order] == order
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_published_accuracies_are_of_methods_in_the_file(name):
+    for config in configs_of(name):
+        published = set(config.paper.accuracy) if config.paper else set()
+        assert published <= {method.name for method in config.methods}
+        # ReBaFL's row of SCAFFOLD comes from its authors' code, where the file has the published algorithm, too.
+        scaffolds = [method.name for method in config.methods if method.recipes[0].name == "scaffold"]
+        if published and len(scaffolds) > 1:
+            assert published & set(scaffolds) == {"scaffold (authors' code)"}
+
+
+@pytest.mark.parametrize("name", [name for name in REBAFL if "table1" in name and "crops" not in name])
+def test_published_accuracies_are_those_of_the_header(name):
+    header = " ".join(line.lstrip("# ") for line in ALL[name].read_text().partition("Expect")[0].splitlines())
+    numbers = {word.lower(): float(number) / 100 for word, number in re.findall(r"([\w-]+) (\d\d\.\d\d)\b", header)}
+    numbers["balanced_softmax"] = numbers.pop("bsm-fedavg")
+    numbers["scaffold (authors' code)"] = numbers.pop("scaffold")
+    (config,) = configs_of(name)
+    assert config.paper.accuracy == pytest.approx(numbers)
 
 
 def test_run_folders_do_not_collide():
@@ -603,3 +634,39 @@ def test_small_cbfl_files_differ_in_their_methods_alone(name):
             found = arm.recipes[0].hyperparameters
             assert {k: v for k, v in found.items() if k not in free} == {k: ours[k] for k in found if k not in free}
         assert [_of(arm, key)[0] for arm in arms] == (list(range(0, 101, 20)) if key == "warm_up" else values)
+
+
+PAPER, CROPS = "papers/rebafl/table1_c10_m20", "papers/rebafl/table1_c10_crops"
+
+
+def settings_of(tmp_path, *changes):
+    """What is noted of the changes of a paper's configuration, in one go, in a file based on it, or after a run."""
+    based, recorded = tmp_path / "based.yaml", tmp_path / "recorded.yaml"
+    whole = load_config(PAPER, changes).paper.setting
+    based.write_text(f"base: {PAPER}\n")
+    recorded.write_text(resolved_yaml(load_config(PAPER, changes[:1])))
+    assert load_config(based, changes).paper.setting == load_config(recorded, changes[1:]).paper.setting == whole
+    return whole
+
+
+def test_changes_of_a_papers_configuration_are_noted_with_its_values(tmp_path):
+    assert settings_of(tmp_path) == settings_of(tmp_path, "rounds=200", "execution.strategy=map", "name=mine") == {}
+    assert settings_of(tmp_path, "methods=[fedavg, rebafl]", "execution.precision=float32") == {}
+    assert settings_of(tmp_path, "rounds=2", "seeds=1", "model=mlp", "partition.clients=30") == {
+        "training.rounds": 200, "seeds": [0, 1, 2], "model.name": "rebafl_cifar", "partition.clients": 20,
+    }  # fmt: skip
+    assert settings_of(tmp_path, "rounds=2", "rounds=200") == {}
+    # The table's SCAFFOLD has no momentum, one that is given by its name alone has that of all methods.
+    assert settings_of(tmp_path, "rounds=2", "methods=[{recipe: fedavg, name: scaffold}]") == {
+        "training.rounds": 200, "scaffold: training.optimizer.momentum": 0.0, "scaffold: recipe": "scaffold",
+    }  # fmt: skip
+
+
+def test_a_papers_setting_is_no_part_of_what_a_run_is():
+    short, long = load_config(PAPER, ["rounds=2"]), load_config(PAPER, ["rounds=3"])
+    assert continues(long, short) and run_digest(short) == run_digest(load_config(PAPER))
+
+
+def test_changes_of_a_papers_sweep_are_noted_and_its_own_axes_are_not():
+    of = lambda *changes: [point.config.paper.setting for point in load_sweep(ALL[f"{CROPS}.yaml"], changes).points]
+    assert of() == [{}, {}] and of("rounds=7") == [{"training.rounds": 200}] * 2

@@ -228,7 +228,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 def test_the_page_answers(finished):
     path, _, _ = finished
     page = build_sweep(path).read_text()
-    assert "control variates" in page and "Highest accuracy over the last five evaluations at each condition" in page
+    assert "control variates" in page and "Highest accuracy over the last two evaluations at each condition" in page
     assert "diverged" in page and "round 1" in page
     assert "Accuracy by learning_rate" in page
     assert page == build_sweep(path).read_text()

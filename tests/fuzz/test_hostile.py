@@ -181,7 +181,7 @@ def test_an_image_that_claims_and_one_cut_short(tmp_path):
         ("a: 1\na: 2", "stands twice"),
         ("? [a, b]\n: c", "as a key; keys are text"),
         ("a: " + "9" * 100_000, "a number of 100000 characters"),
-        ("[" + "1," * 50_100 + "1]", "holds more than 50000 keys and values"),
+        ("[" + "1," * 200_100 + "1]", "holds more than 200000 keys and values"),
         ("a: \x07", "holds the character"),
         ('a: "\\U00110000"', "not YAML"),
     ],

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import yaml
 
+from fedjax_bal.runs import RunFolder
+
 FASHION = [
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 ]  # fmt: skip
@@ -25,7 +27,7 @@ def write_run(
     """A run folder with made-up numbers: later methods are a little better, seeds differ."""
     rng = np.random.default_rng(7)
     names = FASHION if classes == 10 else [f"class {number}" for number in range(classes)]
-    lines, runs = [], []
+    lines, runs, matrices = [], [], {}
     for place, method in enumerate(methods):
         for seed in seeds:
             final = 0.70 + gain * place + 0.01 * seed + 0.004 * ((place * seed) % 3)
@@ -55,20 +57,21 @@ def write_run(
                     }
                 )
             off = rng.dirichlet(np.full(classes, 0.3), classes) * (1 - per_class[:, None])
-            matrix = np.round(100 * (off + np.diag(per_class))).astype(int).tolist()
+            matrix = np.round(100 * (off + np.diag(per_class))).astype(int)
             runs.append(
                 {
                     "method": method,
                     "seed": seed,
                     "rounds": rounds,
+                    "evaluations": rounds,
                     "final_accuracy": final,
                     "best_accuracy": final + 0.01,
                     "last5_accuracy": final - 0.005,
                     "rounds_to_target": 8 + seed if seed < 2 else None,
                     "traffic_bytes": (2 + place % 3) * 1_000_000 * rounds,
-                    "confusion_matrix": matrix,
                 }
             )
+            matrices[place, seed] = matrix
     counts = (rng.dirichlet(np.full(classes, 0.3), clients) * 200).astype(int)
     summary = {
         "name": "synthetic", "finished": finished, "device": "cpu: 2 cores",
@@ -99,6 +102,7 @@ def write_run(
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    RunFolder(folder).write_confusion(matrices)
     return folder
 
 
@@ -117,7 +121,7 @@ def add_cohorts(folder, *, even=("rebafl",), estimating=("rebafl",), augmented=T
         drawn = np.random.default_rng(run["seed"])
         times = drawn.binomial(run["rounds"], 0.2, clients)
         times = np.full(clients, run["rounds"] // 5) if run["method"] in even else times
-        run |= {"chosen": np.bincount(times).tolist(), "traffic_to_target_bytes": None}
+        run |= {"chosen": np.stack(np.unique(times, return_counts=True), 1).tolist(), "traffic_to_target_bytes": None}
         if run["rounds_to_target"] is not None:
             run["traffic_to_target_bytes"] = run["traffic_bytes"] * run["rounds_to_target"] // run["rounds"]
         if run["method"] in estimating:

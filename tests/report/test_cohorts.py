@@ -43,24 +43,24 @@ def test_the_mean_is_over_rounds_then_seeds_and_not_of_the_values_drawn():
 
 def test_times_chosen_leaves_out_runs_without_clients():
     runs = [
-        {"method": "a", "seed": 0, "rounds": 3, "chosen": [1, 0, 2]},
+        {"method": "a", "seed": 0, "rounds": 3, "chosen": [[0, 1], [2, 2]]},
         {"method": "a", "seed": 1, "rounds": 2, "chosen": None},
         {"method": "a", "seed": 2, "rounds": 2, "chosen": []},
-        {"method": "a", "seed": 3, "rounds": 0, "chosen": [0, 0]},
-        {"method": "b", "seed": 0, "rounds": 3, "chosen": [3]},
+        {"method": "a", "seed": 3, "rounds": 0, "chosen": [[0, 0], [1, 0]]},
+        {"method": "b", "seed": 0, "rounds": 3, "chosen": [[0, 3]]},
     ]
-    assert times_chosen(runs, "a") == {(0, 3): (1, 0, 2)}
+    assert times_chosen(runs, "a") == {(0, 3): ((0, 1), (2, 2))}
 
 
 def test_shares_are_averaged_over_seeds_not_over_clients():
     # One seed with 2 clients, one with 8: at most once are 1 of 2 and 6 of 8.
-    times, shares = chosen_at_most([[0, 1, 0, 1], [2, 4, 2]], 4)
+    times, shares = chosen_at_most([((1, 1), (3, 1)), ((0, 2), (1, 4), (2, 2))], 4)
     assert times.tolist() == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(shares, [0.125, 0.625, 0.75, 1, 1], rtol=1e-12)
 
 
 def test_a_long_line_keeps_its_ends():
-    times, shares = chosen_at_most([[1] * 100_000], 99_999)
+    times, shares = chosen_at_most([[(times, 1) for times in range(100_000)]], 99_999)
     assert len(times) == MOST_STEPS and (times[0], times[-1]) == (0, 99_999)
     np.testing.assert_allclose(shares, (times + 1) / 100_000, rtol=1e-12)
 

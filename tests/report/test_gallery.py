@@ -61,7 +61,7 @@ def test_one_method_has_nothing_to_be_compared_with(make_run, make_cohorts, tmp_
 
 def test_an_unfinished_run_on_the_same_cohorts_is_no_different(folder, make_cohorts):
     make_cohorts(folder, even=(), estimating=(), augmented=False)
-    edit(folder, lambda s: s["runs"][-1].update(rounds=4, chosen=[3, 9]))
+    edit(folder, lambda s: s["runs"][-1].update(rounds=4, chosen=[[0, 3], [1, 9]]))
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:-1]))
     assert names(folder) == []

@@ -236,3 +236,14 @@ def test_importing_the_report_does_not_import_jax_matplotlib_or_scipy():
     code = "import sys, fedjax_bal.report; print(sorted({'matplotlib', 'scipy', 'jax'} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout == "[]\n"
+
+
+def test_a_run_of_fewer_evaluations_than_five_does_not_claim_five(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=2)
+    change_runs(folder, lambda method: {"evaluations": None})  # as in a folder of an earlier version
+    text = build(folder).read_text()
+    assert "over its last two evaluations" in text and "Mean of last 2, %" in text and "five" not in text
+    for ending in ("md", "tex"):
+        tables = (folder / f"tables.{ending}").read_text()
+        assert "Mean of last 2" in tables and "five" not in tables and "last 5" not in tables
+    assert "evaluations,3,2.0," in (folder / "tables.csv").read_text()

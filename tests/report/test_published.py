@@ -89,7 +89,7 @@ def test_the_verdict_counts_what_is_near(results):
 def test_page_and_tables_of_a_sweep_have_them(results):
     beside = beside_of_sweep(results)
     text = page(results, beside, [])
-    assert "<h3>Beside the paper</h3>" in text and "<td>85.0 ± 5.0 (90.0)*</td>" in text
+    assert "<h2>Beside the paper</h2>" in text and "<td>85.0 ± 5.0 (90.0)*</td>" in text
     files = {ending: content.decode() for ending, content in sweep_tables(results, beside).items()}
     assert f"| b | {NOTHING} (90.0) | 85.0 ± 5.0 (90.0)* |" in files["md"] and r"85.0 $\pm$ 5.0 (90.0)*" in files["tex"]
     rows = list(csv.DictReader(io.StringIO(files["csv"])))
@@ -104,8 +104,50 @@ def test_a_run_has_one_condition(make_run, tmp_path):
     file = folder / "config.yaml"
     file.write_text(file.read_text() + "paper: {source: Table 3, which: last5, accuracy: {rebafl: 0.7}}\n")
     text = build(folder).read_text()
-    assert text.count("<h3>Beside the paper</h3>") == 1 and "<td>70.0</td>" in text
+    assert text.count("<h2>Beside the paper</h2>") == 1 and "<td>70.0</td>" in text
     assert "rebafl,last5_accuracy,3," in (folder / "tables.csv").read_text()
+
+
+def test_another_setting_than_the_papers_is_named_and_no_reproduction(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=2)
+    file = folder / "config.yaml"
+    setting = "{training.rounds: 200, model.name: lenet5, dataset.name: mnist, dataset.mean: [0.5], 'rebafl: mu': 0.5}"
+    paper = f"paper: {{source: Table 3, accuracy: {{rebafl: 0.9}}, setting: {setting}}}\n"
+    file.write_text(file.read_text() + paper)
+    text = build(folder).read_text()
+    changes = (
+        "2 of 200 rounds; model rebafl_fmnist in place of lenet5; dataset fashion_mnist_small in place of mnist; "
+        "rebafl: mu none in place of 0.5"
+    )
+    assert f"Not the paper&#x27;s configuration, and so no reproduction: {changes}." in text
+    assert f"Differences from the paper&#x27;s configuration: {changes}." in text
+    assert "90.0</td>" in text and "*</td>" not in text and "Difference, points</th>" not in text
+    assert text.index("Beside the paper") < text.index("<h2>Curves</h2>")
+    rows = list(csv.DictReader((folder / "tables.csv").read_text().splitlines()))
+    assert {(row["published"], row["from_published"]) for row in rows} == {("", "")}
+
+
+def test_an_unfinished_run_is_no_reproduction(make_run, tmp_path):
+    folder = make_run(tmp_path / "run", rounds=2, finished=False)
+    file = folder / "config.yaml"
+    file.write_text(file.read_text() + "paper: {source: Table 3, accuracy: {rebafl: 0.9}}\n")
+    assert "and so no reproduction: the run is not finished." in build(folder).read_text()
+
+
+def test_a_sweep_over_what_the_paper_has_one_value_of_is_no_reproduction(tmp_path):
+    sheet = {
+        "paper": {"source": "Table 1", "which": "best", "accuracy": {"a": 0.5}, "setting": {"training.rounds": 30}},
+        "training": {"rounds": 3},
+        "sweep": [{"training.optimizer.learning_rate": [0.1, 0.2]}],
+    }
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sheet))
+    rows = [f"{rate},p,a,0,done,0.6,,0.6" for rate in (0.1, 0.2)]
+    heads = f"training.optimizer.learning_rate,{HEADS},best_accuracy"
+    (tmp_path / "results.csv").write_text("\n".join([heads, *rows]) + "\n")
+    beside = beside_of_sweep(read_results(tmp_path))
+    assert beside.changes == ("3 of 30 rounds", "learning_rate swept")
+    assert paper_verdict(beside).endswith("no reproduction: 3 of 30 rounds; learning_rate swept.")
+    assert side_by_side(beside).rows == [("a", "60.0 (50.0)")] and published_by_metric(beside) == {}
 
 
 @pytest.mark.parametrize("paper", [None, {}, {"accuracy": 3}, {"accuracy": {"a": "x"}}, {"accuracy": {"a": 70}}])

@@ -8,6 +8,7 @@ import pytest
 from fedjax_bal.metrics import NOTHING
 from fedjax_bal.report import build
 from fedjax_bal.report.table_files import table_files
+from fedjax_bal.runs import SweepFolder, as_csv
 
 
 def one(method, seed, final, **more):
@@ -60,3 +61,32 @@ def test_tables_lie_beside_the_report_and_without_runs_are_empty(make_run, tmp_p
     for ending, content in table_files([[]], 0.5).items():
         assert content
         assert (folder / f"tables.{ending}").stat().st_size > len(content)
+
+
+FORMULAS = ["=1+1", "+cmd", "-cmd|' /C calc'!A0", "@SUM(A1)", "'=x", "''=x", "\tx"]
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_no_cell_of_csv_is_a_formula_and_names_are_read_back(name, tmp_path):
+    rows = [{"lr": "-0.5", "law": name, "point": "p", "method": name, "seed": "0", "status": "done", "failure": ""}]
+    text = as_csv(rows)
+    (written,) = csv.DictReader(io.StringIO(text))
+    assert written["method"] == f"'{name}" and written["lr"] == "-0.5"
+    (tmp_path / "results.csv").write_text(text)
+    (read,) = SweepFolder(tmp_path).read_results(["lr", "law"])
+    assert (read["method"], read["law"], read["lr"]) == (name, name, -0.5)
+
+
+def test_an_apostrophe_before_anything_else_stays(tmp_path):
+    (tmp_path / "results.csv").write_text(
+        as_csv([{"point": "'p", "method": "it's", "status": "done", "failure": "''"}])
+    )
+    assert SweepFolder(tmp_path).read_results([]) == [
+        {"point": "'p", "method": "it's", "status": "done", "failure": "''"}
+    ]
+
+
+def test_names_load_no_picture_in_markdown():
+    name = "![x](http://evil/x.png)"
+    text = table_files([[one(name, 0, 0.5), one("[y](http://evil)", 0, 0.6)]], None)["md"].decode()
+    assert "](" not in text and "![x]&#40;http" in text

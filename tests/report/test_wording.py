@@ -5,11 +5,13 @@ from fedjax_bal.report.wording import (
     MINUS,
     NOTHING,
     lead,
+    leader,
     megabytes,
     nats,
     printable,
     shows_divergence,
     table,
+    table_notes,
     tied,
     verdict,
 )
@@ -29,7 +31,7 @@ def runs(**last5):
 
 
 def test_who_leads_is_told_without_a_distance_that_is_not_known():
-    assert lead(compare(runs(fedavg=[0.5], rebafl=[0.6]))) == "rebafl 60.0% (+10.0 points from fedavg)"
+    assert lead(compare(runs(fedavg=[0.5], rebafl=[0.6]))) == "rebafl 60.0% (+10.0 points from fedavg, one seed)"
     assert lead(compare(runs(fedavg=[None], rebafl=[0.6], scaffold=[0.4]))) == "rebafl 60.0%"
 
 
@@ -134,20 +136,72 @@ def test_verdict_names_nobody_where_all_end_alike(finals, expected):
 
 
 @pytest.mark.parametrize(
+    ("evaluations", "words", "heading"),
+    [
+        ([1, 1], "its only evaluation", "Mean of last 1, %"),
+        ([2, 2], "its last two evaluations", "Mean of last 2, %"),
+        ([2, 4], "its last two to four evaluations", "Mean of last 2 to 4, %"),
+        ([5, 5], "its last five evaluations", "Mean of last 5, %"),
+        ([200, 7], "its last five evaluations", "Mean of last 5, %"),
+    ],
+)
+def test_headline_and_heading_say_as_many_evaluations_as_there_are(evaluations, words, heading):
+    made = [run | {"evaluations": count} for run, count in zip(runs(a=[0.5, 0.6]), evaluations, strict=True)]
+    summaries = compare(made)
+    assert words in verdict(summaries) and table(summaries).headings[1] == heading
+    assert f"“{heading.removesuffix(', %')}” averages the {words.removeprefix('its ')} of a run." in " ".join(
+        table_notes(summaries, partitions=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("finals", "best"),
+    [
+        ({"a": [0.50, 0.51, 0.52], "b": [0.60, 0.61, 0.62]}, "b"),
+        ({"a": [0.60, 0.61, 0.62], "b": [0.50, 0.51, 0.52]}, "a"),
+        ({"a": [0.50, 0.60, 0.70], "b": [0.71, 0.60, 0.52]}, None),
+        ({"a": [0.50, 0.51, 0.52], "b": [0.60, 0.61, 0.62], "c": [0.601, 0.609, 0.619]}, None),
+        ({"a": [0.5], "b": [0.6]}, None),
+        ({"a": [0.5, 0.6]}, None),
+        ({"a": [None, None], "b": [0.6, 0.61]}, None),
+    ],
+)
+def test_a_leader_is_ahead_of_each_other_method_beyond_chance(finals, best):
+    found = leader(compare(runs(**finals)))
+    assert (found and found.method) == best
+
+
+def test_no_winner_is_named_in_few_words_where_the_interval_includes_0():
+    found = lead(compare(runs(a=[0.50, 0.60, 0.70], b=[0.71, 0.60, 0.52])))
+    assert found.startswith(f"no clear winner (b 61.0 ± 9.5%, a 60.0 ± 10.0%, +1.0 [{MINUS}47.5, +49.5] points)")
+
+
+@pytest.mark.parametrize(
     ("finals", "expected"),
     [
         ({"fedavg": [0.500, 0.504], "b": [0.550, 0.556]}, "5.1 percentage points above fedavg (95% interval"),
         ({"fedavg": [0.500, 0.504], "b": [0.550, 0.555]}, ": the interval excludes 0."),
-        ({"fedavg": [0.50, 0.52], "b": [0.54, 0.55]}, "2 paired seeds): no clear difference."),
         (
-            {"fedavg": [0.6, 0.6], "b": [0.5, 0.4], "c": [0.5, 0.58]},
-            "fedavg has the highest accuracy over its last five evaluations",
+            {"fedavg": [0.50, 0.52], "b": [0.54, 0.55]},
+            "No clear winner over the last five evaluations: b 54.5 ± 0.7%, fedavg 51.0 ± 1.4%, 3.5 percentage points",
+        ),
+        (  # the second one leads fedavg in every seed, but not the third one
+            {"fedavg": [0.500, 0.504], "b": [0.550, 0.556], "c": [0.556, 0.549]},
+            "No clear winner over the last five evaluations: b 55.3 ± 0.4%, c 55.2 ± 0.5%, 0.1 percentage points apart",
+        ),
+        (
+            {"fedavg": [0.500, 0.504], "b": [0.550, 0.556], "c": [0.556, 0.549]},
+            "b is 5.1 percentage points above fedavg (95% interval",
         ),
         (
             {"fedavg": [0.6, 0.6], "b": [0.5, 0.4], "c": [0.5, 0.58]},
-            "the next is c, 6.0 percentage points below fedavg",
+            "No clear winner over the last five evaluations: fedavg 60.0 ± 0.0%, c 54.0 ± 5.7%, 6.0 percentage points",
         ),
-        ({"fedavg": [0.5], "b": [0.6]}, "10.0 percentage points above fedavg (one seed in common: no interval"),
+        (
+            {"fedavg": [0.6, 0.601], "c": [0.54, 0.542]},
+            "fedavg has the highest accuracy over its last five evaluations, 60.1 ± 0.1%; the next is c, 5.9",
+        ),
+        ({"fedavg": [0.5], "b": [0.6]}, "10.0 percentage points above fedavg (one seed only: no interval; the"),
         ({"fedavg": [None], "b": [0.6], "c": [0.5]}, "with no seed in common with fedavg"),
         (
             {"fedavg": [0.5]},

@@ -1,9 +1,12 @@
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from fedjax_bal.config import LARGEST_YAML
 from fedjax_bal.runs import FolderError, RunFolder
+from fedjax_bal.runs.record import check_readable
 
 
 @pytest.fixture
@@ -93,7 +96,7 @@ def test_a_missing_file_is_named(folder, name):
         (
             "metrics.jsonl",
             b'{"method": "a", "seed": 0, "round": 1, "chain_kls": [0.5, -0.1]}\n',
-            r"line 1: expected chain_kls: a list of at most 100 numbers from 0 to 1e\+18, or null; received \[0.5, -",
+            r"line 1: expected chain_kls: a list of at most 100 numbers from 0 to 1e\+100, or null; received \[0.5, -",
         ),
         (
             "metrics.jsonl",
@@ -114,7 +117,6 @@ def test_damage_is_named_with_file_line_and_what_was_expected(folder, name, cont
     [
         (lambda s: s["runs"][1].pop("method"), r"runs\[1\].method: a value of type str"),
         (lambda s: s["runs"][0].update(final_accuracy="x"), r"runs\[0\].final_accuracy: a number"),
-        (lambda s: s["runs"][0].update(confusion_matrix=[[1, 2, 3]]), "confusion_matrix: a list of 3 of a list of 3"),
         (lambda s: s["partitions"][0]["class_counts"][0].__setitem__(1, None), r"partitions\[0\].class_counts"),
         (lambda s: s["partitions"][0]["shown"].pop(), r"class_counts: a list of 1 of"),
         (lambda s: s.update(target_accuracy=[]), r"target_accuracy: a number"),
@@ -133,7 +135,7 @@ AUGMENTATION = {"before": [1, 2, 3], "after": [3, 2, 3], "extra_rows": 2, "extra
 
 def test_cohorts_are_read_and_may_be_missing_or_null(folder):
     first, second = (dict.fromkeys(["chosen", "composition", "traffic_to_target_bytes"]) for _ in range(2))
-    first |= {"chosen": [1, 1], "composition": COMPOSITION, "traffic_to_target_bytes": 12}
+    first |= {"chosen": [[0, 1], [1, 1]], "composition": COMPOSITION, "traffic_to_target_bytes": 12}
     edit(folder / "summary.json", lambda s: [s["runs"][place].update(new) for place, new in enumerate((first, second))])
     edit(folder / "summary.json", lambda s: s["partitions"][0].update(augmentation=AUGMENTATION))
     summary = RunFolder(folder).read().summary
@@ -146,12 +148,13 @@ def test_cohorts_are_read_and_may_be_missing_or_null(folder):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("chosen", {"0": 1}, r"runs\[0\].chosen: a list of at most 100000 integers from 0 .* received {'0': 1}"),
-        ("chosen", [1, -1], r"chosen: .*received \[1, -1\]"),
-        ("chosen", [1.5], r"chosen: a list of at most 100000 integers"),
-        ("chosen", [True], r"chosen: .*received \[True\]"),
+        ("chosen", {"0": 1}, r"runs\[0\].chosen: a list of at most 1000 pairs of integers .* received {'0': 1}"),
+        ("chosen", [[1, -1]], r"chosen: .*received \[\[1, -1\]\]"),
+        ("chosen", [[1, 1.5]], r"chosen: a list of at most 1000 pairs of integers"),
+        ("chosen", [[True, 1]], r"chosen: .*received \[\[True, 1\]\]"),
+        ("chosen", [1], r"chosen: .*received \[1\]"),
         ("chosen", [[1]], r"chosen: .*received \[\[1\]\]"),
-        ("chosen", [0] * 100_001, r"chosen: a list of at most 100000 integers"),
+        ("chosen", [[0, 0]] * 1001, r"chosen: a list of at most 1000 pairs of integers"),
         ("traffic_to_target_bytes", "12", r"runs\[0\].traffic_to_target_bytes: a number"),
         ("chain_kl", [0.5], r"runs\[0\].chain_kl: a number"),
         ("clients_per_chain", True, r"runs\[0\].clients_per_chain: a number .* received True"),
@@ -280,8 +283,60 @@ def test_pictures_that_do_not_fit_are_refused(folder, content, expected):
 
 
 def test_a_run_without_an_evaluation_has_no_matrix(folder):
-    edit(folder / "summary.json", lambda s: s["runs"][0].update(confusion_matrix=[], final_accuracy=None))
-    assert RunFolder(folder).read().summary["runs"][0]["confusion_matrix"] is None
+    matrix = np.array([[3, 0, 1], [0, 0, 0], [0, 2, 2]])
+    RunFolder(folder).write_confusion({(1, 2): matrix})
+    runs = RunFolder(folder).read().summary["runs"]
+    found = {(run["method"], run["seed"]): run["confusion_matrix"] for run in runs}
+    np.testing.assert_array_equal(found.pop(("rebafl", 2)).toarray(), matrix)
+    assert set(found.values()) == {None}
+    (folder / "confusion.npz").unlink()
+    assert RunFolder(folder).read().summary["runs"][-1]["confusion_matrix"] is None
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        np.zeros((3, 3)),
+        np.zeros((2, 3), np.int64),
+        np.zeros(3, np.int64),
+        np.array([[0], [3], [1]]),
+        np.array([[0], [0], [-1]]),
+        np.array([{}], object),
+    ],
+)
+def test_confusion_that_does_not_fit_is_refused(folder, cells):
+    np.savez(folder / "confusion.npz", **{"method-0-seed-0": cells}, allow_pickle=True)
+    with pytest.raises(FolderError, match="confusion.npz: .*fedjax-bal run"):
+        RunFolder(folder).read()
+
+
+def test_confusion_of_more_bytes_than_are_read_is_refused(folder, monkeypatch):
+    monkeypatch.setattr("fedjax_bal.runs.record.LARGEST_CONFUSION", 1000)
+    monkeypatch.setattr("fedjax_bal.runs.folder.LARGEST_CONFUSION", 1000)
+    matrices = {(0, seed): np.ones((3, 3), int) for seed in range(9)}
+    RunFolder(folder).write_confusion(matrices)  # as many as may be read: 9 x 24 bytes and a header each
+    assert sum(run["confusion_matrix"] is not None for run in RunFolder(folder).read().summary["runs"]) == 2
+    np.savez(folder / "confusion.npz", **{"method-0-seed-0": np.zeros((3, 99), np.int64)})
+    with pytest.raises(FolderError, match="claims arrays of 2504 bytes, at most 1000 are read"):
+        RunFolder(folder).read()
+
+
+def test_a_summary_of_more_values_than_are_read_takes_no_memory(folder):
+    (folder / "summary.json").write_bytes(b"[" + b"[]," * 5_100_000 + b"1]")  # a gigabyte of lists
+    tracemalloc.start()
+    with pytest.raises(FolderError, match=r"summary.json, line 1: expected JSON"):
+        RunFolder(folder).read()
+    assert tracemalloc.get_traced_memory()[1] < 60_000_000
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "text", ["a: " + "x" * LARGEST_YAML, pytest.param("[" + "1," * 200_001 + "1]", marks=pytest.mark.slow)], ids=len
+)
+def test_a_configuration_that_could_not_be_read_back_is_not_written(tmp_path, text):
+    with pytest.raises(FolderError, match="config.yaml: would be too large to be read back"):
+        check_readable(tmp_path / "config.yaml", text)
+    check_readable(tmp_path / "config.yaml", "methods: []")
 
 
 def test_a_folder_without_a_run_is_told_with_one_that_has_one(folder, tmp_path):

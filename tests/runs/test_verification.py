@@ -51,7 +51,8 @@ def command(*arguments):
 def test_a_whole_folder_is_whole_also_for_sha256sum(finished):
     assert command("verify", finished) == (
         0,
-        f"{finished}: whole: config.yaml, 2 x checkpoint, execution.json, metrics.jsonl, summary.json, 2 x export\n",
+        f"{finished}: whole: config.yaml, 2 x checkpoint, confusion.npz, execution.json, metrics.jsonl, summary.json, "
+        "2 x export\n",
     )
     file = finished / "exports" / "fedavg-seed-0.npz"
     assert command("verify", file) == (0, f"{file}: whole: export\n")

@@ -1,0 +1,59 @@
+"""The command that a page offers for pasting."""
+
+import html
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from fedjax_bal.report.markup import command
+
+WORDS = ["fedjax-bal", "run", "config.yaml"]
+
+
+def pasted(config, given):
+    """The arguments that a shell passes on when the command is pasted into it."""
+    (text,) = re.findall(r"<pre>(.*)</pre>", command(WORDS, config, given), re.DOTALL)
+    shell = f"printf '%s\\0' {html.unescape(text)}"
+    return subprocess.run(["sh", "-c", shell], capture_output=True, check=True).stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x; touch pwned #",
+        "$(touch pwned)",
+        "`touch pwned`",
+        "x\ntouch pwned",
+        "x' ; touch pwned '",
+        "-x;y",
+        "\x1b[201~",
+    ],
+)
+def test_what_no_plugin_can_be_called_is_left_out(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for config, given in (
+        ({"plugins": {name: "0"}}, None),
+        ({"plugins": {"mine": "0"}}, {"plugins": [name, f"/tmp/{name}.py"], "data_dir": None}),
+    ):
+        assert pasted(config, given) == WORDS
+        assert "are left out" in command(WORDS, config, given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["it's mine", "a b", "x; touch pwned", "$HOME", "*"])
+def test_the_folder_of_data_is_one_word(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert pasted({}, {"plugins": [], "data_dir": f"/data/{name}"}) == [*WORDS, "--data-dir", f"/data/{name}"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_of_plugins_are_given_where_they_are_known():
+    given = {"plugins": ["/home/me/my plug.py", "package.module"], "data_dir": None}
+    assert pasted({"plugins": {"my plug": "0", "package": "1"}}, given) == [
+        *WORDS, "--plugin", "/home/me/my plug.py", "--plugin", "package.module",
+    ]  # fmt: skip
+    assert pasted({"plugins": {"mine": "0"}}, None) == [*WORDS, "--plugin", "mine.py"]
+    assert pasted({}, None) == pasted({"plugins": "damaged"}, "damaged") == WORDS
+    assert shlex.join(WORDS) in command(WORDS, {}, {"data_dir": 3})
