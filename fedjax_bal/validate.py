@@ -74,11 +74,12 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def checked_labels(labels: np.ndarray) -> np.ndarray:
+def checked_labels(labels: Any, name: str = "labels") -> np.ndarray:
     """The labels as a one-dimensional integer array.
 
     Args:
         labels: `Int[D]`.
+        name: what the argument is called, for the message.
 
     Returns:
         The same as an array.
@@ -93,7 +94,7 @@ def checked_labels(labels: np.ndarray) -> np.ndarray:
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise ValueError(
-            f"labels has shape {array.shape} and type {array.dtype}; expected one integer for each of at least one row."
+            f"{name} has shape {array.shape} and type {array.dtype}; expected one integer for each of at least one row."
         )
     return array
 

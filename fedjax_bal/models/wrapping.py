@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import whole_number
@@ -183,6 +184,7 @@ def assemble_model(
             stats = jax.tree.map(lambda new, old: jnp.where(real.any(), new, old), stats, variables.stats)
         return outputs, variables._replace(stats=stats)
 
+    init, apply, head = (package_settings()(function) for function in (init, apply, head))
     init, apply = jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
     tokens = usage.dtype is not None and jnp.issubdtype(usage.dtype, jnp.integer)
     kind = "int32" if tokens else "float32"

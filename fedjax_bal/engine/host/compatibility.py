@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_bal.data import are_tokens
+from fedjax_bal.data import are_tokens, check_one_type
 from fedjax_bal.engine.device import VALIDATION, TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
@@ -59,6 +59,7 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
                 f"{name}: received inputs of type {inputs.dtype}, but the model {model.name} takes {takes}; integers "
                 "other than uint8 are token ids: pass pixels as uint8, other numbers as floats"
             )
+    check_one_type(federation.images, test.images)
     if federation.num_classes != model.num_classes:
         raise ValueError(
             f"federation: received {federation.num_classes} classes, but the model {model.name} was built for "

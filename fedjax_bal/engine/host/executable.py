@@ -99,6 +99,13 @@ def lower_dispatch(
 
     `keep` keeps the state before the dispatch, which takes as much memory again.
     """
+    known: Any = jax.config
+    if known.jax_disable_jit:
+        raise ValueError(
+            "jax_disable_jit (JAX_DISABLE_JIT): received True, must be False, as a run's rounds are one compiled "
+            "program: unset it; jax.debug.print and jax.debug.breakpoint work inside of programs, and the step of "
+            "make_round runs without compiling"
+        )
     whole = setting.layout.replicated
     if keys is None:
         program, key = dispatch, jax.eval_shape(jax.random.key, 0)

@@ -24,6 +24,7 @@ from fedjax_bal.engine.host.compatibility import (
 )
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
+from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.metrics import EarlyStopping, shot_groups
 from fedjax_bal.models import Normalisation, check_is_model, normalisation_of
 from fedjax_bal.optim import AnyOptimizer
@@ -53,6 +54,7 @@ class Result(NamedTuple):
     server_state: Mapping[str, PyTree]
 
 
+@package_settings()
 def build(
     recipe: Recipe,
     model: Model,
@@ -72,6 +74,7 @@ def build(
     Simulations may share a test set that is cut already (`chunked`), and the federation that `enlarge` returns in place
     of the one that the recipe's parts prepare.
     """
+    start_jax()
     whole_number("rounds", rounds)
     check_is_model(model)
     check_is_federation(federation)
@@ -130,6 +133,7 @@ def build(
     )
 
 
+@package_settings()
 def simulate(
     recipe: Recipe,
     model: Model,

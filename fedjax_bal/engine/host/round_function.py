@@ -24,6 +24,7 @@ from fedjax_bal.engine.device import (
 from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.simulation import Simulation
+from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.models import any_derivative, differentiable
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -69,10 +70,11 @@ class RoundFunction:
     """
 
     hyperparameters: dict[str, Any]
-    federation: Federation
+    federation: Federation = dataclasses.field(repr=False)
     model: Model = dataclasses.field(metadata={"static": True})
     _simulation: Simulation = dataclasses.field(repr=False, metadata={"static": True})
 
+    @package_settings()
     def init(self, key: Key, variables: Variables | None = None) -> RoundState:
         """The state before the first round, with given variables or the initial weights that the key decides.
 
@@ -87,6 +89,7 @@ class RoundFunction:
             state = state_of(setting, key, given, self.federation)
         return RoundState(jnp.zeros((), jnp.int32), *state)
 
+    @package_settings()
     def step(
         self, hyperparameters: Hyperparameters, key: Key, state: RoundState, plan: Plan | tuple[Array, Array]
     ) -> tuple[RoundState, Info]:
@@ -104,11 +107,14 @@ class RoundFunction:
             The state after the round, and its measurements: losses, local steps, probes, faults.
 
         Raises:
-            ValueError: a hyperparameter is missing or unknown.
+            ValueError: a hyperparameter is missing or unknown, or the plan has other shapes, or clients that don't
+                exist; under `jit`, where their numbers aren't known, these are empty places.
         """
-        setting = _with_hyperparameters(self._simulation.setting, hyperparameters)
-        plan = Plan(*jax.tree.map(jnp.asarray, tuple(plan)))
-        plan = plan._replace(delivered=plan.delivered & (plan.clients < self.federation.num_clients))
+        setting = _with_hyperparameters(self._simulation.setting, _in_32_bits(dict(hyperparameters)))
+        state, plan = _in_32_bits((state, _checked_plan(plan, self.federation)))
+        exists = (plan.clients >= 0) & (plan.clients < self.federation.num_clients)
+        clients = jnp.where(exists, plan.clients, self.federation.num_clients)
+        plan = plan._replace(clients=clients, delivered=plan.delivered & exists)
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
@@ -136,6 +142,7 @@ class RoundFunction:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *plans)
 
 
+@package_settings()
 def make_round(
     recipe: Recipe,
     model: Model,
@@ -221,6 +228,31 @@ def _with_hyperparameters(setting: Setting, given: Hyperparameters) -> Setting:
     if set(names) != set(given):
         raise ValueError(f"hyperparameters: received {sorted(given)}, must be {sorted(names)}")
     return jax.tree_util.tree_unflatten(shape, [given[name] for name in names])
+
+
+def _in_32_bits(tree: PyTree) -> PyTree:
+    """Numbers of 64 bits, which a caller may have enabled in jax, as the engine computes with them."""
+    narrow = {jnp.dtype(f"{kind}64"): f"{kind}32" for kind in ("float", "int", "uint")}
+    dtype = lambda leaf: narrow.get(getattr(leaf, "dtype", None))
+    return jax.tree.map(lambda leaf: leaf.astype(dtype(leaf)) if dtype(leaf) else leaf, tree)
+
+
+def _checked_plan(plan: Plan | tuple[Array, Array], federation: Federation) -> Plan:
+    """The plan as arrays; refuses other shapes and, unless it is traced, clients that don't exist."""
+    plan = Plan(*jax.tree.map(jnp.asarray, tuple(plan)))
+    if plan.clients.ndim != 2 or plan.clients.shape != plan.delivered.shape:
+        raise ValueError(
+            f"plan: received clients of shape {plan.clients.shape} and delivered of shape {plan.delivered.shape}, must "
+            "both be [G, L], G chains of L clients; without mediators L is 1: clients[:, None]"
+        )
+    if not isinstance(plan.clients, jax.core.Tracer):
+        clients, total = np.asarray(plan.clients), federation.num_clients
+        if ((clients < 0) | (clients > total)).any():
+            raise ValueError(
+                f"plan: received clients from {clients.min()} to {clients.max()}, must be from 0 to {total - 1}, or "
+                f"{total} for an empty place"
+            )
+    return plan
 
 
 def _layout(layout: Layout, chains: int) -> Layout:

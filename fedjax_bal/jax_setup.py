@@ -1,0 +1,91 @@
+"""How jax is started, and the settings of jax under which the package computes."""
+
+import contextlib
+import functools
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+_SETTINGS = {
+    "jax_enable_x64": False,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_transfer_guard": "allow",
+}
+
+
+@contextlib.contextmanager
+def package_settings() -> Iterator[None]:
+    """Computes under jax's default settings in this thread, whatever the user has chosen for code of their own.
+
+    Random numbers, types and results are then those of 32 bits.
+    """
+    with (
+        jax.enable_x64(_SETTINGS["jax_enable_x64"]),
+        jax.numpy_dtype_promotion(_SETTINGS["jax_numpy_dtype_promotion"]),
+        jax.numpy_rank_promotion(_SETTINGS["jax_numpy_rank_promotion"]),
+        jax.transfer_guard(_SETTINGS["jax_transfer_guard"]),
+    ):
+        yield
+
+
+def settle_process() -> None:
+    """Chooses the package's settings for all threads of a process that is a command of the package."""
+    for name, value in _SETTINGS.items():
+        jax.config.update(name, value)
+
+
+def start_jax() -> None:
+    """Starts jax with all cores, unless it has started: the first thing that any function does that needs jax.
+
+    Raises:
+        ValueError: jax doesn't start on the platform that it is told to use.
+    """
+    split_cpu()
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:  # the former for "cuda" without the plug-in for it
+        known: Any = jax.config
+        reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        raise ValueError(
+            f"JAX_PLATFORMS: received {known.jax_platforms!r}, which jax can't use here{reason}: unset it, or set it "
+            "to cpu"
+        ) from error
+
+
+def split_cpu(devices: str | int = "auto", least: int = 1) -> None:
+    """Lets jax see the CPU as several devices, at least `least`, each of which trains one client at a time.
+
+    "auto" is one for each core that this process may use, unless the user has set another number in jax. Changes
+    nothing if jax has started or runs on an accelerator.
+    """
+    if devices == "auto" and _is_set():
+        return
+    with contextlib.suppress(RuntimeError):  # jax has started
+        jax.config.update("jax_num_cpu_devices", max(cores() if devices == "auto" else int(devices), least))
+
+
+@functools.cache
+def warn_of_idle_cores() -> None:
+    """Warns, once, if jax started before the CPU was split, and says how to split it."""
+    if jax.default_backend() == "cpu" and not _is_set() and jax.device_count() < cores():
+        warnings.warn(
+            f"training on {jax.device_count()} of {cores()} cores, as jax started before fedjax_bal could split the "
+            f'CPU: call jax.config.update("jax_num_cpu_devices", {cores()}) right after importing jax, or ask for '
+            "Execution(devices=1)",
+            stacklevel=2,
+        )
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_set() -> bool:
+    known: Any = jax.config
+    flags = os.environ.get("XLA_FLAGS", "")
+    return known.jax_num_cpu_devices >= 0 or "xla_force_host_platform_device_count" in flags
