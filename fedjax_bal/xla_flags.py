@@ -43,8 +43,10 @@ def leave_sums_to_xla() -> None:
 
 def has_started(jax) -> bool:
     """Tells whether jax has started, after which it takes no other number of CPU devices."""
+    number = jax.config.jax_num_cpu_devices
     try:
-        jax.config.update("jax_num_cpu_devices", jax.config.jax_num_cpu_devices)
+        jax.config.update("jax_num_cpu_devices", number + 1)
     except RuntimeError:
         return True
+    jax.config.update("jax_num_cpu_devices", number)
     return False

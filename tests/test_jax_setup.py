@@ -81,7 +81,8 @@ print(np.allclose(float(after.variables.params["w"]), -right.mean() / 2, rtol=1e
 """
 FIRST = {
     "models.num_params": "models.num_params(models.build('mlp', 2, (2, 2, 1)))",
-    "models.from_nnx": "models.from_nnx(lambda rngs: nnx.Linear(4, 2, rngs=rngs), (4,), 2)",
+    "models.from_nnx": "models.from_nnx(Net, (4,), 2)",
+    "optimizer": "fedjax_bal.optimizer('sgd', lambda round: 0.5**round)",
     "data.augment": "data.augment(federation, np.array([0, 1]))",
     "check_model": "fedjax_bal.check_model(models.build('mlp', 2, (2, 2, 1)))",
     "make_round": "fedjax_bal.make_round(recipes.fedavg(), models.build('mlp', 2, (2, 2, 1)), federation)",
@@ -114,6 +115,9 @@ import jax, numpy as np, fedjax_bal
 from flax import nnx
 from fedjax_bal import data, models, recipes
 federation = data.federate(np.zeros((4, 2, 2, 1), np.uint8), [0, 1, 0, 1], [np.arange(4)], 2)
+class Net(nnx.Module):
+    def __init__(self, rngs): self.layer = nnx.Linear(4, 2, rngs=rngs)
+    def __call__(self, x): return self.layer(x)
 """
     done = python(f"{begin}{FIRST[name]}\nprint(jax.device_count())", "-W", "error")
     assert done.stdout == f"{jax_setup.cores()}\n", done.stderr

@@ -1,6 +1,7 @@
 """Shared by `from_linen` and `from_nnx`: checks of a user's network, and the assembly of its model."""
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,6 +47,36 @@ def check_is_model(model: Any) -> None:
         f"model: received {kind.__name__}, a module of {library}, must be a fedjax_bal model: wrap it, "
         f"models.{_WRAPPERS[library]}(module, input_shape, num_classes)"
     )
+
+
+def is_users(model: Model) -> bool:
+    """Tells whether a model's functions call code of the user's: a network of their own, or functions made by hand."""
+    module = model.apply.__module__ or ""
+    return module == __name__ or module.partition(".")[0] != "fedjax_bal"
+
+
+def renewed(model: Model) -> Model:
+    """The model with new functions, so that neither jax nor the engine finds what was traced with the old ones."""
+    if model.apply.__module__ == __name__:  # jitted by `assemble_model`: without the traces that these functions keep
+        plain: Any = model.init, model.apply
+        return model._replace(**_jitted(*(function.__wrapped__ for function in plain)), head=_again(model.head))
+    return model._replace(init=_again(model.init), apply=_again(model.apply), head=_again(model.head))
+
+
+def _again(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _jitted(init: Callable, apply: Callable) -> dict[str, Callable]:
+    """The functions of a model as one program each when called by themselves, and as none within a larger one."""
+    return {
+        "init": jax.jit(_again(init), inline=True),
+        "apply": jax.jit(_again(apply), inline=True, static_argnames="train"),
+    }
 
 
 class Usage(NamedTuple):
@@ -185,7 +216,14 @@ def assemble_model(
         return outputs, variables._replace(stats=stats)
 
     init, apply, head = (package_settings()(function) for function in (init, apply, head))
-    init, apply = jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
     tokens = usage.dtype is not None and jnp.issubdtype(usage.dtype, jnp.integer)
     kind = "int32" if tokens else "float32"
-    return Model(init, apply, head, usage.name, usage.num_classes, usage.input_shape, input_dtype=kind)
+    jitted = _jitted(init, apply)
+    return Model(
+        **jitted,
+        head=head,
+        name=usage.name,
+        num_classes=usage.num_classes,
+        input_shape=usage.input_shape,
+        input_dtype=kind,
+    )

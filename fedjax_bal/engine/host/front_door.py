@@ -26,8 +26,8 @@ from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
 from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.metrics import EarlyStopping, shot_groups
-from fedjax_bal.models import Normalisation, check_is_model, normalisation_of
-from fedjax_bal.optim import AnyOptimizer
+from fedjax_bal.models import Normalisation, check_is_model, is_users, normalisation_of, renewed
+from fedjax_bal.optim import AnyOptimizer, calls_users_code
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, check_needs
 from fedjax_bal.recipes import Recipe, combine
@@ -68,11 +68,15 @@ def build(
     execution: Execution = Execution(),
     server_optimizer: AnyOptimizer | None = None,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
+    renew: bool = False,
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
     Simulations may share a test set that is cut already (`chunked`), and the federation that `enlarge` returns in place
     of the one that the recipe's parts prepare.
+
+    `renew` is for calls by users: their own code is traced for each, as it may read other values than before. The runs
+    of a command, whose values don't change in between, share programs.
     """
     start_jax()
     whole_number("rounds", rounds)
@@ -86,6 +90,13 @@ def build(
     )
     test = test if isinstance(test, TestSet) else chunked(*checked_pair(test))
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
+    optimizers = local.optimizer, server_optimizer, recipe.server_optimizer
+    renew = renew and (
+        is_users(model)
+        or any(type(part).__module__.partition(".")[0] != "fedjax_bal" for part in recipe.parts)
+        or any(given is not None and calls_users_code(given) for given in optimizers)
+    )
+    model = renewed(model) if renew else model
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
     for part in recipe.parts:
         model = part.bind(model)
@@ -117,6 +128,7 @@ def build(
         layout=Layout(resolve_strategy(execution.strategy), device_count(execution.devices)),
         precision=execution.precision,
         differentiable=execution.differentiable,
+        renewed=renew,
     )
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
@@ -224,6 +236,7 @@ def simulate(
         evaluation=evaluation,
         execution=execution,
         server_optimizer=server_optimizer,
+        renew=True,
     )
     keep_compiled_programs_by_default()
     snapshot, history, confusion = simulation.init(seed, variables), [], np.zeros((0, 0), np.int32)

@@ -203,6 +203,7 @@ def make_round(
         participation=participation,
         execution=one,
         server_optimizer=server_optimizer,
+        renew=True,
     )
     setting = simulation.setting
     model = differentiable(setting.model) if setting.differentiable else setting.model
