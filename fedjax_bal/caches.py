@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import importlib
 import os
 import re
+import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -72,11 +74,19 @@ def keep_compiled_programs_by_default() -> None:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Gives matplotlib a writable cache folder; import it within this context."""
-    # Matplotlib reads the variable once, on import; without it, it warns where the default folder can't be written.
+    """Gives matplotlib a writable cache folder, and no backend that it doesn't know; import it within this context."""
+    # Matplotlib reads both variables once, on import; without a folder, it warns where its default can't be written.
     folder = cache_folder("matplotlib")
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
         os.environ.setdefault("MPLCONFIGDIR", str(place))
+        if "matplotlib" not in sys.modules:
+            # It doesn't start with a backend that it can't find, such as the one that a notebook sets for its commands.
+            chosen = os.environ.pop("MPLBACKEND", None)
+            matplotlib = importlib.import_module("matplotlib")
+            if chosen is not None:
+                os.environ["MPLBACKEND"] = chosen
+                with contextlib.suppress(ValueError):  # pages need none
+                    matplotlib.rcParams["backend"] = chosen
         yield
 
 

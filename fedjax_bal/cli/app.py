@@ -1,5 +1,6 @@
 """The command line: `fedjax-bal run`, `sweep`, `bench`, `report`, `verify`, `export`, `list`, `guide`, ..."""
 
+import codecs
 import io
 import os
 import sys
@@ -46,11 +47,23 @@ app = typer.Typer(
 )
 
 
+def _similar(error: UnicodeError) -> tuple[str, int]:
+    """What is printed where a terminal lacks a character: a hyphen for a minus sign, and question marks."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(
+        "-" if letter == "\N{MINUS SIGN}" else "?" for letter in error.object[error.start : error.end]
+    ), error.end
+
+
+codecs.register_error("fedjax_bal", _similar)
+
+
 def main() -> None:
     """The console script's entry point."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a character that a terminal lacks must not cost a result
+            # A character that a terminal lacks must not cost a result, nor a number its sign.
+            stream.reconfigure(errors="fedjax_bal")
     try:
         app()
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """The federation: a partitioned data set with every image stored once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -71,7 +71,7 @@ def federate(
     Args:
         images: a `Dataset`; or `UInt8[D, H, W, K]`, `Float[D, ...]`, or token ids `Int[D, ...]`.
         labels: `Int[D]` in 0..C-1.
-        rows_per_client: N arrays of row numbers in 0..D-1.
+        rows_per_client: N arrays of row numbers in 0..D-1, or a mapping of the clients' numbers 0..N-1 to them.
         num_classes: C.
         auxiliary: named arrays of row numbers that no client may own; `validation` is for evaluating the global model.
         mean: `[K]` (or one number) subtracted from pixels scaled to [0, 1], or from floats, K on their last axis; by
@@ -109,7 +109,7 @@ def federate(
         images, labels, num_classes = images.train_images, images.train_labels, len(images.class_names)
     elif rows_per_client is None or num_classes is None:
         raise ValueError(f"{_FORMS}: received no {'rows_per_client' if rows_per_client is None else 'num_classes'}.")
-    num_classes = whole_number("num_classes", num_classes)
+    num_classes, rows_per_client = whole_number("num_classes", num_classes), _listed(rows_per_client)
     images, labels = checked_examples(images, labels, most=num_classes - 1)
     constants = _checked_constants(images, 0.0 if mean is None else mean, 1.0 if std is None else std)
     offsets = _offsets(rows_per_client)
@@ -158,6 +158,20 @@ def _checked_constants(images: np.ndarray, mean: Any, std: Any) -> tuple[np.ndar
             "pass inputs that are numbers as floats: images.astype(np.float32)."
         )
     return checked
+
+
+def _listed(rows_per_client: Any) -> Sequence[np.ndarray]:
+    """Returns the rows of each client in a sequence; a mapping of the clients' numbers is put in their order."""
+    if isinstance(rows_per_client, Mapping):
+        if set(rows_per_client) != set(range(len(rows_per_client))):
+            raise ValueError(
+                f"rows_per_client: received a mapping with the keys {[*rows_per_client][:3]} ...; expected the "
+                f"clients' numbers 0..{len(rows_per_client) - 1} (list(rows.values()) leaves out other names)."
+            )
+        return [rows_per_client[client] for client in range(len(rows_per_client))]
+    if isinstance(rows_per_client, str) or not isinstance(rows_per_client, Iterable):
+        raise ValueError(f"rows_per_client: received {rows_per_client!r}; expected an array of row numbers per client.")
+    return rows_per_client if isinstance(rows_per_client, Sequence | np.ndarray) else list(rows_per_client)
 
 
 def _offsets(rows_per_client: Sequence[np.ndarray], name: str = "rows_per_client") -> np.ndarray:

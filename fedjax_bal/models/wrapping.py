@@ -17,6 +17,7 @@ from fedjax_bal.validate import whole_number
 HEAD = "head"
 NO_KEY = "This model drops features in training: give apply a key, as in key=jax.random.key(0)."
 _IN_TRAINING = {"train": True, "training": True, "is_training": True, "deterministic": False, "is_eval": False}
+_NO_NAMES = "none with a name: write a class for the network, whose classifier is an attribute (not an item of a list)"
 _WRAPPERS = {"flax.linen": "from_linen", "flax.nnx": "from_nnx"}
 
 Forward = Callable[[Variables, Array, bool, Key | None, Array | None], tuple[Outputs, PyTree]]
@@ -144,7 +145,7 @@ def choose_head(name: str, wanted: str, known: Iterable[str], found: str | None)
         hint = f"; did you mean {near[0]!r}?" if near and chosen is None else ""
         raise ValueError(
             f"{name}: received head={wanted!r}, must be the name of the submodule that computes the logits from the "
-            f"features, the last layer of the network; submodules: {', '.join(names) or 'none'}{hint}"
+            f"features, the last layer of the network; submodules: {', '.join(names) or _NO_NAMES}{hint}"
         )
     return chosen
 
@@ -170,7 +171,8 @@ def check_result(usage: Usage, logits: Any, features: Any) -> None:
     if len(features.shape) != 2:
         raise ValueError(
             f"{name}: received features of shape {features.shape} for one input, must be (1, F): flatten or average "
-            "them before the classifier, or name the submodule after that, head=..."
+            "them before the classifier, or name the submodule after that, head=...; where that is inside of another "
+            "submodule, make it one of the network itself"
         )
 
 

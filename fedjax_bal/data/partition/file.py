@@ -17,6 +17,9 @@ from fedjax_bal.validate import checked_labels, whole_number
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
 _AS_JSON = (  # rewrites what Python and NumPy print as JSON
+    (r"(?:np\.|numpy\.)?u?int\d*\((\d+)\)", r"\1"),  # a number of NumPy's
+    (r"(?:np\.|numpy\.)?array\(([\[\]\d\s,]*)(?:,\s*dtype=[\w.']+)?\)", r"\1"),
+    (r"\bset\(\)", "[]"),
     (r"\{(\s*\d[\d,\s]*)\}", r"[\1]"),  # a set
     (r"([{,]\s*)(\d+)\s*:", r'\1"\2":'),  # a key that is a number
     (r"([\d\]])\s+(?=[\d\[])", r"\1,"),  # items of an array, without commas
@@ -37,9 +40,10 @@ def file(
     """Reads a partition from a file, a published one for instance.
 
     The file is JSON, or what Python or NumPy prints: a list (or set) for each client, or a mapping of the clients'
-    numbers, from 0, to lists. Or it is text, with a line for each client, numbers separated by blanks or commas. Or an
-    npz file, `numpy.savez(FILE, *rows_per_client)`, or with a single array that has a line for each client. Nothing in
-    it is unpickled or run.
+    numbers, from 0, to lists. Or it is text, with a line for each client, numbers separated by blanks or commas; blank
+    lines at the end count only if that many clients are asked for. Or an npz file,
+    `numpy.savez(FILE, *rows_per_client)`, or with a single array that has a line for each client. Nothing in it is
+    unpickled or run.
 
     Args:
         rng: source of randomness, for counts.
@@ -73,6 +77,8 @@ def file(
     lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path)
     if not len(lists):
         raise DataError(f"{path}: is no partition (empty); expected {_FORMS}.")
+    while len(lists) > num_clients and path.suffix != ".npz" and lists[-1] == []:
+        lists = lists[:-1]
     if len(lists) != num_clients:
         raise DataError(f"{path}: has {len(lists)} clients, but {num_clients} are asked for; ask for {len(lists)}.")
     if holds == "counts":
@@ -88,7 +94,7 @@ def _read_text(path: Path) -> Sequence[Any]:
     """Returns the list, or mapping, of each client."""
     try:
         text = read_bytes(path, _LARGEST_TEXT).decode("utf-8-sig")
-        if text.lstrip()[:1] in ("{", "["):
+        if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):
             for pattern, replacement in _AS_JSON:
                 text = re.sub(pattern, replacement, text)
             return _in_order(parse_json(text))

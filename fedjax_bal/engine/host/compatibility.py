@@ -42,6 +42,16 @@ def checked_pair(test: Any) -> tuple[Any, Any]:
     return test[0], test[1]
 
 
+def check_parameters(model: Model) -> None:
+    """Refuses a network whose parameters aren't of 32 bits, in which optimizers and the server's averages compute."""
+    for name, leaf in _by_name(jax.eval_shape(model.init, jax.random.key(0)).params).items():
+        if leaf.dtype.kind != "f" or leaf.dtype.itemsize < 4:
+            raise ValueError(
+                f"model {model.name}: received {leaf.dtype} for the parameter {name}, must be float32: leave out its "
+                "param_dtype; Execution(precision='bfloat16') computes in bfloat16"
+            )
+
+
 def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
     """Refuses images, classes or labels that are not the model's."""
     shape = tuple(np.shape(federation.images)[1:])

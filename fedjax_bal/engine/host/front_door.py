@@ -14,6 +14,7 @@ from fedjax_bal.engine.host.compatibility import (
     check_is_federation,
     check_local_test_images,
     check_options,
+    check_parameters,
     check_shapes,
     check_validation,
     checked_pair,
@@ -54,7 +55,6 @@ class Result(NamedTuple):
     server_state: Mapping[str, PyTree]
 
 
-@package_settings()
 def build(
     recipe: Recipe,
     model: Model,
@@ -97,6 +97,7 @@ def build(
         or any(given is not None and calls_users_code(given) for given in optimizers)
     )
     model = renewed(model) if renew else model
+    check_parameters(model)
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
     for part in recipe.parts:
         model = part.bind(model)
@@ -220,9 +221,14 @@ def simulate(
         >>> more.history[0]["test_accuracy"], list(more.client_memory), list(more.server_state)
         (1.0, ['ControlVariates'], ['ControlVariates'])
     """
-    if whole_number("seed", seed, low=0) >= 2**32:
+    seed, rounds = whole_number("seed", seed, low=0), whole_number("rounds", rounds)
+    if seed >= 2**32:
         raise ValueError(f"seed: received {seed}, must be below 2**32 = {2**32}")
-    rule = early_stopping or EarlyStopping()
+    rule = EarlyStopping() if early_stopping is None else early_stopping
+    check_options(early_stopping=(rule, EarlyStopping))
+    if on_round is not None and not callable(on_round):
+        raise ValueError(f"on_round: received {on_round!r}, must be a function of a round's metrics, as print")
+    check_is_federation(federation)
     if rule.patience is not None and VALIDATION not in federation.auxiliary:
         raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
     simulation = build(
