@@ -1,7 +1,6 @@
 """Shared by `from_linen` and `from_nnx`: checks of a user's network, and the assembly of its model."""
 
 import difflib
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -58,26 +57,18 @@ def is_users(model: Model) -> bool:
 
 def renewed(model: Model) -> Model:
     """The model with new functions, so that neither jax nor the engine finds what was traced with the old ones."""
-    if model.apply.__module__ == __name__:  # jitted by `assemble_model`: without the traces that these functions keep
-        plain: Any = model.init, model.apply
-        return model._replace(**_jitted(*(function.__wrapped__ for function in plain)), head=_again(model.head))
-    return model._replace(init=_again(model.init), apply=_again(model.apply), head=_again(model.head))
+    new, functions = package_settings(), [model.init, model.apply]
+    if model.apply.__module__ == __name__:  # jitted by `assemble_model`, so that they keep traces of their own
+        init, apply = _jitted(*(inspect.unwrap(function) for function in functions))
+    else:
+        init, apply = map(new, functions)
+    return model._replace(init=init, apply=apply, head=new(model.head))
 
 
-def _again(function: Callable) -> Callable:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return call
-
-
-def _jitted(init: Callable, apply: Callable) -> dict[str, Callable]:
-    """The functions of a model as one program each when called by themselves, and as none within a larger one."""
-    return {
-        "init": jax.jit(_again(init), inline=True),
-        "apply": jax.jit(_again(apply), inline=True, static_argnames="train"),
-    }
+def _jitted(init: Callable, apply: Callable) -> tuple[Any, Any]:
+    """A model's functions as one program each when called by themselves, and as none within a larger one."""
+    init, apply = package_settings()(init), package_settings()(apply)
+    return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
 
 
 class Usage(NamedTuple):
@@ -217,15 +208,8 @@ def assemble_model(
             stats = jax.tree.map(lambda new, old: jnp.where(real.any(), new, old), stats, variables.stats)
         return outputs, variables._replace(stats=stats)
 
-    init, apply, head = (package_settings()(function) for function in (init, apply, head))
+    init, apply = _jitted(init, apply)
     tokens = usage.dtype is not None and jnp.issubdtype(usage.dtype, jnp.integer)
     kind = "int32" if tokens else "float32"
-    jitted = _jitted(init, apply)
-    return Model(
-        **jitted,
-        head=head,
-        name=usage.name,
-        num_classes=usage.num_classes,
-        input_shape=usage.input_shape,
-        input_dtype=kind,
-    )
+    head = package_settings()(head)
+    return Model(init, apply, head, usage.name, usage.num_classes, usage.input_shape, input_dtype=kind)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from fedjax_bal.engine.device import (
     Assignment,
@@ -111,10 +112,11 @@ class RoundFunction:
                 exist; under `jit`, where their numbers aren't known, these are empty places.
         """
         setting = _with_hyperparameters(self._simulation.setting, _in_32_bits(dict(hyperparameters)))
-        state, plan = _in_32_bits((state, _checked_plan(plan, self.federation)))
-        exists = (plan.clients >= 0) & (plan.clients < self.federation.num_clients)
-        clients = jnp.where(exists, plan.clients, self.federation.num_clients)
-        plan = plan._replace(clients=clients, delivered=plan.delivered & exists)
+        state = _in_32_bits(state)
+        given: Plan = _in_32_bits(_checked_plan(plan, self.federation))
+        exists = (given.clients >= 0) & (given.clients < self.federation.num_clients)
+        clients = jnp.where(exists, given.clients, self.federation.num_clients)
+        plan = given._replace(clients=clients, delivered=given.delivered & exists)
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
@@ -234,7 +236,7 @@ def _with_hyperparameters(setting: Setting, given: Hyperparameters) -> Setting:
 def _in_32_bits(tree: PyTree) -> PyTree:
     """Numbers of 64 bits, which a caller may have enabled in jax, as the engine computes with them."""
     narrow = {jnp.dtype(f"{kind}64"): f"{kind}32" for kind in ("float", "int", "uint")}
-    dtype = lambda leaf: narrow.get(getattr(leaf, "dtype", None))
+    dtype = lambda leaf: narrow.get(leaf.dtype) if isinstance(leaf, np.ndarray | np.generic | jax.Array) else None
     return jax.tree.map(lambda leaf: leaf.astype(dtype(leaf)) if dtype(leaf) else leaf, tree)
 
 
@@ -246,7 +248,7 @@ def _checked_plan(plan: Plan | tuple[Array, Array], federation: Federation) -> P
             f"plan: received clients of shape {plan.clients.shape} and delivered of shape {plan.delivered.shape}, must "
             "both be [G, L], G chains of L clients; without mediators L is 1: clients[:, None]"
         )
-    if not isinstance(plan.clients, jax.core.Tracer):
+    if not isinstance(plan.clients, Tracer):
         clients, total = np.asarray(plan.clients), federation.num_clients
         if ((clients < 0) | (clients > total)).any():
             raise ValueError(
