@@ -195,3 +195,21 @@ def test_what_cannot_be_done_is_refused():
         round_fn.plans(0, 0)
     with pytest.raises(ValueError, match=r"variables: received \[3\] for params.w1, where the method's model has"):
         round_fn.init(jax.random.key(0), {"params": {"w1": np.zeros(3), "w2": np.zeros((6, 4))}, "stats": {}})
+
+
+def test_a_plan_has_clients_that_exist_or_empty_places():
+    round_fn, key = pair(recipes.fedavg()), jax.random.key(0)
+    start = round_fn.init(key)
+    step = lambda clients: (
+        round_fn.step(
+            round_fn.hyperparameters, key, start, (jnp.asarray(clients)[:, None], jnp.ones((len(clients), 1), bool))
+        )[0].variables
+    )
+    compiled = jax.jit(step)
+    for wrong in (-1, 99):
+        with pytest.raises(ValueError, match=f"plan: received clients from .*{wrong}"):
+            step([0, 1, wrong])
+        jax.tree.map(np.testing.assert_array_equal, compiled(np.array([0, 1, wrong])), compiled(np.array([0, 1, 10])))
+    with pytest.raises(ValueError, match=r"plan: received clients of shape \(2,\)"):
+        round_fn.step(round_fn.hyperparameters, key, start, (np.arange(2), np.ones(2, bool)))
+    assert "images" not in repr(round_fn)
