@@ -261,7 +261,7 @@ def saved(simulation: Any, snapshot: Any) -> Record:
 
 def measure_ratio(few: int, many: int, devices: int, repeats: int = 25) -> Record:
     """Rounds with few and with many clients, in turns in one process."""
-    from fedjax_bal.engine.host.cpu_devices import split_cpu
+    from fedjax_bal.jax_setup import split_cpu
 
     split_cpu(devices)
     runs = [simulation_on(federated(clients)[0], COHORT, 10) for clients in (few, many)]
@@ -284,7 +284,7 @@ def measure_cohort(cohort: int) -> Record:
 
 def measure_devices(workload: str, devices: int) -> Record:
     """A workload on so many devices."""
-    from fedjax_bal.engine.host.cpu_devices import split_cpu
+    from fedjax_bal.jax_setup import split_cpu
 
     split_cpu(devices)
     from fedjax_bal.bench.cases import BenchOptions

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fedjax_bal._version import __version__
+from fedjax_bal.xla_flags import leave_sums_to_xla
 
 if TYPE_CHECKING:
     from fedjax_bal import balance, data, models, parts, recipes, selection
@@ -65,6 +66,9 @@ __all__ = [
     "selection",
     "simulate",
 ]
+
+
+leave_sums_to_xla()
 
 
 def __getattr__(name: str) -> Any:

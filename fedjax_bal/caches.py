@@ -3,9 +3,11 @@
 import contextlib
 import errno
 import functools
+import importlib
 import os
 import re
 import stat
+import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -77,14 +79,22 @@ def keep_compiled_programs_by_default() -> None:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Gives matplotlib a writable cache folder; import it within this context."""
-    # Matplotlib reads the variable once, on import; without it, it warns where the default folder can't be written.
+    """Gives matplotlib a writable cache folder, and no backend that it doesn't know; import it within this context."""
+    # Matplotlib reads both variables once, on import; without a folder, it warns where its default can't be written.
     with contextlib.ExitStack() as stack:
         try:
             place = str(cache_folder("matplotlib"))
         except OSError:
             place = stack.enter_context(tempfile.TemporaryDirectory())
         os.environ.setdefault("MPLCONFIGDIR", place)
+        if "matplotlib" not in sys.modules:
+            # It doesn't start with a backend that it can't find, such as the one that a notebook sets for its commands.
+            chosen = os.environ.pop("MPLBACKEND", None)
+            matplotlib = importlib.import_module("matplotlib")
+            if chosen is not None:
+                os.environ["MPLBACKEND"] = chosen
+                with contextlib.suppress(ValueError):  # pages need none
+                    matplotlib.rcParams["backend"] = chosen
         yield
 
 

@@ -6,12 +6,17 @@ from typing import Any
 
 import jax
 
+from fedjax_bal.jax_setup import start_jax
+
 _CHOSEN: list[Sequence[Any]] = []
 
 
 def target_devices() -> Sequence[Any]:
     """The devices that programs are compiled for."""
-    return _CHOSEN[-1] if _CHOSEN else jax.devices()
+    if _CHOSEN:
+        return _CHOSEN[-1]
+    start_jax()
+    return jax.devices()
 
 
 def target_platform() -> str:
@@ -22,6 +27,7 @@ def target_platform() -> str:
         True
     """
     if not _CHOSEN:
+        start_jax()
         return jax.default_backend()
     platform = _CHOSEN[-1][0].platform
     return "gpu" if platform in ("cuda", "rocm") else platform

@@ -112,11 +112,12 @@ def check_unmasked(name: str, values: Any) -> None:
         raise ValueError(f"{name}: received masked values: leave their rows out, or fill them, {name}.filled(0)")
 
 
-def checked_labels(labels: np.ndarray) -> np.ndarray:
+def checked_labels(labels: Any, name: str = "labels") -> np.ndarray:
     """The labels as a one-dimensional integer array.
 
     Args:
         labels: `Int[D]`.
+        name: what the argument is called, for the message.
 
     Returns:
         The same as an array.
@@ -128,11 +129,11 @@ def checked_labels(labels: np.ndarray) -> np.ndarray:
         >>> checked_labels([3, 1])
         array([3, 1])
     """
-    check_unmasked("labels", labels)
+    check_unmasked(name, labels)
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise ValueError(
-            f"labels has shape {array.shape} and type {array.dtype}; expected one integer for each of at least one row."
+            f"{name} has shape {array.shape} and type {array.dtype}; expected one integer for each of at least one row."
         )
     return array
 

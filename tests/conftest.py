@@ -25,6 +25,8 @@ if jax.__version_info__ < (0, 11):  # XLA ends the process at a flag it does not
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
+import fedjax_bal  # noqa: E402, F401
+
 collect_ignore = ["plugins"]  # what tests load as a user does
 
 gc.set_threshold(200_000, 50, 100)  # what jax has traced stays, and need not be looked through again and again

@@ -11,6 +11,8 @@ ROOT = Path(fedjax_bal.__file__).parent
 FLOORS = (
     *(
         "_version",
+        "xla_flags",
+        "jax_setup",
         "errors",
         "registry",
         "files",

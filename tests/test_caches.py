@@ -1,6 +1,8 @@
 """Compiled programs go into the user's cache folder, unless others can write there or the user has chosen otherwise."""
 
 import os
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -125,3 +127,18 @@ def test_a_program_that_can_not_be_read_is_removed_so_that_it_is_written_again(t
         warnings.warn("something else", stacklevel=1)
     assert shown == ["something else"]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["jit_step_more-34cd-cache", "jit_stop-56ef-cache"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend, used", [("inline_that_is_nowhere", False), ("pdf", True)])
+def test_a_backend_that_matplotlib_lacks_costs_no_page(backend, used):
+    code = """
+from fedjax_bal.caches import drawing
+with drawing():
+    from fedjax_bal.report import svg
+import matplotlib
+print(matplotlib.rcParams["backend"])
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"MPLBACKEND": backend})
+    assert done.returncode == 0 and (done.stdout == f"{backend}\n") == used, done.stderr

@@ -222,9 +222,10 @@ def bench(
     """Measure speed: client updates a second, share of the machine's peak, padding waste, memory."""
     with messages():
         from fedjax_bal.bench import BenchOptions, bench_command
-        from fedjax_bal.engine.host import split_cpu
+        from fedjax_bal.jax_setup import settle_process, split_cpu
 
         count = devices_of(devices)
+        settle_process()
         split_cpu(count or "auto")
         paths, overrides = split_arguments(arguments or [])
         place = data_dir and str(data_dir)

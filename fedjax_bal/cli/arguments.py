@@ -101,8 +101,9 @@ def check_engine(name: str, address: str | None) -> None:
 
 def split_cpu_for(configs: Sequence[Any], devices: str | int | None) -> None:
     """Sets the number of CPU devices, before jax starts; None for all that the configurations ask for."""
-    from fedjax_bal.engine.host import split_cpu
+    from fedjax_bal.jax_setup import settle_process, split_cpu
 
+    settle_process()
     asked, least = _asked(configs), most_devices(configs)
     split_cpu(devices or ("auto" if "auto" in asked else least), 1 if devices else least)
 

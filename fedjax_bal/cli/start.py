@@ -1,5 +1,6 @@
 """The console script: signals and standard streams, set up before anything that takes long is imported."""
 
+import codecs
 import contextlib
 import io
 import os
@@ -96,14 +97,22 @@ class _Stream(io.FileIO):
 
 
 def _named(stream: io.TextIOWrapper, label: str) -> io.TextIOWrapper:
-    """The stream, with errors that name it; a character that it lacks is replaced, as it must not cost a result."""
+    """The stream, with errors that name it; a character that it lacks must not cost a result, nor a number its sign."""
+    codecs.register_error("fedjax_bal", _similar)
     return io.TextIOWrapper(
         io.BufferedWriter(_Stream(stream.fileno(), label)),
         stream.encoding,
-        "replace",
+        "fedjax_bal",
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+
+
+def _similar(error: UnicodeError) -> tuple[str, int]:
+    """What is printed where a terminal lacks a character: a hyphen for a minus sign, and question marks."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join("-" if letter == "\N{MINUS SIGN}" else "?" for letter in lacking), error.end
 
 
 def _fail(message: str, code: int) -> int:

@@ -8,7 +8,7 @@ from fedjax_bal.data.description import Description, describe, size_bins
 from fedjax_bal.data.errors import DataError
 from fedjax_bal.data.federation import federate
 from fedjax_bal.data.held_out import carve, carve_share, hold_out, rows_by_share
-from fedjax_bal.data.inputs import are_tokens, check_images
+from fedjax_bal.data.inputs import are_tokens, check_images, check_one_type, checked_examples
 from fedjax_bal.data.inventory import inventory_digest, prepared_status
 from fedjax_bal.data.loading import folder_of, load
 from fedjax_bal.data.memory import available_bytes
@@ -37,6 +37,8 @@ __all__ = [
     "carve",
     "carve_share",
     "check_images",
+    "check_one_type",
+    "checked_examples",
     "copy_options",
     "describe",
     "extra_bytes",

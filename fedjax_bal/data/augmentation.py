@@ -11,6 +11,7 @@ from fedjax_bal.data.batches import copied
 from fedjax_bal.data.inputs import check_images
 from fedjax_bal.data.memory import available_bytes
 from fedjax_bal.data.row_numbers import MAX_ROWS
+from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.types import Federation, Warp
 from fedjax_bal.validate import finite_number, switch, whole_number
 
@@ -24,6 +25,7 @@ _ROW_BYTES = 8  # a row's number and the number of its copy
 _WORK_BYTES = 72  # temporary memory for making a row
 
 
+@package_settings()
 def augment(
     federation: Federation,
     copies_per_class: np.ndarray | None = None,
@@ -80,9 +82,11 @@ def augment(
     _check_room(federation, copies, asked["store"])
     if not copies.any():
         return federation
-    maps = _maps(asked["seed"], federation.images.shape[1:3], {name: asked[name] for name in _LARGEST})
-    larger = _with_copies(federation, copies)._replace(warp=Warp(np.uint32(asked["seed"]), maps))
-    return _stored(larger) if asked["store"] else larger
+    start_jax()
+    with jax.disable_jit(False):
+        maps = _maps(asked["seed"], federation.images.shape[1:3], {name: asked[name] for name in _LARGEST})
+        larger = _with_copies(federation, copies)._replace(warp=Warp(np.uint32(asked["seed"]), maps))
+        return _stored(larger) if asked["store"] else larger
 
 
 def copy_options(options: Mapping[str, Any], owner: str = "") -> dict[str, Any]:

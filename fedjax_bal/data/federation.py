@@ -6,11 +6,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedjax_bal.data.inputs import are_tokens, num_channels, stored_inputs
+from fedjax_bal.data.inputs import are_tokens, checked_examples, num_channels
 from fedjax_bal.data.normalisation import own_constants
 from fedjax_bal.data.row_numbers import MAX_ROWS
 from fedjax_bal.types import ClientTests, Dataset, Federation
-from fedjax_bal.validate import check_channels_last, check_unmasked, checked_labels, per_channel, whole_number
+from fedjax_bal.validate import per_channel, whole_number
 
 _BLOCK = 2**20  # rows sorted at a time
 _NO_SETS: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -83,8 +83,9 @@ def federate(
         The federation, in NumPy arrays, with `copy` all 0.
 
     Raises:
-        ValueError: arguments don't fit either form or each other, labels or row numbers are out of range, a client
-            lists a row twice or owns an auxiliary or test row, `std` is not above 0, or token ids are to be normalised.
+        ValueError: arguments don't fit either form or each other, images aren't finite, labels or row numbers are
+            out of range, a client lists a row twice or owns an auxiliary or test row, `std` is not above 0, or token
+            ids are to be normalised.
 
     Example:
         >>> labels = np.array([1, 0, 1, 0])
@@ -108,7 +109,8 @@ def federate(
         images, labels, num_classes = images.train_images, images.train_labels, len(images.class_names)
     elif rows_per_client is None or num_classes is None:
         raise ValueError(f"{_FORMS}: received no {'rows_per_client' if rows_per_client is None else 'num_classes'}.")
-    images, labels, num_classes = _checked_examples(images, labels, num_classes)
+    num_classes = whole_number("num_classes", num_classes)
+    images, labels = checked_examples(images, labels, most=num_classes - 1)
     constants = _checked_constants(images, 0.0 if mean is None else mean, 1.0 if std is None else std)
     rows_per_client = _by_client("rows_per_client", rows_per_client)
     offsets = _offsets(rows_per_client)
@@ -159,24 +161,6 @@ def _checked_constants(images: np.ndarray, mean: Any, std: Any) -> tuple[np.ndar
             "pass inputs that are numbers as floats: images.astype(np.float32)."
         )
     return checked
-
-
-def _checked_examples(images, labels, num_classes) -> tuple[np.ndarray, np.ndarray, int]:
-    """Returns images, labels and C, after checking that they fit together."""
-    check_unmasked("images", images)
-    images, labels = np.asarray(images), checked_labels(labels)
-    num_classes = whole_number("num_classes", num_classes)
-    inputs = stored_inputs(images)
-    if inputs is None or len(images) != len(labels):
-        raise ValueError(
-            f"images has shape {images.shape} and type {images.dtype} for {len(labels)} labels; expected "
-            f"[{len(labels)}, H, W, K] of uint8 (a grey image has K = 1: images[..., None]), or [{len(labels)}, ...] "
-            "of floats, or of integers of 32 bits, which are token ids."
-        )
-    check_channels_last("images", images.shape)
-    if labels.min() < 0 or labels.max() >= num_classes:
-        raise ValueError(f"labels lie in {labels.min()}..{labels.max()}; expected 0..{num_classes - 1} (num_classes).")
-    return inputs, labels.astype(np.int32), num_classes
 
 
 def _by_client(name: str, rows: Any) -> Sequence[np.ndarray]:

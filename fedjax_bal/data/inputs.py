@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_bal.validate import check_channels_last, check_unmasked, checked_labels
+
 _IDS = np.iinfo(np.int32)
 
 
@@ -37,6 +39,58 @@ def stored_inputs(inputs: np.ndarray) -> np.ndarray | None:
             return inputs.astype(np.float32 if inputs.itemsize > 4 else inputs.dtype.newbyteorder("="), copy=False)
     small = not inputs.size or (inputs.min() >= _IDS.min and inputs.max() <= _IDS.max)
     return inputs.astype(np.int32, copy=False) if small else None
+
+
+def checked_examples(inputs: Any, labels: Any, name: str = "", most: int = _IDS.max) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and labels as they are stored, after the checks that all raw arrays go through, for training or testing.
+
+    Args:
+        inputs: `[D, ...]`, one of the kinds that `stored_inputs` takes.
+        labels: `Int[D]`.
+        name: what they are, for messages: "test " for a test set.
+        most: the largest label.
+
+    Returns:
+        The inputs, and the labels as `Int32[D]`.
+
+    Raises:
+        ValueError: other types or shapes, labels out of range, or numbers that aren't finite in 32 bits.
+
+    Example:
+        >>> checked_examples(np.array([[0.5], [np.nan]]), [0, 1], "test ")
+        Traceback (most recent call last):
+        ValueError: test images[1] holds nan; expected numbers that are finite in 32 bits: leave such rows out
+    """
+    check_unmasked(f"{name}images", inputs)
+    inputs, labels = np.asarray(inputs), checked_labels(labels, f"{name}labels")
+    stored = stored_inputs(inputs)
+    if stored is None or len(inputs) != len(labels):
+        raise ValueError(
+            f"{name}images has shape {inputs.shape} and type {inputs.dtype} for {len(labels)} {name}labels; expected "
+            f"[{len(labels)}, H, W, K] of uint8 (a grey image has K = 1: images[..., None]), or [{len(labels)}, ...] "
+            "of floats, or of integers of 32 bits, which are token ids."
+        )
+    check_channels_last(f"{name}images", inputs.shape)
+    check_finite(f"{name}images", inputs, stored)
+    if labels.min() < 0 or labels.max() > most:
+        raise ValueError(f"{name}labels lie in {labels.min()}..{labels.max()}; expected 0..{most} (num_classes).")
+    return stored, labels.astype(np.int32)
+
+
+def check_finite(name: str, inputs: np.ndarray, stored: np.ndarray) -> None:
+    """Raises `ValueError`, which names the first such row, for inputs that aren't finite as they are stored."""
+    if stored.dtype.kind != "f" or np.isfinite(stored).all():
+        return
+    finite = np.isfinite(stored).reshape(len(stored), -1)
+    row = int(np.argmin(finite.all(1)))
+    value = np.asarray(inputs).reshape(len(stored), -1)[row, np.argmin(finite[row])]
+    raise ValueError(f"{name}[{row}] holds {value}; expected numbers that are finite in 32 bits: leave such rows out")
+
+
+def check_one_type(train: Any, test: Any) -> None:
+    """Raises `ValueError` for test inputs of another type, and so perhaps on another scale, than those for training."""
+    if train.dtype != test.dtype:
+        raise ValueError(f"training images are of {train.dtype} and test images of {test.dtype}; expected one type.")
 
 
 def check_images(who: str, inputs: Any) -> None:

@@ -19,6 +19,7 @@ from fedjax_bal.engine.host import Simulation, fetch
 from fedjax_bal.experiments.environment import versions
 from fedjax_bal.experiments.saved_runs import load_newest
 from fedjax_bal.experiments.setup import Comparison, set_up
+from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.runs import MODEL_FORMATS, FolderError, RunFolder, SweepFolder, write_model
 from fedjax_bal.types import Array, Model, Variables
 from fedjax_bal.validate import is_number, one_of
@@ -136,6 +137,7 @@ class LoadedRun:
         """
         return self.trained(method, seed).variables
 
+    @package_settings()
     def predict(self, images: Any, method: str | None = None, seed: int | None = None) -> np.ndarray:
         """Predicts the classes of images, as numbers into the data set's `class_names`.
 
@@ -158,7 +160,7 @@ class LoadedRun:
         if not fits or not (alike or images.dtype.kind == "f"):
             wanted = f"[B, {', '.join(map(str, model.input_shape))}] of {federation.images.dtype} or floats"
             raise ValueError(f"images: received {list(images.shape)} of {images.dtype}, must be {wanted}")
-        chunks = chunked(images, np.zeros(len(images), np.int32)).images
+        chunks = chunked(images, np.zeros(len(images), np.int32), name="").images
         logits = _logits(model, trained.variables, chunks, federation.mean, federation.std)
         return np.asarray(logits).reshape(-1, model.num_classes)[: len(images)].argmax(-1)
 
@@ -190,6 +192,7 @@ class LoadedRun:
         write_model(kind, file, tensors, self._about(trained))
         return file
 
+    @package_settings()
     def trained(self, method: str | None = None, seed: int | None = None) -> TrainedModel:
         """The model at the end of a run, or so far; raises what `variables` raises."""
         index = 0 if method is None else self.methods.index(one_of("method", method, self.methods))

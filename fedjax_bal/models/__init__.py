@@ -26,7 +26,7 @@ from fedjax_bal.models.registry import (
     options,
     own_model,
 )
-from fedjax_bal.models.wrapping import check_is_model
+from fedjax_bal.models.wrapping import check_is_model, is_users, renewed
 
 if TYPE_CHECKING:
     from fedjax_bal.models.nnx import from_nnx
@@ -52,6 +52,7 @@ __all__ = [
     "flatten",
     "from_linen",
     "from_nnx",
+    "is_users",
     "normalisation",
     "normalisation_of",
     "normalises",
@@ -59,6 +60,7 @@ __all__ = [
     "onednn_version",
     "options",
     "own_model",
+    "renewed",
     "simplex",
     "unit",
     "with_cosine_head",

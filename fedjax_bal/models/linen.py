@@ -114,6 +114,12 @@ class _LinenNetwork:
         with self.usage.calling(), intercepted:
             result: Any = call(mutable=mutable, rngs=key)
         logits, changed = result
+        if self.found.name not in changed.get("classifier_input", {}):
+            raise ValueError(
+                f"{self.usage.name}: received a classifier {self.found.name!r} that is called within another module, "
+                "such as nn.WeightNorm, must be called by the network itself: leave the wrapper out, or name another "
+                "layer, head=..."
+            )
         features = changed["classifier_input"][self.found.name]["inputs"][-1]
         taps = tuple(jax.tree.leaves(changed.get("taps", {})))
         outputs = Outputs(logits, features, taps, wrapping.moment_pairs(changed.get("norm_inputs", {})))

@@ -7,6 +7,7 @@ import jax
 from flax import nnx
 from jax import lax
 
+from fedjax_bal.jax_setup import start_jax
 from fedjax_bal.models import wrapping
 from fedjax_bal.models.normalization import moments
 from fedjax_bal.models.wrapping import HEAD, Usage
@@ -61,6 +62,7 @@ def from_nnx(
         >>> outputs.logits.shape, outputs.features.shape, sorted(variables.params)
         ((2, 10), (2, 8), ['conv', 'head', 'norm'])
     """
+    start_jax()
     fixed = isinstance(module, nnx.Module)
     net = nnx.clone(module) if fixed else module(rngs=nnx.Rngs(0))
     if not isinstance(net, nnx.Module):

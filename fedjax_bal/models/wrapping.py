@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError, InvalidRngError
 
+from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import whole_number
@@ -17,6 +18,7 @@ from fedjax_bal.validate import whole_number
 HEAD = "head"
 NO_KEY = "This model drops features in training: give apply a key, as in key=jax.random.key(0)."
 _IN_TRAINING = {"train": True, "training": True, "is_training": True, "deterministic": False, "is_eval": False}
+_NO_NAMES = "none with a name: write a class for the network, whose classifier is an attribute (not an item of a list)"
 _WRAPPERS = {"flax.linen": "from_linen", "flax.nnx": "from_nnx"}
 
 Forward = Callable[[Variables, Array, bool, Key | None, Array | None], tuple[Outputs, PyTree]]
@@ -47,6 +49,28 @@ def check_is_model(model: Any) -> None:
         f"model: received {kind.__name__}, a module of {library}, must be a fedjax_bal model: wrap it, "
         f"models.{_WRAPPERS[library]}(module, input_shape, num_classes)"
     )
+
+
+def is_users(model: Model) -> bool:
+    """Tells whether a model's functions call code of the user's: a network of their own, or functions made by hand."""
+    module = model.apply.__module__ or ""
+    return module == __name__ or module.partition(".")[0] != "fedjax_bal"
+
+
+def renewed(model: Model) -> Model:
+    """The model with new functions, so that neither jax nor the engine finds what was traced with the old ones."""
+    new, functions = package_settings(), [model.init, model.apply]
+    if model.apply.__module__ == __name__:  # jitted by `assemble_model`, so that they keep traces of their own
+        init, apply = _jitted(*(inspect.unwrap(function) for function in functions))
+    else:
+        init, apply = map(new, functions)
+    return model._replace(init=init, apply=apply, head=new(model.head))
+
+
+def _jitted(init: Callable, apply: Callable) -> tuple[Any, Any]:
+    """A model's functions as one program each when called by themselves, and as none within a larger one."""
+    init, apply = package_settings()(init), package_settings()(apply)
+    return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
 
 
 class Usage(NamedTuple):
@@ -129,7 +153,7 @@ def choose_head(name: str, wanted: str, known: Iterable[str], found: str | None)
             hint = ": a layer in a list, or in nnx.Sequential, is none; make it an attribute, self.head = ..."
         raise ValueError(
             f"{name}: received head={wanted!r}, must be the name of the submodule that computes the logits from the "
-            f"features, the last layer of the network; submodules: {', '.join(names) or 'none'}{hint}"
+            f"features, the last layer of the network; submodules: {', '.join(names) or _NO_NAMES}{hint}"
         )
     return chosen
 
@@ -216,8 +240,8 @@ def assemble_model(
             stats = jax.tree.map(lambda new, old: jnp.where(real.any(), new, old), stats, variables.stats)
         return outputs, variables._replace(stats=stats)
 
-    init, apply = jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
+    init, apply = _jitted(init, apply)
     tokens = usage.dtype is not None and jnp.issubdtype(usage.dtype, jnp.integer)
     kind = "int32" if tokens else "float32"
-    shape = usage.input_shape
+    head, shape = package_settings()(head), usage.input_shape
     return Model(init, apply, head, usage.name, usage.num_classes, shape, input_dtype=kind, classifier=classifier)

@@ -1,9 +1,11 @@
 """Optax transformations and schedules as they are: static values, whose numbers can't be read."""
 
+import contextlib
 import dataclasses
 import functools
+import sys
 import types
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import jax
@@ -12,6 +14,9 @@ import numpy as np
 import optax
 
 from fedjax_bal.types import PyTree
+
+_LIBRARIES = {"chex", "fedjax_bal", "flax", "jax", "jaxlib", "numpy", "optax", *sys.stdlib_module_names}
+"""Whose functions read nothing but their arguments."""
 
 
 @jax.tree_util.register_static
@@ -95,6 +100,33 @@ def _leaf_contents(leaf: Any) -> Hashable:
         return array.shape, array.dtype.str, array.tobytes()
     hash(leaf)
     return type(leaf), leaf
+
+
+def calls_other_code(value: Any) -> bool:
+    """Tells whether a function from elsewhere, which may read any value, is in a function or a pytree of them."""
+    try:
+        return any(map(_calls_other_code, jax.tree.leaves(value)))
+    except RecursionError:  # a function that holds itself
+        return True
+
+
+def _calls_other_code(leaf: Any) -> bool:
+    if isinstance(leaf, functools.partial):
+        return calls_other_code((leaf.func, leaf.args, leaf.keywords))
+    if isinstance(leaf, types.MethodType):
+        return calls_other_code((leaf.__func__, leaf.__self__))
+    if isinstance(leaf, types.FunctionType) and _is_of_optax(leaf):
+        return calls_other_code((list(_filled_cells(leaf)), leaf.__defaults__, leaf.__kwdefaults__))
+    if _is_of_optax(type(leaf)):
+        return calls_other_code(vars(leaf))
+    origin = getattr(leaf, "__module__", None) or type(leaf).__module__
+    return callable(leaf) and origin.partition(".")[0] not in _LIBRARIES
+
+
+def _filled_cells(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # the cell of a variable that was never assigned
+            yield cell.cell_contents
 
 
 def _is_of_optax(made: Any) -> bool:

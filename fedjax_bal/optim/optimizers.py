@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_bal.optim.opaque import UNKNOWN, Opaque, in_round
+from fedjax_bal.optim.opaque import UNKNOWN, Opaque, calls_other_code, in_round
 from fedjax_bal.optim.schedules import Schedule, given_schedule
 from fedjax_bal.types import Array, PyTree
 from fedjax_bal.validate import finite_number, is_number, one_of
@@ -291,6 +291,14 @@ def as_optimizer(name: str, given: AnyOptimizer) -> Optimizer:
             "from fedjax_bal.optimizer"
         )
     return Optimizer(Opaque(given), UNKNOWN)
+
+
+def calls_users_code(given: AnyOptimizer | None) -> bool:
+    """Tells whether an optimizer calls functions of the user's, which may read other values the next time."""
+    if not isinstance(given, Optimizer):
+        return calls_other_code(given)
+    names = given.name, *(own.name for own in (given.schedule, given.step_schedule) if own is not None)
+    return any(isinstance(name, Opaque) and calls_other_code(name.value) for name in names)
 
 
 def check_known(recipe: str, own: Optimizer) -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.optim.opaque import Opaque
 from fedjax_bal.types import Array
 from fedjax_bal.validate import finite_number, is_number, one_of, whole_number
@@ -243,8 +244,10 @@ def _is_leaf(name: str, key: str, parameters: Mapping[str, Any]) -> bool:
 
 
 def _check_factors(made: Schedule) -> None:
+    start_jax()
     try:
-        factors = np.asarray(jax.jit(jax.vmap(made.factor))(_PROBE_COUNTS))
+        with package_settings():
+            factors = np.asarray(jax.jit(jax.vmap(made.factor))(_PROBE_COUNTS))
     except jax.errors.JAXTypeError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(

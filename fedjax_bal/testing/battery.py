@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.models import check_is_model
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import LocalTraining, Participation
@@ -74,6 +75,7 @@ def check_part(part: Part, *, beside: Recipe | None = None, **options: Any) -> C
     return check_recipe(recipe, **options)
 
 
+@package_settings()
 def check_recipe(
     recipe: Recipe,
     *,
@@ -116,6 +118,7 @@ def check_recipe(
         ()
     """
     recipe = combine(recipe)  # refuses what is none
+    start_jax()
     model = toy.network() if model is None else model
     check_is_model(model)
     data = (model, federation or toy.federation(), test or toy.test_set())

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.models import check_is_model
 from fedjax_bal.testing.battery import concluded, run_stage
 from fedjax_bal.testing.messages import difference
@@ -263,6 +264,7 @@ STAGES: tuple[tuple[Callable[[_Specimen], str | None], ...], ...] = (
 """Checks in stages, each of which needs the one before."""
 
 
+@package_settings()
 def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) -> ConformanceReport:
     """Checks that a model does what recipes and the engine expect of one.
 
@@ -287,6 +289,7 @@ def check_model(model: Model, *, images: Any = None, tolerance: float = 1e-4) ->
         >>> report.failed, report.skipped
         ((), ('running statistics', 'no real rows', 'normalised inputs', 'dropout'))
     """
+    start_jax()
     check_is_model(model)
     if images is None:
         images = jax.random.normal(jax.random.key(3), (_ROWS, *model.input_shape))

@@ -40,7 +40,7 @@ def test_bytes_are_scaled_and_normalised():
 
 
 def test_an_empty_test_set_is_refused():
-    with pytest.raises(ValueError, match="0 images"):
+    with pytest.raises(ValueError, match=r"test labels has shape \(0,\)"):
         chunked(np.zeros((0, 1, 1, 1)), np.zeros(0))
 
 
@@ -49,7 +49,7 @@ def test_what_is_no_test_set_or_no_federation_is_refused():
     given = functools.partial(simulate, recipes.fedavg(), toys.network(), rounds=1, seed=0)
     with pytest.raises(ValueError, match=r"test: received ndarray, must be inputs and labels, as"):
         given(toys.federation(), images)
-    with pytest.raises(ValueError, match=r"test set: received labels of shape \(105, 1\), must be one integer for"):
+    with pytest.raises(ValueError, match=r"test labels has shape \(105, 1\)"):
         given(toys.federation(), (images, labels[:, None]))
     with pytest.raises(ValueError, match="federation: received tuple, must be what data.federate returns"):
         given((images, labels), (images, labels))

@@ -17,7 +17,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "class_counts[drawn] - 1 -> class_counts[drawn]",
     ): "A word is at most 1 - 2^-23, so that its product with a count is at least one float below the count.",
     (
-        "fedjax_bal/engine/host/cpu_devices.py",
+        "fedjax_bal/jax_setup.py",
         'return known.jax_num_cpu_devices >= 0 or "xla_force_host_platform_device_count" in flags',
         "0 -> 1",
     ): "jax doesn't start with 0 devices.",

@@ -17,8 +17,8 @@ from fedjax_bal.validate import check_generator, checked_labels, whole_number
 
 _LARGEST_TEXT = 2**24  # bytes; an npz file holds more in less
 _AS_JSON = (  # rewrites what Python and NumPy print as JSON
-    (r"\bnp\.u?int\d+\((\d+)\)", r"\1"),
-    (r"\b(?:np\.|numpy\.)?array\((\[[^()]*\])(?:,\s*dtype=[\w.]+)?\)", r"\1"),
+    (r"(?:np\.|numpy\.)?u?int\d*\((\d+)\)", r"\1"),  # a number of NumPy's
+    (r"(?:np\.|numpy\.)?array\(([\[\]\d\s,]*)(?:,\s*dtype=[\w.']+)?\)", r"\1"),
     (r"\bset\(\)", "[]"),
     (r"\{(\s*\d[\d,\s]*)\}", r"[\1]"),  # a set
     (r"([{,]\s*)(\d+)\s*:", r'\1"\2":'),  # a key that is a number
@@ -78,6 +78,8 @@ def file(
     lists = _read_npz(path) if path.suffix == ".npz" else _read_text(path, num_clients)
     if not len(lists):
         raise DataError(f"{path}: is no partition (empty); expected {_FORMS}.")
+    while len(lists) > num_clients and path.suffix != ".npz" and lists[-1] == []:
+        lists = lists[:-1]
     if len(lists) != num_clients:
         raise DataError(f"{path}: has {len(lists)} clients, but {num_clients} are asked for; ask for {len(lists)}.")
     if holds == "counts":
@@ -93,7 +95,7 @@ def _read_text(path: Path, num_clients: int) -> Sequence[Any]:
     """Returns the list, or mapping, of each client."""
     try:
         text = read_bytes(path, _LARGEST_TEXT).decode("utf-8-sig")
-        if text.lstrip()[:1] in ("{", "["):
+        if re.match(r"\s*(?:[\[{]|(?:np\.|numpy\.)?array\()", text):
             for pattern, replacement in _AS_JSON:
                 text = re.sub(pattern, replacement, text)
             return _in_order(parse_json(text))

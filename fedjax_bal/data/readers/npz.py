@@ -17,7 +17,7 @@ from typing import IO, BinaryIO
 import numpy as np
 
 from fedjax_bal.data.errors import DataError
-from fedjax_bal.data.inputs import stored_inputs
+from fedjax_bal.data.inputs import check_finite, check_one_type, stored_inputs
 from fedjax_bal.data.memory import check_memory
 from fedjax_bal.data.readers.reader import Reader
 from fedjax_bal.data.readers.untrusted import CHECK_PATH, MAX_DEFLATE_RATIO
@@ -71,10 +71,10 @@ def as_dataset(path: Path | str, arrays: Mapping[str, np.ndarray]) -> Dataset:
             f"{path}: training images are {_by(train[0].shape[1:])} and test images {_by(test[0].shape[1:])}; expected "
             "one size."
         )
-    if train[0].dtype != test[0].dtype:
-        raise DataError(
-            f"{path}: training images are of {train[0].dtype} and test images of {test[0].dtype}; expected one type."
-        )
+    try:
+        check_one_type(train[0], test[0])
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
     names = _class_names(path, arrays.get("class_names"), int(max(train[1].max(), test[1].max())))
     return Dataset(*train, *test, names, _clients(path, arrays.get("train_clients"), len(train[1])))
 
@@ -189,8 +189,10 @@ def _checked_half(path: Path | str, half: str, arrays: Mapping[str, np.ndarray])
             f"{path}: {half}_images is {_by(images.shape)} of {images.dtype}; expected DxHxW or DxHxWxK of uint8, or "
             "other inputs with an axis more than labels, of floats, or of 32-bit integers, which are token ids."
         )
-    if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
-        raise DataError(f"{path}: {half}_images holds numbers that aren't finite in 32 bits; leave their rows out.")
+    try:
+        check_finite(f"{half}_images", images, inputs)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
     if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
         raise DataError(
             f"{path}: {half}_labels is {_by(labels.shape)} of {labels.dtype}; expected {len(images)} integers, "

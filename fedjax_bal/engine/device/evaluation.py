@@ -9,7 +9,7 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from fedjax_bal.data import normalised
+from fedjax_bal.data import checked_examples, normalised
 from fedjax_bal.engine.device.layout import CLIENTS, Layout
 from fedjax_bal.types import Array, EvaluationResult, Model, Variables
 
@@ -26,20 +26,17 @@ class TestSet(NamedTuple):
     real: Any
 
 
-def chunked(images: np.ndarray, labels: np.ndarray, size: int = CHUNK) -> TestSet:
-    """Cuts a test set, `[T, ...]` and `[T]`, into chunks of equal size; padding in the last one is not real."""
-    if len(images) == 0 or len(images) != len(labels):
-        raise ValueError(
-            f"test set: received {len(images)} images and {len(labels)} labels; both must be the same, and at least 1"
-        )
-    if np.ndim(labels) != 1:
-        raise ValueError(f"test set: received labels of shape {np.shape(labels)}, must be one integer for each image")
+def chunked(images: Any, labels: Any, size: int = CHUNK, name: str = "test ") -> TestSet:
+    """Cuts a test set, `[T, ...]` and `[T]`, into chunks of equal size; padding in the last one is not real.
+
+    Raises ValueError for arrays that `federate` refuses, too; `name` stands before "images" in its messages.
+    """
+    images, labels = checked_examples(images, labels, name)
     size = min(size, len(images))
     chunks = -(-len(images) // size)
     index = np.arange(chunks * size)
     inside = np.minimum(index, len(images) - 1).reshape(chunks, size)
-    labels = np.asarray(labels)[inside].astype(np.int32)
-    return TestSet(np.asarray(images)[inside], labels, (index < len(images)).reshape(chunks, size))
+    return TestSet(images[inside], labels[inside], (index < len(images)).reshape(chunks, size))
 
 
 def padded(test: TestSet, multiple: int) -> TestSet:

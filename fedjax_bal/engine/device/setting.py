@@ -1,6 +1,8 @@
 """The setting of a run: its parts, numbers and shapes, once everything has been chosen."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -43,6 +45,7 @@ class Setting:
         layout: how the clients are laid out on the devices.
         precision: of matrix products, from `Execution`; the model itself has been cast already.
         differentiable: whether loops have a static length, from `Execution`.
+        renewed: whether its model was made for this run alone, so that no trace of the run is of use for another one.
     """
 
     parts: tuple[Part, ...]
@@ -58,6 +61,14 @@ class Setting:
     layout: Layout = dataclasses.field(metadata=_STATIC)
     precision: str = dataclasses.field(metadata=_STATIC)
     differentiable: bool = dataclasses.field(metadata=_STATIC)
+    renewed: bool = dataclasses.field(metadata=_STATIC)
+
+    def traced(self, function: Callable) -> Callable:
+        """A function of a setting, as it is given to jax.
+
+        Jax keeps traces for as long as the function lives. Those of a renewed model would only pile up.
+        """
+        return functools.partial(function) if self.renewed else function
 
     @property
     def optimizer(self) -> Optimizer:

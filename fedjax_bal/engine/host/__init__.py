@@ -3,7 +3,6 @@
 from fedjax_bal.engine.host.assignment import assign
 from fedjax_bal.engine.host.client_memory import all_rows, rows_to_save
 from fedjax_bal.engine.host.compiler_options import compile_for_backend
-from fedjax_bal.engine.host.cpu_devices import split_cpu
 from fedjax_bal.engine.host.exhibits import generated_images, shared_prototypes, shares_prototypes
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.fine_tuning import FineTuner

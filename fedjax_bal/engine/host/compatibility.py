@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_bal.data import are_tokens
+from fedjax_bal.data import are_tokens, check_one_type
 from fedjax_bal.engine.device import VALIDATION, TestSet
 from fedjax_bal.engine.host.placement import fetch
 from fedjax_bal.optim import AnyOptimizer, Optimizer, as_optimizer, optimizer
@@ -43,6 +43,16 @@ def checked_pair(test: Any) -> tuple[Any, Any]:
     return test[0], test[1]
 
 
+def check_parameters(model: Model) -> None:
+    """Refuses a network whose parameters aren't of 32 bits, in which optimizers and the server's averages compute."""
+    for name, leaf in _by_name(jax.eval_shape(model.init, jax.random.key(0)).params).items():
+        if leaf.dtype.kind != "f" or leaf.dtype.itemsize < 4:
+            raise ValueError(
+                f"model {model.name}: received {leaf.dtype} for the parameter {name}, must be float32: leave out its "
+                "param_dtype; Execution(precision='bfloat16') computes in bfloat16"
+            )
+
+
 def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
     """Refuses images, classes or labels that are not the model's."""
     shape = tuple(np.shape(federation.images)[1:])
@@ -60,6 +70,7 @@ def check_shapes(model: Model, federation: Federation, test: TestSet) -> None:
                 f"{name}: received inputs of type {inputs.dtype}, but the model {model.name} takes {takes}; integers "
                 "other than uint8 are token ids: pass pixels as uint8, other numbers as floats"
             )
+    check_one_type(federation.images, test.images)
     if federation.num_classes != model.num_classes:
         raise ValueError(
             f"federation: received {federation.num_classes} classes, but the model {model.name} was built for "

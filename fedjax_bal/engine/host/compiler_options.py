@@ -5,18 +5,7 @@ from typing import Any
 from jax.errors import JaxRuntimeError
 
 from fedjax_bal.target import target_platform
-
-LIBRARY_OPERATIONS = {
-    "xla_cpu_experimental_ynn_fusion_type": ",".join(
-        f"LIBRARY_FUSION_TYPE_{kind}" for kind in ("INDIVIDUAL_DOT", "INDIVIDUAL_CONVOLUTION")
-    )
-}
-"""Operations that XLA:CPU leaves to its library: products and convolutions, but not sums.
-
-The library splits a long sum among the threads that happen to be free, so that the last digits differ from call to
-call as soon as two devices work at a time.
-"""
-
+from fedjax_bal.xla_flags import LIBRARY_OPERATIONS
 
 GRAPHS = {
     "xla_gpu_enable_command_buffer": ",".join(

@@ -99,6 +99,13 @@ def lower_dispatch(
 
     `keep` keeps the state before the dispatch, which takes as much memory again.
     """
+    known: Any = jax.config
+    if known.jax_disable_jit:
+        raise ValueError(
+            "jax_disable_jit (JAX_DISABLE_JIT): received True, must be False, as a run's rounds are one compiled "
+            "program: unset it; jax.debug.print and jax.debug.breakpoint work inside of programs, and the step of "
+            "make_round runs without compiling"
+        )
     whole = setting.layout.replicated
     if keys is None:
         program, key = dispatch, jax.eval_shape(jax.random.key, 0)
@@ -112,7 +119,9 @@ def lower_dispatch(
     # The state alone is donated: it is as large as the model, or N times as large with a memory per client, and the
     # program writes the new one into the same buffers. It is kept only if a fault may make the host repeat the
     # dispatch from it. Federation and test set serve every dispatch and are never donated.
-    jitted = jax.jit(program, donate_argnames=() if keep else "state", out_shardings=(places, whole, whole))
+    jitted = jax.jit(
+        setting.traced(program), donate_argnames=() if keep else "state", out_shardings=(places, whole, whole)
+    )
     return jitted.lower(setting, key, shapes, schedule, *data)
 
 
@@ -142,7 +151,8 @@ def initial_state(
     if variables is None:
         # The initial model has a program of its own, which all methods on this model share.
         variables = jax.jit(setting.model.init, out_shardings=places.variables)(purpose_key(key, "init"))
-    state = jax.jit(state_of, static_argnames="seats", out_shardings=places)(setting, key, variables, federation, seats)
+    begin = jax.jit(setting.traced(state_of), static_argnames="seats", out_shardings=places)
+    state = begin(setting, key, variables, federation, seats)
     if zeros is None:
         return state
     return state._replace(memory=repeat_for_clients(state.memory, federation.num_clients, zeros))

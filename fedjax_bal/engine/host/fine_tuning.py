@@ -150,6 +150,7 @@ def plain_setting(setting: Setting, epochs: int) -> Setting:
         layout=dataclasses.replace(setting.layout, lanes=setting.layout.strategy == "vmap"),
         precision=setting.precision,
         differentiable=False,
+        renewed=setting.renewed,
     )
 
 

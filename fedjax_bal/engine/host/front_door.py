@@ -13,6 +13,7 @@ from fedjax_bal.engine.host.compatibility import (
     check_is_federation,
     check_local_test_images,
     check_options,
+    check_parameters,
     check_shapes,
     check_validation,
     checked_pair,
@@ -23,9 +24,10 @@ from fedjax_bal.engine.host.compatibility import (
 )
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
+from fedjax_bal.jax_setup import package_settings, start_jax
 from fedjax_bal.metrics import EarlyStopping, shot_groups
-from fedjax_bal.models import Normalisation, check_is_model, normalisation_of
-from fedjax_bal.optim import AnyOptimizer
+from fedjax_bal.models import Normalisation, check_is_model, is_users, normalisation_of, renewed
+from fedjax_bal.optim import AnyOptimizer, calls_users_code
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, check_needs
 from fedjax_bal.recipes import Recipe, combine
@@ -65,12 +67,17 @@ def build(
     execution: Execution = Execution(),
     server_optimizer: AnyOptimizer | None = None,
     enlarge: Callable[[Federation, Recipe], Federation] | None = None,
+    renew: bool = False,
 ) -> Simulation:
     """Builds a simulation from the arguments of `simulate`, and checks that they fit together; compiles nothing yet.
 
     Simulations may share a test set that is cut already (`chunked`), and the federation that `enlarge` returns in place
     of the one that the recipe's parts prepare.
+
+    `renew` is for calls by users: their own code is traced for each, as it may read other values than before. The runs
+    of a command, whose values don't change in between, share programs.
     """
+    start_jax()
     whole_number("rounds", rounds)
     check_is_model(model)
     check_is_federation(federation)
@@ -82,6 +89,14 @@ def build(
     )
     test = test if isinstance(test, TestSet) else chunked(*checked_pair(test))
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
+    optimizers = local.optimizer, server_optimizer, recipe.server_optimizer
+    renew = renew and (
+        is_users(model)
+        or any(type(part).__module__.partition(".")[0] != "fedjax_bal" for part in recipe.parts)
+        or any(given is not None and calls_users_code(given) for given in optimizers)
+    )
+    model = renewed(model) if renew else model
+    check_parameters(model)
     groups = shot_groups(np.asarray(federation.class_counts).sum(0), evaluation.shots)
     for part in recipe.parts:
         model = part.bind(model)
@@ -113,6 +128,7 @@ def build(
         layout=Layout(resolve_strategy(execution.strategy), device_count(execution.devices)),
         precision=execution.precision,
         differentiable=execution.differentiable,
+        renewed=renew,
     )
     if participation.speed is not None:
         participation.speed.check_deadline(np.asarray(setting.local_steps(sizes)), selector.passes)
@@ -129,6 +145,7 @@ def build(
     )
 
 
+@package_settings()
 def simulate(
     recipe: Recipe,
     model: Model,
@@ -203,14 +220,14 @@ def simulate(
         >>> more.history[0]["test_accuracy"], list(more.client_memory), list(more.server_state)
         (1.0, ['ControlVariates'], ['ControlVariates'])
     """
-    seed = whole_number("seed", seed, low=0)
+    seed, rounds = whole_number("seed", seed, low=0), whole_number("rounds", rounds)
     if seed >= 2**32:
         raise ValueError(f"seed: received {seed}, must be below 2**32 = {2**32}")
+    rule = EarlyStopping() if early_stopping is None else early_stopping
+    check_options(early_stopping=(rule, EarlyStopping))
     if on_round is not None and not callable(on_round):
         raise ValueError(f"on_round: received {on_round!r}, must be a function of a dict of metrics, or None")
-    rule = EarlyStopping() if early_stopping is None else early_stopping
-    if not isinstance(rule, EarlyStopping):
-        raise ValueError(f"early_stopping: received {rule!r}, must be a fedjax_bal.EarlyStopping, or None")
+    check_is_federation(federation)
     if rule.patience is not None and VALIDATION not in federation.auxiliary:
         raise ValueError("early_stopping: received a federation without an auxiliary set 'validation': carve one")
     simulation = build(
@@ -224,6 +241,7 @@ def simulate(
         evaluation=evaluation,
         execution=execution,
         server_optimizer=server_optimizer,
+        renew=True,
     )
     keep_compiled_programs_by_default()
     snapshot, history, confusion = simulation.init(seed, variables), [], np.zeros((0, 0), np.int32)

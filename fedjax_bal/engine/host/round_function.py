@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from fedjax_bal.engine.device import (
     Assignment,
@@ -24,6 +25,7 @@ from fedjax_bal.engine.device import (
 from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.simulation import Simulation
+from fedjax_bal.jax_setup import package_settings
 from fedjax_bal.models import any_derivative, differentiable
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -73,6 +75,7 @@ class RoundFunction:
     model: Model = dataclasses.field(metadata={"static": True})
     _simulation: Simulation = dataclasses.field(repr=False, metadata={"static": True})
 
+    @package_settings()
     def init(self, key: Key, variables: Variables | None = None) -> RoundState:
         """The state before the first round, with given variables or the initial weights that the key decides.
 
@@ -87,6 +90,7 @@ class RoundFunction:
             state = state_of(setting, key, given, self.federation)
         return RoundState(jnp.zeros((), jnp.int32), *state)
 
+    @package_settings()
     def step(
         self, hyperparameters: Hyperparameters, key: Key, state: RoundState, plan: Plan | tuple[Array, Array]
     ) -> tuple[RoundState, Info]:
@@ -98,8 +102,8 @@ class RoundFunction:
             state: the state before the round.
             plan: the clients that train, `Int32[G, L]`, N or -1 marking an empty place, and whether each delivers,
                 `Bool[G, L]`, whatever it says of an empty place or of a client without rows: G chains of L clients,
-                one client each but for mediators. Other numbers are refused in NumPy arrays; in jax's, whose values
-                aren't known while a program is traced, they are empty places.
+                one client each but for mediators. Other numbers are refused; under `jit`, where they aren't known,
+                they are empty places.
 
         Returns:
             The state after the round, and its measurements: losses, local steps, probes, faults.
@@ -107,10 +111,11 @@ class RoundFunction:
         Raises:
             ValueError: a hyperparameter is missing or unknown, or the plan is none.
         """
-        setting = _with_hyperparameters(self._simulation.setting, hyperparameters)
-        plan = _with_empty_places(Plan(*plan), self.federation.num_clients)
-        trains = _local_steps(setting, plan, self.federation) > 0  # others would return what they received
-        plan = plan._replace(delivered=plan.delivered & trains)
+        setting = _with_hyperparameters(self._simulation.setting, _in_32_bits(dict(hyperparameters)))
+        state = _in_32_bits(state)
+        placed: Plan = _in_32_bits(_with_empty_places(Plan(*plan), self.federation.num_clients))
+        trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
+        plan = placed._replace(delivered=placed.delivered & trains)
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
         assignment = _assign(setting, plan, self.federation)
         row = DispatchPlan(state.round, True, False, plan, plan.clients, assignment)
@@ -139,6 +144,7 @@ class RoundFunction:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *plans)
 
 
+@package_settings()
 def make_round(
     recipe: Recipe,
     model: Model,
@@ -200,6 +206,7 @@ def make_round(
         participation=participation,
         execution=one,
         server_optimizer=server_optimizer,
+        renew=True,
     )
     setting = simulation.setting
     model = differentiable(setting.model) if setting.differentiable else setting.model
@@ -227,6 +234,13 @@ def _with_hyperparameters(setting: Setting, given: Hyperparameters) -> Setting:
     return jax.tree_util.tree_unflatten(shape, [given[name] for name in names])
 
 
+def _in_32_bits(tree: PyTree) -> PyTree:
+    """Numbers of 64 bits, which a caller may have enabled in jax, as the engine computes with them."""
+    narrow = {jnp.dtype(f"{kind}64"): f"{kind}32" for kind in ("float", "int", "uint")}
+    dtype = lambda leaf: narrow.get(leaf.dtype) if isinstance(leaf, np.ndarray | np.generic | jax.Array) else None
+    return jax.tree.map(lambda leaf: leaf.astype(dtype(leaf)) if dtype(leaf) else leaf, tree)
+
+
 def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
     """The plan as jax's arrays, with N for every empty place, where nothing is delivered."""
     clients, delivered = (jnp.asarray(own) for own in plan[:2])
@@ -237,11 +251,13 @@ def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
             f"{delivered.shape} and type {delivered.dtype}; must be integers and booleans of one shape, [G, L], for G "
             "chains of L clients: clients[:, None] for chains of one"
         )
-    if isinstance(plan.clients, np.ndarray) and ((plan.clients < -1) | (plan.clients > num_clients)).any():
-        raise ValueError(
-            f"plan: received clients from {plan.clients.min()} to {plan.clients.max()}, must be from 0 to "
-            f"{num_clients - 1}, or {num_clients} or -1 for an empty place"
-        )
+    if not isinstance(clients, Tracer):
+        known = np.asarray(clients)
+        if ((known < -1) | (known > num_clients)).any():
+            raise ValueError(
+                f"plan: received clients from {known.min()} to {known.max()}, must be from 0 to {num_clients - 1}, or "
+                f"{num_clients} or -1 for an empty place"
+            )
     inside = (clients >= 0) & (clients < num_clients)
     others = jax.tree.map(jnp.asarray, tuple(plan[2:]))
     return Plan(jnp.where(inside, clients, num_clients), delivered & inside, *others)

@@ -127,7 +127,7 @@ class Simulation:
             )
         layout = self.setting.layout
         self.on_device = (replicate(self.federation, layout), divide(padded(self.test, layout.devices), layout))
-        shapes = jax.eval_shape(init_state, self.setting, jax.random.key(0), self.on_device[0])
+        shapes = jax.eval_shape(self.setting.traced(init_state), self.setting, jax.random.key(0), self.on_device[0])
         tested, wanted = self.federation.tests is not None, self.execution.client_memory
         self.memory_place = choose_memory_place(wanted, shapes, self.federation.num_clients, layout, tested)
         self._shapes: State = shapes
@@ -247,7 +247,9 @@ class Simulation:
         """The global model as the test set sees it after a snapshot's last round."""
         state = replicate(snapshot.state._replace(optimizer=(), memory={}), self.setting.layout)
         number = np.int32(snapshot.round - 1)
-        return jax.jit(evaluated_model)(self.setting, jax.random.key(seed), state, number, self.stored)
+        return jax.jit(self.setting.traced(evaluated_model))(
+            self.setting, jax.random.key(seed), state, number, self.stored
+        )
 
     def state_shapes(self) -> Snapshot:
         """The shapes of a run's snapshot, against which a checkpoint is checked."""

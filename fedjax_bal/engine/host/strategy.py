@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from fedjax_bal.engine.device import Layout, Setting
-from fedjax_bal.engine.host.cpu_devices import split_cpu, warn_of_idle_cores
 from fedjax_bal.engine.host.packing import choose_width
+from fedjax_bal.jax_setup import start_jax, warn_of_idle_cores
 from fedjax_bal.selection import Selector
 from fedjax_bal.target import target_platform
 from fedjax_bal.validate import whole_number
@@ -23,7 +23,7 @@ def resolve_strategy(strategy: str) -> str:
 
 def device_count(devices: str | int) -> int:
     """Checks a number of devices; "auto" is all that jax has, on a CPU one for each core unless jax has started."""
-    split_cpu()
+    start_jax()
     total = jax.device_count()
     if devices == "auto":
         warn_of_idle_cores()

@@ -33,8 +33,10 @@ def read(path, clients=3, **options):
         "6, 1,\t3\r\n\r\n0 1",
         "6 1 3\n\n0 1\n\n \n",
         repr([np.array(own, np.int64) for own in ROWS]),
-        repr({np.int64(client): np.array(own, np.int32) for client, own in enumerate(ROWS)}),
-        "{0: np.array([6, 1, 3]), 1: set(), 2: [np.int64(0), 1]}",
+        repr({client: np.array(own, np.int32) for client, own in enumerate(ROWS)}),
+        str([list(map(np.int64, own)) for own in ROWS]),
+        "{np.int64(0): [np.uint8(6), np.uint8(1), 3], np.int64(1): set(), np.int64(2): {np.uint8(0), np.uint8(1)}}",
+        "{0: np.array([6, 1,\n       3]), 1: set(), 2: numpy.array([0, 1], dtype=int16)}",
     ],
 )
 def test_row_numbers_in_text(tmp_path, text):

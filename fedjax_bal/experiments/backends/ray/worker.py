@@ -11,7 +11,7 @@ import jax
 
 from fedjax_bal.caches import keep_compiled_programs
 from fedjax_bal.config import build_config, parse_yaml
-from fedjax_bal.engine.host import Member, split_cpu
+from fedjax_bal.engine.host import Member
 from fedjax_bal.experiments.backends.local import LocalBatch
 from fedjax_bal.experiments.backends.ray.messages import (
     Failure,
@@ -21,6 +21,7 @@ from fedjax_bal.experiments.backends.ray.messages import (
     writable,
 )
 from fedjax_bal.experiments.setup import SharedInputs, set_up
+from fedjax_bal.jax_setup import settle_process, split_cpu
 from fedjax_bal.plugins import load_plugins
 from fedjax_bal.registry import PluginError, described, plugin_errors
 from fedjax_bal.target import target_platform
@@ -101,6 +102,7 @@ class Worker:
 
 
 def _start_jax(devices: int, gpus: bool) -> None:
+    settle_process()
     if not gpus:
         jax.config.update("jax_platforms", "cpu")
         split_cpu(devices)

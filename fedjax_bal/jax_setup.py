@@ -1,14 +1,60 @@
-"""The number of devices into which jax splits the CPU; to be set before jax starts."""
+"""How jax is started, and the settings of jax under which the package computes."""
 
 import contextlib
 import functools
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
 _MOST_ON_FEW_CORES = 64
+_SETTINGS = {
+    "jax_enable_x64": False,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_transfer_guard": "allow",
+}
+
+
+@contextlib.contextmanager
+def package_settings() -> Iterator[None]:
+    """Computes under jax's default settings in this thread, whatever the user has chosen for code of their own.
+
+    Random numbers, types and results are then those of 32 bits.
+    """
+    with (
+        jax.enable_x64(_SETTINGS["jax_enable_x64"]),
+        jax.numpy_dtype_promotion(_SETTINGS["jax_numpy_dtype_promotion"]),
+        jax.numpy_rank_promotion(_SETTINGS["jax_numpy_rank_promotion"]),
+        jax.transfer_guard(_SETTINGS["jax_transfer_guard"]),
+    ):
+        yield
+
+
+def settle_process() -> None:
+    """Chooses the package's settings for all threads of a process that is a command of the package."""
+    for name, value in _SETTINGS.items():
+        jax.config.update(name, value)
+
+
+def start_jax() -> None:
+    """Starts jax with all cores, unless it has started: the first thing that any function does that needs jax.
+
+    Raises:
+        ValueError: jax doesn't start on the platform that it is told to use.
+    """
+    split_cpu()
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:  # the former for "cuda" without the plug-in for it
+        known: Any = jax.config
+        reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        raise ValueError(
+            f"JAX_PLATFORMS: received {known.jax_platforms!r}, which jax can't use here{reason}: unset it, or set it "
+            "to cpu"
+        ) from error
 
 
 def split_cpu(devices: str | int = "auto", least: int = 1) -> None:

@@ -1,0 +1,115 @@
+"""Raw arrays: every door takes and refuses the same, for training and for testing."""
+
+import numpy as np
+import pytest
+
+from fedjax_bal import LocalTraining, data, models, optimizer, recipes, simulate
+
+LABELS = np.repeat(np.arange(3), 4)
+FEATURES = (np.random.default_rng(0).normal(size=(12, 5)) + 3 * np.eye(3, 5)[LABELS]).astype(np.float32)
+FEDERATION = data.federate(FEATURES, LABELS, [np.arange(0, 12, 2), np.arange(1, 12, 2)], 3)
+LOCAL = LocalTraining(batch_size=6, optimizer=optimizer("sgd", 0.1))
+
+
+def evaluated(inputs, labels, federation=FEDERATION):
+    model = models.build("mlp", 3, federation.images.shape[1:])
+    return simulate(recipes.fedavg(), model, federation, (inputs, labels), rounds=1, seed=0, local=LOCAL)
+
+
+DOORS = {
+    "federate": lambda inputs, labels: data.federate(inputs, labels, [np.arange(len(labels))], 3),
+    "training set": lambda inputs, labels: data.from_arrays((inputs, labels), (FEATURES, LABELS)),
+    "test set": lambda inputs, labels: data.from_arrays((FEATURES, LABELS), (inputs, labels)),
+    "simulate": evaluated,
+}
+
+
+def with_value(value, dtype=np.float32):
+    inputs = FEATURES.astype(dtype)
+    inputs[4, 1] = inputs[7, 0] = value
+    return inputs
+
+
+WRONG_LABELS = {
+    "floats": LABELS + 0.7,
+    "whole floats": LABELS.astype(float),
+    "probabilities": np.full((12, 3), 1 / 3),
+    "True and False": LABELS > 0,
+    "texts": LABELS.astype(str),
+    "objects": LABELS.astype(object),
+    "too few": LABELS[1:],
+    "negative": LABELS - 1,
+    "beyond 32 bits": LABELS + 2**32,
+    "unsigned": np.where(LABELS == 2, 2**64 - 1, LABELS).astype(np.uint64),
+}
+WRONG_INPUTS = {
+    "complex": FEATURES.astype(complex),
+    "texts": FEATURES.astype(str),
+    "True and False": FEATURES > 0,
+    "ids beyond 32 bits": np.full((12, 5), 2**40),
+    "flat": FEATURES[:, 0],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_LABELS)
+@pytest.mark.parametrize("door", DOORS)
+def test_labels_of_other_kinds_are_refused(door, name):
+    with pytest.raises(ValueError, match="labels"):
+        DOORS[door](FEATURES, WRONG_LABELS[name])
+
+
+@pytest.mark.parametrize("name", WRONG_INPUTS)
+@pytest.mark.parametrize("door", DOORS)
+def test_inputs_of_other_kinds_are_refused(door, name):
+    with pytest.raises(ValueError, match="images"):
+        DOORS[door](WRONG_INPUTS[name], LABELS)
+
+
+@pytest.mark.parametrize("value, dtype", [(np.nan, "f4"), (-np.inf, ">f8"), (1e300, "f8"), (np.nan, "f2")])
+@pytest.mark.parametrize("door", DOORS)
+def test_the_first_row_that_is_not_finite_is_named(door, value, dtype):
+    with pytest.raises(ValueError, match=rf"images\[4\] holds {value!s}".replace("+", r"\+")):
+        DOORS[door](with_value(value, dtype), LABELS)
+
+
+@pytest.mark.parametrize("door", ["federate", "simulate"])
+def test_a_class_that_is_not_there_is_refused(door):
+    with pytest.raises(ValueError, match="labels"):
+        DOORS[door](FEATURES, LABELS + 1)
+
+
+def test_either_byte_order_and_the_machines_are_the_same_numbers():
+    wanted = evaluated(FEATURES, LABELS)
+    other = data.federate(FEATURES.astype(">f4"), LABELS.astype(">i8"), [np.arange(0, 12, 2), np.arange(1, 12, 2)], 3)
+    found = evaluated(FEATURES.astype(">f4"), LABELS.astype(">u2"), other)
+    assert found.history == wanted.history and other.images.dtype.isnative
+
+
+@pytest.mark.parametrize("train, test", [("u1", "f4"), ("f4", "u1"), ("f4", "f2")])
+def test_test_inputs_are_on_the_scale_of_those_for_training(train, test):
+    images = (FEATURES - FEATURES.min())[:, None, :, None]
+    federation = data.federate(images.astype(train), LABELS, [np.arange(12)], 3)
+    message = f"of {np.dtype(train)} and test images of {np.dtype(test)}; expected one type"
+    with pytest.raises(ValueError, match=message):
+        evaluated(images.astype(test), LABELS, federation)
+    with pytest.raises(ValueError, match=message):
+        data.from_arrays((images.astype(train), LABELS), (images.astype(test), LABELS))
+
+
+def test_rows_may_be_a_mapping_or_an_iterator():
+    rows = [np.arange(6), np.arange(6, 12)]
+    wanted = data.federate(FEATURES, LABELS, rows, 3)
+    for given in ({1: rows[1], 0: rows[0]}, iter(rows)):
+        np.testing.assert_array_equal(data.federate(FEATURES, LABELS, given, 3).rows, wanted.rows)
+    for wrong, named in (({"a": rows[0], "b": rows[1]}, "'a'"), ({1: rows[0], 2: rows[1]}, r"\[1, 2\]"), (5, "5")):
+        with pytest.raises(ValueError, match=f"rows_per_client: received .*{named}"):
+            data.federate(FEATURES, LABELS, wrong, 3)
+
+
+@pytest.mark.parametrize("name, value", [("early_stopping", 5), ("on_round", 5), ("seed", 0.5), ("rounds", True)])
+def test_other_arguments_are_named(name, value):
+    with pytest.raises(ValueError, match=f"{name}: received {value}"):
+        simulate(
+            recipes.fedavg(), models.build("mlp", 3, (5,)), FEDERATION, (FEATURES, LABELS),
+            **{"rounds": 1, "seed": 0, "local": LOCAL, name: value},
+        )  # fmt: skip
