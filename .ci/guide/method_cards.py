@@ -81,7 +81,7 @@ def _short(value: str | Choice | Optimizer) -> str:
     if isinstance(value, str):
         return value
     fields = value._asdict() if isinstance(value, Choice) else vars(value)
-    given = {key: own for key, own in fields.items() if own or own == 0}
+    given = {key: own for key, own in fields.items() if (own or own == 0) and key != "clip_at"}  # clients' alone
     options = {**dict(given.pop("options", ())), **dict(given.pop("flags", ()))}
     return ", ".join([given.pop("name"), *(f"{key}={own}" for key, own in {**given, **options}.items())])
 

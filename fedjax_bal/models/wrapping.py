@@ -149,8 +149,6 @@ def choose_head(name: str, wanted: str, known: Iterable[str], found: str | None)
     if chosen is None or (chosen != HEAD and HEAD in names):
         near = difflib.get_close_matches(wanted, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near and chosen is None else ""
-        if not names:
-            hint = ": a layer in a list, or in nnx.Sequential, is none; make it an attribute, self.head = ..."
         raise ValueError(
             f"{name}: received head={wanted!r}, must be the name of the submodule that computes the logits from the "
             f"features, the last layer of the network; submodules: {', '.join(names) or _NO_NAMES}{hint}"

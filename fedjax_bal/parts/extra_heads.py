@@ -77,7 +77,7 @@ def _check_linear(method: str, model: Model) -> None:
     image = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.dtype(model.input_dtype))
     variables = jax.eval_shape(model.init, jax.random.key(0))
     width = jax.eval_shape(lambda v, x: model.apply(v, x, train=False)[0].features, variables, image).shape[-1]
-    features = jnp.ones((1, width))
+    features = jnp.ones((1, width), jax.tree.leaves(head)[0].dtype)
 
     def logits(scale: float) -> Array:
         filled: PyTree = jax.tree.map(lambda leaf: jnp.full(leaf.shape, scale, leaf.dtype), head)

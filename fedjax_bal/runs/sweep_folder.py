@@ -180,9 +180,8 @@ class SweepFolder:
         lacking = next((key for key in swept if key not in rows[0]), None)
         if lacking is not None:
             raise FolderError(f"{path}: has no column {lacking!r}, which sweep.yaml sweeps; {_AGAIN}")
-        return [
-            {key: value if key in _WORDS else _value(_as_written(value)) for key, value in row.items()} for row in rows
-        ]
+        written = ({key: _as_written(value) for key, value in row.items()} for row in rows)
+        return [{key: value if key in _WORDS else _value(value) for key, value in row.items()} for row in written]
 
     def write_results(self, table: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the table."""

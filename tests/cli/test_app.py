@@ -109,7 +109,17 @@ def test_run_writes_everything_and_says_where(here):
     closing = r"^[1-9]\d* client updates in \d+:\d\d, [\d,.]+/s while training; compiling took \d+% of the time$"
     assert re.search(closing, result.output, re.MULTILINE)
     written = {entry.name for entry in folder.iterdir()}
-    own = {"config.yaml", "metrics.jsonl", "summary.json", "SHA256SUMS", "report.html", "plots", "checkpoints", ".lock"}
+    own = {
+        "config.yaml",
+        "metrics.jsonl",
+        "summary.json",
+        "confusion.npz",
+        "SHA256SUMS",
+        "report.html",
+        "plots",
+        "checkpoints",
+        ".lock",
+    }
     assert written == own | {"execution.json", "tables.csv", "tables.md", "tables.tex"}
     HTMLParser().feed((folder / "report.html").read_text())
 

@@ -155,7 +155,7 @@ def test_a_list_of_recipes_is_combined_in_order():
 def test_the_keywords_of_an_optimizer_build_it():
     section = load_config(BUILTIN, ["training.optimizer.weight_decay=5e-4"]).training.optimizer
     shared = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 0.0005, "decay": 1.0}
-    assert section.keywords == {**shared, "momentum": 0.5}
+    assert section.keywords == {**shared, "momentum": 0.5, "clip_at": "start"}
     assert optimizers.optimizer(**section.keywords).options == {"momentum": 0.5}
 
 

@@ -96,16 +96,6 @@ def test_test_inputs_are_on_the_scale_of_those_for_training(train, test):
         data.from_arrays((images.astype(train), LABELS), (images.astype(test), LABELS))
 
 
-def test_rows_may_be_a_mapping_or_an_iterator():
-    rows = [np.arange(6), np.arange(6, 12)]
-    wanted = data.federate(FEATURES, LABELS, rows, 3)
-    for given in ({1: rows[1], 0: rows[0]}, iter(rows)):
-        np.testing.assert_array_equal(data.federate(FEATURES, LABELS, given, 3).rows, wanted.rows)
-    for wrong, named in (({"a": rows[0], "b": rows[1]}, "'a'"), ({1: rows[0], 2: rows[1]}, r"\[1, 2\]"), (5, "5")):
-        with pytest.raises(ValueError, match=f"rows_per_client: received .*{named}"):
-            data.federate(FEATURES, LABELS, wrong, 3)
-
-
 @pytest.mark.parametrize("name, value", [("early_stopping", 5), ("on_round", 5), ("seed", 0.5), ("rounds", True)])
 def test_other_arguments_are_named(name, value):
     with pytest.raises(ValueError, match=f"{name}: received {value}"):

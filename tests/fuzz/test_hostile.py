@@ -345,7 +345,7 @@ def test_notes_of_a_run_that_are_bottomless_count_as_damaged(tmp_path):
     [
         ("summary", lambda tree: tree["versions"].update(jax=eval("[" * 60 + "]" * 60)), "nested at most 20 deep"),
         ("summary", lambda tree: tree.update(wall_s=10**4000), "numbers of at most 100 digits"),
-        ("summary", lambda tree: tree["runs"][0].update(seed=10**30), r"runs\[0\].seed: a number"),
+        ("summary", lambda tree: tree["runs"][0].update(seed=10**30), None),
         ("summary", lambda tree: tree.update(compile_s=10**60), None),
         ("config", lambda tree: tree.update(seeds=[{}, [], 0]), None),
         ("config", lambda tree: tree["paper"].update(which=["best"]), None),

@@ -38,7 +38,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "A corner has two numbers, and jax takes the last one for a place beyond the end.",
     (
         "fedjax_bal/parts/fedexp.py",
-        "ratio = (weights * jnp.where(weights > 0, each, 0.0)).sum() / (2 * (whole + self.epsilon))",
+        "ratio = (weights * jnp.where(weights > 0, each, 0.0)).sum() / (2 * (whole + epsilon))",
         "0.0 -> 1.0",
     ): "A weight that isn't above zero is zero, and so is its product with any number.",
     (

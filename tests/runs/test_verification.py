@@ -58,7 +58,7 @@ def test_a_whole_folder_is_whole_also_for_sha256sum(finished):
     assert command("verify", file) == (0, f"{file}: whole: export\n")
     asked = ["sha256sum", "--strict", "--check", "SHA256SUMS"]
     said = subprocess.run(asked, cwd=finished, capture_output=True, text=True, check=True).stdout
-    assert said.count(": OK\n") == 6 and "metrics.jsonl: OK\n" in said
+    assert said.count(": OK\n") == 7 and "metrics.jsonl: OK\n" in said
 
 
 def number_changed(content):
@@ -160,7 +160,8 @@ def test_a_folder_whose_session_has_not_ended_is_not_whole_but_not_damaged(folde
     code, output = command("verify", folder)
     assert code == 3 and "damaged" not in output
     assert f"{folder}: SHA256SUMS: there is none: a session is going on here, or was killed" in output
-    assert f"{folder}: whole: config.yaml, checkpoint, execution.json, metrics.jsonl, summary.json, 2 x exp" in output
+    whole = "config.yaml, checkpoint, confusion.npz, execution.json, metrics.jsonl, summary.json, 2 x export"
+    assert f"{folder}: whole: {whole}\n" in output
     (folder / "metrics.jsonl").write_text(text[0][3:])
     assert "metrics.jsonl, line 1" in damages(folder) and command("verify", folder)[0] == 1
     (folder / "metrics.jsonl").write_text("")

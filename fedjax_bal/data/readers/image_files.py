@@ -33,7 +33,7 @@ class ImageRules(NamedTuple):
     remedy: str
     formats: tuple[str, ...] = ("PNG", "JPEG")
     modes: tuple[str, ...] = (*EIGHT_BITS, "CMYK")
-    max_bytes: int = 2**26 + 2**20  # four bytes for each pixel of the largest image, and a header
+    max_bytes: int = 2**24
     max_side: int = 4096
     size: tuple[int, int] | None = None
 

@@ -113,7 +113,7 @@ class RoundFunction:
         """
         setting = _with_hyperparameters(self._simulation.setting, _in_32_bits(dict(hyperparameters)))
         state = _in_32_bits(state)
-        placed: Plan = _in_32_bits(_with_empty_places(Plan(*plan), self.federation.num_clients))
+        placed = _with_empty_places(_in_32_bits(Plan(*plan)), self.federation.num_clients)
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
