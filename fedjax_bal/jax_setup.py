@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,20 @@ _SETTINGS = {
     "jax_numpy_rank_promotion": "allow",
     "jax_transfer_guard": "allow",
 }
+
+
+LIBRARIES = {"chex", "fedjax_bal", "flax", "jax", "jaxlib", "numpy", "optax", *sys.stdlib_module_names}
+"""Whose functions read nothing but their arguments."""
+
+
+def is_users(module: str | None) -> bool:
+    """Tells whether functions of this module are the user's: they may read any value, which may change between calls.
+
+    Example:
+        >>> is_users("optax._src.alias"), is_users("__main__")
+        (False, True)
+    """
+    return (module or "").partition(".")[0] not in LIBRARIES
 
 
 @contextlib.contextmanager

@@ -1,8 +1,10 @@
 """Set-up for all tests: checked shape annotations, and compiled programs kept between tests."""
 
 import gc
+import importlib
 import itertools
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -25,7 +27,10 @@ if jax.__version_info__ < (0, 11):  # XLA ends the process at a flag it does not
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
 
-import fedjax_bal  # noqa: E402, F401
+jax_setup = importlib.import_module("fedjax_bal.jax_setup")  # before jax starts, and after its flags are set
+jax_setup.LIBRARIES.add("toys")  # whose networks read nothing from outside, and are traced once for many tests
+# Ctrl-C must reach the commands that tests start, also where pytest runs in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore = ["plugins"]  # what tests load as a user does
 

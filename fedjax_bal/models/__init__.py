@@ -26,7 +26,7 @@ from fedjax_bal.models.registry import (
     options,
     own_model,
 )
-from fedjax_bal.models.wrapping import check_is_model, is_users, renewed
+from fedjax_bal.models.wrapping import check_is_model, is_users_model, renewed
 
 if TYPE_CHECKING:
     from fedjax_bal.models.nnx import from_nnx
@@ -52,7 +52,7 @@ __all__ = [
     "flatten",
     "from_linen",
     "from_nnx",
-    "is_users",
+    "is_users_model",
     "normalisation",
     "normalisation_of",
     "normalises",

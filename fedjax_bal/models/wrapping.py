@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError, InvalidRngError
 
-from fedjax_bal.jax_setup import package_settings
+from fedjax_bal.jax_setup import is_users, package_settings
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import whole_number
@@ -51,10 +51,9 @@ def check_is_model(model: Any) -> None:
     )
 
 
-def is_users(model: Model) -> bool:
+def is_users_model(model: Model) -> bool:
     """Tells whether a model's functions call code of the user's: a network of their own, or functions made by hand."""
-    module = model.apply.__module__ or ""
-    return module == __name__ or module.partition(".")[0] != "fedjax_bal"
+    return model.apply.__module__ == __name__ or is_users(model.apply.__module__)
 
 
 def renewed(model: Model) -> Model:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import sys
 import types
 from collections.abc import Hashable, Iterator
 from typing import Any
@@ -13,10 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_bal.jax_setup import is_users
 from fedjax_bal.types import PyTree
-
-_LIBRARIES = {"chex", "fedjax_bal", "flax", "jax", "jaxlib", "numpy", "optax", *sys.stdlib_module_names}
-"""Whose functions read nothing but their arguments."""
 
 
 @jax.tree_util.register_static
@@ -119,8 +116,7 @@ def _calls_other_code(leaf: Any) -> bool:
         return calls_other_code((list(_filled_cells(leaf)), leaf.__defaults__, leaf.__kwdefaults__))
     if _is_of_optax(type(leaf)):
         return calls_other_code(vars(leaf))
-    origin = getattr(leaf, "__module__", None) or type(leaf).__module__
-    return callable(leaf) and origin.partition(".")[0] not in _LIBRARIES
+    return callable(leaf) and is_users(getattr(leaf, "__module__", None) or type(leaf).__module__)
 
 
 def _filled_cells(function: types.FunctionType) -> Iterator[Any]:

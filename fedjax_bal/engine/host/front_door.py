@@ -24,9 +24,9 @@ from fedjax_bal.engine.host.compatibility import (
 )
 from fedjax_bal.engine.host.simulation import Simulation
 from fedjax_bal.engine.host.strategy import device_count, resolve_strategy, with_layout
-from fedjax_bal.jax_setup import package_settings, start_jax
+from fedjax_bal.jax_setup import is_users, package_settings, start_jax
 from fedjax_bal.metrics import EarlyStopping, shot_groups
-from fedjax_bal.models import Normalisation, check_is_model, is_users, normalisation_of, renewed
+from fedjax_bal.models import Normalisation, check_is_model, is_users_model, normalisation_of, renewed
 from fedjax_bal.optim import AnyOptimizer, calls_users_code
 from fedjax_bal.options import Evaluation, Execution, LocalTraining, Participation
 from fedjax_bal.parts import BATCH_STATISTICS, RunFacts, RunSetting, check_needs
@@ -91,8 +91,8 @@ def build(
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     optimizers = local.optimizer, server_optimizer, recipe.server_optimizer
     renew = renew and (
-        is_users(model)
-        or any(type(part).__module__.partition(".")[0] != "fedjax_bal" for part in recipe.parts)
+        is_users_model(model)
+        or any(is_users(type(part).__module__) for part in recipe.parts)
         or any(given is not None and calls_users_code(given) for given in optimizers)
     )
     model = renewed(model) if renew else model
