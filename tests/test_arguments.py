@@ -51,6 +51,7 @@ def test_every_scheme_needs_a_generator(scheme):
         function(None, LABELS, 2, **{name: value for name, value in others.items() if name in wanted})
 
 
+@pytest.mark.slow
 def test_a_seed_may_be_an_array_without_axes():
     ends = [trained(seed=seed).variables for seed in (3, np.int64(3), jnp.int32(3))]
     for end in ends[1:]:

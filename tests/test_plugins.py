@@ -364,6 +364,7 @@ def test_what_a_plugin_returns_is_checked(here, change, body, wanted):
     assert "odd.py, line " in text and wanted in text, text
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_without_a_method_that_fails(here):
     body, _ = _FAILING["a hook"]
     (here / "mine.py").write_text(RECIPE[: RECIPE.index("    return")] + body)

@@ -82,6 +82,7 @@ def test_every_method_of_a_configuration_is_measured(here, monkeypatch):
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_a_workload_is_measured_and_json_alone_goes_to_standard_output():
     arguments = ("--workload", "W3", "--seconds", 0, "--clients-per-round", 2, "--json", "-", "execution.strategy=vmap")
     result = invoke(*arguments)

@@ -215,6 +215,7 @@ def test_another_sweep_takes_the_next_folder_and_says_so(here, monkeypatch):
     assert "training.rounds: 9 here, 7 asked for" in refused.output
 
 
+@pytest.mark.slow
 def test_a_diverging_run_is_named_and_the_others_go_on(here):
     (here / "small.yaml").write_text(small_run.TEXT)
     changes = ("training.optimizer.learning_rate=1e30", "methods.1.training={optimizer: {learning_rate: 0.05}}")

@@ -42,6 +42,7 @@ def interrupts():
     sys.unraisablehook = hook
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["typer", "fedjax_bal.cli.app", "jax"])
 def test_ctrl_c_during_an_import_ends_the_command_without_a_traceback(module):
     code, said = ended(("-c", WHILE_IMPORTING.format(module)), "data", "describe", "fashion_mnist_small")
@@ -89,6 +90,7 @@ def test_other_exceptions_that_can_not_be_raised_are_shown_as_before(monkeypatch
     assert len(shown) == 1 and not interrupts.arrived
 
 
+@pytest.mark.slow
 def test_a_stream_that_can_not_be_written_is_named():
     with open("/dev/full", "w") as full:
         code, said = ended(("-m", "fedjax_bal"), "--version", stdout=full)

@@ -740,6 +740,7 @@ def test_random_bytes(write, content):
     config_or_error(write(content))
 
 
+@pytest.mark.slow
 @FEWER
 @given(st.sampled_from(PATHS), VALUES, st.sampled_from(["replace", "remove", "rename"]))
 def test_mutations_of_the_quickstart(write, path, value, how):

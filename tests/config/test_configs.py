@@ -649,6 +649,7 @@ def settings_of(tmp_path, *changes):
     return whole
 
 
+@pytest.mark.slow
 def test_changes_of_a_papers_configuration_are_noted_with_its_values(tmp_path):
     assert settings_of(tmp_path) == settings_of(tmp_path, "rounds=200", "execution.strategy=map", "name=mine") == {}
     assert settings_of(tmp_path, "methods=[fedavg, rebafl]", "execution.precision=float32") == {}

@@ -55,6 +55,7 @@ def test_stored_copies_have_the_same_pixels_as_those_made_when_drawn(federation)
     assert len(stored.images) == len(LABELS) + len({pair for pair in zip(made.rows, made.copy, strict=True) if pair[1]})
 
 
+@pytest.mark.slow
 def test_originals_keep_their_pixels_and_copies_differ(federation):
     larger = augment(federation, COPIES)
     images, labels = everything(larger)

@@ -78,6 +78,7 @@ def test_a_class_that_is_not_there_is_refused(door):
         DOORS[door](FEATURES, LABELS + 1)
 
 
+@pytest.mark.slow
 def test_either_byte_order_and_the_machines_are_the_same_numbers():
     wanted = evaluated(FEATURES, LABELS)
     other = data.federate(FEATURES.astype(">f4"), LABELS.astype(">i8"), [np.arange(0, 12, 2), np.arange(1, 12, 2)], 3)

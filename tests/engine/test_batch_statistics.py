@@ -54,6 +54,7 @@ def test_one_step_each_gives_the_weighted_mean_of_the_clients_statistics():
     assert toys.largest_difference(after(batch_size=12).stats, wanted) < 1e-6
 
 
+@pytest.mark.slow
 def test_padding_never_enters_statistics_or_parameters():
     exact, padded = after(batch_size=12), after(batch_size=40)
     assert toys.largest_difference(exact, padded) < 1e-6

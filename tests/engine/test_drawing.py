@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedjax_bal.engine.device.drawing import shuffled, weighted
 
@@ -16,6 +17,7 @@ def test_shuffled_is_a_permutation_that_padding_does_not_change():
     assert (short == long).all()
 
 
+@pytest.mark.slow
 def test_sorting_less_padding_changes_nothing():
     whole = np.asarray(shuffled(KEY, 90, 1000))[:90]
     for longest in (90, 125, 126, 300, 1000):

@@ -17,6 +17,7 @@ def run(recipe=None, rate=0.1, **options):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_what_it_is_given_and_leaves_it_alone():
     first = run()
     for given in (first.variables, jax.device_get(first.variables), {"params": first.variables.params}):
@@ -53,6 +54,7 @@ def test_variables_of_another_model_are_refused_by_name():
         sim.init(0, mlp.init(jax.random.key(0)))
 
 
+@pytest.mark.slow
 def test_a_result_has_the_clients_memory_and_the_servers_state():
     result = run(recipes.scaffold())
     clients, classes = toys.federation().num_clients, toys.CLASSES

@@ -308,6 +308,7 @@ def test_gradients_are_clipped_before_or_after_parts_change_them(double):
         optimizer("sgd", 1.0, clip_at="middle")
 
 
+@pytest.mark.slow
 def test_the_server_s_decay_and_its_norms_leave_out_what_is_frozen_or_stays():
     images, labels, rows, classes, *_ = cases.federation(False)
     federation = data.federate(images, labels, rows, num_classes=classes)

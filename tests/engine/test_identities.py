@@ -79,6 +79,7 @@ class ScaledLater(Scaled):
     first_round = 1
 
 
+@pytest.mark.slow
 def test_a_part_acts_from_its_first_round_on():
     def after_a_round(part, snapshot=None):
         sim = simulation(Recipe("scaled", (part,)), rounds=2, rounds_per_dispatch=1)
@@ -229,6 +230,7 @@ def test_update_diversity_is_the_mean_squared_distance_from_the_mean():
     assert got == pytest.approx((spread**2).sum(1).mean(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_bytes_are_counted_by_what_each_method_sends():
     model = 4 * (toys.WIDTH * toys.FEATURES + toys.FEATURES * toys.CLASSES)
     prototypes = 4 * toys.CLASSES * toys.FEATURES

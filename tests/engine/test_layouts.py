@@ -129,6 +129,7 @@ def test_client_memory_elsewhere_equals_that_on_the_devices(dispatch, tmp_path):
     assert all(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(memory))
 
 
+@pytest.mark.slow
 def test_steps_are_counted_exactly():
     sim = simulation(strategy="vmap", devices=1, chunk=3, rounds_per_dispatch=1)
     snapshot = sim.init(0)

@@ -29,6 +29,7 @@ def test_float32_and_tensorfloat32_leave_the_model_as_it_is(tiny):
     assert at_precision(tiny[0], "float32") is at_precision(tiny[0], "tensorfloat32") is tiny[0]
 
 
+@pytest.mark.slow
 def test_bfloat16_rounds_what_is_computed_and_nothing_that_is_kept():
     model = build("astraea_cnn", 3, (13, 13, 1), dropout=0.0)
     variables, images = model.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (8, 13, 13, 1))

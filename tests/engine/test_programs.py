@@ -43,6 +43,7 @@ def compiled(monkeypatch):
     return names
 
 
+@pytest.mark.slow
 def test_methods_that_differ_in_numbers_alone_share_a_program(compiled):
     sims = [simulation(rate, recipes.fedprox(mu=mu)) for rate, mu in ((0.1, 0.5), (0.2, 0.5), (0.1, 2.0))]
     ends = [end(sim) for sim in sims]

@@ -59,6 +59,7 @@ class Watching(Report, Weigh, Step, Server, Refine):
         return jax.tree.map(lambda leaf: leaf + server.state["sent"], variables)
 
 
+@pytest.mark.slow
 def test_parts_on_the_server_see_their_state_the_reports_and_the_model_of_the_moment():
     recipe, given = Recipe("watching", (Watching(),)), (toys.network(), toys.federation(), toys.test_set())
     options = {"local_optimizer": optimizer("sgd", 0.1), "server_optimizer": optimizer("sgd", 1.0)}

@@ -103,6 +103,7 @@ def test_methods_share_who_was_there(undisturbed):
     assert cohorts("fedavg") == cohorts("control variates")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dispatches", quick.only([1, 3, 6, 13], 3))
 def test_a_stopped_run_goes_on_to_the_same_lines(undisturbed, config, tmp_path, dispatches):
     path = tmp_path / "run"
@@ -126,6 +127,7 @@ def damage(file):
     file.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed, config, tmp_path):
     path = tmp_path / "run"
     with pytest.raises(Stopped):

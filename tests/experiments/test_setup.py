@@ -23,6 +23,7 @@ def astraea(name, options):
     return f"{{recipe: astraea, name: {name}, size: 2, {options}}}"
 
 
+@pytest.mark.slow
 def test_methods_that_copy_alike_train_on_one_federation(tmp_path):
     plain, one, same, more, other = made(
         tmp_path,
@@ -118,6 +119,7 @@ def test_files_and_speeds_that_do_not_fit_are_said_to_stand_where_they_do(tmp_pa
         set_up(small_run.config(tmp_path, "methods=[{recipe: fedavg}]", override))
 
 
+@pytest.mark.slow
 def test_speeds_and_steps_of_a_configuration_reach_the_simulation(tmp_path):
     changes = (
         "training.local_epochs=null", "training.local_steps=9", "methods=[{recipe: fedavg}]",

@@ -225,6 +225,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     assert [file.name for file in path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_the_page_answers(finished):
     path, _, _ = finished
     page = build_sweep(path).read_text()

@@ -98,6 +98,7 @@ def run_files(folder):
     return {"summary.json": json.loads((folder / "summary.json").read_text()), "metrics.jsonl": lines[-1:]}
 
 
+@pytest.mark.slow
 def test_every_field_of_a_run_can_be_anything(valid, tmp_path):
     from fedjax_bal.report.page import _page
     from fedjax_bal.report.published import beside_of_run

@@ -292,6 +292,7 @@ def test_a_file_is_replaced_and_not_what_a_link_leads_to(tmp_path, outside):
         open_to_append(tmp_path / "lines")
 
 
+@pytest.mark.slow
 def test_a_report_is_not_written_through_links(run, outside):
     (run / "plots").mkdir()
     for name in ("report.html", ".report.html.part", "plots/accuracy.svg", "plots/.accuracy.svg.part"):

@@ -77,6 +77,7 @@ def test_parameter_counts(name, shape, options, expected, convolution):
     assert num_params(build(name, 10, shape, convolution=convolution, **options)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "classes", "expected"),
     [

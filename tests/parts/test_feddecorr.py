@@ -24,6 +24,7 @@ def loss(features, batch=None):
     return Decorrelation(0.3).loss(hand.outputs(hand.draw(hand.ROWS, 4), features), batch or hand.batch(), None, None)
 
 
+@pytest.mark.slow
 def test_the_loss_equals_its_transcription():
     def transcription(features):
         rows = features[hand.REAL]

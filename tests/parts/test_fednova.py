@@ -107,6 +107,7 @@ def test_along_a_chain_every_visit_begins_without_momentum():
     float64.assert_equal(float64.run(sim).variables.params, want)
 
 
+@pytest.mark.slow
 def test_equal_steps_are_fedavg():
     one_batch = dataclasses.replace(MOMENTUM, batch_size=20)
     got, want = (float64.run(float64.simulation(r, one_batch)).variables.params for r in (fednova(), fedavg()))

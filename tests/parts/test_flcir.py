@@ -127,6 +127,7 @@ def transcribed(sim):
     return weights, seen, means, mixed
 
 
+@pytest.mark.slow
 def test_six_rounds_equal_the_transcription():
     sim = bandit()
     snapshot = advanced(sim, sim.init(SEED), ROUNDS)

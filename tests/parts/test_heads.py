@@ -230,6 +230,7 @@ def test_fedavg_ft_equals_its_transcription():
     check_records(records, models)
 
 
+@pytest.mark.slow
 def test_fine_tuning_at_a_rate_of_zero_is_fedavg():
     tuning = compiled(fedavg_ft(**TUNING))
     still = fedavg_ft(**(TUNING | {"learning_rate": 0.0})).parts

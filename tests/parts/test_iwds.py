@@ -39,6 +39,7 @@ def batches(client, number, beta):
             yield data.rows[first + order[start : start + options.batch_size]]
 
 
+@pytest.mark.slow
 def test_iwds_equals_its_transcription():
     sim = float64.simulation(iwds(beta_0=0.99, beta_m=0.3, rho=0.5))
     weights = float64.initial(sim)

@@ -139,6 +139,7 @@ def test_the_clients_own_models_are_tested_on_their_own_rows():
     assert records[-1]["client_accuracy"] != pytest.approx(np.mean([hit.mean() for hit in hits]))
 
 
+@pytest.mark.slow
 def test_ditto_trains_a_model_near_the_received_one_beside_fedavg():
     sim = simulation(recipes.ditto(0.7))
     state = float64.run(sim)
@@ -178,6 +179,7 @@ def make_bn():
         yield lambda recipe: build(recipe, network(), shards, test, rounds=2, batch_size=4)
 
 
+@pytest.mark.slow
 def test_clients_of_a_chain_hand_on_only_what_they_share():
     chained, alone = (
         float64.run(simulation(recipes.local(), selector=selector, delivery=None, availability=None, rounds=2))

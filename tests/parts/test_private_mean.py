@@ -30,6 +30,7 @@ def test_updates_are_clipped_and_count_alike():
         np.testing.assert_allclose(got[name], sum(clipped) / 3, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_noise_has_its_scale_and_is_the_rounds_own():
     clients, zero = 8, {"a": jnp.zeros((8, 20_000)), "b": jnp.zeros((8, 100, 100))}
     reduce = lambda seed: PrivateMean(0.5, 3.0).reduce(

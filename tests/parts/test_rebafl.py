@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import toys
 
 from fedjax_bal.parts.prototypes import FeatureSums, Prototypes, feature_sums
@@ -93,6 +94,7 @@ def loss_and_gradient(part, ctx, real):
     return jax.value_and_grad(loss, (0, 1))(ctx.start.params, features)
 
 
+@pytest.mark.slow
 def test_the_gradient_reaches_the_classifier_alone_and_padding_counts_for_nothing():
     part, ctx = FeatureTransfer(mu=0.5), context(received=received())
     ctx = ctx._replace(prepared={part.slot: received()})

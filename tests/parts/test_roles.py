@@ -139,6 +139,7 @@ def test_parts_of_two_classes_are_two_structures():
     assert all(one != other for one in structures for other in structures if one is not other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [{}, LANES], ids=["one at a time", "lanes"])
 def test_what_is_carried_through_steps_begins_afresh_and_can_be_remembered(double, layout):
     sim = float64.simulation(Recipe("mine", (Slower(),)), **layout)

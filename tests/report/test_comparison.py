@@ -33,6 +33,7 @@ def test_methods_are_named_by_their_folders(folders):
     assert {line["method"] for line in both.lines} == {run["method"] for run in both.summary["runs"]}
 
 
+@pytest.mark.slow
 def test_the_page_compares_and_says_where_settings_differ(folders, tmp_path):
     page = build_comparison(folders, tmp_path / "out.html").read_text()
     assert "one/run: 0.05; two/run: 0.2" in page
@@ -163,6 +164,7 @@ def test_runs_on_other_classes_are_refused(make_run, folders, tmp_path):
         join([folders[0], other])
 
 
+@pytest.mark.slow
 def test_a_paper_stands_beside(folders):
     file = folders[0] / "config.yaml"
     method = json.loads((folders[0] / "summary.json").read_text())["runs"][0]["method"]

@@ -37,6 +37,7 @@ def test_without_cohorts_there_are_no_pictures_of_them(folder):
     assert list(pictures(folder)) == ALWAYS
 
 
+@pytest.mark.slow
 def test_with_cohorts_there_are_four_between_partitions_and_confusions(folder, make_cohorts):
     assert list(pictures(make_cohorts(folder))) == [*ALWAYS[:5], *ABOUT_COHORTS, *ALWAYS[5:]]
 
@@ -54,11 +55,13 @@ def test_with_augmentation_evenness_tells_something_of_equal_cohorts_too(folder,
     assert names(make_cohorts(folder, even=(), estimating=())) == ["augmentation-1", "evenness"]
 
 
+@pytest.mark.slow
 def test_one_method_has_nothing_to_be_compared_with(make_run, make_cohorts, tmp_path):
     folder = make_run(tmp_path / "one", methods=("flcir",), rounds=2)
     assert names(make_cohorts(folder, estimating=("flcir",), augmented=False)) == ["composition-1"]
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_on_the_same_cohorts_is_no_different(folder, make_cohorts):
     make_cohorts(folder, even=(), estimating=(), augmented=False)
     edit(folder, lambda s: s["runs"][-1].update(rounds=4, chosen=[[0, 3], [1, 9]]))
@@ -67,6 +70,7 @@ def test_an_unfinished_run_on_the_same_cohorts_is_no_different(folder, make_coho
     assert names(folder) == []
 
 
+@pytest.mark.slow
 def test_a_picture_is_there_if_one_of_the_methods_has_its_data(folder, make_cohorts):
     make_cohorts(folder)
     edit(folder, lambda s: [run.update(chosen=None) for run in s["runs"] if run["method"] == "fedavg"])
@@ -88,6 +92,7 @@ def test_classes_are_those_of_the_runs_that_have_not_failed(folder, monkeypatch)
     assert others is not None and shown["fedavg"][0] == pytest.approx(others[0])
 
 
+@pytest.mark.slow
 def test_captions_hold_the_numbers(folder, make_cohorts):
     make_cohorts(folder)
     before, after = [0] * 8 + [1000, 1000], [0] * 8 + [1000, 1501]
@@ -119,6 +124,7 @@ def test_an_unknown_rank_correlation_is_said_to_be_unknown_and_a_negative_one_ha
         assert f">rank correlation {shown}<" in pictures(folder)["composition-2"].document
 
 
+@pytest.mark.slow
 def test_augmentation_of_nothing_is_left_out(folder, make_cohorts):
     make_cohorts(folder, even=(), estimating=())
     nothing = {"before": [0] * 10, "after": [0] * 10, "extra_rows": 0, "extra_bytes": 0}
@@ -148,6 +154,7 @@ def test_an_augmentation_says_whose_it_is_and_is_drawn_once(folder, make_cohorts
     assert found["partition-4"].title == "Partition of d, e"
 
 
+@pytest.mark.slow
 def test_of_more_partitions_than_a_page_shows_the_others_are_counted(folder, monkeypatch):
     monkeypatch.setattr(cohort_gallery, "_MOST_ALIKE", 2)
     edit(folder, lambda s: s.update(partitions=s["partitions"] * 5))

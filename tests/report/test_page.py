@@ -128,6 +128,7 @@ def test_no_row_stands_out_where_all_methods_end_alike(make_run, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_answer_comes_first_and_how_to_reproduce_is_there(make_run, tmp_path):
     text = " ".join(parse(build(make_run(tmp_path / "run"))).text).replace("\N{NO-BREAK SPACE}", " ")
     assert text.index("rebafl has the highest accuracy over its last five evaluations") < text.index("Comparison")
@@ -161,6 +162,7 @@ def test_identical_input_gives_identical_bytes(make_run, tmp_path):
     assert leftovers == []
 
 
+@pytest.mark.slow
 def test_hostile_names_are_only_text(make_run, tmp_path):
     names = ('<script>alert("1")</script>', "$x^2$</style>", "a'b\" onload=x", "<!-- --><b>", "]]>")
     reader = parse(build(make_run(tmp_path / "run", methods=names, rounds=2)))
@@ -176,6 +178,7 @@ def test_a_very_long_name_is_shortened(make_run, tmp_path):
     assert "a" * 79 + "…" in reader.cells
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_says_so(make_run, tmp_path):
     folder = make_run(tmp_path / "run", finished=False, rounds=2)
     path = folder / "summary.json"
@@ -215,6 +218,7 @@ def test_missing_runs_follow_names_recipes_and_rounds_of_each_method():
     assert missing_runs({"methods": 3, "seeds": None, "training": 1}, []) == []
 
 
+@pytest.mark.slow
 def test_damage_leaves_the_old_page_alone(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=1)
     page = build(folder)
@@ -225,6 +229,7 @@ def test_damage_leaves_the_old_page_alone(make_run, tmp_path):
     assert page.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_an_error_in_words(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=1)
     (folder / "plots").write_text("in the way")
@@ -238,6 +243,7 @@ def test_importing_the_report_does_not_import_jax_matplotlib_or_scipy():
     assert loaded.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_run_of_fewer_evaluations_than_five_does_not_claim_five(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     change_runs(folder, lambda method: {"evaluations": None})  # as in a folder of an earlier version

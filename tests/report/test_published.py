@@ -99,6 +99,7 @@ def test_page_and_tables_of_a_sweep_have_them(results):
     assert {row["published"] for row in rows if row["metric"] == "last5_accuracy"} == {""}
 
 
+@pytest.mark.slow
 def test_a_run_has_one_condition(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     file = folder / "config.yaml"
@@ -108,6 +109,7 @@ def test_a_run_has_one_condition(make_run, tmp_path):
     assert "rebafl,last5_accuracy,3," in (folder / "tables.csv").read_text()
 
 
+@pytest.mark.slow
 def test_another_setting_than_the_papers_is_named_and_no_reproduction(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     file = folder / "config.yaml"
@@ -127,6 +129,7 @@ def test_another_setting_than_the_papers_is_named_and_no_reproduction(make_run, 
     assert {(row["published"], row["from_published"]) for row in rows} == {("", "")}
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_no_reproduction(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2, finished=False)
     file = folder / "config.yaml"

@@ -55,6 +55,7 @@ def test_names_are_text_in_markdown_and_latex():
     assert "\n{}*star & 50.0" in texts["tex"].decode() and "\n| &lt;b> | 60.0" in texts["md"].decode()
 
 
+@pytest.mark.slow
 def test_tables_lie_beside_the_report_and_without_runs_are_empty(make_run, tmp_path):
     folder = make_run(tmp_path / "run", rounds=2)
     build(folder)

@@ -127,6 +127,7 @@ COMBINED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick.only(COMBINED, "feddyn, fedlc, iwds, stale updates"))
 def test_combinations_pass_every_check(name):
     recipe, options = COMBINED[name]

@@ -34,6 +34,7 @@ def test_gives_back_images_whose_features_are_a_rotation(kind):
     assert errors.mean() < 0.1 * wrong.mean()
 
 
+@pytest.mark.slow
 def test_upcnn_loss_is_the_squared_error_of_what_it_decodes():
     found = fitted("upcnn")
     value = found.decoder.apply({"params": found.variables.params}, *batch(found), jnp.zeros((50, 0)))

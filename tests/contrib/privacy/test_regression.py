@@ -52,6 +52,7 @@ def test_finds_image_and_label_of_a_gradient():
     assert (found_by_gradient().losses[-1] < 0.01 * found_by_gradient().losses[0]).all()
 
 
+@pytest.mark.slow
 def test_the_loss_of_features_against_numpy():
     still = search(rate=0.0, smoothness=0.3)
     expected = ((features(still.images) - features(TRUTH)) ** 2).mean(1) + 0.3 * variation(still.images)
