@@ -5,8 +5,9 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fedjax_bal.engine.host import runs_users_code
 from fedjax_bal.jax_setup import package_settings, start_jax
-from fedjax_bal.models import check_is_model
+from fedjax_bal.models import check_is_model, renewed
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import LocalTraining, Participation
 from fedjax_bal.parts import Part
@@ -121,6 +122,8 @@ def check_recipe(
     start_jax()
     model = toy.network() if model is None else model
     check_is_model(model)
+    if runs_users_code(model, recipe):
+        model = renewed(model)  # or what was traced before a value that it reads has changed would be checked
     data = (model, federation or toy.federation(), test or toy.test_set())
     bench = Bench(recipe, finite_number("tolerance", tolerance), *data, local, participation, server_optimizer)
     return concluded(ConformanceReport(recipe.name, tuple(_battery(bench))))

@@ -146,7 +146,6 @@ OTHER_NUMBERS = {
     "JAX_THREEFRY_PARTITIONABLE": "0",
     "JAX_RANDOM_SEED_OFFSET": "5",
     "JAX_DEFAULT_MATMUL_PRECISION": "bfloat16",
-    "JAX_ENABLE_X64": "1",
     "XLA_FLAGS": "--xla_cpu_enable_fast_math=true",
 }
 

@@ -10,11 +10,12 @@ import optax
 import pytest
 import toys
 
-from fedjax_bal import LocalTraining, data, make_round, models, optimizer, recipes, simulate
+from fedjax_bal import LocalTraining, check_part, data, make_round, models, optimizer, recipes, simulate
 from fedjax_bal.engine.host import executable
 from fedjax_bal.optim import calls_users_code
 from fedjax_bal.parts import Loss, part
 from fedjax_bal.recipes import Recipe
+from fedjax_bal.testing import ConformanceError
 
 NUMBER = 0.0
 LABELS = np.arange(12) % 3
@@ -105,6 +106,14 @@ def test_a_changed_value_of_a_part_is_seen(monkeypatch):
     pulled = moved(PULL, by=optimizer("sgd", 0.1))
     monkeypatch.setattr(f"{__name__}.NUMBER", 0.0)
     assert moved(PULL, by=optimizer("sgd", 0.1)) == plain != pulled
+
+
+@pytest.mark.slow
+def test_a_changed_value_is_checked(monkeypatch):
+    assert check_part(Pull()).failed == ()
+    monkeypatch.setattr(f"{__name__}.NUMBER", float("nan"))
+    with pytest.raises((ConformanceError, ValueError), match="nan"):
+        check_part(Pull())
 
 
 def test_built_in_methods_find_what_was_traced(monkeypatch):

@@ -6,7 +6,7 @@ from fedjax_bal.engine.host.compiler_options import compile_for_backend
 from fedjax_bal.engine.host.exhibits import generated_images, shared_prototypes, shares_prototypes
 from fedjax_bal.engine.host.faults import describe_faults
 from fedjax_bal.engine.host.fine_tuning import FineTuner
-from fedjax_bal.engine.host.front_door import Result, build, simulate
+from fedjax_bal.engine.host.front_door import Result, build, runs_users_code, simulate
 from fedjax_bal.engine.host.memory import free_bytes
 from fedjax_bal.engine.host.placement import divide, fetch, replicate
 from fedjax_bal.engine.host.room import Room, room_on

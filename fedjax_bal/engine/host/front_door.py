@@ -54,6 +54,11 @@ class Result(NamedTuple):
     server_state: Mapping[str, PyTree]
 
 
+def runs_users_code(model: Model, recipe: Recipe) -> bool:
+    """Tells whether the network or a part is the user's: its traces are wrong once a value that it reads changes."""
+    return is_users_model(model) or any(is_users(type(part).__module__) for part in recipe.parts)
+
+
 def build(
     recipe: Recipe,
     model: Model,
@@ -91,9 +96,7 @@ def build(
     recipe = combine(recipe)  # a recipe that was put together by hand is refused for the same reasons
     optimizers = local.optimizer, server_optimizer, recipe.server_optimizer
     renew = renew and (
-        is_users_model(model)
-        or any(is_users(type(part).__module__) for part in recipe.parts)
-        or any(given is not None and calls_users_code(given) for given in optimizers)
+        runs_users_code(model, recipe) or any(given is not None and calls_users_code(given) for given in optimizers)
     )
     model = renewed(model) if renew else model
     check_parameters(model)
