@@ -119,7 +119,8 @@ def _finite_leaks(leaks: Mapping[str, Any]) -> dict[str, Any]:
     inversion = {name: own for name, own in (leaks.get("inversion") or {}).items() if finite(own)}
     nearest = leaks.get("nearest")
     whole = nearest is not None and all(map(finite, nearest.values()))
-    return {**leaks, "inversion": inversion, "nearest": nearest if whole else None}
+    others = {key: value for key, value in leaks.items() if key != "nearest" or whole}
+    return others | ({"inversion": inversion} if "inversion" in leaks else {})
 
 
 def _selection(simulation: Simulation, chosen: np.ndarray, selector: Any, runs: int) -> dict[str, Any]:
