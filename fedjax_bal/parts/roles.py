@@ -385,9 +385,12 @@ class Server(Part, abc.ABC):
 
     Attributes:
         travels: whether what it sends counts as traffic; not if clients could make it from the model that they get.
+        adds_reports: whether `update` adds the sum of the reports to the state and does nothing else. In a round
+            without updates it then adds zeros; the states of other parts are kept.
     """
 
     travels: ClassVar[bool] = True
+    adds_reports: ClassVar[bool] = False
 
     @abc.abstractmethod
     def init_server(self, server: ServerContext) -> PyTree:

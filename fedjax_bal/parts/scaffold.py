@@ -16,6 +16,8 @@ from fedjax_bal.types import Array, Cohort, Context, Key, Outcome, PyTree, Serve
 class Controls(Memory, Report, Server, abc.ABC):
     """The base of all forms: a control variate for each client, and the server's, which is sent to all clients."""
 
+    adds_reports = True
+
     @property
     def slot(self) -> str:
         """The same for all forms, so that no two of them can be combined."""

@@ -101,11 +101,13 @@ def close_round(
     stepped = _server_step(setting, own, state, server, result.sums.stats)
     variables, optimizer = if_arrived(stepped, (state.variables, state.optimizer))
     server = server._replace(variables=variables)
-    slots = {
-        part.slot: part.update(purpose_key(own, f"update/{part.slot}"), seen_by(setting, part, server))
-        for part in setting.parts_with(Server)
-    }
-    slots = if_arrived(slots, begun.slots)
+    slots = {}
+    for part in setting.parts_with(Server):
+        slots[part.slot] = part.update(purpose_key(own, f"update/{part.slot}"), seen_by(setting, part, server))
+        # Where it changes nothing, a choice after a sum lets XLA round the sum differently in programs of one run and
+        # of several, so that a resumed sweep would end with other bits.
+        if not part.adds_reports:
+            slots[part.slot] = if_arrived(slots[part.slot], begun.slots[part.slot])
     return State(variables, optimizer, state.memory, slots), _info(setting, begun.cohort, result, variables)
 
 
