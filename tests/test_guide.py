@@ -58,7 +58,8 @@ def test_examples_in_python_run_as_scripts_without_a_warning_on_all_cores(page, 
     command = [sys.executable, "-W", "error", "example.py"]
     done = subprocess.run(command, cwd=tmp_path, env=unset, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == str(cores())
+    if "simulate(" in code or "make_round(" in code:  # a page that trains nothing leaves jax to its caller
+        assert done.stdout.splitlines()[-1] == str(cores())
 
 
 def test_links_lead_somewhere():

@@ -124,7 +124,7 @@ def test_no_row_stands_out_where_all_methods_end_alike(make_run, tmp_path):
     text = build(folder).read_text(encoding="utf-8")
     assert "<tr class=best>" not in text
     assert (
-        "<p class=verdict>Both methods have the same mean accuracy over their last five evaluations, 2.1%.</p>" in text
+        "<p class=verdict>Both methods have the same mean accuracy over their last two evaluations, 2.1%.</p>" in text
     )
 
 
