@@ -104,7 +104,7 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     config = (here / "runs/own/config.yaml").read_text()
     assert "share: 0.2, temperature: 1.0" in config and "plugins: {methods: " in config
     page = (here / "runs/own/report.html").read_text()
-    assert "geometric mean" in page and "fedjax-bal run config.yaml --plugin methods<" in page
+    assert "geometric mean" in page and f"fedjax-bal run config.yaml --plugin {here / 'methods.py'}<" in page
     result = invoke("report", "runs/own")
     assert result.exit_code == 0
     assert "any metrics of these plug-ins are left out: 'methods'; give them with --plugin" in result.output
@@ -171,7 +171,8 @@ def test_a_sweep_over_own_methods(here):
     assert len(losses) == 16  # every method does something of its own, in each of two rounds
     assert all(float(row["geometric_mean"]) >= 0 for row in rows)
     assert "plugins: {methods: " in (here / "runs/swept/sweep.yaml").read_text()
-    assert "fedjax-bal sweep sweep.yaml --plugin methods<" in (here / "runs/swept/sweep.html").read_text()
+    page = (here / "runs/swept/sweep.html").read_text()
+    assert f"fedjax-bal sweep sweep.yaml --plugin {here / 'methods.py'}<" in page
     again = ("sweep", "runs/swept/sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
     assert invoke(*again).exit_code == 0
     (here / "methods/small.py").write_text((METHODS / "small.py").read_text() + "# changed\n")
