@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import sys
 from importlib.metadata import EntryPoint
@@ -104,7 +105,7 @@ def test_every_kind_is_used_like_what_is_built_in(here):
     config = (here / "runs/own/config.yaml").read_text()
     assert "share: 0.2, temperature: 1.0" in config and "plugins: {methods: " in config
     page = (here / "runs/own/report.html").read_text()
-    assert "geometric mean" in page and f"fedjax-bal run config.yaml --plugin {here / 'methods.py'}<" in page
+    assert "geometric mean" in page and re.search(r"fedjax-bal run config.yaml --plugin \S*methods", page)
     result = invoke("report", "runs/own")
     assert result.exit_code == 0
     assert "any metrics of these plug-ins are left out: 'methods'; give them with --plugin" in result.output
@@ -172,7 +173,7 @@ def test_a_sweep_over_own_methods(here):
     assert all(float(row["geometric_mean"]) >= 0 for row in rows)
     assert "plugins: {methods: " in (here / "runs/swept/sweep.yaml").read_text()
     page = (here / "runs/swept/sweep.html").read_text()
-    assert f"fedjax-bal sweep sweep.yaml --plugin {here / 'methods.py'}<" in page
+    assert re.search(r"fedjax-bal sweep sweep.yaml --plugin \S*methods", page)
     again = ("sweep", "runs/swept/sweep.yaml", "--out", "runs/swept", "--plain", "--plugin", "methods")
     assert invoke(*again).exit_code == 0
     (here / "methods/small.py").write_text((METHODS / "small.py").read_text() + "# changed\n")
