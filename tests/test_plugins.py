@@ -115,7 +115,9 @@ def test_every_kind_is_used_like_what_is_built_in(here):
         result.exit_code == 0 and "config.yaml: not compared, as these plug-ins are missing: 'methods'" in result.output
     )
     result = invoke("verify", "runs/own", "--plugin", METHODS)
-    assert result.output.startswith("runs/own: whole: config.yaml, 2 x checkpoint, metrics.jsonl")
+    assert result.output.startswith(
+        "runs/own: whole: config.yaml, 2 x checkpoint, confusion.npz, execution.json, metrics.jsonl"
+    )
     result = invoke("report", "runs/own", "--plugin", METHODS)
     assert "plug-ins" not in result.output and "geometric mean" in (here / "runs/own/report.html").read_text()
     asked = "runs/own/config.yaml: plugins.methods: received '"
