@@ -1,4 +1,4 @@
-"""How jax is started, and the settings of jax under which the package computes."""
+"""Starts jax on all cores, and sets the jax options under which the package computes."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ _SETTINGS = {
 
 
 LIBRARIES = {"chex", "fedjax_bal", "flax", "jax", "jaxlib", "numpy", "optax", *sys.stdlib_module_names}
-"""Whose functions read nothing but their arguments."""
+"""Libraries whose functions read nothing but their arguments."""
 
 
 def is_users(module: str | None) -> bool:

@@ -109,7 +109,7 @@ def _named(stream: io.TextIOWrapper, label: str) -> io.TextIOWrapper:
 
 
 def _similar(error: UnicodeError) -> tuple[str, int]:
-    """What is printed where a terminal lacks a character: a hyphen for a minus sign, and question marks."""
+    """Replaces characters that a terminal lacks: a minus sign by a hyphen, others by question marks."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join("-" if letter == "\N{MINUS SIGN}" else "?" for letter in lacking), error.end
