@@ -5,10 +5,11 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 _MOST_ON_FEW_CORES = 64
 _SETTINGS = {
@@ -46,6 +47,30 @@ def package_settings() -> Iterator[None]:
         jax.transfer_guard(_SETTINGS["jax_transfer_guard"]),
     ):
         yield
+
+
+def in_32_bits(tree: Any) -> Any:
+    """Narrows arrays of 64 bits, which a caller may have enabled in jax, to those of the package.
+
+    Example:
+        >>> import numpy as np
+        >>> in_32_bits({"rate": np.float64(0.1), "name": "sgd"})["rate"].dtype
+        dtype('float32')
+    """
+    narrow = {jax.numpy.dtype(f"{kind}64"): f"{kind}32" for kind in ("float", "int", "uint")}
+    dtype = lambda leaf: narrow.get(leaf.dtype) if isinstance(leaf, np.ndarray | np.generic | jax.Array) else None
+    return jax.tree.map(lambda leaf: leaf.astype(dtype(leaf)) if dtype(leaf) else leaf, tree)
+
+
+def in_package_settings(function: Callable) -> Callable:
+    """The function under `package_settings`, with its arguments `in_32_bits`: for models, which users call too."""
+
+    @functools.wraps(function)
+    def narrowed(*args: Any, **settings: Any) -> Any:
+        with package_settings():
+            return function(*in_32_bits(args), **in_32_bits(settings))
+
+    return narrowed
 
 
 def settle_process() -> None:

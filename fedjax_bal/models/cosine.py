@@ -1,6 +1,7 @@
 """Classifiers that compare directions: logits are cosines of features and class vectors, times a scale."""
 
 import functools
+import inspect
 import zlib
 from collections.abc import Callable
 from typing import Literal
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedjax_bal.jax_setup import in_package_settings
 from fedjax_bal.models.projection import draw_dense, num_features
 from fedjax_bal.models.sums import dense_product
 from fedjax_bal.types import Key, Model, Outputs, PyTree, Variables
@@ -59,7 +61,7 @@ def with_cosine_head(model: Model, form: CosineForm, scale: float) -> Model:
     """
     if model.num_classes < 2:
         raise ValueError(f"model: received {model.num_classes} class, must have at least 2 to compare directions")
-    if getattr(model.apply, "func", None) is _apply:
+    if getattr(inspect.unwrap(model.apply), "func", None) is _apply:
         raise ValueError(
             f"model: received {model.name} with a classifier of cosines already; of methods that replace a "
             "classifier (fedetf, fednh, ldam) take one"
@@ -78,9 +80,9 @@ def _replace(model: Model, form: CosineForm, scale: float) -> Model:
         )
     classify = functools.partial(_classify, form, scale)
     return model._replace(
-        init=functools.partial(_init, model, num_features(model), form, scale),
-        apply=functools.partial(_apply, model, start["head"], classify),
-        head=lambda params, features: classify(params["head"], features),
+        init=in_package_settings(functools.partial(_init, model, num_features(model), form, scale)),
+        apply=in_package_settings(functools.partial(_apply, model, start["head"], classify)),
+        head=in_package_settings(lambda params, features: classify(params["head"], features)),
     )
 
 

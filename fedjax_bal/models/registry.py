@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_bal.jax_setup import package_settings, start_jax
+from fedjax_bal.jax_setup import in_package_settings, start_jax
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.models import initialization, networks
 from fedjax_bal.models.forms.rules import REDUCTIONS
@@ -296,12 +296,12 @@ def _pure_functions(
     """The network's `init`, `apply` and `head`."""
     drops = any(getattr(network.body, "dropout", ()))
 
-    @package_settings()
+    @in_package_settings
     def init(key: Key) -> Variables:
         collections = network.init(key, jnp.zeros((1, *input_shape)), None, train=False)
         return Variables(start(key, collections["params"]), collections.get("stats", {}))
 
-    @package_settings()
+    @in_package_settings
     def apply(
         variables: Variables, images: Array, *, train: bool, key: Key | None = None, real: Array | None = None
     ) -> tuple[Outputs, Variables]:
@@ -315,7 +315,7 @@ def _pure_functions(
         outputs = Outputs(logits, features, taps, moment_pairs(changed.get("norm_inputs", {})))
         return outputs, variables._replace(stats=changed.get("stats", variables.stats))
 
-    @package_settings()
+    @in_package_settings
     def head(params: PyTree, features: Array) -> Array:
         return jnp.asarray(network.apply({"params": params}, features, method=Network.classify))
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError, InvalidRngError
 
-from fedjax_bal.jax_setup import is_users, package_settings
+from fedjax_bal.jax_setup import in_package_settings, is_users
 from fedjax_bal.models import convolution as convolutions
 from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import whole_number
@@ -58,7 +58,7 @@ def is_users_model(model: Model) -> bool:
 
 def renewed(model: Model) -> Model:
     """The model with new functions, so that neither jax nor the engine finds what was traced with the old ones."""
-    new, functions = package_settings(), [model.init, model.apply]
+    new, functions = in_package_settings, [model.init, model.apply]
     if model.apply.__module__ == __name__:  # jitted by `assemble_model`, so that they keep traces of their own
         init, apply = _jitted(*(inspect.unwrap(function) for function in functions))
     else:
@@ -68,7 +68,7 @@ def renewed(model: Model) -> Model:
 
 def _jitted(init: Callable, apply: Callable) -> tuple[Any, Any]:
     """A model's functions as one program each when called by themselves, and as none within a larger one."""
-    init, apply = package_settings()(init), package_settings()(apply)
+    init, apply = in_package_settings(init), in_package_settings(apply)
     return jax.jit(init, inline=True), jax.jit(apply, inline=True, static_argnames="train")
 
 
@@ -240,5 +240,5 @@ def assemble_model(
     init, apply = _jitted(init, apply)
     tokens = usage.dtype is not None and jnp.issubdtype(usage.dtype, jnp.integer)
     kind = "int32" if tokens else "float32"
-    head, shape = package_settings()(head), usage.input_shape
+    head, shape = in_package_settings(head), usage.input_shape
     return Model(init, apply, head, usage.name, usage.num_classes, shape, input_dtype=kind, classifier=classifier)

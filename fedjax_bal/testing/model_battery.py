@@ -1,6 +1,7 @@
 """The checks of models."""
 
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from fedjax_bal.types import Array, Key, Model, Outputs, PyTree, Variables
 from fedjax_bal.validate import finite_number
 
 _ROWS, _REAL = 6, 4
+_DRAWS = 8  # of roundings
 _RATES = (1e-4, 1.0)  # of what a running mean moves towards a batch's
 
 
@@ -222,13 +224,27 @@ def gradients(specimen: _Specimen) -> str | None:
 
 
 def several_clients(specimen: _Specimen) -> str | None:
-    """`vmap` over variables and batches computes what each client computes by itself."""
+    """`vmap` over variables and batches computes what each client computes by itself, but for rounding."""
     step, images = specimen.step, specimen.images
     clients = [(*specimen.model.init(jax.random.key(seed)), batch) for seed, batch in enumerate((images, images[::-1]))]
-    stack = lambda *leaves: jnp.stack(leaves)
-    together = jax.jit(jax.vmap(step))(*jax.tree.map(stack, *clients))
-    changed = specimen.difference(together, jax.tree.map(stack, *(step(*client) for client in clients)))
-    return f"received {changed} with vmap over two clients, must be none" if changed else None
+    together = jax.jit(jax.vmap(step))(*jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients))
+    for place, (params, stats, batch) in enumerate(clients):
+        got = jax.tree.map(operator.itemgetter(place), together)
+        changed = specimen.difference(got, step(params, stats, batch))
+        # A ReLU whose input is nearly 0 turns on the last digit, and many layers make that a change of the gradient
+        # that can be seen. Then images that are rounded otherwise give exactly what vmap gave.
+        rounded = (_rounded_otherwise(batch, draw) for draw in range(_DRAWS))
+        if changed and all(specimen.difference(got, step(params, stats, other)) for other in rounded):
+            return f"received {changed} with vmap over two clients, must be none"
+    return None
+
+
+def _rounded_otherwise(images: Array, draw: int) -> Array:
+    """Images with the last digit of each number moved up or down; token ids stay."""
+    if not jnp.issubdtype(images.dtype, jnp.floating):
+        return images
+    up = jax.random.bernoulli(jax.random.key(draw), shape=images.shape)
+    return jnp.nextafter(images, jnp.where(up, jnp.inf, -jnp.inf))
 
 
 def _rows(outputs: Outputs) -> tuple[Array, Array]:

@@ -67,6 +67,18 @@ def transcribed(key, judge, iterations, layers):
     return params, stats
 
 
+def _take_out_what_has_no_slope(variables):
+    """Takes out biases that the next normalisation takes off again, and the running means that they move.
+
+    Their slope is 0 but for rounding, of 1e-13 at most, and Adam divides it by its own size or by 1e-8: any move of
+    less than 3e-7 in three steps is right.
+    """
+    for norm, layer in (("norm_0", "dense"), ("norm_1", "conv_0"), ("norm_2", "conv_1")):
+        (inner,) = variables.params[layer].values()
+        for values, key in ((inner, "bias"), (variables.stats[norm], "mean")):
+            values.pop(key)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", quick.only(["mean", "sum"], "mean"))
 def test_three_steps_of_adam_equal_the_transcription(layers, monkeypatch):
@@ -78,9 +90,12 @@ def test_three_steps_of_adam_equal_the_transcription(layers, monkeypatch):
         )
         got = jax.jit(lambda key, judge: part.fit(key, faking.network(), judge))(key, judge)
         want = transcribed(key, double(judge), 3, layers)
-        faking.assert_close(double(got), Variables(*want), 1e-7)
         start = faking.generator().init(jax.random.fold_in(key, 3)).params
         assert toys.largest_difference(got.params, start) > RATE
+        got, want = double(got), Variables(*want)
+        for variables in (got, want):
+            _take_out_what_has_no_slope(variables)
+        faking.assert_close(got, want, 1e-12)
 
 
 @cache

@@ -221,6 +221,7 @@ def test_a_classifier_of_cosines_equals_its_transcription():
     assert model is models.with_cosine_head(below, "trained", 8.0)
     variables = model.init(jax.random.key(0))
     images = jnp.asarray(hand.draw(3, 1, 5, 1))
+    assert images.dtype == float and variables.params["head"]["kernel"].dtype == np.float32  # narrowed, without a word
     outputs, after = model.apply(variables, images, train=True)
     features, kernel = np.asarray(outputs.features), np.asarray(variables.params["head"]["kernel"])
     np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), 1, rtol=1e-6)

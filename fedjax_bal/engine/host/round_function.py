@@ -25,7 +25,7 @@ from fedjax_bal.engine.device import (
 from fedjax_bal.engine.host.compatibility import arranged, check_is_federation
 from fedjax_bal.engine.host.front_door import build
 from fedjax_bal.engine.host.simulation import Simulation
-from fedjax_bal.jax_setup import package_settings
+from fedjax_bal.jax_setup import in_32_bits, package_settings
 from fedjax_bal.models import any_derivative, differentiable
 from fedjax_bal.optim import AnyOptimizer
 from fedjax_bal.options import Execution, LocalTraining, Participation
@@ -111,9 +111,9 @@ class RoundFunction:
         Raises:
             ValueError: a hyperparameter is missing or unknown, or the plan is none.
         """
-        setting = _with_hyperparameters(self._simulation.setting, _in_32_bits(dict(hyperparameters)))
-        state = _in_32_bits(state)
-        placed = _with_empty_places(_in_32_bits(Plan(*plan)), self.federation.num_clients)
+        setting = _with_hyperparameters(self._simulation.setting, in_32_bits(dict(hyperparameters)))
+        state = in_32_bits(state)
+        placed = _with_empty_places(in_32_bits(Plan(*plan)), self.federation.num_clients)
         trains = _local_steps(setting, placed, self.federation) > 0  # others would return what they received
         plan = placed._replace(delivered=placed.delivered & trains)
         setting = dataclasses.replace(setting, layout=_layout(setting.layout, len(plan.clients)))
@@ -232,13 +232,6 @@ def _with_hyperparameters(setting: Setting, given: Hyperparameters) -> Setting:
     if set(names) != set(given):
         raise ValueError(f"hyperparameters: received {sorted(given)}, must be {sorted(names)}")
     return jax.tree_util.tree_unflatten(shape, [given[name] for name in names])
-
-
-def _in_32_bits(tree: PyTree) -> PyTree:
-    """Numbers of 64 bits, which a caller may have enabled in jax, as the engine computes with them."""
-    narrow = {jnp.dtype(f"{kind}64"): f"{kind}32" for kind in ("float", "int", "uint")}
-    dtype = lambda leaf: narrow.get(leaf.dtype) if isinstance(leaf, np.ndarray | np.generic | jax.Array) else None
-    return jax.tree.map(lambda leaf: leaf.astype(dtype(leaf)) if dtype(leaf) else leaf, tree)
 
 
 def _with_empty_places(plan: Plan, num_clients: int) -> Plan:
