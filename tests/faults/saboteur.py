@@ -101,8 +101,8 @@ class Saboteur:
         return lambda place, *args, **kwargs: self.deal(lambda: function(place, *args, **kwargs), place)
 
 
-class Unreadable:
-    """A file on a disk that fails."""
+class Wrapped:
+    """A file, of which a subclass replaces some methods."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -116,6 +116,10 @@ class Unreadable:
     def __getattr__(self, name):
         return getattr(self.stream, name)
 
+
+class Unreadable(Wrapped):
+    """A file on a disk that fails."""
+
     def read(self, *count):
         """Fails."""
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -123,20 +127,12 @@ class Unreadable:
     readline = read
 
 
-class Watched:
+class Watched(Wrapped):
     """A file whose writes are watched."""
 
     def __init__(self, stream, file, saboteur):
-        self.stream, self.file, self.saboteur = stream, file, saboteur
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *about):
-        self.stream.close()
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
+        super().__init__(stream)
+        self.file, self.saboteur = file, saboteur
 
     def write(self, content):
         """Writes, or half."""
