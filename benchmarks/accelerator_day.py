@@ -188,7 +188,7 @@ def long(asked: argparse.Namespace) -> Iterator[Job]:
 
 def clients(asked: argparse.Namespace) -> Iterator[Job]:
     for method in ("fedavg", "scaffold"):
-        for count in scaling.SIZES[: 2 if asked.tiny else None]:
+        for count in scaling.SIZES[: 1 if asked.tiny else None]:
             sizes = {"clients": count, "clients_per_round": 2 if asked.tiny else None}
             command = worker(asked, "clients", method=method, **sizes)
             yield Job("clients", f"clients-{method}-{count}", [command], "clients")

@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -233,6 +234,8 @@ def run(
     log: Path | None = None,
 ) -> str | None:
     """Run a command with all that it starts, its output into `log` if given; what went wrong, or None."""
+    # In its own session, so that all of it can be ended; the kernel ends it if this process is killed.
+    words = ["setpriv", "--pdeathsig", "KILL", *words] if shutil.which("setpriv") else words
     with log.open("w+") if log else tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
             words, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
