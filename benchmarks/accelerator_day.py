@@ -113,16 +113,18 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = _common.parser(__doc__)
-    parser.add_argument("--data-dir", dest="cifar10", type=os.path.abspath, help="the folder with CIFAR-10's files")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds for this call (default: no bound)")
+    parser.add_argument("--data-dir", dest="cifar10", metavar="DIR", type=os.path.abspath, help="CIFAR-10's folder")
+    parser.add_argument("--budget", metavar="SECONDS", type=float, default=math.inf, help="of this call")
     parser.add_argument("--only", metavar="STEP|JOB", help="a step, or a single job")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "accelerator_day")
+    parser.add_argument("--out", metavar="FOLDER", type=Path, help="one for each kind of machine")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, also on a CPU")
     parser.add_argument("--commit", help="the commit, where the files came without git")
     parser.add_argument("--worker", nargs=2, metavar=("KIND", "ARGUMENTS"), help=argparse.SUPPRESS)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    asked.out = asked.out.absolute()  # jobs run in another folder
+    # Tiny results must not pass for real ones. Absolute, because jobs run in another folder.
+    default = Path(tempfile.gettempdir(), "tiny_day") if asked.tiny else ROOT / "benchmarks/results/accelerator_day"
+    asked.out = (asked.out or default).absolute()
     # For run_all's commands. Speed doesn't depend on what images show.
     asked.data_dir = None
     asked.seconds = 0.2 if asked.tiny else 5.0
